@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keyed build stages: a directory per hash of inputs, made once, appearing whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+KEY_LENGTH = 16
+
+_console = Console(stderr=True, highlight=False)
+
+
+def digest(*parts: str | bytes | Path) -> str:
+    """Hash strings, bytes, files and directory trees into one key.
+
+    A file counts with its content, a directory with the sorted relative names and contents
+    of its files; neither counts with its own location, so that clones share a cache.
+    """
+    total = hashlib.sha256()
+    for part in parts:
+        piece = _tree_digest(part) if isinstance(part, Path) else _bytes_digest(part)
+        total.update(piece)
+    return total.hexdigest()[:KEY_LENGTH]
+
+
+def _bytes_digest(part: str | bytes) -> bytes:
+    data = part.encode() if isinstance(part, str) else part
+    return hashlib.sha256(data).digest()
+
+
+def _tree_digest(path: Path) -> bytes:
+    if path.is_file():
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").digest()
+    total = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        total.update(_bytes_digest(file.relative_to(path).as_posix()))
+        total.update(_tree_digest(file))
+    return total.digest()
+
+
+def stage(root: Path, name: str, key: str, make: Callable[[Path], None]) -> Path:
+    """Return ``root/name-key``, calling ``make(scratch)`` when it is not there yet.
+
+    ``make`` fills a scratch directory beside the final one, which is renamed when it is
+    complete: an interruption leaves nothing that a later run would take for a result.
+    Two processes that want the same stage wait for each other.
+    """
+    final = root / f"{name}-{key}"
+    if final.is_dir():
+        _console.print(f"[dim]{name}: reused ({key})[/]")
+        return final
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root / f".{name}-{key}.lock"):
+        if final.is_dir():
+            return final
+        _console.print(f"{name}: building ({key})")
+        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root))
+        # mkdtemp makes private directories; a result is for whoever may read the cache.
+        scratch.chmod(0o777 & ~_umask())
+        try:
+            make(scratch)
+            scratch.rename(final)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return final
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
