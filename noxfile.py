@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mlc-rvv: TVM and MLC-LLM for RISC-V Vector CPUs, as a rebasable set of patches.
+
+Options go after --, and each session answers to -- --help.
+"""
+
+import sys
+from pathlib import Path
+
+import nox
+
+sys.path.insert(0, str(Path(__file__).parent / "scripts"))
+import face
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["lint", "types", "unit"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True
+
+
+@nox.session(default=False)
+def apply_patches(session: nox.Session) -> None:
+    """Make the patched trees of a release: sources, series, overlays."""
+    face.install(session, "forkpatch")
+    face.run(session, "forkpatch", "apply", *session.posargs)
+
+
+@nox.session(default=False)
+def build_and_test(session: nox.Session) -> None:
+    """Build SmolLM2-135M for RVV from the patched trees and check its answer under QEMU."""
+    of_trees, of_lab = face.split("build_and_test", session.posargs)
+    face.install(session, "forkpatch")
+    trees = face.apply(session, of_trees)
+    face.lab(session, trees)
+    face.run(session, "crosslab", "build-and-test", *trees.arguments(), *of_lab)
+
+
+@nox.session(default=False)
+def tests(session: nox.Session) -> None:
+    """Run every test; what this machine cannot run is skipped with its reason."""
+    of_trees, of_pytest = face.split("tests", session.posargs)
+    face.install(session, "forkpatch")
+    trees = face.apply(session, of_trees)
+    face.lab(session, trees)
+    face.run(session, "pytest", *of_pytest, FORKPATCH_TREES=str(trees.root))
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """Run the tests that need neither network nor toolchain."""
+    face.install(session, "forkpatch", "crosslab", "test")
+    face.run(session, "pytest", "tests/forkpatch", "tests/cost", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style with ruff."""
+    face.install(session, "lint")
+    session.run("ruff", "check", ".", *session.posargs)
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types with mypy --strict."""
+    face.install(session, "types", "forkpatch", "crosslab", "test")
+    session.run("mypy", *session.posargs)
+
+
+@nox.session(default=False)
+def lock(session: nox.Session) -> None:
+    """Rewrite VERSIONS.lock from its sources; with -- --check, verify it."""
+    face.install(session, "forkpatch")
+    face.run(session, "forkpatch", "lock", *session.posargs)
+    face.run(session, "pythonpins", "check" if "--check" in session.posargs else "refresh")
+
+
+@nox.session(default=False)
+def status(session: nox.Session) -> None:
+    """Say which release is pinned and whether the trees are applied, stale or missing."""
+    face.install(session, "forkpatch")
+    face.run(session, "forkpatch", "status", *session.posargs)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the nox sessions share: environments, options, and the road from patches to the lab."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nox
+import nox.command
+
+from pythonpins import constraints, hashed_requirements
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
+WORK = ROOT / ".work"
+USER_MISTAKE = 2
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The patched trees of one release, and what was left out."""
+
+    release: str
+    root: Path
+    paths: dict[str, Path] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def arguments(self) -> list[str]:
+        """The options that hand these trees to the lab."""
+        options = ["--project", str(ROOT), "--release", self.release]
+        options += ["--tvm-tree", str(self.paths["tvm"])]
+        if "mlc-llm" in self.paths:
+            options += ["--mlc-tree", str(self.paths["mlc-llm"])]
+        for name, why in self.missing.items():
+            options += ["--without", f"{name}: {why}"]
+        return options
+
+
+def lock() -> dict[str, object]:
+    """VERSIONS.lock as plain data."""
+    return tomllib.loads((ROOT / "VERSIONS.lock").read_text(encoding="utf-8"))
+
+
+def install(session: nox.Session, *groups: str, release: str = "") -> None:
+    """Install dependency groups at their pinned versions; nothing when they are there already.
+
+    The group ``tvm`` is special: its wheels are checked by content before pip opens them.
+    """
+    pinned = lock()
+    release = release or str(pinned["default-release"])
+    texts = {"constraints": constraints(pinned, release)}
+    table = nox.project.load_toml(ROOT / "pyproject.toml")
+    names = nox.project.dependency_groups(table, *(g for g in groups if g != "tvm"))
+    if "tvm" in groups:
+        texts["hashed"] = hashed_requirements(pinned, release)
+    stamp = Path(session.virtualenv.location) / "installed"
+    key = hashlib.sha256(repr((sorted(names), texts)).encode()).hexdigest()
+    if stamp.is_file() and key in stamp.read_text(encoding="utf-8").split():
+        return
+    files = {name: _write(session, name, text) for name, text in texts.items()}
+    if "hashed" in files:
+        session.install("--quiet", "--no-deps", "--require-hashes", "-r", files["hashed"])
+    # One list of the ones installed before and now: pip only adds to an environment.
+    session.install("--quiet", "-c", files["constraints"], *names)
+    with stamp.open("a", encoding="utf-8") as log:
+        log.write(f"{key}\n")
+
+
+def _write(session: nox.Session, name: str, text: str) -> str:
+    path = Path(session.create_tmp()) / f"{name}.txt"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def run(session: nox.Session, module: str, *arguments: str, **environment: str) -> None:
+    """Run a module of ours; its exit code 2, the user's mistake, becomes nox's own.
+
+    Raises:
+        SystemExit: with 2, after the module has said what is wrong.
+        nox.command.CommandFailed: it failed otherwise; nox makes that 1.
+    """
+    try:
+        session.run("python", "-m", module, *arguments, env=_environment(environment))
+    except nox.command.CommandFailed as error:
+        if error.return_code == USER_MISTAKE:
+            raise SystemExit(USER_MISTAKE) from None
+        raise
+
+
+def _environment(extra: dict[str, str]) -> dict[str, str]:
+    return {"PYTHONPATH": str(SCRIPTS), "PYTHONNOUSERSITE": "1", **extra}
+
+
+def split(prog: str, posargs: list[str]) -> tuple[list[str], list[str]]:
+    """Part a session's options into those about trees and those about the lab."""
+    parser = argparse.ArgumentParser(prog=f"nox -s {prog} --", add_help=False, allow_abbrev=False)
+    for option in ("--release", "--source", "--mirror", "--require"):
+        parser.add_argument(option, action="append", default=[])
+    parser.add_argument("--offline", action="store_true")
+    parser.add_argument("-h", "--help", action="store_true")
+    known, rest = parser.parse_known_args(posargs)
+    if known.help:
+        print(f"nox -s {prog} -- takes the options of `apply` and of `{prog}`:\n")
+        return ["--help"], ["--help"]
+    trees = ["--offline"] if known.offline else []
+    for option in ("release", "source", "mirror", "require"):
+        for value in getattr(known, option):
+            trees += [f"--{option}", value]
+    return trees, rest
+
+
+def apply(session: nox.Session, options: list[str]) -> Trees:
+    """Bring the patched trees up to date and say where they are."""
+    WORK.mkdir(exist_ok=True)
+    report = WORK / "apply.json"
+    run(session, "forkpatch", "apply", "--json", str(report), *options)
+    result = json.loads(report.read_text(encoding="utf-8"))
+    there = {u["name"]: Path(u["path"]) for u in result["upstreams"] if u["state"] != "missing"}
+    missing = {
+        u["name"]: f"{u['reason']}; {u['remedy']}"
+        for u in result["upstreams"]
+        if u["state"] == "missing"
+    }
+    return Trees(result["release"], Path(result["root"]), there, missing)
+
+
+def lab(session: nox.Session, trees: Trees) -> None:
+    """Install what the lab needs on these trees: compilers from the system, packages from pip."""
+    groups = ["crosslab", "forkpatch", "test", "tvm"]
+    if "mlc-llm" in trees.paths:
+        groups.append("mlc")
+    install(session, *groups, release=trees.release)
+    run(session, "crosslab", "prepare")
