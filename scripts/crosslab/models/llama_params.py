@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Llama weights under MLC-LLM's names: fused where its model fuses them, in its order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+
+from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.gguf_import import F32, WEIGHTS_FILE
+from crosslab.models.params import write_params
+from crosslab.stage import digest, stage
+
+
+def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """Name to shape of every parameter, in the order of the model's ``_metadata``."""
+    c = config
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (c.vocab, c.hidden)}
+    for layer in range(c.layers):
+        at = f"model.layers.{layer}"
+        width = c.heads * c.head_dim
+        qkv = width + 2 * c.kv_heads * c.head_dim
+        shapes[f"{at}.self_attn.qkv_proj.weight"] = (qkv, c.hidden)
+        shapes[f"{at}.self_attn.o_proj.weight"] = (c.hidden, width)
+        shapes[f"{at}.mlp.gate_up_proj.weight"] = (2 * c.intermediate, c.hidden)
+        shapes[f"{at}.mlp.down_proj.weight"] = (c.hidden, c.intermediate)
+        shapes[f"{at}.input_layernorm.weight"] = (c.hidden,)
+        shapes[f"{at}.post_attention_layernorm.weight"] = (c.hidden,)
+    shapes["model.norm.weight"] = (c.hidden,)
+    if not c.tied:
+        shapes["lm_head.weight"] = (c.vocab, c.hidden)
+    return shapes
+
+
+_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def _sources(name: str) -> list[str]:
+    for fused, parts in _FUSED.items():
+        if f".{fused}." in name:
+            return [name.replace(f".{fused}.", f".{part}.") for part in parts]
+    return [name]
+
+
+def fuse_weights(model: Path) -> Iterator[tuple[str, F32]]:
+    """Parameters of a model in Hugging Face's layout, one after the other.
+
+    Args:
+        model: folder with ``config.json`` and ``model.safetensors``.
+    """
+    with safe_open(model / WEIGHTS_FILE, framework="numpy") as weights:
+        for name in param_shapes(read_config(model / "config.json")):
+            parts = [weights.get_tensor(source) for source in _sources(name)]
+            yield name, np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def random_weights(config: LlamaConfig, seed: int) -> Iterator[tuple[str, F32]]:
+    """Parameters drawn so that activations keep their size from layer to layer.
+
+    Equal for equal config and seed, whatever the order of use.
+    """
+    for number, (name, shape) in enumerate(param_shapes(config).items()):
+        draw = np.random.default_rng([seed, number])
+        values = draw.standard_normal(shape, dtype=np.float32)
+        if len(shape) == 1:
+            yield name, 1 + values * np.float32(0.1)
+        elif name == "model.embed_tokens.weight":
+            yield name, values
+        else:
+            yield name, values * np.float32(1 / math.sqrt(shape[1]))
+
+
+def convert_params(model: Path, cache: Path) -> Path:
+    """Parameters of an imported model in MLC-LLM's q0f32 format, made once per model."""
+    # The folder is a stage: its name holds the hash of what is in it.
+    key = digest(model.name, Path(__file__), _writer())
+    return stage(cache, "params-q0f32", key, lambda out: write_params(fuse_weights(model), out))
+
+
+def random_params(config: LlamaConfig, seed: int, cache: Path) -> Path:
+    """Random parameters of a config in MLC-LLM's q0f32 format, made once."""
+    key = digest(repr(config), str(seed), Path(__file__), _writer())
+    make = random_weights(config, seed)
+    return stage(cache, "params-random", key, lambda out: write_params(make, out))
+
+
+def _writer() -> Path:
+    return Path(__file__).with_name("params.py")

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model parameters in MLC-LLM's format: ``tensor-cache.json`` and shards of raw bytes.
+
+The format is that of TVM's ``contrib/tvmjs.py`` (``dump_tensor_cache``): float32 values are
+stored as bfloat16 ("f32-to-bf16"), everything else as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosslab.errors import LabError
+
+Array = NDArray[Any]
+F32 = NDArray[np.float32]
+INDEX_FILE = "tensor-cache.json"
+ENCODING = "f32-to-bf16"
+SHARD_BYTES = 32 << 20
+
+# MLC-LLM's q4f32_1: groups of 32 along the input, 8 values of 4 bits in each uint32,
+# value = (stored - 7) * scale.
+GROUP = 32
+PER_WORD = 8
+ZERO_POINT = 7
+
+
+def to_bfloat16(values: F32) -> NDArray[np.uint16]:
+    """Round float32 to bfloat16, ties to even; what would overflow is cut instead."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    limit = np.array(np.finfo(np.float32).max).view(np.uint32) >> 16 << 16
+    fits = (bits & 0x7FFFFFFF) < limit
+    bias = np.where(fits, ((bits >> 16) & 1) + 0x7FFF, 0).astype(np.uint32)
+    return ((bits + bias) >> 16).astype(np.uint16)
+
+
+def from_bfloat16(bits: NDArray[np.uint16]) -> F32:
+    """Widen bfloat16 bits to float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@dataclass
+class _Shards:
+    """Collects records into shard files of bounded size."""
+
+    folder: Path
+    cap: int
+    done: list[dict[str, Any]] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    pending: bytearray = field(default_factory=bytearray)
+
+    def add(self, name: str, values: Array) -> None:
+        stored = to_bfloat16(values) if values.dtype == np.float32 else np.ascontiguousarray(values)
+        data = stored.tobytes()
+        if self.pending and len(self.pending) + len(data) > self.cap:
+            self.flush()
+        self.records.append(
+            {
+                "name": name,
+                "shape": list(values.shape),
+                "dtype": values.dtype.name,
+                "format": ENCODING,
+                "nbytes": len(data),
+                "byteOffset": len(self.pending),
+            }
+        )
+        self.pending += data
+
+    def flush(self) -> None:
+        if not self.records:
+            return
+        path = self.folder / f"params_shard_{len(self.done)}.bin"
+        path.write_bytes(self.pending)
+        entry = {
+            "dataPath": path.name,
+            "format": "raw-shard",
+            "nbytes": len(self.pending),
+            "records": self.records,
+            "md5sum": hashlib.md5(self.pending, usedforsecurity=False).hexdigest(),
+        }
+        self.done.append(entry)
+        self.records, self.pending = [], bytearray()
+
+
+def write_params(
+    params: Iterable[tuple[str, Array]], folder: Path, *, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write parameters, in the order given, into ``folder``."""
+    shards = _Shards(folder, shard_bytes)
+    count = size = 0
+    for name, values in params:
+        shards.add(name, values)
+        count, size = count + 1, size + values.nbytes
+    shards.flush()
+    index = {"metadata": {"ParamSize": count, "ParamBytes": size}, "records": shards.done}
+    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def read_stored(folder: Path) -> dict[str, Array]:
+    """Every stored array under its own name; bfloat16 widened to float32, words left packed.
+
+    Raises:
+        LabError: the index or a shard is missing, or a shard is not the one of the index.
+    """
+    try:
+        index = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LabError(f"no parameters in {folder}: {error}") from error
+    return dict(pair for shard in index["records"] for pair in _read_shard(folder, shard))
+
+
+def _read_shard(folder: Path, shard: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    path = folder / shard["dataPath"]
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LabError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) != shard["nbytes"]:
+        raise LabError(f"{path} holds {len(data)} bytes, the index says {shard['nbytes']}")
+    for record in shard["records"]:
+        start = record["byteOffset"]
+        piece = data[start : start + record["nbytes"]]
+        yield record["name"], _decode(record, piece).reshape(record["shape"])
+
+
+def _decode(record: Mapping[str, Any], data: bytes) -> Array:
+    dtype = record["dtype"]
+    narrowed = record["format"] == ENCODING and dtype == "float32"
+    if narrowed or dtype == "bfloat16":
+        return from_bfloat16(np.frombuffer(data, np.uint16))
+    return np.frombuffer(data, np.dtype(dtype))
+
+
+def dequantize_q4(words: NDArray[np.uint32], scale: F32) -> F32:
+    """Unpack MLC-LLM's q4f32_1 weight.
+
+    Args:
+        words: [out, groups * 4], eight 4-bit values a word, lowest bits first.
+        scale: [out, groups].
+
+    Returns:
+        [out, groups * 32] float32, (value - 7) * scale.
+    """
+    shifts = np.arange(PER_WORD, dtype=np.uint32) * 4
+    nibbles = ((words[..., None] >> shifts) & 0xF).reshape(words.shape[0], -1)
+    values = nibbles.astype(np.float32) - ZERO_POINT
+    return values * np.repeat(scale, GROUP, axis=1)
+
+
+def read_params(folder: Path, widths: Mapping[str, int] | None = None) -> dict[str, F32]:
+    """Parameters as float32 under their plain names (``….weight``).
+
+    Quantized pairs ``….q_weight``/``….q_scale`` are unpacked.
+
+    Args:
+        folder: where ``tensor-cache.json`` is.
+        widths: number of inputs of quantized weights whose last group is not full.
+
+    Raises:
+        LabError: see :func:`read_stored`; or a quantized weight has no scale.
+    """
+    stored, plain = read_stored(folder), {}
+    for name, values in stored.items():
+        if name.endswith(".q_scale"):
+            continue
+        if not name.endswith(".q_weight"):
+            plain[name] = values.astype(np.float32, copy=False)
+            continue
+        stem = name.removesuffix(".q_weight")
+        if f"{stem}.q_scale" not in stored:
+            raise LabError(f"{folder}: {name} has no scale")
+        whole = dequantize_q4(values, stored[f"{stem}.q_scale"])
+        plain[f"{stem}.weight"] = whole[:, : (widths or {}).get(f"{stem}.weight")]
+    return plain

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Llama in numpy, float32: the words and logits that a compiled model has to give.
+
+Written from the architecture's description (RMSNorm, rotary embeddings on halves of a head,
+grouped-query attention, SwiGLU), apart from any compiler, so that it shares no mistake with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosslab.errors import UserError
+from crosslab.models.config import LlamaConfig
+
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A greedy answer.
+
+    Attributes:
+        tokens: generated ids, the stop token included when there was one.
+        logits: [len(tokens), vocab] float32; row n is what token n was chosen from.
+    """
+
+    tokens: tuple[int, ...]
+    logits: F32
+
+
+@dataclass
+class Llama:
+    """A Llama with its parameters and the keys and values of what it has read so far.
+
+    Attributes:
+        config: sizes and constants.
+        params: float32 arrays under MLC-LLM's names.
+        keys: per layer [positions, kv_heads, head_dim], rotary embedding applied.
+        values: per layer [positions, kv_heads, head_dim].
+    """
+
+    config: LlamaConfig
+    params: Mapping[str, F32]
+    keys: list[F32] = field(default_factory=list)
+    values: list[F32] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        shape = (0, self.config.kv_heads, self.config.head_dim)
+        self.keys = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
+        self.values = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
+
+    def read(self, tokens: Sequence[int]) -> F32:
+        """Read tokens after what was read before; logits [vocab] after the last of them.
+
+        Raises:
+            UserError: no token, or one outside the vocabulary.
+        """
+        if not tokens or not all(0 <= t < self.config.vocab for t in tokens):
+            raise UserError(f"token ids must be 0 to {self.config.vocab - 1}, and at least one")
+        x = self.params["model.embed_tokens.weight"][list(tokens)]
+        for layer in range(self.config.layers):
+            at = f"model.layers.{layer}"
+            x = x + self._attention(layer, self._norm(x, f"{at}.input_layernorm"))
+            x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))
+        head = "model.embed_tokens" if self.config.tied else "lm_head"
+        last: F32 = self.params[f"{head}.weight"] @ self._norm(x[-1:], "model.norm")[0]
+        return last
+
+    def _norm(self, x: F32, name: str) -> F32:
+        mean = np.mean(np.square(x), axis=-1, keepdims=True)
+        scaled: F32 = x / np.sqrt(mean + np.float32(self.config.eps))
+        return scaled * self.params[f"{name}.weight"]
+
+    def _linear(self, x: F32, layer: int, name: str) -> F32:
+        return x @ self.params[f"model.layers.{layer}.{name}.weight"].T
+
+    def _feed_forward(self, layer: int, x: F32) -> F32:
+        gate, up = np.split(self._linear(x, layer, "mlp.gate_up_proj"), 2, axis=-1)
+        return self._linear(gate / (1 + np.exp(-gate)) * up, layer, "mlp.down_proj")
+
+    def _attention(self, layer: int, x: F32) -> F32:
+        c, rows = self.config, len(x)
+        start = len(self.keys[layer])
+        qkv = self._linear(x, layer, "self_attn.qkv_proj").reshape(rows, -1, c.head_dim)
+        q, k, v = np.split(qkv, [c.heads, c.heads + c.kv_heads], axis=1)
+        positions = np.arange(start, start + rows)
+        keys = np.concatenate([self.keys[layer], self._rotate(k, positions)])
+        values = np.concatenate([self.values[layer], v])
+        self.keys[layer], self.values[layer] = keys, values
+        grouped = self._rotate(q, positions).reshape(rows, c.kv_heads, -1, c.head_dim)
+        scores = np.einsum("qhgd,khd->hgqk", grouped, keys, optimize=True)
+        scores *= np.float32(c.head_dim**-0.5)
+        hidden = np.arange(len(keys)) > positions[:, None]
+        weights = _softmax(np.where(hidden, np.float32(-np.inf), scores))
+        mixed = np.einsum("hgqk,khd->qhgd", weights, values, optimize=True)
+        return self._linear(mixed.reshape(rows, -1), layer, "self_attn.o_proj")
+
+    def _rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
+        half = self.config.head_dim // 2
+        frequency = self.config.rope_theta ** (-np.arange(half) / half)
+        angle = positions[:, None, None] * frequency
+        cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+        a, b = x[..., :half], x[..., half:]
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def _softmax(x: F32) -> F32:
+    shifted = np.exp(x - x.max(axis=-1, keepdims=True))
+    normal: F32 = shifted / shifted.sum(axis=-1, keepdims=True)
+    return normal
+
+
+def answer(
+    config: LlamaConfig,
+    params: Mapping[str, F32],
+    prompt: Sequence[int],
+    *,
+    max_new: int,
+    stop: Sequence[int] = (),
+) -> Answer:
+    """Answer greedily: the likeliest token at each step, until a stop token or ``max_new``.
+
+    Raises:
+        UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.
+    """
+    if max_new < 1:
+        raise UserError("at least one token has to be asked for", remedy="use --max-new 1 or more")
+    if len(prompt) + max_new > config.context:
+        raise UserError(
+            f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "
+            f"context of {config.context}"
+        )
+    model = Llama(config, params)
+    logits = [model.read(prompt)]
+    tokens = [int(np.argmax(logits[0]))]
+    while len(tokens) < max_new and tokens[-1] not in stop:
+        logits.append(model.read(tokens[-1:]))
+        tokens.append(int(np.argmax(logits[-1])))
+    return Answer(tuple(tokens), np.stack(logits))

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Byte-level BPE tokenizers built from GGUF metadata, and chat prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from crosslab.errors import LabError, UserError
+
+TOKENIZER_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+CONTROL_TOKEN = 3  # GGUF's token_type of markers that no text may produce by merging
+
+
+def _gpt2() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _smollm() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
+
+
+# GGUF names the splitting of text into words only by the model family it came from.
+_PRE_TOKENIZERS = {"smollm": _smollm, "gpt-2": _gpt2}
+
+
+def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
+    """Build a tokenizer from the ``tokenizer.ggml.*`` fields of a GGUF file.
+
+    Args:
+        fields: GGUF metadata: name to plain value.
+
+    Raises:
+        LabError: the file's tokenizer is of a kind that is not known here.
+    """
+    kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
+    if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
+        known = ", ".join(sorted(_PRE_TOKENIZERS))
+        raise LabError(
+            f"the model's tokenizer is {kind!r} with words split as {pre!r}",
+            remedy=f"supported: 'gpt2' with one of: {known}",
+        )
+    tokens: Sequence[str] = fields["tokenizer.ggml.tokens"]
+    merges = [tuple(pair.split(" ", 1)) for pair in fields["tokenizer.ggml.merges"]]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+    tokenizer.decoder = decoders.ByteLevel()
+    types = fields.get("tokenizer.ggml.token_type", [])
+    control = [t for t, kind in zip(tokens, types, strict=False) if kind == CONTROL_TOKEN]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` (special tokens, chat template)."""
+    tokenizer.save(str(folder / TOKENIZER_FILE))
+    tokens = fields["tokenizer.ggml.tokens"]
+    settings: dict[str, object] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token", False)),
+        "model_max_length": fields.get("llama.context_length"),
+        "chat_template": fields.get("tokenizer.chat_template"),
+    }
+    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    for name, ggml in names.items():
+        index = fields.get(f"tokenizer.ggml.{ggml}_token_id")
+        if index is not None:
+            settings[name] = tokens[index]
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ChatTokenizer:
+    """A tokenizer with the chat template and special tokens that belong to it."""
+
+    tokenizer: Tokenizer
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> ChatTokenizer:
+        """Read what :func:`save_tokenizer` wrote."""
+        settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+        return cls(Tokenizer.from_file(str(folder / TOKENIZER_FILE)), settings)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids after which an answer is complete."""
+        index = self.tokenizer.token_to_id(str(self.settings.get("eos_token", "")))
+        return () if index is None else (index,)
+
+    def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Render messages with the model's template, ready for the assistant's turn.
+
+        The template comes out of a downloaded file: it runs in a sandbox.
+
+        Raises:
+            UserError: the model has no chat template.
+            LabError: the template fails.
+        """
+        source = self.settings.get("chat_template")
+        if not source:
+            raise UserError("this model has no chat template")
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        special = {k: v for k, v in self.settings.items() if k.endswith("_token")}
+        try:
+            template = environment.from_string(source)
+            return template.render(messages=messages, add_generation_prompt=True, **special)
+        except TemplateError as error:
+            raise LabError(f"the model's chat template fails: {error}") from error
+
+    def chat_ids(self, prompt: str) -> list[int]:
+        """Token ids of a chat with one user message.
+
+        Raises:
+            UserError: the message is empty.
+        """
+        if not prompt.strip():
+            raise UserError("the prompt is empty", remedy="give one: --prompt TEXT")
+        text = self.chat_text([{"role": "user", "content": prompt}])
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without markers."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
