@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: Apache-2.0
+# TIR of this width reads better on one line than wrapped, as in the modules next to this one.
+# ruff: noqa: E501
+# fmt: off
+"""Tiled prefill attention for CPUs, under the names of the kernels it replaces.
+
+Source: the algorithm is FlashAttention-2's forward pass (Dao, 2023, arXiv:2307.08691); the
+interface (names, parameters, meaning of every argument, state left for ``merge_state``) is that of
+``_attention_prefill_cpu`` and ``_attention_prefill_ragged_cpu`` in ``_prefill_kernels.py``.
+
+One *row* is one pair (query position, query head of the group which shares a KV head), so that a
+tile of ``q_tile`` rows uses every staged K and V row for the whole group. For each tile of rows the
+kernel walks over tiles of ``kv_tile`` keys, up to the last key which any of its rows may see:
+
+* ``Q_tile``, ``K_tile``, ``V_tile`` are float32 copies, with RoPE applied and, for Q, the softmax
+  scale times log2(e), because the softmax is in base 2;
+* block ``S_gemm``: ``S_tile[i, j] += Q_tile[i, k] * K_tile[j, k]``;
+* online softmax on ``S_tile``;
+* block ``O_gemm``: ``O_tile[i, c] += S_tile[i, j] * V_tile[j, c]``, whose init rescales ``O_tile``.
+
+Both products have constant bounds and are blocks of their own, so a later pass can tensorize them;
+rows and keys beyond the end are staged as zeros and masked instead of being branched around.
+
+A row which sees no key at all (an empty KV part, or a causal mask with more queries than keys) has
+output 0 and log-sum-exp ``EMPTY_LSE``: ``merge_state`` then gives it the weight 0.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from ._kernel_common import (
+    _causal_mask,
+    _declare_length_info,
+    _get_kv_chunk_len,
+    _get_seq_offset,
+    _rope,
+)
+
+LOG2_E = math.log2(math.e)
+# What a kernel reports for a row without keys: finite, as merge_state subtracts two of them, and
+# the value the decode and GPU kernels leave there too.
+EMPTY_LSE = -5e4
+# Start of the running maximum: below every finite score which occurs, and finite, so that the
+# difference of two of them is 0 and not NaN.
+LOWEST_SCORE = -1e30
+
+
+@dataclass(frozen=True)
+class PrefillTile:
+    """Tile sizes of a prefill kernel.
+
+    Attributes:
+        q_tile: rows (query position x head of the KV group) of a tile.
+        kv_tile: keys of a tile.
+    """
+
+    q_tile: int = 8
+    kv_tile: int = 16
+
+    def __post_init__(self) -> None:
+        """Refuse sizes no kernel can be built for."""
+        if self.q_tile < 1 or self.kv_tile < 1:
+            raise ValueError(f"tile sizes must be positive, got {self.q_tile}x{self.kv_tile}")
+
+
+def prefill_tile(target: Target, d: int) -> PrefillTile:  # noqa: ARG001
+    """Choose the tile sizes for a target.
+
+    Args:
+        target: the target which the kernel will be compiled for.
+        d: head dimension of K, in elements.
+
+    Returns:
+        The sizes to pass as ``tile`` to the kernels of this module.
+    """
+    return PrefillTile()
+
+
+def _lanes(d: int) -> int:
+    """Lanes of a vectorised loop over d elements: the largest power of 2, at most 16, in d."""
+    return math.gcd(d, 16)
+
+
+def _make_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype: str) -> tuple:
+    """Return the macros which the paged and the ragged kernel share.
+
+    ``row_begin`` is the tile's first row within its sequence, ``seq_begin`` the sequence's first
+    query, ``h_kv`` the KV head, ``q_len`` and ``kv_len`` the sequence's lengths.
+    """
+    q_tile, kv_tile = tile.q_tile, tile.kv_tile
+    qk_lanes, v_lanes = _lanes(d_qk), _lanes(d_v)
+
+    @T.macro
+    def stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, h_kv, q_len, rotary_mode,
+                rope_theta, rope_scale, rope_scaling, sm_scale):
+        for i in T.serial(q_tile):
+            row: T.let[T.int32] = row_begin + i
+            pos: T.let[T.int32] = seq_begin + row // group_size
+            head: T.let[T.int32] = h_kv * group_size + row % group_size
+            if row // group_size < q_len:
+                if rotary_mode == 1:
+                    for k in T.serial(d_qk):
+                        Q_tile[i, k] = T.cast(_rope(q, q_rope_position[pos], d_qk, rope_theta, rope_scale, (pos, head, k), dtype, rope_scaling), "float32") * (sm_scale * T.float32(LOG2_E))
+                else:
+                    for ko in T.serial(d_qk // qk_lanes):
+                        for ki in T.vectorized(qk_lanes):
+                            Q_tile[i, ko * qk_lanes + ki] = T.cast(q[pos, head, ko * qk_lanes + ki], "float32") * (sm_scale * T.float32(LOG2_E))
+            else:
+                for ko in T.serial(d_qk // qk_lanes):
+                    for ki in T.vectorized(qk_lanes):
+                        Q_tile[i, ko * qk_lanes + ki] = T.float32(0)
+
+    @T.macro
+    def stage_kv_zero(K_tile, V_tile, j):
+        for ko in T.serial(d_qk // qk_lanes):
+            for ki in T.vectorized(qk_lanes):
+                K_tile[j, ko * qk_lanes + ki] = T.float32(0)
+        for co in T.serial(d_v // v_lanes):
+            for ci in T.vectorized(v_lanes):
+                V_tile[j, co * v_lanes + ci] = T.float32(0)
+
+    @T.macro
+    def init_state(O_tile, m_tile, d_tile):
+        for i in T.serial(q_tile):
+            m_tile[i] = T.float32(LOWEST_SCORE)
+            d_tile[i] = T.float32(0)
+            for co in T.serial(d_v // v_lanes):
+                for ci in T.vectorized(v_lanes):
+                    O_tile[i, co * v_lanes + ci] = T.float32(0)
+
+    @T.macro
+    def compute_s(Q_tile, K_tile, S_tile):
+        with T.sblock():
+            for li, lj, lk in T.grid(q_tile, kv_tile, d_qk):
+                with T.sblock("S_gemm"):
+                    i, j, k = T.axis.remap("SSR", [li, lj, lk])
+                    with T.init():
+                        S_tile[i, j] = T.float32(0)
+                    S_tile[i, j] += Q_tile[i, k] * K_tile[j, k]
+
+    @T.macro
+    def update_softmax(S_tile, m_tile, d_tile, scale, m_new, row_begin, kv_begin, q_len, kv_len,
+                       causal):
+        for i in T.serial(q_tile):
+            pos: T.let[T.int32] = (row_begin + i) // group_size
+            m_new[0] = m_tile[i]
+            for j in T.serial(kv_tile):
+                m_new[0] = T.max(m_new[0], T.if_then_else(
+                    _causal_mask(causal, row=pos, col=kv_begin + j, kv_len=kv_len, qo_len=q_len),
+                    S_tile[i, j], T.float32(LOWEST_SCORE)))
+            scale[i] = T.exp2(m_tile[i] - m_new[0])
+            m_tile[i] = m_new[0]
+            d_tile[i] *= scale[i]
+            for j in T.serial(kv_tile):
+                S_tile[i, j] = T.if_then_else(
+                    _causal_mask(causal, row=pos, col=kv_begin + j, kv_len=kv_len, qo_len=q_len),
+                    T.exp2(S_tile[i, j] - m_new[0]), T.float32(0))
+            for j in T.serial(kv_tile):
+                d_tile[i] += S_tile[i, j]
+
+    @T.macro
+    def compute_o(S_tile, V_tile, O_tile, scale):
+        with T.sblock():
+            for li, lc, lj in T.grid(q_tile, d_v, kv_tile):
+                with T.sblock("O_gemm"):
+                    i, c, j = T.axis.remap("SSR", [li, lc, lj])
+                    T.reads(O_tile[i, c], S_tile[i, j], V_tile[j, c], scale[i])
+                    T.writes(O_tile[i, c])
+                    with T.init():
+                        O_tile[i, c] = O_tile[i, c] * scale[i]
+                    O_tile[i, c] += S_tile[i, j] * V_tile[j, c]
+
+    @T.macro
+    def store(output, lse, O_tile, m_tile, d_tile, scale, seq_begin, row_begin, h_kv, q_len):
+        for i in T.serial(q_tile):
+            row: T.let[T.int32] = row_begin + i
+            pos: T.let[T.int32] = seq_begin + row // group_size
+            head: T.let[T.int32] = h_kv * group_size + row % group_size
+            if row // group_size < q_len:
+                # The sum is 0 only for a row without keys; any other has its maximum's 1 in it.
+                scale[i] = T.if_then_else(d_tile[i] > T.float32(0), T.float32(1) / d_tile[i], T.float32(0))
+                for co in T.serial(d_v // v_lanes):
+                    for ci in T.vectorized(v_lanes):
+                        output[pos, head, co * v_lanes + ci] = T.cast(O_tile[i, co * v_lanes + ci] * scale[i], dtype)
+                lse[pos, head] = T.if_then_else(d_tile[i] > T.float32(0), m_tile[i] + T.log2(d_tile[i]), T.float32(EMPTY_LSE))
+
+    return stage_q, stage_kv_zero, init_state, compute_s, update_softmax, compute_o, store
+
+
+def _last_key(causal, last_row, q_len, kv_len):
+    """Return the number of leading keys among which are all that rows up to last_row may see."""
+    # An empty range must not become negative: it bounds a loop.
+    visible = T.if_then_else(causal > 0, kv_len - q_len + last_row + 1, kv_len)
+    return T.max(T.min(visible, kv_len), 0)
+
+
+def _attention_prefill_cpu(
+    h_kv: int,
+    h_q: int,
+    d: int,
+    dtype: str,
+    sliding_window: bool,
+    rope_scaling: dict[str, Any],
+    page_size: int = 16,
+    tile: PrefillTile | None = None,
+):
+    """Prefill attention over a paged KV cache.
+
+    Args:
+        h_kv: number of KV heads.
+        h_q: number of query heads, a multiple of h_kv.
+        d: head dimension of Q, K and V, in elements.
+        dtype: type of Q, the pages and the output; sums are float32.
+        sliding_window: whether length_info is [3, batch] (see the comment at its declaration).
+        rope_scaling: how RoPE's frequencies are scaled, as in position_embedding.py.
+        page_size: tokens of a page.
+        tile: tile sizes; None for the defaults of PrefillTile.
+
+    Returns:
+        The PrimFunc, with upstream's parameters in upstream's order.
+    """
+    tile = tile or PrefillTile()
+    q_tile, kv_tile = tile.q_tile, tile.kv_tile
+    group_size = h_q // h_kv
+    lanes = _lanes(d)
+    global_symbol = "batch_prefill_paged_kv_cpu"
+    if sliding_window:
+        global_symbol += "_sliding_window"
+    stage_q, stage_kv_zero, init_state, compute_s, update_softmax, compute_o, store = _make_macros(
+        tile, group_size, d, d, dtype
+    )
+
+    @T.prim_func(s_tir=True)
+    def batch_prefill_paged_kv_cpu(
+        var_q: T.handle,  # [total_len, h_q, d]
+        var_q_indptr: T.handle,  # [batch_size + 1]
+        var_pages: T.handle,  # [max_num_pages, 2, h_kv, page_size, d]
+        var_page_indptr: T.handle,  # [batch_size + 1]
+        var_page_values: T.handle,  # [nnz_pages]
+        var_length_info: T.handle,  # [batch_size], or [3, batch_size] with a sliding window
+        var_k_rope_pos_offset: T.handle,  # [batch_size]
+        var_q_rope_position: T.handle,  # [total_len]
+        var_output: T.handle,  # [total_len, h_q, d]
+        var_lse: T.handle,  # [total_len, h_q]
+        causal: T.int32,
+        rotary_mode: T.int32,
+        rope_scale: T.float32,
+        rope_theta: T.float32,
+        sm_scale: T.float32,
+    ):
+        T.func_attr({"global_symbol": global_symbol, "tirx.is_scheduled": True, "tirx.noalias": True})
+        batch_size = T.int32()
+        total_len = T.int32()
+        nnz_pages = T.int32()
+        max_num_pages = T.int32()
+        q_indptr_elem_offset = T.int32()
+        page_indptr_elem_offset = T.int32()
+        page_values_elem_offset = T.int32()
+        k_rope_pos_offset_elem_offset = T.int32()
+        q_rope_position_elem_offset = T.int32()
+        length_info_elem_offset = T.int32()
+        q = T.match_buffer(var_q, (total_len, h_q, d), dtype)
+        q_indptr = T.match_buffer(var_q_indptr, (batch_size + 1,), "int32", elem_offset=q_indptr_elem_offset)
+        pages = T.match_buffer(var_pages, (max_num_pages, 2, h_kv, page_size, d), dtype)
+        page_indptr = T.match_buffer(var_page_indptr, (batch_size + 1,), "int32", elem_offset=page_indptr_elem_offset)
+        page_values = T.match_buffer(var_page_values, (nnz_pages,), "int32", elem_offset=page_values_elem_offset)
+        k_rope_pos_offset = T.match_buffer(var_k_rope_pos_offset, (batch_size,), "int32", elem_offset=k_rope_pos_offset_elem_offset)
+        q_rope_position = T.match_buffer(var_q_rope_position, (total_len,), "int32", elem_offset=q_rope_position_elem_offset)
+        output = T.match_buffer(var_output, (total_len, h_q, d), dtype)
+        lse = T.match_buffer(var_lse, (total_len, h_q), "float32")
+        # Without a sliding window: per sequence the slots used in its last page. With one, three
+        # rows: these slots, the window's first slot, and the number of sink tokens kept before it.
+        length_info = _declare_length_info(var_length_info, batch_size, sliding_window, length_info_elem_offset)
+
+        for b in T.serial(batch_size):
+            seq_begin: T.let[T.int32] = q_indptr[b]
+            q_len: T.let[T.int32] = q_indptr[b + 1] - seq_begin
+            page_begin: T.let[T.int32] = page_indptr[b]
+            num_pages: T.let[T.int32] = page_indptr[b + 1] - page_begin
+            kv_len: T.let[T.int32] = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, sliding_window), 0)
+            num_tiles: T.let[T.int32] = T.ceildiv(q_len * group_size, q_tile)
+            # Heads are the slow index: a thread gets whole heads as far as it goes, and these cost
+            # the same, whereas causal tiles cost the more the later they are.
+            for head_tile in T.parallel(h_kv * num_tiles):
+                with T.sblock("attn"):
+                    T.reads()
+                    T.writes()
+                    Q_tile = T.sblock_alloc_buffer((q_tile, d), "float32")
+                    K_tile = T.sblock_alloc_buffer((kv_tile, d), "float32")
+                    V_tile = T.sblock_alloc_buffer((kv_tile, d), "float32")
+                    S_tile = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
+                    O_tile = T.sblock_alloc_buffer((q_tile, d), "float32")
+                    m_tile = T.sblock_alloc_buffer((q_tile,), "float32")
+                    d_tile = T.sblock_alloc_buffer((q_tile,), "float32")
+                    scale = T.sblock_alloc_buffer((q_tile,), "float32")
+                    m_new = T.sblock_alloc_buffer((1,), "float32")
+                    by: T.let[T.int32] = head_tile // num_tiles
+                    row_begin: T.let[T.int32] = head_tile % num_tiles * q_tile
+                    stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, by, q_len, rotary_mode, rope_theta, rope_scale, rope_scaling, sm_scale)
+                    init_state(O_tile, m_tile, d_tile)
+                    for kv_idx in T.serial(T.ceildiv(_last_key(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
+                        kv_begin: T.let[T.int32] = kv_idx * kv_tile
+                        for j in T.serial(kv_tile):
+                            if kv_begin + j < kv_len:
+                                slot: T.let[T.int32] = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
+                                page: T.let[T.int32] = page_values[page_begin + slot // page_size]
+                                if rotary_mode == 1:
+                                    for k in T.serial(d):
+                                        K_tile[j, k] = T.cast(_rope(pages, k_rope_pos_offset[b] + kv_begin + j, d, rope_theta, rope_scale, (page, 0, by, slot % page_size, k), dtype, rope_scaling), "float32")
+                                else:
+                                    for ko in T.serial(d // lanes):
+                                        for ki in T.vectorized(lanes):
+                                            K_tile[j, ko * lanes + ki] = T.cast(pages[page, 0, by, slot % page_size, ko * lanes + ki], "float32")
+                                for co in T.serial(d // lanes):
+                                    for ci in T.vectorized(lanes):
+                                        V_tile[j, co * lanes + ci] = T.cast(pages[page, 1, by, slot % page_size, co * lanes + ci], "float32")
+                            else:
+                                stage_kv_zero(K_tile, V_tile, j)
+                        compute_s(Q_tile, K_tile, S_tile)
+                        update_softmax(S_tile, m_tile, d_tile, scale, m_new, row_begin, kv_begin, q_len, kv_len, causal)
+                        compute_o(S_tile, V_tile, O_tile, scale)
+                    store(output, lse, O_tile, m_tile, d_tile, scale, seq_begin, row_begin, by, q_len)
+
+    return batch_prefill_paged_kv_cpu
+
+
+def _attention_prefill_ragged_cpu(
+    h_kv: int,
+    h_q: int,
+    d_qk: int,
+    d_v: int,
+    dtype: str,
+    rope_scaling: dict[str, Any],
+    tile: PrefillTile | None = None,
+):
+    """Prefill attention over K and V given as ragged tensors: the first prefill of a sequence.
+
+    Args:
+        h_kv: number of KV heads.
+        h_q: number of query heads, a multiple of h_kv.
+        d_qk: head dimension of Q and K, in elements.
+        d_v: head dimension of V and the output, in elements.
+        dtype: type of Q, K, V and the output; sums are float32.
+        rope_scaling: how RoPE's frequencies are scaled, as in position_embedding.py.
+        tile: tile sizes; None for the defaults of PrefillTile.
+
+    Returns:
+        The PrimFunc, with upstream's parameters in upstream's order.
+    """
+    tile = tile or PrefillTile()
+    q_tile, kv_tile = tile.q_tile, tile.kv_tile
+    group_size = h_q // h_kv
+    qk_lanes, v_lanes = _lanes(d_qk), _lanes(d_v)
+    stage_q, stage_kv_zero, init_state, compute_s, update_softmax, compute_o, store = _make_macros(
+        tile, group_size, d_qk, d_v, dtype
+    )
+
+    @T.prim_func(s_tir=True)
+    def batch_prefill_ragged_kv(
+        var_q: T.handle,  # [total_len, h_q, d_qk]
+        var_q_indptr: T.handle,  # [batch_size + 1]
+        var_k: T.handle,  # [total_kv_len, h_kv, d_qk]
+        var_v: T.handle,  # [total_kv_len, h_kv, d_v]
+        var_kv_indptr: T.handle,  # [batch_size + 1]
+        var_q_rope_position: T.handle,  # [total_len]
+        var_k_rope_pos_offset: T.handle,  # [batch_size]
+        var_output: T.handle,  # [total_len, h_q, d_v]
+        var_lse: T.handle,  # [total_len, h_q]
+        causal: T.int32,
+        rotary_mode: T.int32,
+        rope_scale: T.float32,
+        rope_theta: T.float32,
+        sm_scale: T.float32,
+    ):
+        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True})
+        batch_size = T.int32()
+        total_len = T.int32()
+        total_kv_len = T.int32()
+        q_indptr_elem_offset = T.int32()
+        kv_indptr_elem_offset = T.int32()
+        q_rope_position_elem_offset = T.int32()
+        k_rope_pos_offset_elem_offset = T.int32()
+        q = T.match_buffer(var_q, (total_len, h_q, d_qk), dtype)
+        q_indptr = T.match_buffer(var_q_indptr, (batch_size + 1,), "int32", elem_offset=q_indptr_elem_offset)
+        k = T.match_buffer(var_k, (total_kv_len, h_kv, d_qk), dtype)
+        v = T.match_buffer(var_v, (total_kv_len, h_kv, d_v), dtype)
+        kv_indptr = T.match_buffer(var_kv_indptr, (batch_size + 1,), "int32", elem_offset=kv_indptr_elem_offset)
+        q_rope_position = T.match_buffer(var_q_rope_position, (total_len,), "int32", elem_offset=q_rope_position_elem_offset)
+        k_rope_pos_offset = T.match_buffer(var_k_rope_pos_offset, (batch_size,), "int32", elem_offset=k_rope_pos_offset_elem_offset)
+        output = T.match_buffer(var_output, (total_len, h_q, d_v), dtype)
+        lse = T.match_buffer(var_lse, (total_len, h_q), "float32")
+
+        for b in T.serial(batch_size):
+            seq_begin: T.let[T.int32] = q_indptr[b]
+            q_len: T.let[T.int32] = q_indptr[b + 1] - seq_begin
+            kv_seq_begin: T.let[T.int32] = kv_indptr[b]
+            kv_len: T.let[T.int32] = kv_indptr[b + 1] - kv_seq_begin
+            num_tiles: T.let[T.int32] = T.ceildiv(q_len * group_size, q_tile)
+            # Heads are the slow index, as in the paged kernel.
+            for head_tile in T.parallel(h_kv * num_tiles):
+                with T.sblock("attn"):
+                    T.reads()
+                    T.writes()
+                    Q_tile = T.sblock_alloc_buffer((q_tile, d_qk), "float32")
+                    K_tile = T.sblock_alloc_buffer((kv_tile, d_qk), "float32")
+                    V_tile = T.sblock_alloc_buffer((kv_tile, d_v), "float32")
+                    S_tile = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
+                    O_tile = T.sblock_alloc_buffer((q_tile, d_v), "float32")
+                    m_tile = T.sblock_alloc_buffer((q_tile,), "float32")
+                    d_tile = T.sblock_alloc_buffer((q_tile,), "float32")
+                    scale = T.sblock_alloc_buffer((q_tile,), "float32")
+                    m_new = T.sblock_alloc_buffer((1,), "float32")
+                    by: T.let[T.int32] = head_tile // num_tiles
+                    row_begin: T.let[T.int32] = head_tile % num_tiles * q_tile
+                    stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, by, q_len, rotary_mode, rope_theta, rope_scale, rope_scaling, sm_scale)
+                    init_state(O_tile, m_tile, d_tile)
+                    for kv_idx in T.serial(T.ceildiv(_last_key(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
+                        kv_begin: T.let[T.int32] = kv_idx * kv_tile
+                        for j in T.serial(kv_tile):
+                            if kv_begin + j < kv_len:
+                                col: T.let[T.int32] = kv_seq_begin + kv_begin + j
+                                if rotary_mode == 1:
+                                    for kk in T.serial(d_qk):
+                                        K_tile[j, kk] = T.cast(_rope(k, k_rope_pos_offset[b] + kv_begin + j, d_qk, rope_theta, rope_scale, (col, by, kk), dtype, rope_scaling), "float32")
+                                else:
+                                    for ko in T.serial(d_qk // qk_lanes):
+                                        for ki in T.vectorized(qk_lanes):
+                                            K_tile[j, ko * qk_lanes + ki] = T.cast(k[col, by, ko * qk_lanes + ki], "float32")
+                                for co in T.serial(d_v // v_lanes):
+                                    for ci in T.vectorized(v_lanes):
+                                        V_tile[j, co * v_lanes + ci] = T.cast(v[col, by, co * v_lanes + ci], "float32")
+                            else:
+                                stage_kv_zero(K_tile, V_tile, j)
+                        compute_s(Q_tile, K_tile, S_tile)
+                        update_softmax(S_tile, m_tile, d_tile, scale, m_new, row_begin, kv_begin, q_len, kv_len, causal)
+                        compute_o(S_tile, V_tile, O_tile, scale)
+                    store(output, lse, O_tile, m_tile, d_tile, scale, seq_begin, row_begin, by, q_len)
+
+    return batch_prefill_ragged_kv

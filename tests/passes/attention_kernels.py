@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lays batches out as the TVM kernels want them, and calls the kernels compiled for this host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_reference import PAGE_SIZE, ROPE_SCALE, ROPE_THETA, Array, Batch
+
+# Sentinel in outputs: whatever a kernel does not write stays visible.
+UNWRITTEN = 12345.0
+
+
+def compile_kernel(func: Any, opt_level: int | None = None) -> Any:
+    """Compile a PrimFunc for this host; returns the callable.
+
+    Args:
+        func: the PrimFunc.
+        opt_level: LLVM's optimisation level, None for TVM's default.
+    """
+    import tvm  # noqa: PLC0415 - the patched tree is on sys.path only when a test asks for it
+
+    target = {"kind": "llvm"} if opt_level is None else {"kind": "llvm", "opt-level": opt_level}
+    symbol = "attention_under_test"
+    module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
+    return tvm.compile(module, target=tvm.target.Target(target))[symbol]
+
+
+def _indptr(lengths: list[int]) -> Array:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype("int32")
+
+
+def _call(kernel: Any, arrays: list[Array], rows: int, batch: Batch) -> tuple[Array, Array]:
+    import tvm  # noqa: PLC0415
+
+    heads = batch.heads
+    out = tvm.runtime.tensor(np.full((rows, heads.q, heads.d_v), UNWRITTEN, heads.dtype))
+    lse = tvm.runtime.tensor(np.full((rows, heads.q), UNWRITTEN, "float32"))
+    inputs = [tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays]
+    kernel(
+        *inputs,
+        out,
+        lse,
+        int(batch.causal),
+        int(batch.rotary),
+        ROPE_SCALE,
+        ROPE_THETA,
+        batch.sm_scale,
+    )
+    return out.numpy(), lse.numpy()
+
+
+def paged_inputs(
+    batch: Batch, *, sliding_window: bool = False, spare_pages: int = 3
+) -> list[Array]:
+    """Inputs of the paged kernel: sequences in shuffled pages, every unused slot NaN."""
+    heads = batch.heads
+    counts = [-(-s.slots // PAGE_SIZE) for s in batch.sequences]
+    order = batch.rng.permutation(sum(counts) + spare_pages)
+    pages = np.full((len(order), 2, heads.kv, PAGE_SIZE, heads.d), np.nan, dtype=heads.dtype)
+    values: list[int] = []
+    for index, sequence in enumerate(batch.sequences):
+        own = order[len(values) : len(values) + counts[index]]
+        for slot in range(sequence.slots):
+            page, offset = own[slot // PAGE_SIZE], slot % PAGE_SIZE
+            pages[page, 0, :, offset] = batch.k[index][slot]
+            pages[page, 1, :, offset] = batch.v[index][slot]
+        values.extend(own)
+    last = [
+        s.slots - (n - 1) * PAGE_SIZE if n else 0
+        for s, n in zip(batch.sequences, counts, strict=True)
+    ]
+    info = [last, [s.window for s in batch.sequences], [s.sink for s in batch.sequences]]
+    return [
+        np.concatenate(batch.q),
+        _indptr([s.q_len for s in batch.sequences]),
+        pages,
+        _indptr(counts),
+        np.array(values, "int32"),
+        np.array(info if sliding_window else last, "int32"),
+        np.array(batch.k_position, "int32"),
+        np.concatenate(batch.q_position).astype("int32"),
+    ]
+
+
+def run_paged(kernel: Any, batch: Batch, **layout: Any) -> tuple[Array, Array]:
+    """Call a compiled paged kernel; layout as in paged_inputs. Returns output and lse."""
+    arrays = paged_inputs(batch, **layout)
+    return _call(kernel, arrays, arrays[0].shape[0], batch)
+
+
+def run_ragged(kernel: Any, batch: Batch) -> tuple[Array, Array]:
+    """Call a compiled ragged kernel. Returns output and lse."""
+    q = np.concatenate(batch.q)
+    arrays = [
+        q,
+        _indptr([s.q_len for s in batch.sequences]),
+        np.concatenate(batch.k),
+        np.concatenate(batch.v),
+        _indptr([s.slots for s in batch.sequences]),
+        np.concatenate(batch.q_position).astype("int32"),
+        np.array(batch.k_position, "int32"),
+    ]
+    return _call(kernel, arrays, q.shape[0], batch)
