@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention micro-kernels: their one list, and one relocatable object made from it."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import importlib.util
+import itertools
+import json
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import LabError, UserError
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+OBJECT = "mlc_rvv_kernels.o"
+INDEX = "kernels.json"
+SCHEMA = 1
+
+# No libc symbol may be needed, and a kernel never unwinds: a model library links the object
+# whatever its C library is.
+_COMMON_FLAGS = (
+    "-std=c17",
+    "-O3",
+    "-g0",
+    "-fPIC",
+    "-ffreestanding",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-stack-protector",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
+
+
+class KernelTarget(enum.StrEnum):
+    """What the kernels are built for: RVV sources, or portable C for this machine."""
+
+    RISCV64 = "riscv64"
+    HOST = "host"
+
+    @property
+    def sources(self) -> str:
+        """Folder of the sources under ``kernels/``."""
+        return "rvv" if self is KernelTarget.RISCV64 else "portable"
+
+    @property
+    def arch(self) -> str:
+        """Machine name, as the first part of a target triple."""
+        return "riscv64" if self is KernelTarget.RISCV64 else platform.machine()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One micro-kernel; ``kernels/include/mlc_rvv_kernels.h`` says what it computes."""
+
+    product: str
+    dtype: str
+    q_tile: int
+    kv_tile: int
+    d: int
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, which names everything that distinguishes kernels."""
+        short = {"float32": "f32"}[self.dtype]
+        return f"mlc_rvv_{self.product}_{short}_{self.q_tile}x{self.kv_tile}x{self.d}"
+
+
+def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
+    """Expand the list of kernels.
+
+    Raises:
+        UserError: the file is missing, malformed, or names a kernel twice.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"the list of kernels {path} cannot be read: {error}") from error
+    if document.get("schema") != SCHEMA:
+        raise UserError(f"{path}: schema is {document.get('schema')!r}, expected {SCHEMA}")
+    kernels = tuple(
+        kernel
+        for number, table in enumerate(document.get("kernel", []), start=1)
+        for kernel in _expand(table, f"{path}, kernel table {number}")
+    )
+    if not kernels:
+        raise UserError(f"{path} lists no kernel", remedy="add a [[kernel]] table")
+    if len(set(kernels)) != len(kernels):
+        twice = sorted({k.symbol for k in kernels if kernels.count(k) > 1})
+        raise UserError(f"{path} lists kernels twice: {', '.join(twice)}")
+    return kernels
+
+
+def _expand(table: dict[str, Any], where: str) -> list[Kernel]:
+    if table.get("product") not in ("qk", "pv") or table.get("dtype") != "float32":
+        raise UserError(f'{where}: product must be "qk" or "pv" and dtype "float32"')
+    extents = []
+    for name in ("q_tile", "kv_tile", "d"):
+        values = table.get(name)
+        good = isinstance(values, list) and all(type(v) is int and v > 0 for v in values)
+        if not isinstance(values, list) or not good:
+            raise UserError(f"{where}: {name} must be a list of positive integers")
+        extents.append(values)
+    return [
+        Kernel(table["product"], table["dtype"], *shape) for shape in itertools.product(*extents)
+    ]
+
+
+def list_header(kernels: Sequence[Kernel]) -> str:
+    """The generated C header: an X-macro per product and dtype with every instance."""
+    lines = ["// Generated from kernels.toml.", "#pragma once"]
+    for product, dtype in sorted({(k.product, k.dtype) for k in kernels}):
+        instances = [
+            f"  X({k.symbol}, {k.q_tile}, {k.kv_tile}, {k.d})"
+            for k in kernels
+            if (k.product, k.dtype) == (product, dtype)
+        ]
+        head = f"#define MLC_RVV_{product.upper()}_{dtype.upper()}(X)"
+        lines.append(" \\\n".join([head, *instances]))
+    return "\n".join(lines) + "\n"
+
+
+def write_sources(
+    target: KernelTarget, directory: Path, root: Path = KERNELS
+) -> tuple[Path, list[str]]:
+    """Write the generated header and one translation unit that includes every source.
+
+    Returns:
+        The translation unit and the include options that it needs.
+    """
+    kernels = read_kernels(root / "kernels.toml")
+    (directory / "mlc_rvv_kernel_list.h").write_text(list_header(kernels), encoding="utf-8")
+    sources = sorted((root / target.sources).glob("*.c"))
+    unit = directory / "mlc_rvv_kernels.c"
+    unit.write_text("".join(f'#include "{s.name}"\n' for s in sources), encoding="utf-8")
+    include = [f"-I{directory}", f"-I{root / 'include'}", f"-I{root / target.sources}"]
+    return unit, include
+
+
+def default_compiler() -> tuple[str, ...]:
+    """The clang that compiles kernels: clang-19, else the one inside PyPI's ziglang.
+
+    Raises:
+        UserError: neither is installed.
+    """
+    if clang := shutil.which("clang-19"):
+        return (clang,)
+    if importlib.util.find_spec("ziglang") is not None:
+        return (sys.executable, "-m", "ziglang", "cc")
+    raise UserError(
+        "no compiler for the kernels: neither clang-19 nor the Python package ziglang is there",
+        remedy="apt-get install clang-19, or pip install ziglang",
+    )
+
+
+def _target_flags(target: KernelTarget, compiler: Sequence[str]) -> tuple[str, ...]:
+    if target is KernelTarget.HOST:
+        return ()
+    if "ziglang" in compiler or Path(compiler[0]).name == "zig":
+        # zig spells the architecture as a CPU and its features.
+        return ("-target", "riscv64-linux-musl", "-mcpu=generic_rv64+m+a+f+d+c+v")
+    return ("--target=riscv64-linux-gnu", "-march=rv64gcv", "-mabi=lp64d")
+
+
+def build_kernels(
+    target: KernelTarget | str,
+    output: Path,
+    *,
+    compiler: Sequence[str] | None = None,
+    extra_flags: Sequence[str] = (),
+    root: Path = KERNELS,
+) -> Path:
+    """Compile every kernel of the list into ``output/mlc_rvv_kernels.o``.
+
+    Also writes ``output/kernels.json``, from which TensorizePrefill learns what is in the
+    object; it appears last and whole, so that a directory which has it is complete.
+
+    Args:
+        target: what to build for.
+        output: directory, made if need be; older results in it are replaced.
+        compiler: command of a C compiler with clang's options; default_compiler() if None.
+        extra_flags: further compiler options, such as ``-fsanitize=address``.
+        root: the folder that holds kernels.toml, include, rvv and portable.
+
+    Returns:
+        The path of kernels.json.
+
+    Raises:
+        UserError: no compiler, or a bad list of kernels.
+        LabError: the compiler failed.
+    """
+    target = KernelTarget(target)
+    command = tuple(compiler) if compiler is not None else default_compiler()
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".kernels-", dir=output) as scratch_name:
+        scratch = Path(scratch_name)
+        unit, include = write_sources(target, scratch, root)
+        flags = [*_COMMON_FLAGS, *_target_flags(target, command), *extra_flags, *include]
+        _run([*command, *flags, "-c", str(unit), "-o", str(scratch / OBJECT)])
+        (scratch / INDEX).write_text(_index(target, root), encoding="utf-8")
+        (output / INDEX).unlink(missing_ok=True)
+        (scratch / OBJECT).replace(output / OBJECT)
+        (scratch / INDEX).replace(output / INDEX)
+    return output / INDEX
+
+
+def _index(target: KernelTarget, root: Path) -> str:
+    document = {
+        "schema": SCHEMA,
+        "target": target.value,
+        "arch": target.arch,
+        "object": OBJECT,
+        "kernels": [{"symbol": k.symbol, **asdict(k)} for k in read_kernels(root / "kernels.toml")],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise UserError(
+            f"the compiler {command[0]} cannot be started: {error.strerror}",
+            remedy="install it, or name another with --compiler",
+        ) from error
+    if done.returncode != 0:
+        raise LabError(
+            f"compiling the kernels failed (exit code {done.returncode}):\n"
+            f"  {shlex.join(command)}\n{done.stderr.strip()}"
+        )
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command ``python -m crosslab kernels``.
+
+    Raises:
+        LabError: see :func:`build_kernels`; the caller prints it and sets the exit code.
+    """
+    parser = argparse.ArgumentParser(prog="crosslab kernels", description=__doc__)
+    parser.add_argument("--target", required=True, choices=[t.value for t in KernelTarget])
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--compiler", type=shlex.split, metavar="COMMAND", help="default: clang-19")
+    arguments = parser.parse_args(argv)
+    index = build_kernels(arguments.target, arguments.output, compiler=arguments.compiler)
+    print(f"{len(read_kernels())} kernels for {arguments.target}: {index.parent / OBJECT}")

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of kernels, the object made from it, and what a user's mistakes bring."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from crosslab.errors import LabError, UserError
+from crosslab.kernels import (
+    INDEX,
+    KERNELS,
+    OBJECT,
+    Kernel,
+    KernelTarget,
+    build_kernels,
+    list_header,
+    main,
+    read_kernels,
+)
+
+GOOD = '[[kernel]]\nproduct = "qk"\ndtype = "float32"\nq_tile = [8]\nkv_tile = [16]\nd = [64]\n'
+
+
+def symbols(object_file: Path, kind: str) -> set[str]:
+    nm = shutil.which("llvm-nm-19") or shutil.which("nm")
+    if nm is None:
+        pytest.skip("not installed: llvm-nm-19 or nm")
+    done = subprocess.run(
+        [nm, kind, "--format=posix", str(object_file)], capture_output=True, text=True, check=True
+    )
+    return {line.split()[0] for line in done.stdout.splitlines()}
+
+
+@pytest.fixture(scope="module", params=[t.value for t in KernelTarget])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("clang-19") is None:
+        pytest.skip("not installed: clang-19")
+    directory = tmp_path_factory.mktemp("library")
+    main(["--target", request.param, "--output", str(directory)])
+    return directory
+
+
+def test_the_object_holds_what_the_index_says(library: Path) -> None:
+    index = json.loads((library / INDEX).read_text())
+    listed = {kernel["symbol"] for kernel in index["kernels"]}
+    assert listed == {kernel.symbol for kernel in read_kernels()}
+    assert symbols(library / index["object"], "--defined-only") >= listed
+
+
+def test_the_object_needs_no_library(library: Path) -> None:
+    needed = symbols(library / OBJECT, "--undefined-only") - {"_GLOBAL_OFFSET_TABLE_"}
+    assert needed == set()
+
+
+def test_nothing_but_the_result_is_left(library: Path) -> None:
+    assert {path.name for path in library.iterdir()} == {INDEX, OBJECT}
+
+
+def test_the_kernels_spill_no_vector_register(tmp_path: Path) -> None:
+    """Whole-register loads and stores are what a spill compiles to; the kernels use none."""
+    if shutil.which("clang-19") is None or shutil.which("llvm-objdump-19") is None:
+        pytest.skip("not installed: clang-19, llvm-objdump-19")
+    build_kernels(KernelTarget.RISCV64, tmp_path)
+    listing = subprocess.run(
+        ["llvm-objdump-19", "-d", "--no-show-raw-insn", str(tmp_path / OBJECT)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    mnemonics = [line.split()[1] for line in listing.splitlines() if line.startswith(" ")]
+    assert "vfmacc.vf" in mnemonics
+    spills = [m for m in mnemonics if m.startswith(("vs1r", "vs2r", "vs4r", "vs8r", "vl1r"))]
+    assert spills == []
+
+
+def test_every_listed_attention_shape_is_there() -> None:
+    listed = set(read_kernels())
+    for product in ("qk", "pv"):
+        for kv_tile in (16, 32):
+            for d in (64, 80, 96, 128):
+                assert Kernel(product, "float32", 8, kv_tile, d) in listed
+
+
+def test_header_has_every_kernel_once() -> None:
+    header = list_header(read_kernels())
+    for kernel in read_kernels():
+        assert header.count(f"X({kernel.symbol}, ") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("schema = 1\n[[kernel]\n", "cannot be read"),
+        ("schema = 7\n" + GOOD, "schema is 7"),
+        ("schema = 1\n", "lists no kernel"),
+        ("schema = 1\n" + GOOD + GOOD, "twice: mlc_rvv_qk_f32_8x16x64"),
+        ("schema = 1\n" + GOOD.replace("qk", "kq"), "kernel table 1: product"),
+        ("schema = 1\n" + GOOD.replace("[64]", "64"), "d must be a list"),
+        ("schema = 1\n" + GOOD.replace("[64]", "[-64]"), "d must be a list"),
+        ("schema = 1\n" + GOOD.replace("d =", "e ="), "d must be a list"),
+    ],
+)
+def test_a_bad_list_is_the_users_mistake(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "kernels.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_kernels(path)
+
+
+def test_a_shape_the_kernels_cannot_do_does_not_compile(tmp_path: Path) -> None:
+    if shutil.which("clang-19") is None:
+        pytest.skip("not installed: clang-19")
+    root = tmp_path / "kernels"
+    shutil.copytree(KERNELS, root)
+    listing = root / "kernels.toml"
+    listing.write_text(listing.read_text().replace("q_tile = [8]", "q_tile = [6]"))
+    output = tmp_path / "out"
+    build_kernels(KernelTarget.RISCV64, output)
+    before = (output / INDEX).read_text()
+    with pytest.raises(LabError, match="whole number of row blocks") as failure:
+        build_kernels(KernelTarget.RISCV64, output, root=root)
+    assert failure.value.exit_code == 1
+    assert (output / INDEX).read_text() == before, "a failed build changes nothing"
+
+
+def test_an_unknown_compiler_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no-such-compiler cannot be started") as failure:
+        build_kernels(KernelTarget.HOST, tmp_path, compiler=["no-such-compiler"])
+    assert failure.value.exit_code == 2

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kernel against float64, over drawn data and leading dimensions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from crosslab.kernels import read_kernels
+
+from .calls import Call, make_call, run
+
+VLENS = (128, 256, 512, 1024)
+
+paddings = st.integers(0, 40)
+call_of = {
+    kernel: st.builds(
+        make_call,
+        st.just(kernel),
+        st.tuples(paddings, paddings, paddings),
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 30),
+    )
+    for kernel in read_kernels()
+}
+# One drawn call of every kernel: each start of the emulator covers the whole list.
+whole_list = st.tuples(*call_of.values())
+
+settings.register_profile(
+    "drivers",
+    deadline=None,
+    max_examples=12,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+drivers = settings.get_profile("drivers")
+
+
+@settings(drivers)
+@given(calls=whole_list)
+def test_portable_kernels(host_driver: Path, calls: tuple[Call, ...]) -> None:
+    run([str(host_driver)], calls)
+
+
+@pytest.mark.parametrize("vlen", VLENS)
+@settings(drivers)
+@given(calls=whole_list)
+def test_rvv_kernels(rvv_driver: Path, vlen: int, calls: tuple[Call, ...]) -> None:
+    cpu = f"rv64,v=true,vlen={vlen},vext_spec=v1.0"
+    run(["qemu-riscv64", "-cpu", cpu, str(rvv_driver)], calls)
