@@ -168,7 +168,9 @@ def _make_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype:
             for li, lc, lj in T.grid(q_tile, d_v, kv_tile):
                 with T.sblock("O_gemm"):
                     i, c, j = T.axis.remap("SSR", [li, lc, lj])
-                    T.reads(O_tile[i, c], S_tile[i, j], V_tile[j, c], scale[i])
+                    # The product's own reads: those of the init are not named, as they would stay
+                    # with the update when the two are decomposed, and no intrinsic matches then.
+                    T.reads(O_tile[i, c], S_tile[i, j], V_tile[j, c])
                     T.writes(O_tile[i, c])
                     with T.init():
                         O_tile[i, c] = O_tile[i, c] * scale[i]
