@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start the compiling process on a patched tree, and keep what it made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from crosslab.compile.targets import LabTarget
+from crosslab.errors import LabError, UserError
+from crosslab.models.config import LlamaConfig
+from crosslab.stage import digest, stage
+
+SCRIPTS = Path(__file__).resolve().parents[2]
+DEFAULT_CHUNK = 2048
+LAST_LINES = 15
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """Everything that a model library is made from.
+
+    Attributes:
+        tvm_tree: a TVM tree in git's layout (``python/tvm`` below it).
+        config: the model's sizes.
+        target: what code is generated for.
+        form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
+        prefill_chunk: most tokens that one prefill call takes.
+        pass_file: file with the tensorization pass; None leaves the loops to TVM.
+        kernels: folder of the compiled kernels that the pass brings in.
+        require_tensorize: nothing tensorized is an error.
+        linker: compiler command that links "shared" for another machine; empty: the host's.
+    """
+
+    tvm_tree: Path
+    config: LlamaConfig
+    target: LabTarget
+    form: str = "static"
+    prefill_chunk: int = DEFAULT_CHUNK
+    pass_file: Path | None = None
+    kernels: Path | None = None
+    require_tensorize: bool = False
+    linker: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> Path:
+        """The tree's Python root."""
+        return self.tvm_tree / "python"
+
+    def specification(self) -> dict[str, Any]:
+        """What the compiling process is told."""
+        return {
+            "config": asdict(self.config),
+            "target": self.target.table(),
+            "vlen": self.target.vlen,
+            "form": self.form,
+            "prefill_chunk": min(self.prefill_chunk, self.config.context),
+            "pass_file": str(self.pass_file.resolve()) if self.pass_file else None,
+            "linker": list(self.linker),
+        }
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A model library and what is known of it.
+
+    Attributes:
+        folder: where it lies.
+        library: ``model.tar`` or ``model.so``.
+        metadata: the table that its ``_metadata()`` gives.
+        tensorized: the pass's report: function, block, symbol or reason; empty without the pass.
+    """
+
+    folder: Path
+    library: Path
+    metadata: dict[str, Any]
+    tensorized: list[dict[str, Any]]
+
+
+def compile_llama(request: CompileRequest, cache: Path) -> CompiledModel:
+    """Compile the project's own Llama; the same inputs are compiled once.
+
+    Raises:
+        UserError: the tree, the pass or the kernels are not where they were said to be.
+        LabError: the compilation fails; its last lines are in the message.
+    """
+    _check(request)
+    folder = stage(cache, "library", _key(request), lambda out: _run(request, out))
+    return read_compiled(folder)
+
+
+def read_compiled(folder: Path) -> CompiledModel:
+    """What a compile left in a folder.
+
+    Raises:
+        LabError: there is no model library in it.
+    """
+    found = [folder / name for name in ("model.tar", "model.so") if (folder / name).is_file()]
+    if not found:
+        raise LabError(f"no model library in {folder}")
+    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    report = folder / "tensorized.json"
+    tensorized = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else []
+    return CompiledModel(folder, found[0], about, tensorized)
+
+
+def _check(request: CompileRequest) -> None:
+    if request.form not in ("static", "shared"):
+        raise UserError(f"library form {request.form!r}", remedy="use static or shared")
+    if not (request.python / "tvm" / "__init__.py").is_file():
+        raise UserError(
+            f"{request.tvm_tree} is not a TVM tree: no python/tvm in it",
+            remedy="make it with: nox -s apply_patches",
+        )
+    if request.pass_file and not request.pass_file.is_file():
+        raise UserError(f"no tensorization pass at {request.pass_file}")
+    if request.kernels and not (request.kernels / "kernels.json").is_file():
+        raise UserError(
+            f"no kernels in {request.kernels}",
+            remedy="build them with: python -m crosslab kernels --target riscv64 --output DIR",
+        )
+
+
+def _key(request: CompileRequest) -> str:
+    specification = {**request.specification(), "pass_file": bool(request.pass_file)}
+    own = Path(__file__).parent
+    parts: list[str | Path] = [
+        json.dumps(specification, sort_keys=True),
+        metadata.version("apache-tvm"),
+        metadata.version("apache-tvm-ffi"),
+        str(request.require_tensorize),
+        request.python,
+        *(own / name for name in ("worker.py", "llama.py", "pipeline.py")),
+        *(path for path in (request.pass_file, request.kernels) if path),
+    ]
+    return digest(*parts)
+
+
+def tree_environment(tvm_tree: Path) -> dict[str, str]:
+    """The environment in which ``import tvm`` means this tree, on the wheel's native libraries."""
+    libraries = Path(str(metadata.distribution("apache-tvm").locate_file("tvm/lib")))
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("MLC_RVV_")}
+    path = os.pathsep.join([str(tvm_tree.resolve() / "python"), str(SCRIPTS)])
+    return {**kept, "PYTHONPATH": path, "TVM_LIBRARY_PATH": str(libraries)}
+
+
+def _run(request: CompileRequest, folder: Path) -> None:
+    spec = folder / "spec.json"
+    spec.write_text(json.dumps(request.specification(), indent=2), encoding="utf-8")
+    environment = tree_environment(request.tvm_tree)
+    if request.kernels:
+        environment["MLC_RVV_KERNELS"] = str(request.kernels.resolve())
+    if request.pass_file:
+        environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
+    if request.require_tensorize:
+        environment["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
+    command = [sys.executable, "-m", "crosslab.compile.worker", str(spec)]
+    result = subprocess.run(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    (folder / "compile.log").write_text(result.stdout, encoding="utf-8")
+    if result.returncode != 0:
+        last = "\n  ".join(result.stdout.strip().splitlines()[-LAST_LINES:])
+        raise LabError(f"compiling the model for {request.target.label} failed:\n  {last}")
+    spec.unlink()

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Llama in ``tvm.relax.frontend.nn``, with parameters and entry points named as MLC-LLM's.
+
+Its shapes are all known at compile time but the length of a prompt. A linear layer is one
+reduction over the weight as it lies ([out, in]): no transpose at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import op
+from tvm.relax.frontend.nn.llm import kv_cache
+
+from crosslab.models.config import LlamaConfig
+
+DTYPE = "float32"
+
+
+def nt_matmul(x: Any, weight: Any) -> Any:
+    """x [batch, rows, in] times weight [out, in] transposed: [batch, rows, out]."""
+
+    def product(a: Any, b: Any) -> Any:
+        k = te.reduce_axis((0, b.shape[1]), name="k")
+        return te.compute(
+            (a.shape[0], a.shape[1], b.shape[0]),
+            lambda n, i, j: te.sum(a[n, i, k] * b[j, k], axis=k),
+            name="NT_matmul",
+        )
+
+    return op.tensor_expr_op(product, "NT_matmul", [x, weight])
+
+
+def last_row(x: Any) -> Any:
+    """x [1, rows, width] to [1, 1, width]: its last row."""
+
+    def pick(a: Any) -> Any:
+        shape = (a.shape[0], 1, a.shape[2])
+        return te.compute(shape, lambda n, _, k: a[n, a.shape[1] - 1, k], name="last_row")
+
+    return op.tensor_expr_op(pick, "last_row", [x])
+
+
+class Linear(nn.Module):  # type: ignore[misc]
+    """A linear layer without bias, weight [out, in]."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter((outputs, inputs), DTYPE)
+
+    def forward(self, x: Any) -> Any:
+        """x [1, rows, in] to [1, rows, out]."""
+        return nt_matmul(x, self.weight)
+
+
+class Attention(nn.Module):  # type: ignore[misc]
+    """Grouped-query attention over the paged cache, which also applies rotary embeddings."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = config.heads, config.kv_heads, config.head_dim
+        width = self.heads * self.dim
+        self.qkv_proj = Linear(config.hidden, width + 2 * self.kv_heads * self.dim)
+        self.o_proj = Linear(width, config.hidden)
+
+    def forward(self, x: Any, cache: Any, layer: int) -> Any:
+        """x [1, rows, hidden] to the same shape."""
+        _, rows, _ = x.shape
+        qkv = op.reshape(self.qkv_proj(x), (1, rows, self.heads + 2 * self.kv_heads, self.dim))
+        mixed = cache.attention_with_fused_qkv(layer, qkv, self.heads, sm_scale=self.dim**-0.5)
+        return self.o_proj(op.reshape(mixed, (1, rows, self.heads * self.dim)))
+
+
+class FeedForward(nn.Module):  # type: ignore[misc]
+    """SwiGLU."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = Linear(config.hidden, 2 * config.intermediate)
+        self.down_proj = Linear(config.intermediate, config.hidden)
+
+    def forward(self, x: Any) -> Any:
+        """x [1, rows, hidden] to the same shape."""
+        gate, up = op.split(self.gate_up_proj(x), 2, axis=-1)
+        return self.down_proj(op.silu(gate) * up)
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """One decoder layer."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = FeedForward(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
+
+    def forward(self, x: Any, cache: Any, layer: int) -> Any:
+        """x [1, rows, hidden] to the same shape."""
+        x = self.self_attn(self.input_layernorm(x), cache, layer) + x
+        return self.mlp(self.post_attention_layernorm(x)) + x
+
+
+class Body(nn.Module):  # type: ignore[misc]
+    """Embedding, layers and the last norm."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
+        self.layers = nn.ModuleList([Layer(config) for _ in range(config.layers)])
+        self.norm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
+
+    def forward(self, x: Any, cache: Any) -> Any:
+        """x [1, rows, hidden] to the same shape, before the norm."""
+        for index, layer in enumerate(self.layers):
+            x = layer(x, cache, index)
+        return x
+
+
+class Llama(nn.Module):  # type: ignore[misc]
+    """The entry points ``embed``, ``prefill`` and ``decode``."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.model = Body(config)
+        self.tied = config.tied
+        if not config.tied:
+            self.lm_head = Linear(config.hidden, config.vocab)
+
+    def _logits(self, x: Any) -> Any:
+        head = self.model.embed_tokens.weight if self.tied else self.lm_head.weight
+        return nt_matmul(self.model.norm(x), head)
+
+    def embed(self, input_ids: Any) -> Any:
+        """Token ids [rows] to embeddings [rows, hidden]."""
+        return self.model.embed_tokens(input_ids)
+
+    def prefill(self, input_embed: Any, paged_kv_cache: Any) -> Any:
+        """Embeddings [1, rows, hidden] to logits [1, 1, vocab] after the last row."""
+        x = self.model(input_embed, paged_kv_cache)
+        return self._logits(last_row(x)), paged_kv_cache
+
+    def decode(self, input_embed: Any, paged_kv_cache: Any) -> Any:
+        """Embeddings [1, 1, hidden] to logits [1, 1, vocab]."""
+        return self._logits(self.model(input_embed, paged_kv_cache)), paged_kv_cache
+
+
+def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
+    """The model as an IRModule, and name, shape and dtype of its parameters in order."""
+    packed = {"param_mode": "packed", "effect_mode": "none"}
+    cache = nn.spec.Object(object_type=kv_cache.PagedKVCache)
+    spec = {
+        "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), "$": packed},
+        "prefill": {
+            "input_embed": nn.spec.Tensor([1, "seq_len", config.hidden], DTYPE),
+            "paged_kv_cache": cache,
+            "$": packed,
+        },
+        "decode": {
+            "input_embed": nn.spec.Tensor([1, 1, config.hidden], DTYPE),
+            "paged_kv_cache": cache,
+            "$": packed,
+        },
+    }
+    module, params = Llama(config).export_tvm(spec)
+    table = [{"name": n, "shape": list(p.shape), "dtype": str(p.dtype)} for n, p in params]
+    return module, table
+
+
+def add_kv_cache(module: Any, config: LlamaConfig, target: Any) -> Any:
+    """Add ``create_tir_paged_kv_cache`` and the kernels that the cache calls.
+
+    Its five arguments are shapes of one dimension: batch, total length, prefill chunk, page
+    size, and 0 or 1 for a sliding window.
+    """
+    builder = relax.BlockBuilder(module)
+    names = (
+        "max_batch_size",
+        "max_total_seq_len",
+        "prefill_chunk_size",
+        "page_size",
+        "support_sliding_window",
+    )
+    sizes = {name: tirx.Var(name, "int64") for name in names}
+    arguments = [relax.Var(f"{n}_", relax.ShapeType([size])) for n, size in sizes.items()]
+    with builder.function("create_tir_paged_kv_cache", arguments):
+        cache = kv_cache.TIRPagedKVCache(
+            attn_kind="mha",
+            **sizes,
+            layer_partition=relax.ShapeExpr([0, config.layers]),
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            qk_head_dim=config.head_dim,
+            v_head_dim=config.head_dim,
+            mla_original_qk_head_dim=0,
+            mla_original_v_head_dim=0,
+            rope_mode=kv_cache.RopeMode.NORMAL,
+            rope_scale=1,
+            rope_theta=config.rope_theta,
+            rope_scaling={},
+            rope_ext_factors=relax.prim_value(0),
+            rotary_dim=config.head_dim,
+            enable_disaggregation=False,
+            dtype=DTYPE,
+            target=target,
+        )
+        builder.emit_func_output(cache._expr)
+    return builder.finalize()

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the model's IRModule to what the Relax VM runs, for CPUs.
+
+The order is that of MLC-LLM's own pipeline where both have a pass, so that the two paths
+compile the same loops: graph, fused TIR functions, tensorization, schedules, memory, VM.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import dlight
+
+from crosslab.errors import LabError
+
+PASS_NAME = "TensorizePrefill"
+
+# TVM 0.26: common subexpression elimination leaves variables without a definition in host code.
+PASS_CONFIG = {"tirx.disable_cse_tir": True}
+
+
+def load_tensorize_pass(path: Path, target: Any) -> Any:
+    """The tensorization pass from its own file.
+
+    Raises:
+        LabError: the file cannot be loaded, or does not define the pass.
+    """
+    spec = importlib.util.spec_from_file_location("crosslab_tensorization", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise LabError(f"{path} is not a Python file that can be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, PASS_NAME):
+        raise LabError(f"{path} defines no {PASS_NAME}")
+    return getattr(module, PASS_NAME)(target)
+
+
+def attach_bounds(bounds: Mapping[str, int]) -> Any:
+    """A pass that tells memory planning how large the symbolic sizes get."""
+
+    @tvm.transform.module_pass(opt_level=0, name="AttachBounds")
+    def attach(module: Any, _: Any) -> Any:
+        for var, function in module.functions_items():
+            if isinstance(function, relax.Function):
+                module[var] = function.with_attrs(
+                    {
+                        "tir_var_upper_bound": dict(bounds),
+                        "relax.memory_plan_dynamic_func_output": True,
+                    }
+                )
+        return module
+
+    return attach
+
+
+def drop_pattern_attributes() -> Any:
+    """A pass that removes fusion's notes from TIR functions: schedules must not see them."""
+
+    @tvm.transform.module_pass(opt_level=0, name="DropPatternAttributes")
+    def drop(module: Any, _: Any) -> Any:
+        for var, function in module.functions_items():
+            if isinstance(function, tirx.PrimFunc) and function.attrs:
+                for name in ("op_pattern",):
+                    if name in function.attrs:
+                        module[var] = function.without_attr(name)
+        return module
+
+    return drop
+
+
+def add_metadata(metadata: Mapping[str, Any]) -> Any:
+    """A pass that adds ``_metadata()``, which gives the table as JSON text."""
+
+    @tvm.transform.module_pass(opt_level=0, name="AddMetadata")
+    def add(module: Any, _: Any) -> Any:
+        builder = relax.BlockBuilder()
+        with builder.function("_metadata", params=[]):
+            builder.emit_func_output(relax.StringImm(json.dumps(metadata)))
+        module["_metadata"] = builder.finalize()["_metadata"]
+        return module
+
+    return add
+
+
+def pipeline(
+    target: Any,
+    bounds: Mapping[str, int],
+    metadata: Mapping[str, Any],
+    tensorize: Any | None,
+) -> Any:
+    """The whole lowering as one pass.
+
+    Args:
+        target: what code is generated for.
+        bounds: symbolic size to its largest value.
+        metadata: what ``_metadata()`` tells.
+        tensorize: a pass over TIR functions that runs before they are scheduled, or None.
+    """
+    r = relax.transform
+    graph = [attach_bounds(bounds), tirx.transform.BindTarget(target)]
+    fuse = [
+        r.LegalizeOps(),
+        r.AnnotateTIROpPattern(),
+        r.FoldConstant(),
+        r.FuseOps(),
+        r.FuseTIR(),
+        r.DeadCodeElimination(),
+        drop_pattern_attributes(),
+    ]
+    schedule = [
+        *([tensorize] if tensorize else []),
+        dlight.ApplyDefaultSchedule(dlight.cpu.GEMV()),
+        tirx.transform.ForceNarrowIndexToInt32(),
+    ]
+    plan = [
+        r.RewriteDataflowReshape(),
+        r.ToNonDataflow(),
+        r.RemovePurityChecking(),
+        r.CallTIRRewrite(),
+        r.StaticPlanBlockMemory(),
+        add_metadata(metadata),
+    ]
+    lower = [
+        r.LowerAllocTensor(),
+        r.KillAfterLastUse(),
+        r.LowerRuntimeBuiltin(),
+        r.VMShapeLower(),
+        r.AttachGlobalSymbol(),
+        r.AttachExternModules([]),
+    ]
+    return tvm.transform.Sequential([*graph, *fuse, *schedule, *plan, *lower])

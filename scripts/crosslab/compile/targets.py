@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM targets by name, as plain tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from crosslab.errors import UserError
+
+TRIPLE = "riscv64-unknown-linux-gnu"
+VLENS = (128, 256, 512, 1024)
+NAMES = ("riscv64", "host")
+
+
+@dataclass(frozen=True)
+class LabTarget:
+    """What code is generated for.
+
+    Attributes:
+        name: "riscv64" or "host".
+        vlen: width of a vector register in bits; 0 for the host.
+    """
+
+    name: str
+    vlen: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise UserError(f"no target {self.name!r}", remedy=f"targets: {', '.join(NAMES)}")
+        if self.name == "riscv64" and self.vlen not in VLENS:
+            widths = ", ".join(map(str, VLENS))
+            raise UserError(f"vector length {self.vlen} is not built for", remedy=f"use: {widths}")
+
+    @property
+    def label(self) -> str:
+        """A name for folders and reports, like ``riscv64-rvv256``."""
+        return f"{self.name}-rvv{self.vlen}" if self.vlen else self.name
+
+    def table(self) -> dict[str, Any]:
+        """The target as TVM reads it; the host part carries the same attributes.
+
+        ``+zve64d`` with a minimal vector length stands for ``+v``: under ``+v`` TVM 0.26 turns
+        fixed vector loops into masked scalable ones, which are several times slower.
+        """
+        if self.name == "host":
+            return {"kind": "llvm"}
+        features = ["+m", "+a", "+f", "+d", "+c", "+zve64d", f"+zvl{self.vlen}b"]
+        own = {
+            "kind": "llvm",
+            "mtriple": TRIPLE,
+            "mcpu": "generic-rv64",
+            "mabi": "lp64d",
+            "mattr": features,
+            "vector-width": self.vlen,
+        }
+        return {**own, "host": dict(own)}
