@@ -44,49 +44,66 @@ enum {
 #define MLC_RVV_ADVANCE(M, r) lhs##r += MLC_RVV_UNROLL;
 #define MLC_RVV_END(M, r) __riscv_vse32_v_f32m##M(out##r, sum##r, lanes);
 
-// Defines NAME: one strip of `lanes` columns (at most an LMUL=M group) of the rows that ROWS
-// spells. SIXTEEN_STEPS does MLC_RVV_UNROLL steps and moves rhs on by as many. Never inlined:
-// all instances share one copy, and where the compiler sees both halves of an LMUL=4 strip at
-// once it keeps the rows of rhs for the second half, for which there are not enough registers.
-#define MLC_RVV_DEFINE_STRIP(NAME, M, ROWS, SIXTEEN_STEPS)                                   \
-  __attribute__((noinline)) static void NAME(                                                \
-      float *acc, const float *lhs, const float *rhs, int64_t ld_acc, int64_t ld_lhs,        \
-      int64_t ld_rhs, int64_t depth, size_t lanes) {                                         \
-    ROWS(MLC_RVV_BEGIN, M)                                                                   \
-    for (int64_t done = 0; done < depth; done += MLC_RVV_UNROLL) {                           \
-      SIXTEEN_STEPS(M, ROWS)                                                                 \
-      ROWS(MLC_RVV_ADVANCE, M)                                                               \
-    }                                                                                        \
-    ROWS(MLC_RVV_END, M)                                                                     \
+// Defines NAME, which does columns in strips of an LMUL=M group while more than `spare` of them
+// are left, and returns how many are. ROWS spells R rows. SIXTEEN_STEPS does MLC_RVV_UNROLL
+// steps from `row_of_rhs` on. COLUMN_STEP is the distance in rhs between neighbouring columns.
+//
+// Two things are kept from the compiler. The function is not inlined, so that all instances
+// share one copy. And it must not learn the depth: where that is a single iteration, the rows
+// of rhs would be kept for the second half of the rows, in registers that there are not.
+#define MLC_RVV_DEFINE_STRIPS(NAME, M, R, SIXTEEN_STEPS, COLUMN_STEP)                            \
+  __attribute__((noinline)) static int64_t NAME(                                                 \
+      float *all_acc, const float *all_lhs, const float *rhs, int64_t ld_acc, int64_t ld_lhs,    \
+      int64_t ld_rhs, int64_t columns, int64_t depth) {                                          \
+    const int64_t spare = (int64_t)MLC_RVV_SPARE_##M;                                            \
+    __asm__("" : "+r"(depth));                                                                   \
+    do {                                                                                         \
+      const size_t lanes = __riscv_vsetvl_e32m##M((size_t)columns);                              \
+      float *acc = all_acc;                                                                      \
+      const float *lhs = all_lhs;                                                                \
+      _Pragma("clang loop unroll(disable)")                                                      \
+      for (int group = 0; group < MLC_RVV_ROWS / R; ++group) {                                   \
+        const float *row_of_rhs = rhs;                                                           \
+        MLC_RVV_ROWS##R(MLC_RVV_BEGIN, M)                                                        \
+        int64_t left = depth;                                                                    \
+        do {                                                                                     \
+          SIXTEEN_STEPS(M, MLC_RVV_ROWS##R)                                                      \
+          MLC_RVV_ROWS##R(MLC_RVV_ADVANCE, M)                                                    \
+          left -= MLC_RVV_UNROLL;                                                                \
+        } while (left > 0);                                                                      \
+        MLC_RVV_ROWS##R(MLC_RVV_END, M)                                                          \
+        acc += R * ld_acc;                                                                       \
+        lhs += R * ld_lhs;                                                                       \
+      }                                                                                          \
+      all_acc += lanes;                                                                          \
+      rhs += (int64_t)lanes * (COLUMN_STEP);                                                     \
+      columns -= (int64_t)lanes;                                                                 \
+    } while (columns > spare);                                                                   \
+    return columns;                                                                              \
   }
 
-typedef void mlc_rvv_strip(float *acc, const float *lhs, const float *rhs, int64_t ld_acc,
-                           int64_t ld_lhs, int64_t ld_rhs, int64_t depth, size_t lanes);
+// What the next smaller LMUL holds.
+#define MLC_RVV_SPARE_4 __riscv_vsetvlmax_e32m2()
+#define MLC_RVV_SPARE_2 __riscv_vsetvlmax_e32m1()
+#define MLC_RVV_SPARE_1 0
 
-// All columns of MLC_RVV_ROWS rows. `column_step` is the distance in rhs between neighbouring
-// columns of a row: 1, or rhs's leading dimension where rhs is transposed.
+typedef int64_t mlc_rvv_strips(float *acc, const float *lhs, const float *rhs, int64_t ld_acc,
+                               int64_t ld_lhs, int64_t ld_rhs, int64_t columns, int64_t depth);
+
+// All columns of MLC_RVV_ROWS rows.
 MLC_RVV_INLINE void mlc_rvv_row_block(float *acc, const float *lhs, const float *rhs,
                                       int64_t ld_acc, int64_t ld_lhs, int64_t ld_rhs,
-                                      int64_t column_step, int64_t columns, int64_t depth,
-                                      mlc_rvv_strip *strip_m4, mlc_rvv_strip *strip_m2,
-                                      mlc_rvv_strip *strip_m1) {
-  const int64_t half = MLC_RVV_ROWS / 2;
-  size_t left = (size_t)columns;
-  while (left > 0) {
-    size_t lanes = left;
-    if (left > __riscv_vsetvlmax_e32m2()) {
-      lanes = __riscv_vsetvl_e32m4(left);
-      strip_m4(acc, lhs, rhs, ld_acc, ld_lhs, ld_rhs, depth, lanes);
-      strip_m4(acc + half * ld_acc, lhs + half * ld_lhs, rhs, ld_acc, ld_lhs, ld_rhs, depth,
-               lanes);
-    } else if (left > __riscv_vsetvlmax_e32m1()) {
-      strip_m2(acc, lhs, rhs, ld_acc, ld_lhs, ld_rhs, depth, lanes);
-    } else {
-      strip_m1(acc, lhs, rhs, ld_acc, ld_lhs, ld_rhs, depth, lanes);
-    }
-    acc += lanes;
-    rhs += (int64_t)lanes * column_step;
-    left -= lanes;
+                                      int64_t columns, int64_t depth, int64_t column_step,
+                                      mlc_rvv_strips *by_m4, mlc_rvv_strips *by_m2,
+                                      mlc_rvv_strips *by_m1) {
+  int64_t done = 0;
+  if (columns > (int64_t)MLC_RVV_SPARE_4) {
+    done = columns - by_m4(acc, lhs, rhs, ld_acc, ld_lhs, ld_rhs, columns, depth);
+  }
+  if (done < columns) {
+    const int64_t left = columns - done;
+    mlc_rvv_strips *rest = left > (int64_t)MLC_RVV_SPARE_2 ? by_m2 : by_m1;
+    rest(acc + done, lhs, rhs + done * column_step, ld_acc, ld_lhs, ld_rhs, left, depth);
   }
 }
 

@@ -8,14 +8,14 @@
 #define PV_STEPS(M, ROWS)                                            \
   _Pragma("clang loop unroll(full)")                                 \
   for (int k = 0; k < MLC_RVV_UNROLL; ++k) {                         \
-    const vfloat32m##M##_t row = __riscv_vle32_v_f32m##M(rhs, lanes); \
-    rhs += ld_rhs;                                                   \
+    const vfloat32m##M##_t row = __riscv_vle32_v_f32m##M(row_of_rhs, lanes); \
+    row_of_rhs += ld_rhs;                                                   \
     ROWS(MLC_RVV_STEP, M)                                            \
   }
 
-MLC_RVV_DEFINE_STRIP(pv_strip_m4, 4, MLC_RVV_ROWS4, PV_STEPS)
-MLC_RVV_DEFINE_STRIP(pv_strip_m2, 2, MLC_RVV_ROWS8, PV_STEPS)
-MLC_RVV_DEFINE_STRIP(pv_strip_m1, 1, MLC_RVV_ROWS8, PV_STEPS)
+MLC_RVV_DEFINE_STRIPS(pv_by_m4, 4, 4, PV_STEPS, 1)
+MLC_RVV_DEFINE_STRIPS(pv_by_m2, 2, 8, PV_STEPS, 1)
+MLC_RVV_DEFINE_STRIPS(pv_by_m1, 1, 8, PV_STEPS, 1)
 
 #define PV_KERNEL(symbol, q_tile, kv_tile, d)                                                  \
   _Static_assert((q_tile) % MLC_RVV_ROWS == 0, "q_tile is not a whole number of row blocks");  \
@@ -24,7 +24,7 @@ MLC_RVV_DEFINE_STRIP(pv_strip_m1, 1, MLC_RVV_ROWS8, PV_STEPS)
               int64_t ld_rhs) {                                                                \
     for (int row = 0; row < (q_tile); row += MLC_RVV_ROWS) {                                   \
       mlc_rvv_row_block(acc + row * ld_acc, lhs + row * ld_lhs, rhs, ld_acc, ld_lhs, ld_rhs,   \
-                        1, d, kv_tile, pv_strip_m4, pv_strip_m2, pv_strip_m1);                 \
+                        d, kv_tile, 1, pv_by_m4, pv_by_m2, pv_by_m1);                 \
     }                                                                                          \
   }
 

@@ -23,17 +23,17 @@
   _Pragma("clang loop unroll(full)")                                      \
   for (int first = 0; first < MLC_RVV_UNROLL; first += F) {               \
     const vfloat32m##M##x##F##_t steps = __riscv_vlsseg##F##e32_v_f32m##M##x##F( \
-        rhs + first, ld_rhs * (int64_t)sizeof(float), lanes);             \
+        row_of_rhs + first, ld_rhs * (int64_t)sizeof(float), lanes);             \
     QK_STEP##F(M, F, ROWS, 0)                                             \
   }                                                                       \
-  rhs += MLC_RVV_UNROLL;
+  row_of_rhs += MLC_RVV_UNROLL;
 #define QK_STEPS_BY2(M, ROWS) QK_STEPS(M, 2, ROWS)
 #define QK_STEPS_BY4(M, ROWS) QK_STEPS(M, 4, ROWS)
 #define QK_STEPS_BY8(M, ROWS) QK_STEPS(M, 8, ROWS)
 
-MLC_RVV_DEFINE_STRIP(qk_strip_m4, 4, MLC_RVV_ROWS4, QK_STEPS_BY2)
-MLC_RVV_DEFINE_STRIP(qk_strip_m2, 2, MLC_RVV_ROWS8, QK_STEPS_BY4)
-MLC_RVV_DEFINE_STRIP(qk_strip_m1, 1, MLC_RVV_ROWS8, QK_STEPS_BY8)
+MLC_RVV_DEFINE_STRIPS(qk_by_m4, 4, 4, QK_STEPS_BY2, ld_rhs)
+MLC_RVV_DEFINE_STRIPS(qk_by_m2, 2, 8, QK_STEPS_BY4, ld_rhs)
+MLC_RVV_DEFINE_STRIPS(qk_by_m1, 1, 8, QK_STEPS_BY8, ld_rhs)
 
 #define QK_KERNEL(symbol, q_tile, kv_tile, d)                                                  \
   _Static_assert((q_tile) % MLC_RVV_ROWS == 0, "q_tile is not a whole number of row blocks");  \
@@ -42,7 +42,7 @@ MLC_RVV_DEFINE_STRIP(qk_strip_m1, 1, MLC_RVV_ROWS8, QK_STEPS_BY8)
               int64_t ld_rhs) {                                                                \
     for (int row = 0; row < (q_tile); row += MLC_RVV_ROWS) {                                   \
       mlc_rvv_row_block(acc + row * ld_acc, lhs + row * ld_lhs, rhs, ld_acc, ld_lhs, ld_rhs,   \
-                        ld_rhs, kv_tile, d, qk_strip_m4, qk_strip_m2, qk_strip_m1);            \
+                        kv_tile, d, ld_rhs, qk_by_m4, qk_by_m2, qk_by_m1);            \
     }                                                                                          \
   }
 
