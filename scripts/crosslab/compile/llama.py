@@ -20,7 +20,7 @@ DTYPE = "float32"
 
 
 def nt_matmul(x: Any, weight: Any) -> Any:
-    """x [batch, rows, in] times weight [out, in] transposed: [batch, rows, out]."""
+    """Multiply x [batch, rows, in] by weight [out, in] transposed: [batch, rows, out]."""
 
     def product(a: Any, b: Any) -> Any:
         k = te.reduce_axis((0, b.shape[1]), name="k")
@@ -34,7 +34,7 @@ def nt_matmul(x: Any, weight: Any) -> Any:
 
 
 def last_row(x: Any) -> Any:
-    """x [1, rows, width] to [1, 1, width]: its last row."""
+    """Map x [1, rows, width] to [1, 1, width]: its last row."""
 
     def pick(a: Any) -> Any:
         shape = (a.shape[0], 1, a.shape[2])
@@ -51,7 +51,7 @@ class Linear(nn.Module):  # type: ignore[misc]
         self.weight = nn.Parameter((outputs, inputs), DTYPE)
 
     def forward(self, x: Any) -> Any:
-        """x [1, rows, in] to [1, rows, out]."""
+        """Map x [1, rows, in] to [1, rows, out]."""
         return nt_matmul(x, self.weight)
 
 
@@ -66,7 +66,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.o_proj = Linear(width, config.hidden)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
-        """x [1, rows, hidden] to the same shape."""
+        """Map x [1, rows, hidden] to the same shape."""
         _, rows, _ = x.shape
         qkv = op.reshape(self.qkv_proj(x), (1, rows, self.heads + 2 * self.kv_heads, self.dim))
         mixed = cache.attention_with_fused_qkv(layer, qkv, self.heads, sm_scale=self.dim**-0.5)
@@ -82,7 +82,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         self.down_proj = Linear(config.intermediate, config.hidden)
 
     def forward(self, x: Any) -> Any:
-        """x [1, rows, hidden] to the same shape."""
+        """Map x [1, rows, hidden] to the same shape."""
         gate, up = op.split(self.gate_up_proj(x), 2, axis=-1)
         return self.down_proj(op.silu(gate) * up)
 
@@ -98,7 +98,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.post_attention_layernorm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
-        """x [1, rows, hidden] to the same shape."""
+        """Map x [1, rows, hidden] to the same shape."""
         x = self.self_attn(self.input_layernorm(x), cache, layer) + x
         return self.mlp(self.post_attention_layernorm(x)) + x
 
@@ -113,7 +113,7 @@ class Body(nn.Module):  # type: ignore[misc]
         self.norm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 
     def forward(self, x: Any, cache: Any) -> Any:
-        """x [1, rows, hidden] to the same shape, before the norm."""
+        """Map x [1, rows, hidden] to the same shape, before the norm."""
         for index, layer in enumerate(self.layers):
             x = layer(x, cache, index)
         return x

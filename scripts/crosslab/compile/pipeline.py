@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,13 @@ def load_tensorize_pass(path: Path, target: Any) -> Any:
     return getattr(module, PASS_NAME)(target)
 
 
+def _module_pass(function: Callable[[Any, Any], Any], name: str) -> Any:
+    return tvm.transform.module_pass(function, opt_level=0, name=name)
+
+
 def attach_bounds(bounds: Mapping[str, int]) -> Any:
     """A pass that tells memory planning how large the symbolic sizes get."""
 
-    @tvm.transform.module_pass(opt_level=0, name="AttachBounds")
     def attach(module: Any, _: Any) -> Any:
         for var, function in module.functions_items():
             if isinstance(function, relax.Function):
@@ -56,28 +59,24 @@ def attach_bounds(bounds: Mapping[str, int]) -> Any:
                 )
         return module
 
-    return attach
+    return _module_pass(attach, "AttachBounds")
 
 
 def drop_pattern_attributes() -> Any:
     """A pass that removes fusion's notes from TIR functions: schedules must not see them."""
 
-    @tvm.transform.module_pass(opt_level=0, name="DropPatternAttributes")
     def drop(module: Any, _: Any) -> Any:
         for var, function in module.functions_items():
-            if isinstance(function, tirx.PrimFunc) and function.attrs:
-                for name in ("op_pattern",):
-                    if name in function.attrs:
-                        module[var] = function.without_attr(name)
+            if isinstance(function, tirx.PrimFunc) and "op_pattern" in (function.attrs or {}):
+                module[var] = function.without_attr("op_pattern")
         return module
 
-    return drop
+    return _module_pass(drop, "DropPatternAttributes")
 
 
 def add_metadata(metadata: Mapping[str, Any]) -> Any:
     """A pass that adds ``_metadata()``, which gives the table as JSON text."""
 
-    @tvm.transform.module_pass(opt_level=0, name="AddMetadata")
     def add(module: Any, _: Any) -> Any:
         builder = relax.BlockBuilder()
         with builder.function("_metadata", params=[]):
@@ -85,7 +84,7 @@ def add_metadata(metadata: Mapping[str, Any]) -> Any:
         module["_metadata"] = builder.finalize()["_metadata"]
         return module
 
-    return add
+    return _module_pass(add, "AddMetadata")
 
 
 def pipeline(
