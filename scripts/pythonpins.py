@@ -64,7 +64,7 @@ def resolve(requirements: Iterable[str]) -> Pins:
         subprocess.CalledProcessError: pip cannot resolve them; its message is on stderr.
     """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
-    command += ["--quiet", "--report", "-", *requirements]
+    command += ["-qq", "--report", "-", *requirements]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     found = (entry["metadata"] for entry in report["install"])
     # A local build label (torch's +cpu) names who built it, not which version it is.
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
     verb = parser.parse_args(arguments).verb
     document = tomlkit.parse(LOCK.read_text(encoding="utf-8"))
     release = str(document["default-release"])
-    fixed = document["releases"][release].get("python", {})  # type: ignore[index, union-attr]
+    fixed = document["releases"][release].get("python", {})
     wanted = [f"{name}=={version}" for name, version in fixed.items()]
     old: Pins = dict(document.get("python", {}))
     if verb == "check":
