@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m forkpatch VERB``."""
+
+import sys
+
+from forkpatch.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

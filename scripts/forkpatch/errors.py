@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one exception type of the engine, and its kinds."""
+
+from __future__ import annotations
+
+
+class ForkError(Exception):
+    """Something the engine cannot go on with.
+
+    Attributes:
+        what: what failed, and where.
+        remedy: the next command to type, or what to change; may be empty.
+        exit_code: 2 when it is a mistake in what was asked for, 1 for every other failure.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  {self.remedy}" if self.remedy else self.what
+
+
+class UserError(ForkError):
+    """A mistake in what was asked for: an unknown name, a missing file, a bad option."""
+
+    exit_code = 2
+
+
+class UnsafePathError(ForkError):
+    """A path that would leave the tree, or reach into ``.git`` or through a symbolic link."""
+
+
+class PatchError(ForkError):
+    """A patch or series that cannot be read, or does not apply exactly."""
+
+
+class SourceError(ForkError):
+    """A source cannot give the upstream; the next source is tried."""
+
+
+class IntegrityError(ForkError):
+    """Content that does not have the hash it was pinned by. Nothing goes on after this."""

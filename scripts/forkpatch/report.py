@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results as tables for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from forkpatch.cache import write_json
+
+_STYLES = {
+    "applied": "green",
+    "current": "green",
+    "missing": "yellow",
+    "stale": "yellow",
+    "edited": "yellow",
+    "broken": "red",
+}
+
+
+def console() -> Console:
+    """Where tables go."""
+    return Console(highlight=False, soft_wrap=False)
+
+
+def say(*lines: str) -> None:
+    """Print plain lines."""
+    for line in lines:
+        print(line)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print a table; a cell that is the name of a state gets the state's colour."""
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell.split(":")[0], "")) for cell in row))
+    console().print(table)
+
+
+def write_report(target: str | None, value: object) -> None:
+    """Write ``value`` as JSON to the file ``target``, to standard output for ``-``."""
+    if target is None:
+        return
+    plain = plain_value(value)
+    if target == "-":
+        json.dump(plain, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        write_json(Path(target).absolute(), plain)
+
+
+def plain_value(value: object) -> Any:
+    """``value`` in what JSON knows: dataclasses as objects, paths and enums as strings."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain_value(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain_value(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value

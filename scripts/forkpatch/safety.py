@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and paths from files that others wrote: what may reach git and the file system."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from forkpatch.errors import UnsafePathError, UserError
+
+SYMLINK_MODE = "120000"
+GITLINK_MODE = "160000"
+FILE_MODES = ("100644", "100755")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+def check_name(name: str, what: str) -> str:
+    """Return ``name`` when it can be a folder's name and no option, else raise."""
+    if not _NAME.fullmatch(name) or ".." in name or name.endswith(".lock"):
+        raise UserError(
+            f"{what} {name!r} is not a plain name",
+            remedy="use letters, digits and . _ + -, beginning with a letter or digit",
+        )
+    return name
+
+
+def check_object_id(value: str, what: str) -> str:
+    """Return ``value`` when it is a full hexadecimal object id, else raise."""
+    if not _COMMIT.fullmatch(value):
+        raise UserError(f"{what}: {value!r} is not a full object id (40 hexadecimal digits)")
+    return value
+
+
+def check_path(path: str, where: str) -> str:
+    """Return ``path`` when it names a file inside a tree, else raise.
+
+    Args:
+        path: slash-separated, relative to the tree's root.
+        where: what named it, for the message.
+
+    Raises:
+        UnsafePathError: it is absolute, leaves the tree, or reaches into ``.git``.
+    """
+    reason = _unsafe(path)
+    if reason:
+        raise UnsafePathError(f"{where}: refused path {path!r}: {reason}")
+    return path
+
+
+def _unsafe(path: str) -> str:
+    if not path or path.endswith("/"):
+        return "it names no file"
+    if path.startswith("/") or re.match(r"[A-Za-z]:", path):
+        return "it is absolute"
+    if "\\" in path or any(ord(char) < 32 or ord(char) == 127 for char in path):
+        return "it holds a backslash or a control character"
+    for part in path.split("/"):
+        if part in ("", ".", ".."):
+            return "it leaves the tree or is not in its plain form"
+        # HFS+ ignores some characters, NTFS trailing dots and blanks, both ignore case.
+        bare = re.sub("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]", "", part)
+        if bare.rstrip(". ").lower() in (".git", "git~1") or bare.lower().startswith(".git:"):
+            return "it reaches into .git"
+    return ""
+
+
+def check_no_symlink(path: str, modes: Mapping[str, str], where: str) -> None:
+    """Raise when ``path``, or a folder above it, is a symbolic link or submodule in ``modes``."""
+    for candidate in (PurePosixPath(path), *PurePosixPath(path).parents):
+        if modes.get(candidate.as_posix()) in (SYMLINK_MODE, GITLINK_MODE):
+            raise UnsafePathError(
+                f"{where}: refused path {path!r}: {candidate} is a symbolic link or submodule"
+            )

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a fork keeps its things: ``[tool.forkpatch]`` of its pyproject.toml, with defaults."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from forkpatch.errors import UserError
+
+_KEYS = {"cache", "patches", "overlays", "work", "lock", "test"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The layout of one fork.
+
+    Attributes:
+        root: the fork's root; everything else but the cache lies under it.
+        lock: the TOML file that pins the upstreams.
+        patches: ``<patches>/<upstream>/<version>/series`` and the patch files.
+        overlays: ``<overlays>/<upstream>/<path in the upstream tree>``.
+        work: where patched trees are written, ``<work>/<release>/<upstream>``.
+        cache: pristine trees, wheels and remembered mirrors, shared between clones.
+        test: the command that runs one test; the test's id is appended.
+    """
+
+    root: Path
+    lock: Path
+    patches: Path
+    overlays: Path
+    work: Path
+    cache: Path
+    test: tuple[str, ...]
+
+
+def load_settings(root: Path) -> Settings:
+    """Read the settings of the fork at ``root``.
+
+    Raises:
+        UserError: ``root`` is no fork, or ``[tool.forkpatch]`` holds something unknown.
+    """
+    root = root.resolve()
+    table = _table(root / "pyproject.toml")
+    if unknown := sorted(set(table) - _KEYS):
+        raise UserError(
+            f"{root / 'pyproject.toml'}: [tool.forkpatch] has unknown keys: {', '.join(unknown)}",
+            remedy=f"the keys are: {', '.join(sorted(_KEYS))}",
+        )
+    settings = Settings(
+        root=root,
+        lock=root / table.get("lock", "VERSIONS.lock"),
+        patches=root / table.get("patches", "patches"),
+        overlays=root / table.get("overlays", "overlays"),
+        work=root / table.get("work", ".work"),
+        cache=platformdirs.user_cache_path(table.get("cache", "forkpatch")) / "forkpatch",
+        test=tuple(table.get("test", (sys.executable, "-m", "pytest", "-q"))),
+    )
+    if not settings.lock.is_file():
+        raise UserError(
+            f"{root} is not a fork's root: it has no {settings.lock.name}",
+            remedy="change to the fork's root, or give it: --root DIR",
+        )
+    return settings
+
+
+def _table(pyproject: Path) -> dict[str, Any]:
+    if not pyproject.is_file():
+        return {}
+    try:
+        document = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{pyproject}: {error}", remedy="correct the TOML syntax") from error
+    table: dict[str, Any] = document.get("tool", {}).get("forkpatch", {})
+    return table

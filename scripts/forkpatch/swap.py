@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One folder in the place of another, at one instant; and one run at a time.
+
+A new tree is built beside the old one and changes places with it. Linux does this in one call
+(``renameat2`` with ``RENAME_EXCHANGE``). Elsewhere it takes two renames, and a run that is
+killed between them leaves a missing tree and a whole one put aside, which :func:`recover`
+puts back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from forkpatch.errors import ForkError
+
+_SCRATCH = ".forkpatch-new-"
+_ASIDE = ".forkpatch-old-"
+_LOCK = ".forkpatch.lock"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def scratch_beside(final: Path) -> Path:
+    """A new empty folder on the file system of ``final``."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=final.parent))
+    # mkdtemp makes private folders; a tree is for whoever may read its surroundings.
+    folder.chmod(0o755)
+    return folder
+
+
+def swap_in(new: Path, final: Path) -> None:
+    """Put ``new`` in the place of ``final``, which may be absent, and remove the old one."""
+    if not final.exists():
+        new.rename(final)
+        return
+    if not _exchange(new, final):
+        aside = final.parent / f"{_ASIDE}{final.name}"
+        final.rename(aside)
+        new.rename(final)
+        new = aside
+    remove_tree(new)
+
+
+def recover(parent: Path) -> None:
+    """Clean up what an interrupted run left in ``parent``. To be called under its lock."""
+    for aside in parent.glob(f"{_ASIDE}*"):
+        final = parent / aside.name.removeprefix(_ASIDE)
+        if final.exists():
+            remove_tree(aside)
+        else:
+            aside.rename(final)
+    for scratch in parent.glob(f"{_SCRATCH}*"):
+        remove_tree(scratch)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of ours, which an interruption may leave half removed as scratch."""
+    doomed = folder
+    if not folder.name.startswith((_SCRATCH, _ASIDE)):
+        doomed = scratch_beside(folder)
+        folder.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names in one step; False where the system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    names = (os.fsencode(one), os.fsencode(other))
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise ForkError(f"{other} cannot be replaced: {os.strerror(code)}")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for this process; another one waits, and says for whom."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("a+", encoding="ascii") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            print(
+                f"waiting: {folder} is in use by process {handle.read().strip() or '?'}",
+                file=sys.stderr,
+                flush=True,
+            )
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        handle.seek(0)
+        handle.truncate()
+        handle.write(f"{os.getpid()}\n")
+        handle.flush()
+        yield
+
+
+def busy(folder: Path) -> bool:
+    """Whether another process holds ``folder``."""
+    try:
+        with (folder / _LOCK).open("a", encoding="ascii") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
