@@ -31,22 +31,31 @@ def _indptr(lengths: list[int]) -> Array:
     return np.concatenate([[0], np.cumsum(lengths)]).astype("int32")
 
 
-def _call(kernel: Any, arrays: list[Array], rows: int, batch: Batch) -> tuple[Array, Array]:
+def _call(
+    kernel: Any,
+    batch: Batch,
+    inputs: list[Array],
+    flags: list[int],
+    trailing: list[Array] | None = None,
+) -> tuple[Array, Array]:
+    """Call kernel(inputs, output, lse, flags, RoPE scale and theta, softmax scale, trailing)."""
     import tvm  # noqa: PLC0415
 
-    heads = batch.heads
-    out = tvm.runtime.tensor(np.full((rows, heads.q, heads.d_v), UNWRITTEN, heads.dtype))
-    lse = tvm.runtime.tensor(np.full((rows, heads.q), UNWRITTEN, "float32"))
-    inputs = [tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays]
+    def tensor(array: Array) -> Any:
+        return tvm.runtime.tensor(np.ascontiguousarray(array))
+
+    heads, rows = batch.heads, sum(s.q_len for s in batch.sequences)
+    out = tensor(np.full((rows, heads.q, heads.d_v), UNWRITTEN, heads.dtype))
+    lse = tensor(np.full((rows, heads.q), UNWRITTEN, "float32"))
     kernel(
-        *inputs,
+        *map(tensor, inputs),
         out,
         lse,
-        int(batch.causal),
-        int(batch.rotary),
+        *flags,
         ROPE_SCALE,
         ROPE_THETA,
         batch.sm_scale,
+        *map(tensor, trailing or []),
     )
     return out.numpy(), lse.numpy()
 
@@ -86,15 +95,14 @@ def paged_inputs(
 
 def run_paged(kernel: Any, batch: Batch, **layout: Any) -> tuple[Array, Array]:
     """Call a compiled paged kernel; layout as in paged_inputs. Returns output and lse."""
-    arrays = paged_inputs(batch, **layout)
-    return _call(kernel, arrays, arrays[0].shape[0], batch)
+    flags = [int(batch.causal), int(batch.rotary)]
+    return _call(kernel, batch, paged_inputs(batch, **layout), flags)
 
 
 def run_ragged(kernel: Any, batch: Batch) -> tuple[Array, Array]:
     """Call a compiled ragged kernel. Returns output and lse."""
-    q = np.concatenate(batch.q)
-    arrays = [
-        q,
+    inputs = [
+        np.concatenate(batch.q),
         _indptr([s.q_len for s in batch.sequences]),
         np.concatenate(batch.k),
         np.concatenate(batch.v),
@@ -102,4 +110,46 @@ def run_ragged(kernel: Any, batch: Batch) -> tuple[Array, Array]:
         np.concatenate(batch.q_position).astype("int32"),
         np.array(batch.k_position, "int32"),
     ]
-    return _call(kernel, arrays, q.shape[0], batch)
+    return _call(kernel, batch, inputs, [int(batch.causal), int(batch.rotary)])
+
+
+def run_paged_tree(kernel: Any, batch: Batch, trees: list[Array]) -> tuple[Array, Array]:
+    """Call a compiled paged tree kernel.
+
+    Args:
+        kernel: the callable.
+        batch: the problem; its last keys are the nodes of the trees.
+        trees: per sequence [nodes, 2], each node's place in the trees' pre-order and the place
+            behind its last descendant.
+
+    Returns:
+        Output and lse.
+    """
+    order = [_indptr([len(t) for t in trees]), np.concatenate(trees).astype("int32")]
+    return _call(kernel, batch, paged_inputs(batch), [int(batch.rotary)], order)
+
+
+def run_ragged_tree(kernel: Any, batch: Batch, trees: list[Array]) -> tuple[Array, Array]:
+    """Call a compiled ragged tree kernel, whose keys are the trees' nodes; as run_paged_tree."""
+    inputs = [
+        np.concatenate(batch.q),
+        _indptr([s.q_len for s in batch.sequences]),
+        np.concatenate(batch.k),
+        np.concatenate(batch.v),
+        _indptr([s.slots for s in batch.sequences]),
+        np.concatenate(batch.q_position).astype("int32"),
+        _indptr([len(t) for t in trees]),
+        np.concatenate(trees).astype("int32"),
+    ]
+    return _call(kernel, batch, inputs, [int(batch.rotary)])
+
+
+def tree_visible(batch: Batch, trees: list[Array]) -> list[Array]:
+    """Which query sees which key: its ancestors, itself, and every key before the trees."""
+    masks = []
+    for sequence, tree in zip(batch.sequences, trees, strict=True):
+        own = tree[len(tree) - sequence.q_len :, 0]
+        inside = (own[:, None] >= tree[None, :, 0]) & (own[:, None] < tree[None, :, 1])
+        before = np.ones((sequence.q_len, sequence.kv_len - len(tree)), dtype=bool)
+        masks.append(np.concatenate([before, inside], axis=1))
+    return masks

@@ -130,18 +130,32 @@ def rope(x: Array, position: Array, dtype: str) -> Array:
     return rotated.astype(dtype).astype("float64") if dtype == "float16" else rotated
 
 
-def attend(batch: Batch) -> tuple[Array, Array]:
+def attend(batch: Batch, visible: list[Array] | None = None) -> tuple[Array, Array]:
     """Solve a batch in float64.
+
+    Args:
+        batch: the problem.
+        visible: per sequence which query sees which key, [q_len, kv_len]; None for the batch's own
+            rule, causal or all.
 
     Returns:
         The output [rows of all sequences, heads.q, heads.d_v] and the log-sum-exp in base 2
         [rows, heads.q]; 0 and EMPTY_LSE for a row which sees no key.
     """
-    parts = [_attend_sequence(batch, index) for index in range(len(batch.sequences))]
+    masks = visible or [_visible(batch, s) for s in batch.sequences]
+    parts = [_attend_sequence(batch, index, mask) for index, mask in enumerate(masks)]
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
-def _attend_sequence(batch: Batch, index: int) -> tuple[Array, Array]:
+def _visible(batch: Batch, sequence: Sequence) -> Array:
+    row, col = np.ogrid[: sequence.q_len, : sequence.kv_len]
+    if not batch.causal:
+        return np.ones((sequence.q_len, sequence.kv_len), dtype=bool)
+    # The last query is aligned with the last key.
+    return np.asarray(col <= row + sequence.kv_len - sequence.q_len)
+
+
+def _attend_sequence(batch: Batch, index: int, visible: Array) -> tuple[Array, Array]:
     sequence, heads = batch.sequences[index], batch.heads
     q = batch.q[index].astype("float64")
     k = batch.k[index][sequence.key_slots].astype("float64")
@@ -152,13 +166,13 @@ def _attend_sequence(batch: Batch, index: int) -> tuple[Array, Array]:
     group = heads.q // heads.kv
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     score = np.einsum("ihd,jhd->ihj", q, k) * batch.sm_scale * np.log2(np.e)
-    row, col = np.ogrid[: sequence.q_len, : sequence.kv_len]
-    seen = col < sequence.kv_len - sequence.q_len + row + 1 if batch.causal else row + col >= 0
-    weight = np.exp2(score - score.max(axis=-1, initial=-1e300, keepdims=True)) * seen[:, None, :]
+    score = np.where(visible[:, None, :], score, -np.inf)
+    top = score.max(axis=-1, initial=-1e300)
+    weight = np.exp2(score - top[..., None])
     total = weight.sum(axis=-1)
     out = np.einsum("ihj,jhd->ihd", weight, v) / np.where(total > 0, total, 1)[..., None]
     with np.errstate(divide="ignore"):
-        lse = score.max(axis=-1, initial=-1e300) + np.log2(total)
+        lse = top + np.log2(total)
     return out, np.where(total > 0, lse, EMPTY_LSE)
 
 
