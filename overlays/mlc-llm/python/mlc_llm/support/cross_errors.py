@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The refusal of a target or a tool that the user named."""
+
+from __future__ import annotations
+
+
+class CrossTargetError(ValueError):
+    """What the user named cannot be compiled for; the message says what can."""
