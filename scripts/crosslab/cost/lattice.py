@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All integer solutions of a small linear system inside a box."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import ceil, floor
+
+Row = tuple[tuple[Fraction, ...], Fraction]
+Ranges = list[tuple[int, int]]
+
+
+def solutions(
+    matrix: list[list[int]], right: list[int], low: list[int], high: list[int]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the integer vectors ``x``, ``low <= x <= high``, with ``matrix @ x == right``.
+
+    The rows are reduced first, so that a triangular system needs no search; what is left
+    branches on the variable with the fewest values.
+    """
+    rows = _reduced(matrix, right)
+    if any(not any(w) and r for w, r in rows):
+        return
+    rows = [row for row in rows if any(row[0])]
+    yield from _search(rows, list(zip(low, high, strict=True)))
+
+
+def _reduced(matrix: list[list[int]], right: list[int]) -> list[Row]:
+    """Gauss-Jordan elimination over the rationals."""
+    rows = [[Fraction(v) for v in r] + [Fraction(b)] for r, b in zip(matrix, right, strict=True)]
+    columns = len(rows[0]) - 1 if rows else 0
+    done = 0
+    for column in range(columns):
+        pivot = next((n for n in range(done, len(rows)) if rows[n][column]), None)
+        if pivot is None:
+            continue
+        rows[done], rows[pivot] = rows[pivot], rows[done]
+        scale = rows[done][column]
+        rows[done] = [v / scale for v in rows[done]]
+        for n in range(len(rows)):
+            factor = rows[n][column]
+            if n != done and factor:
+                rows[n] = [v - factor * p for v, p in zip(rows[n], rows[done], strict=True)]
+        done += 1
+    return [(tuple(r[:-1]), r[-1]) for r in rows]
+
+
+def _search(rows: list[Row], ranges: Ranges) -> Iterator[tuple[int, ...]]:
+    narrowed = _propagate(rows, ranges)
+    if narrowed is None:
+        return
+    open_ = [n for n, (low, high) in enumerate(narrowed) if low < high]
+    if not open_:
+        yield tuple(low for low, _ in narrowed)
+        return
+    branch = min(open_, key=lambda n: narrowed[n][1] - narrowed[n][0])
+    low, high = narrowed[branch]
+    for value in range(low, high + 1):
+        yield from _search(rows, [*narrowed[:branch], (value, value), *narrowed[branch + 1 :]])
+
+
+def _propagate(rows: list[Row], ranges: Ranges) -> Ranges | None:
+    """Tighten the ranges by every row until nothing moves; None when a range is empty."""
+    ranges = list(ranges)
+    moved = True
+    while moved:
+        moved = False
+        for weights, right in rows:
+            for n, weight in enumerate(weights):
+                if not weight:
+                    continue
+                bounds = _bound(weights, right, ranges, n)
+                if bounds is None:
+                    return None
+                if bounds != ranges[n]:
+                    ranges[n], moved = bounds, True
+    return ranges
+
+
+def _bound(
+    weights: tuple[Fraction, ...], right: Fraction, ranges: Ranges, target: int
+) -> tuple[int, int] | None:
+    """Range of one variable that a row leaves, given the ranges of the others."""
+    least = most = right
+    for n, weight in enumerate(weights):
+        if weight and n != target:
+            ends = (weight * ranges[n][0], weight * ranges[n][1])
+            least, most = least - max(ends), most - min(ends)
+    ends = (least / weights[target], most / weights[target])
+    low = max(ranges[target][0], ceil(min(ends)))
+    high = min(ranges[target][1], floor(max(ends)))
+    return (low, high) if low <= high else None
