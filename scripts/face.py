@@ -126,7 +126,7 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
         for u in result["upstreams"]
         if u["state"] == "missing"
     }
-    return Trees(result["release"], Path(result["root"]), there, missing)
+    return Trees(result["release"], WORK / result["release"], there, missing)
 
 
 def lab(session: nox.Session, trees: Trees) -> None:

@@ -4,7 +4,7 @@
 ``[python]`` holds one version of each package that any session installs, dependencies included;
 ``[python-hashes]`` the content of those that bring native code into a build (TVM and its FFI),
 for every platform they are offered on. A release may pin packages of its own over these, under
-``[releases."R".python]``.
+``[python-releases."R"]``.
 
 ``python scripts/pythonpins.py refresh`` resolves the groups anew with pip and rewrites the tables;
 ``check`` says what differs from such a resolution and exits 1.
@@ -38,7 +38,7 @@ def canonical(name: str) -> str:
 
 def pins(lock: Mapping[str, Any], release: str) -> Pins:
     """Package to version for one release."""
-    own = lock.get("releases", {}).get(release, {}).get("python", {})
+    own = lock.get("python-releases", {}).get(release, {})
     return {**lock.get("python", {}), **own}
 
 
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
     verb = parser.parse_args(arguments).verb
     document = tomlkit.parse(LOCK.read_text(encoding="utf-8"))
     release = str(document["default-release"])
-    fixed = document["releases"][release].get("python", {})
+    fixed = document.get("python-releases", {}).get(release, {})
     wanted = [f"{name}=={version}" for name, version in fixed.items()]
     old: Pins = dict(document.get("python", {}))
     if verb == "check":
