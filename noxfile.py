@@ -72,7 +72,7 @@ def lock(session: nox.Session) -> None:
     """Rewrite VERSIONS.lock from its sources; with -- --check, verify it."""
     face.install(session, "forkpatch")
     face.run(session, "forkpatch", "lock", *session.posargs)
-    face.run(session, "pythonpins", "check" if "--check" in session.posargs else "refresh")
+    face.run(session, "pythonlock", "check" if "--check" in session.posargs else "refresh")
 
 
 @nox.session(default=False)
