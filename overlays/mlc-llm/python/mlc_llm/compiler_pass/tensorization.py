@@ -42,10 +42,6 @@ NOT_TILED = "the function is not tiled: it has no such block"
 INIT_LANES = 16
 
 
-class TensorizeError(RuntimeError):
-    """Tensorization was asked for and cannot be done; the text says why and what to do."""
-
-
 @dataclass(frozen=True)
 class Shape:
     """What tells one kernel from another; extents in elements."""
@@ -83,14 +79,14 @@ class KernelLibrary:
         """Read ``directory/kernels.json``.
 
         Raises:
-            TensorizeError: there is none, it is malformed, or the object is missing.
+            RuntimeError: there is none, it is malformed, or the object is missing.
         """
         index = directory / "kernels.json"
         remedy = f"Make it with: python -m crosslab kernels --target riscv64 --output {directory}"
         try:
             document = json.loads(index.read_text(encoding="utf-8"))
             if document["schema"] != 1:
-                raise TensorizeError(f"{index} has schema {document['schema']!r}, expected 1")
+                raise RuntimeError(f"{index} has schema {document['schema']!r}, expected 1")
             symbols = {
                 Shape(*(entry[key] for key in ("product", "dtype", "q_tile", "kv_tile", "d"))): (
                     entry["symbol"]
@@ -100,11 +96,11 @@ class KernelLibrary:
             target, object_file = document["target"], directory / document["object"]
             arch = _canonical_arch(document.get("arch", target))
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise TensorizeError(
+            raise RuntimeError(
                 f"{KERNELS_VARIABLE}: no usable list of kernels in {index}: {error!r}. {remedy}"
             ) from error
         if not object_file.is_file():
-            raise TensorizeError(f"{index} names {object_file}, which is not there. {remedy}")
+            raise RuntimeError(f"{index} names {object_file}, which is not there. {remedy}")
         return KernelLibrary(index, target, arch, object_file, symbols)
 
     @staticmethod
@@ -147,7 +143,7 @@ class TensorizePrefill:
         """Transform the prefill functions of a module.
 
         Raises:
-            TensorizeError: ``MLC_RVV_KERNELS`` names no usable directory, or nothing was
+            RuntimeError: ``MLC_RVV_KERNELS`` names no usable directory, or nothing was
                 tensorized although ``MLC_RVV_REQUIRE_TENSORIZE`` is set.
         """
         rvv = is_rvv_target(self.target)
@@ -244,7 +240,7 @@ def tensorize_function(
             try:
                 func = _tensorize_block(func, block_name, shape, symbol)
             except s_tir.ScheduleError as error:
-                symbol, reason = None, f"the block does not match {shape}: {_first_line(error)}"
+                symbol, reason = None, f"the block is not {shape}: {_mismatch(error)}"
         outcomes.append(Outcome(name, block_name, symbol, reason))
     if any(outcome.symbol for outcome in outcomes):
         # Default schedules that run later must not touch it.
@@ -252,9 +248,10 @@ def tensorize_function(
     return func, outcomes
 
 
-def _first_line(error: Exception) -> str:
+def _mismatch(error: Exception) -> str:
+    """The last line of a schedule error: after the whole IR, it says what is wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return lines[-1] if lines else type(error).__name__
 
 
 def _read_shape(func: tirx.PrimFunc, name: str) -> tuple[Shape | None, str | None]:
@@ -387,7 +384,7 @@ def _report(outcomes: list[Outcome], misfit: str | None) -> None:
     """Say what was done, in the log and in the report file.
 
     Raises:
-        TensorizeError: nothing was done and ``MLC_RVV_REQUIRE_TENSORIZE`` is set.
+        RuntimeError: nothing was done and ``MLC_RVV_REQUIRE_TENSORIZE`` is set.
     """
     if path := os.environ.get(REPORT_VARIABLE):
         text = json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n"
@@ -405,7 +402,7 @@ def _report(outcomes: list[Outcome], misfit: str | None) -> None:
     cause = _lines(declined) or f"\n  {misfit or 'the module has no prefill attention function'}"
     message = f"Nothing was tensorized: prefill attention runs without kernels.{cause}"
     if os.environ.get(REQUIRE_VARIABLE, "") not in ("", "0"):
-        raise TensorizeError(f"{message}\n{REQUIRE_VARIABLE} is set, so this is an error.")
+        raise RuntimeError(f"{message}\n{REQUIRE_VARIABLE} is set, so this is an error.")
     logger.warning("%s", message)
 
 
