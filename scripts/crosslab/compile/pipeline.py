@@ -74,6 +74,31 @@ def drop_pattern_attributes() -> Any:
     return _module_pass(drop, "DropPatternAttributes")
 
 
+def promise_noalias() -> Any:
+    """A pass that marks every TIR function: memory it writes is reached by one parameter only.
+
+    Most functions carry the mark already, but TVM 0.26 declares all functions of a module before
+    it emits any, and its LLVM code generator remembers the mark of the one declared last
+    (``is_restricted_`` in codegen_llvm.cc, set in ``DeclareFunctionInternal``): one function
+    without it, late in the alphabet, takes it from all, and every loop reloads what it could
+    keep in registers.
+
+    The promise holds for this module: a function's outputs are either allocated for the call
+    (``CallTIRRewrite``; memory planning reuses only what no argument needs any more), or are the
+    paged cache's pages and scratch tensors, each an allocation of its own
+    (paged_kv_cache.cc: ``pages_``, ``temp_attn_*``, ``merged_attn_lse``). What arguments do
+    share, the cache's one buffer of index arrays, kernels only read.
+    """
+
+    def promise(module: Any, _: Any) -> Any:
+        for var, function in module.functions_items():
+            if isinstance(function, tirx.PrimFunc):
+                module[var] = function.with_attr("tirx.noalias", True)
+        return module
+
+    return _module_pass(promise, "PromiseNoAlias")
+
+
 def add_metadata(metadata: Mapping[str, Any]) -> Any:
     """A pass that adds ``_metadata()``, which gives the table as JSON text."""
 
@@ -91,7 +116,9 @@ def pipeline(
     target: Any,
     bounds: Mapping[str, int],
     metadata: Mapping[str, Any],
-    tensorize: Any | None,
+    *,
+    tensorize: Any | None = None,
+    noalias: bool = True,
 ) -> Any:
     """The whole lowering as one pass.
 
@@ -100,6 +127,7 @@ def pipeline(
         bounds: symbolic size to its largest value.
         metadata: what ``_metadata()`` tells.
         tensorize: a pass over TIR functions that runs before they are scheduled, or None.
+        noalias: tell the code generator that no function's output overlaps its inputs.
     """
     r = relax.transform
     graph = [attach_bounds(bounds), tirx.transform.BindTarget(target)]
@@ -131,6 +159,7 @@ def pipeline(
         r.LowerRuntimeBuiltin(),
         r.VMShapeLower(),
         r.AttachGlobalSymbol(),
+        *([promise_noalias()] if noalias else []),
         r.AttachExternModules([]),
     ]
     return tvm.transform.Sequential([*graph, *fuse, *schedule, *plan, *lower])

@@ -58,7 +58,8 @@ def build(spec: dict[str, Any], output: Path) -> None:
         tensorize = None
         if spec["pass_file"]:
             tensorize = load_tensorize_pass(Path(spec["pass_file"]), target)
-        passes = pipeline(target, {"seq_len": spec["prefill_chunk"]}, about, tensorize)
+        bounds = {"seq_len": spec["prefill_chunk"]}
+        passes = pipeline(target, bounds, about, tensorize=tensorize, noalias=spec["noalias"])
         with tvm.transform.PassContext(config=PASS_CONFIG):
             static = spec["form"] == "static"
             library = relax.build(module, target, relax_pipeline=passes, system_lib=static)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab compile-model``: a Llama-like ``config.json`` becomes a model library."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from platformdirs import user_cache_path
+from rich.console import Console
+
+from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
+from crosslab.compile.targets import NAMES, VLENS, LabTarget
+from crosslab.models.config import read_config
+from crosslab.models.llama_params import random_params
+
+_console = Console(highlight=False)
+
+
+def default_cache() -> Path:
+    """Where builds that clones share are kept."""
+    return user_cache_path("mlc-rvv") / "crosslab"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(
+        prog="crosslab compile-model", description=__doc__, allow_abbrev=False
+    )
+    add = options.add_argument
+    add("--tvm-tree", type=Path, required=True, help="TVM tree to compile with")
+    add("--config", type=Path, required=True, help="the model's config.json")
+    add("--output", type=Path, required=True, help="folder for the library, made when missing")
+    add("--target", choices=NAMES, default="riscv64")
+    add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register")
+    add("--form", choices=("static", "shared"), default="static", help="model.tar or model.so")
+    add("--linker", type=shlex.split, default=[], help="compiler command that links model.so")
+    add("--prefill-chunk", type=int, default=DEFAULT_CHUNK, help="most tokens in one prefill")
+    add("--pass-file", type=Path, help="file that defines TensorizePrefill")
+    add("--kernels", type=Path, help="folder of compiled kernels for the pass")
+    add("--require-tensorize", action="store_true", help="fail when nothing is tensorized")
+    add("--may-alias", action="store_true", help="do not promise that outputs overlap no inputs")
+    add("--random-weights", type=int, metavar="SEED", help="write random parameters as well")
+    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    return options
+
+
+def main(argv: Sequence[str]) -> None:
+    """Compile, and copy library, report and parameters to ``--output``.
+
+    Raises:
+        UserError: an option does not fit, or a file is missing.
+        LabError: the compilation fails.
+    """
+    args = parser().parse_args(argv)
+    config = read_config(args.config)
+    request = CompileRequest(
+        tvm_tree=args.tvm_tree,
+        config=config,
+        target=LabTarget(args.target, args.vlen if args.target == "riscv64" else 0),
+        form=args.form,
+        prefill_chunk=args.prefill_chunk,
+        pass_file=args.pass_file,
+        kernels=args.kernels,
+        require_tensorize=args.require_tensorize,
+        # On the host the promise gained nothing and made LLVM 2.4 times slower.
+        noalias=not args.may_alias and args.target != "host",
+        linker=tuple(args.linker),
+    )
+    made = compile_llama(request, args.cache)
+    shutil.copytree(made.folder, args.output, dirs_exist_ok=True)
+    if args.random_weights is not None:
+        params = random_params(config, args.random_weights, args.cache)
+        shutil.copytree(params, args.output / "params", dirs_exist_ok=True)
+    count = sum(1 for entry in made.tensorized if entry.get("symbol"))
+    _console.print(
+        f"{args.output / made.library.name}: {request.target.label}, {count} blocks tensorized"
+    )
