@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLC-LLM's own commands, run on the patched trees: weights to parameters, config to library."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from crosslab.compile.driver import CompiledModel, read_compiled
+from crosslab.compile.targets import LabTarget
+from crosslab.errors import LabError, UserError
+from crosslab.stage import digest, stage
+
+QUANTIZATIONS = ("q0f32", "q4f32_1")
+REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
+"""Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
+
+DEFAULT_CONTEXT = 2048
+DEFAULT_CHUNK = 2048
+LAST_LINES = 15
+# Settings of one run must not leak into the next: what is wanted is said in the request.
+OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
+
+_PROBE = """
+import importlib.metadata as metadata, json, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+lib = metadata.distribution("apache-tvm").locate_file("tvm/lib") if "apache-tvm" in found else ""
+print(json.dumps({"versions": found, "libraries": str(lib)}))
+"""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_console = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class MlcTools:
+    """MLC-LLM's command line on patched trees.
+
+    Attributes:
+        mlc_tree: the MLC-LLM tree in git's layout (``python/mlc_llm`` below it).
+        tvm_tree: the TVM tree, likewise.
+        python: interpreter that has the TVM wheel, whose native libraries serve the tree, and
+            MLC-LLM's own requirements.
+    """
+
+    mlc_tree: Path
+    tvm_tree: Path
+    python: Path = field(default_factory=lambda: Path(sys.executable))
+
+    def check(self) -> None:
+        """Make sure that the commands can start.
+
+        Raises:
+            UserError: a tree or a Python package is missing.
+        """
+        for tree, package in ((self.mlc_tree, "mlc_llm"), (self.tvm_tree, "tvm")):
+            if not (tree / "python" / package / "__init__.py").is_file():
+                raise UserError(
+                    f"no python/{package} in {tree}",
+                    remedy="make the patched trees: nox -s apply_patches "
+                    "(MLC-LLM from a clone of yours: -- --mirror mlc-llm=PATH)",
+                )
+        wanted = ("apache-tvm", "apache-tvm-ffi", *REQUIREMENTS)
+        missing = [name for name in wanted if name not in self.versions]
+        if missing:
+            raise UserError(
+                f"{self.python} lacks {', '.join(missing)}, which MLC-LLM needs",
+                remedy=f"install: {self.python} -m pip install {' '.join(missing)}",
+            )
+
+    @cached_property
+    def _probed(self) -> dict[str, Any]:
+        names = ["apache-tvm", "apache-tvm-ffi", *REQUIREMENTS]
+        command = [str(self.python), "-I", "-c", _PROBE, *names]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise UserError(f"{self.python} is not a Python that runs: {error}") from error
+        table: dict[str, Any] = json.loads(result.stdout)
+        return table
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Version of each wanted package that the interpreter has."""
+        versions: dict[str, str] = self._probed["versions"]
+        return versions
+
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """Environment in which ``mlc_llm`` and ``tvm`` mean the patched trees."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(OWN_VARIABLES)}
+        trees = [str(tree.resolve() / "python") for tree in (self.mlc_tree, self.tvm_tree)]
+        return {
+            **kept,
+            "PYTHONPATH": os.pathsep.join(trees),
+            "TVM_LIBRARY_PATH": self._probed["libraries"],
+            "PYTHONNOUSERSITE": "1",
+            **extra,
+        }
+
+    def key(self) -> str:
+        """Hash of all that decides what the commands make of one input."""
+        versions = json.dumps(self.versions, sort_keys=True)
+        return digest(versions, self.mlc_tree / "python", self.tvm_tree / "python")
+
+
+@dataclass(frozen=True)
+class MlcCompileRequest:
+    """What a model library is made from.
+
+    Attributes:
+        model: folder with the model's ``config.json``, as Hugging Face writes it.
+        quantization: MLC-LLM's name of the parameters' format.
+        device: MLC-LLM's ``--device``: ``riscv64:rvv256``, or ``cpu``.
+        form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
+        context: longest sequence, tokens.
+        prefill_chunk: most tokens that one prefill call takes.
+        kernels: folder of the compiled kernels that the tensorization pass brings in.
+        require_tensorize: nothing tensorized is an error.
+        environment: further variables, as ``CROSS_COMPILATION`` for the device ``cpu``.
+    """
+
+    model: Path
+    quantization: str
+    device: str
+    form: str = "static"
+    context: int = DEFAULT_CONTEXT
+    prefill_chunk: int = DEFAULT_CHUNK
+    kernels: Path | None = None
+    require_tensorize: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def about(self) -> dict[str, Any]:
+        """The request as a table: what the library was asked to be."""
+        return {
+            "compiler": "mlc-llm",
+            "quantization": self.quantization,
+            "device": self.device,
+            "context_window_size": self.context,
+            "prefill_chunk_size": min(self.prefill_chunk, self.context),
+            "environment": dict(self.environment),
+        }
+
+    def variables(self, folder: Path) -> dict[str, str]:
+        """Variables that the tensorization pass and the target read."""
+        variables = dict(self.environment)
+        variables["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
+        if self.kernels:
+            variables["MLC_RVV_KERNELS"] = str(self.kernels.resolve())
+        if self.require_tensorize:
+            variables["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
+        return variables
+
+
+def device_of(target: LabTarget) -> str:
+    """MLC-LLM's ``--device`` for a target of the lab."""
+    return f"{target.name}:rvv{target.vlen}" if target.vlen else "cpu"
+
+
+def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path) -> Path:
+    """Run ``mlc_llm convert_weight``; the same weights are converted once.
+
+    Args:
+        tools: where MLC-LLM is.
+        model: folder with ``config.json`` and safetensors files, as Hugging Face lays it out.
+        quantization: one of QUANTIZATIONS.
+        cache: folder of finished builds.
+
+    Returns:
+        folder with ``tensor-cache.json`` and its shards.
+
+    Raises:
+        UserError: the model, a tree or a package is not there.
+        LabError: the conversion fails; its last lines are in the message.
+    """
+    tools.check()
+    _check_quantization(quantization)
+    weights = sorted(model.glob("*.safetensors"))
+    inputs = [_config(model), *weights, *sorted(model.glob("*.safetensors.index.json"))]
+    if not weights:
+        raise UserError(f"no safetensors files in {model}", remedy="import the model first")
+    key = digest(quantization, tools.key(), *inputs)
+
+    def make(folder: Path) -> None:
+        # MLC-LLM writes an index beside the weights: it gets a view of them to write to.
+        with tempfile.TemporaryDirectory(prefix="mlc-weights-") as view:
+            for path in inputs:
+                (Path(view) / path.name).symlink_to(path.resolve())
+            arguments = [view, "--quantization", quantization, "--device", "cpu"]
+            _run(tools, "convert_weight", [*arguments, "--output", str(folder)], {}, log)
+        if not (folder / "tensor-cache.json").is_file():
+            raise LabError("mlc_llm convert_weight left no tensor-cache.json", remedy=_see(log))
+
+    log = _log(cache, f"mlc-params-{key}")
+    return stage(cache, f"mlc-params-{quantization}", key, make)
+
+
+def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> CompiledModel:
+    """Run ``mlc_llm compile``; the same inputs are compiled once.
+
+    Returns:
+        the library, and which blocks were tensorized or why not. Its metadata is the request's.
+
+    Raises:
+        UserError: the model, a tree, a package or the kernels are not there, or the device is
+            not one that can be compiled for.
+        LabError: the compilation fails; its last lines are in the message.
+    """
+    tools.check()
+    _check_compile(request)
+    config = _config(request.model)
+    about = json.dumps(request.about(), indent=2)
+    parts: list[str | Path] = [about, request.form, str(request.require_tensorize), tools.key()]
+    key = digest(*parts, config, *([request.kernels] if request.kernels else []))
+    log = _log(cache, f"mlc-library-{key}")
+
+    def make(folder: Path) -> None:
+        library = folder / ("model.so" if request.form == "shared" else "model.tar")
+        arguments = [str(config), "--quantization", request.quantization]
+        arguments += ["--device", request.device, "--output", str(library)]
+        arguments += ["--overrides", _overrides(request)]
+        _run(tools, "compile", arguments, request.variables(folder), log)
+        if not library.is_file():
+            raise LabError(f"mlc_llm compile left no {library.name}", remedy=_see(log))
+        (folder / "model.json").write_text(about + "\n", encoding="utf-8")
+
+    return read_compiled(stage(cache, f"mlc-library-{request.quantization}", key, make))
+
+
+def _overrides(request: MlcCompileRequest) -> str:
+    about = request.about()
+    sizes = {name: about[name] for name in ("context_window_size", "prefill_chunk_size")}
+    return ";".join(f"{name}={size}" for name, size in {**sizes, "max_batch_size": 1}.items())
+
+
+def _check_compile(request: MlcCompileRequest) -> None:
+    _check_quantization(request.quantization)
+    if request.form not in ("static", "shared"):
+        raise UserError(f"library form {request.form!r}", remedy="use static or shared")
+    if request.context < 1 or request.prefill_chunk < 1:
+        raise UserError("context and prefill chunk must be at least 1 token")
+    if request.kernels and not (request.kernels / "kernels.json").is_file():
+        raise UserError(
+            f"no kernels in {request.kernels}",
+            remedy="build them with: python -m crosslab kernels --target riscv64 --output DIR",
+        )
+
+
+def _check_quantization(name: str) -> None:
+    if name not in QUANTIZATIONS:
+        raise UserError(f"quantization {name!r}", remedy=f"use one of {', '.join(QUANTIZATIONS)}")
+
+
+def _config(model: Path) -> Path:
+    path = model / "config.json"
+    if not path.is_file():
+        raise UserError(f"no config.json in {model}", remedy="import the model first")
+    return path
+
+
+def _log(cache: Path, name: str) -> Path:
+    """A log beside the stages, so that a failed one leaves it behind."""
+    folder = cache / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.log"
+
+
+def _see(log: Path) -> str:
+    return f"the whole output is in {log}"
+
+
+def _run(
+    tools: MlcTools, command: str, arguments: Sequence[str], extra: Mapping[str, str], log: Path
+) -> None:
+    """Run one of MLC-LLM's commands, showing what it is at and keeping all it says in the log."""
+    line = [str(tools.python), "-m", "mlc_llm", command, *arguments]
+    with (
+        tempfile.TemporaryDirectory(prefix="mlc-home-") as home,
+        log.open("w", encoding="utf-8") as sink,
+        _console.status(f"mlc_llm {command}") as status,
+        subprocess.Popen(
+            line,
+            # Its own cache of downloaded models is neither used nor left behind.
+            env=tools.environment({"MLC_LLM_HOME": home, **extra}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        last = _follow(
+            process, sink.write, lambda text: status.update(f"mlc_llm {command}: {text}")
+        )
+    if process.returncode == 0:
+        return
+    shown = "\n  ".join(last)
+    message = f"mlc_llm {command} failed (exit code {process.returncode}):\n  {shown}"
+    # It says 2 for what its user put wrong: an unknown device, a malformed option.
+    raise LabError(message, remedy=_see(log), exit_code=2 if process.returncode == 2 else 1)
+
+
+def _follow(
+    process: subprocess.Popen[str], write: Callable[[str], object], show: Callable[[str], None]
+) -> list[str]:
+    lines: list[str] = []
+    assert process.stdout is not None  # asked for with PIPE
+    for line in process.stdout:
+        text = _COLOUR.sub("", line).strip()
+        if not text:
+            continue
+        write(f"{text}\n")
+        lines = [*lines[1 - LAST_LINES :], text]
+        if " INFO " in text:
+            show(escape(text.split(" INFO ", maxsplit=1)[1].partition(": ")[2][:80]))
+    return lines
