@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention micro-kernels: their one list, and one relocatable object made from it."""
+"""The micro-kernels: their one list, and one relocatable object made from it."""
 
 from __future__ import annotations
 
 import argparse
 import enum
-import importlib.util
 import itertools
 import json
 import platform
 import shlex
-import shutil
 import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -21,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.errors import LabError, UserError
+from crosslab.toolchain import find_cross, find_native
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 OBJECT = "mlc_rvv_kernels.o"
 INDEX = "kernels.json"
 SCHEMA = 1
+
+_COMPILER_HELP = "a C compiler with its target options; default: what `crosslab` finds"
 
 # No libc symbol may be needed, and a kernel never unwinds: a model library links the object
 # whatever its C library is.
@@ -77,21 +77,41 @@ class Kernel:
         return f"mlc_rvv_{self.product}_{short}_{self.q_tile}x{self.kv_tile}x{self.d}"
 
 
+@dataclass(frozen=True)
+class Routine:
+    """A kernel whose sizes are run-time arguments; ``mlc_rvv_linear.h`` says what it computes."""
+
+    kind: str
+    weights: str
+    symbol: str
+
+
+def read_routines(path: Path = KERNELS / "kernels.toml") -> tuple[Routine, ...]:
+    """The routines of the list of kernels.
+
+    Raises:
+        UserError: the file is missing, malformed, or names a routine twice.
+    """
+    names = {"kind", "weights", "symbol"}
+    routines = []
+    for number, table in enumerate(_read_list(path).get("routine", []), start=1):
+        if set(table) != names or not all(isinstance(value, str) for value in table.values()):
+            raise UserError(f"{path}, routine table {number}: it must have kind, weights, symbol")
+        routines.append(Routine(**table))
+    if len({routine.symbol for routine in routines}) != len(routines):
+        raise UserError(f"{path} lists a routine twice")
+    return tuple(routines)
+
+
 def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
     """Expand the list of kernels.
 
     Raises:
         UserError: the file is missing, malformed, or names a kernel twice.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"the list of kernels {path} cannot be read: {error}") from error
-    if document.get("schema") != SCHEMA:
-        raise UserError(f"{path}: schema is {document.get('schema')!r}, expected {SCHEMA}")
     kernels = tuple(
         kernel
-        for number, table in enumerate(document.get("kernel", []), start=1)
+        for number, table in enumerate(_read_list(path).get("kernel", []), start=1)
         for kernel in _expand(table, f"{path}, kernel table {number}")
     )
     if not kernels:
@@ -100,6 +120,16 @@ def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
         twice = sorted({k.symbol for k in kernels if kernels.count(k) > 1})
         raise UserError(f"{path} lists kernels twice: {', '.join(twice)}")
     return kernels
+
+
+def _read_list(path: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"the list of kernels {path} cannot be read: {error}") from error
+    if document.get("schema") != SCHEMA:
+        raise UserError(f"{path}: schema is {document.get('schema')!r}, expected {SCHEMA}")
+    return document
 
 
 def _expand(table: dict[str, Any], where: str) -> list[Kernel]:
@@ -148,29 +178,23 @@ def write_sources(
     return unit, include
 
 
-def default_compiler() -> tuple[str, ...]:
-    """The clang that compiles kernels: clang-19, else the one inside PyPI's ziglang.
+def compiler_for(target: KernelTarget) -> tuple[str, ...]:
+    """The command that compiles kernels, with the options that aim it at the target.
 
     Raises:
-        UserError: neither is installed.
+        UserError: no compiler is installed.
     """
-    if clang := shutil.which("clang-19"):
-        return (clang,)
-    if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "cc")
-    raise UserError(
-        "no compiler for the kernels: neither clang-19 nor the Python package ziglang is there",
-        remedy="apt-get install clang-19, or pip install ziglang",
-    )
-
-
-def _target_flags(target: KernelTarget, compiler: Sequence[str]) -> tuple[str, ...]:
     if target is KernelTarget.HOST:
-        return ()
-    if "ziglang" in compiler or Path(compiler[0]).name == "zig":
-        # zig spells the architecture as a CPU and its features.
-        return ("-target", "riscv64-linux-musl", "-mcpu=generic_rv64+m+a+f+d+c+v")
-    return ("--target=riscv64-linux-gnu", "-march=rv64gcv", "-mabi=lp64d")
+        return find_native().cc
+    return tuple(_with_vectors(option) for option in find_cross().cc)
+
+
+def _with_vectors(option: str) -> str:
+    """The toolchain aims at rv64gc, as C++ must; the kernels never unwind and take vectors."""
+    if option.startswith("-march="):
+        return f"{option}v"
+    # zig spells the architecture as a CPU and its features.
+    return f"{option}+v" if option.startswith("-mcpu=") else option
 
 
 def build_kernels(
@@ -189,7 +213,8 @@ def build_kernels(
     Args:
         target: what to build for.
         output: directory, made if need be; older results in it are replaced.
-        compiler: command of a C compiler with clang's options; default_compiler() if None.
+        compiler: command of a C compiler that takes clang's options, aimed at the target (for
+            riscv64, with vectors); compiler_for(target) if None.
         extra_flags: further compiler options, such as ``-fsanitize=address``.
         root: the folder that holds kernels.toml, include, rvv and portable.
 
@@ -201,12 +226,12 @@ def build_kernels(
         LabError: the compiler failed.
     """
     target = KernelTarget(target)
-    command = tuple(compiler) if compiler is not None else default_compiler()
+    command = tuple(compiler) if compiler is not None else compiler_for(target)
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".kernels-", dir=output) as scratch_name:
         scratch = Path(scratch_name)
         unit, include = write_sources(target, scratch, root)
-        flags = [*_COMMON_FLAGS, *_target_flags(target, command), *extra_flags, *include]
+        flags = [*_COMMON_FLAGS, *extra_flags, *include]
         _run([*command, *flags, "-c", str(unit), "-o", str(scratch / OBJECT)])
         (scratch / INDEX).write_text(_index(target, root), encoding="utf-8")
         (output / INDEX).unlink(missing_ok=True)
@@ -222,6 +247,7 @@ def _index(target: KernelTarget, root: Path) -> str:
         "arch": target.arch,
         "object": OBJECT,
         "kernels": [{"symbol": k.symbol, **asdict(k)} for k in read_kernels(root / "kernels.toml")],
+        "routines": [asdict(r) for r in read_routines(root / "kernels.toml")],
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -252,7 +278,7 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="crosslab kernels", description=__doc__)
     parser.add_argument("--target", required=True, choices=[t.value for t in KernelTarget])
     parser.add_argument("--output", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--compiler", type=shlex.split, metavar="COMMAND", help="default: clang-19")
+    parser.add_argument("--compiler", type=shlex.split, metavar="COMMAND", help=_COMPILER_HELP)
     arguments = parser.parse_args(argv)
     index = build_kernels(arguments.target, arguments.output, compiler=arguments.compiler)
     print(f"{len(read_kernels())} kernels for {arguments.target}: {index.parent / OBJECT}")

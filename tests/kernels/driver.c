@@ -4,17 +4,13 @@
 // all elements between the rows, to standard output. One start serves any number of calls.
 //
 // A call: char symbol[48]; int64_t ld_acc, ld_lhs, ld_rhs, n_acc, n_lhs, n_rhs; then n_acc +
-// n_lhs + n_rhs floats. Buffers end where an access past them is caught: at a page that may not
-// be touched, or, under AddressSanitizer, in its red zones.
+// n_lhs + n_rhs floats.
 
 #define _GNU_SOURCE
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include "guarded.h"
 #include "mlc_rvv_kernels.h"
 
 static const struct {
@@ -31,11 +27,6 @@ struct call {
   int64_t ld_acc, ld_lhs, ld_rhs, n_acc, n_lhs, n_rhs;
 };
 
-static void fail(const char *what) {
-  fprintf(stderr, "driver: %s\n", what);
-  exit(1);
-}
-
 static mlc_rvv_kernel *find(const char *symbol) {
   for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); ++i) {
     if (strncmp(kernels[i].symbol, symbol, sizeof(((struct call *)0)->symbol)) == 0) {
@@ -45,29 +36,6 @@ static mlc_rvv_kernel *find(const char *symbol) {
   fail("no such kernel");
   return NULL;
 }
-
-#ifdef DRIVER_RED_ZONES
-static void *place(size_t bytes) { return malloc(bytes); }
-static void release(void *data, size_t bytes) {
-  (void)bytes;
-  free(data);
-}
-#else
-static size_t whole_pages(size_t bytes) {
-  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  return (bytes + page - 1) / page * page;
-}
-static void *place(size_t bytes) {
-  const size_t room = whole_pages(bytes), page = (size_t)sysconf(_SC_PAGESIZE);
-  char *base = mmap(NULL, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED || mprotect(base + room, page, PROT_NONE) != 0) fail("no memory");
-  return base + room - bytes;
-}
-static void release(void *data, size_t bytes) {
-  const size_t room = whole_pages(bytes), page = (size_t)sysconf(_SC_PAGESIZE);
-  munmap((char *)data + bytes - room, room + page);
-}
-#endif
 
 static float *read_floats(int64_t count) {
   float *data = place((size_t)count * sizeof(float));

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linear-layer kernels against float64, over drawn shapes, strides and panel sizes."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from crosslab.kernels import KERNELS, OBJECT, KernelTarget, build_kernels
+
+from .conftest import WARNINGS, require
+
+DRIVER = Path(__file__).with_name("linear_driver.c")
+VLENS = (128, 256, 512, 1024)
+GROUP = 32
+UNIT_ROUNDOFF = 2.0**-24
+KINDS = ("gemm_f32", "gemm_q4", "gemv_f32", "gemv_q4")
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call; matrices lie in flat buffers that end with the last element of the last row."""
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    paddings: tuple[int, int, int]
+    panel_rows: int
+    panel_columns: int
+    seed: int
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """Of c, a and b; q4 weights are dense."""
+        dense = self.kind.endswith("q4")
+        return (
+            self.n + self.paddings[0],
+            self.k + self.paddings[1],
+            self.k + (0 if dense else self.paddings[2]),
+        )
+
+    def buffers(self) -> tuple[Floats, Floats, NDArray[np.uint32] | Floats, Floats]:
+        """c as it is before the call, a, b or its quants, scales."""
+        rng = np.random.default_rng(self.seed)
+
+        def drawn(rows: int, columns: int, stride: int) -> Floats:
+            values = rng.standard_normal((rows - 1) * stride + columns)
+            values *= 2.0 ** rng.integers(-20, 21, values.size)
+            values[rng.random(values.size) < 0.05] = 0
+            return values.astype(np.float32)
+
+        ld_c, ld_a, ld_b = self.strides
+        c, a = drawn(self.m, self.n, ld_c), drawn(self.m, self.k, ld_a)
+        if not self.kind.endswith("q4"):
+            return c, a, drawn(self.n, self.k, ld_b), drawn(1, 1, 1)
+        groups = -(-self.k // GROUP)
+        quants = rng.integers(0, 2**32, self.n * groups * 4, np.uint32)
+        return c, a, quants, drawn(1, self.n * groups, 0)
+
+    def packed(self) -> bytes:
+        buffers = self.buffers()
+        head = struct.pack(
+            "16s12q",
+            self.kind.encode(),
+            *(self.m, self.n, self.k, *self.strides, self.panel_rows, self.panel_columns),
+            *(b.size for b in buffers),
+        )
+        return head + b"".join(b.tobytes() for b in buffers)
+
+    def check(self, got: Floats) -> None:
+        """Compare with float64, within what any order of summation keeps."""
+        c, a, b, scales = self.buffers()
+        left = matrix(a, (self.m, self.k), self.strides[1]).astype(np.float64)
+        right, size = self.weights(b, scales)
+        want = left @ right.T
+        # q4 weights are themselves rounded once, and gemv_q4 adds partial sums of a group.
+        terms = self.k + 12
+        bound = 1.01 * terms * UNIT_ROUNDOFF * (np.abs(left) @ size.T)
+        tile = matrix(got, want.shape, self.strides[0]).astype(np.float64)
+        assert np.all(np.abs(tile - want) <= bound), self
+        untouched = got.copy()
+        matrix(untouched, want.shape, self.strides[0])[:] = matrix(c, want.shape, self.strides[0])
+        assert np.array_equal(untouched, c), f"{self} wrote between the rows"
+
+    def weights(
+        self, b: NDArray[np.uint32] | Floats, scales: Floats
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The weights [n, k], and for each the size of the numbers that it is summed from."""
+        if not self.kind.endswith("q4"):
+            dense = matrix(b.view(np.float32), (self.n, self.k), self.strides[2])
+            return dense.astype(np.float64), np.abs(dense.astype(np.float64))
+        words = b.view(np.uint32).reshape(self.n, -1, 1)
+        values = (words >> np.arange(0, 32, 4, dtype=np.uint32) & 15).reshape(self.n, -1)
+        factor = np.repeat(scales.reshape(self.n, -1).astype(np.float64), GROUP, axis=1)
+        weights = (values.astype(np.float64) - 7) * factor
+        size = (values + 7.0) * np.abs(factor)
+        return weights[:, : self.k], size[:, : self.k]
+
+
+def matrix(buffer: Floats, shape: tuple[int, int], stride: int) -> Floats:
+    """The rows that lie in a flat buffer, as a view."""
+    item = buffer.itemsize
+    return np.lib.stride_tricks.as_strided(buffer, shape, (stride * item, item))
+
+
+def run(command: Sequence[str], calls: Sequence[Call]) -> None:
+    done = subprocess.run(
+        command, input=b"".join(c.packed() for c in calls), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    results = np.frombuffer(done.stdout, dtype=np.float32)
+    ends = np.cumsum([c.buffers()[0].size for c in calls])
+    assert results.size == ends[-1]
+    for call, got in zip(calls, np.split(results, ends[:-1]), strict=True):
+        call.check(got)
+
+
+def link(directory: Path, command: list[str]) -> list[str]:
+    binary = directory / "linear_driver"
+    flags = [*WARNINGS, f"-I{KERNELS / 'include'}"]
+    objects = [str(DRIVER), str(directory / OBJECT), "-o", str(binary)]
+    subprocess.run([*command, *flags, *objects], check=True)
+    return [str(binary)]
+
+
+@pytest.fixture(scope="module")
+def rvv(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    require("clang-19", "ld.lld-19", "qemu-riscv64")
+    if not Path("/usr/riscv64-linux-gnu/lib/libc.a").exists():
+        pytest.skip("not installed: libc6-dev-riscv64-cross")
+    directory = tmp_path_factory.mktemp("rvv")
+    build_kernels(KernelTarget.RISCV64, directory)
+    flags = ["--target=riscv64-linux-gnu", "-march=rv64gc", "-mabi=lp64d", "-fuse-ld=lld-19"]
+    return link(directory, ["clang-19", *flags, "-O2", "-static"])
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    compiler = shutil.which("clang-19") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("not installed: clang-19 or gcc")
+    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    directory = tmp_path_factory.mktemp("host")
+    build_kernels(KernelTarget.HOST, directory, compiler=[compiler], extra_flags=sanitizers)
+    return link(directory, [compiler, *sanitizers, "-O1", "-DDRIVER_RED_ZONES"])
+
+
+def calls_for(kind: str, panel: int) -> st.SearchStrategy[Call]:
+    """Calls around a panel of that many columns: below one, to three of them, all remainders."""
+    rows = st.integers(1, 24) if kind.startswith("gemm") else st.just(1)
+    padding = st.integers(0, 20)
+    return st.builds(
+        Call,
+        st.just(kind),
+        rows,
+        st.integers(1, 3 * panel + 7),
+        st.integers(1, 100) | st.integers(100, 2 * panel + 70),
+        st.tuples(padding if kind.startswith("gemm") else st.just(0), padding, padding),
+        st.sampled_from((32, 64, 256)),
+        st.sampled_from((panel, panel // 2, 24)),
+        st.integers(0, 2**32 - 1),
+    )
+
+
+def one_of_each(panel: int) -> st.SearchStrategy[tuple[Call, ...]]:
+    return st.tuples(*(calls_for(kind, panel) for kind in KINDS))
+
+
+light = settings(
+    deadline=None,
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@light
+@given(calls=one_of_each(64))
+def test_portable(host: list[str], calls: tuple[Call, ...]) -> None:
+    run(host, calls)
+
+
+@pytest.mark.parametrize("vlen", VLENS)
+@light
+@given(data=st.data())
+def test_rvv(rvv: list[str], vlen: int, data: st.DataObject) -> None:
+    cpu = f"rv64,v=true,vlen={vlen},vext_spec=v1.0"
+    run(["qemu-riscv64", "-cpu", cpu, *rvv], data.draw(one_of_each(vlen // 4)))
+
+
+@pytest.mark.parametrize("rows", range(1, 25))
+def test_every_number_of_rows(rvv: list[str], rows: int) -> None:
+    """All blocks of rows, on panels of every LMUL at VLEN 256."""
+    calls = [
+        Call(kind, rows, columns, 37, (1, 2, 3), 32, 64, rows)
+        for kind in ("gemm_f32", "gemm_q4")
+        for columns in (1, 16, 17, 32, 33, 64, 64 + 9, 64 + 24)
+    ]
+    run(["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0", *rvv], calls)
