@@ -300,6 +300,9 @@ def _attention_prefill_cpu(
                     d_tile = T.sblock_alloc_buffer((q_tile,), "float32")
                     scale = T.sblock_alloc_buffer((q_tile,), "float32")
                     m_new = T.sblock_alloc_buffer((1,), "float32")
+                    # In memory, as LLVM code generation fails on float expressions of an index
+                    # whose range it knows, which it does when kv_tile is no power of 2.
+                    k_pos = T.sblock_alloc_buffer((1,), "int32")
                     by: T.let[T.int32] = head_tile // num_tiles
                     row_begin: T.let[T.int32] = head_tile % num_tiles * q_tile
                     stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, by, q_len, rotary_mode, rope_theta, rope_scale, rope_scaling, sm_scale)
@@ -311,8 +314,9 @@ def _attention_prefill_cpu(
                                 slot: T.let[T.int32] = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
                                 page: T.let[T.int32] = page_values[page_begin + slot // page_size]
                                 if rotary_mode == 1:
+                                    k_pos[0] = k_rope_pos_offset[b] + kv_begin + j
                                     for k in T.serial(d):
-                                        K_tile[j, k] = T.cast(_rope(pages, k_rope_pos_offset[b] + kv_begin + j, d, rope_theta, rope_scale, (page, 0, by, slot % page_size, k), dtype, rope_scaling), "float32")
+                                        K_tile[j, k] = T.cast(_rope(pages, k_pos[0], d, rope_theta, rope_scale, (page, 0, by, slot % page_size, k), dtype, rope_scaling), "float32")
                                 else:
                                     for ko in T.serial(d // lanes):
                                         for ki in T.vectorized(lanes):
@@ -416,6 +420,9 @@ def _attention_prefill_ragged_cpu(
                     d_tile = T.sblock_alloc_buffer((q_tile,), "float32")
                     scale = T.sblock_alloc_buffer((q_tile,), "float32")
                     m_new = T.sblock_alloc_buffer((1,), "float32")
+                    # In memory, as LLVM code generation fails on float expressions of an index
+                    # whose range it knows, which it does when kv_tile is no power of 2.
+                    k_pos = T.sblock_alloc_buffer((1,), "int32")
                     by: T.let[T.int32] = head_tile // num_tiles
                     row_begin: T.let[T.int32] = head_tile % num_tiles * q_tile
                     stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, by, q_len, rotary_mode, rope_theta, rope_scale, rope_scaling, sm_scale)
@@ -426,8 +433,9 @@ def _attention_prefill_ragged_cpu(
                             if kv_begin + j < kv_len:
                                 col: T.let[T.int32] = kv_seq_begin + kv_begin + j
                                 if rotary_mode == 1:
+                                    k_pos[0] = k_rope_pos_offset[b] + kv_begin + j
                                     for kk in T.serial(d_qk):
-                                        K_tile[j, kk] = T.cast(_rope(k, k_rope_pos_offset[b] + kv_begin + j, d_qk, rope_theta, rope_scale, (col, by, kk), dtype, rope_scaling), "float32")
+                                        K_tile[j, kk] = T.cast(_rope(k, k_pos[0], d_qk, rope_theta, rope_scale, (col, by, kk), dtype, rope_scaling), "float32")
                                 else:
                                     for ko in T.serial(d_qk // qk_lanes):
                                         for ki in T.vectorized(qk_lanes):

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arguments.h"
+
+#include <charconv>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "errors.h"
+
+namespace rvv_runner {
+
+const char kUsage[] =
+    "usage: runner --params DIR --tokens 1,2,3 [options]\n"
+    "Prefills a prompt of token ids and answers greedily.\n\n"
+    "  --params DIR         folder with tensor-cache.json and its shards\n"
+    "  --tokens ID,ID,...   the prompt\n"
+    "  --lib FILE.so        model library; without it, the one that is linked in\n"
+    "  --max-new N          tokens to generate at most (16)\n"
+    "  --stop ID,ID,...     end after one of these tokens\n"
+    "  --prefill-chunk N    most tokens of one prefill call (the library's own limit)\n"
+    "  --max-seq N          room for prompt and answer (the library's context)\n"
+    "  --logits FILE        write float32 logits, one row a generated token\n"
+    "  --json               print the result as JSON\n"
+    "  --check-vlen BITS    refuse a CPU with shorter vector registers than this\n"
+    "  --vocab N            size of the vocabulary (the embedding's rows)\n"
+    "  --roi WHICH          mark these calls for counting: prefill, decode, both (both), none\n"
+    "  --roi-span WHAT      mark the model call alone (call) or the whole step (step)\n"
+    "  --help               this text\n";
+
+namespace {
+
+int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low,
+                     int64_t high) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end || text.empty()) {
+    throw InputError(option + ": '" + text + "' is not a whole number");
+  }
+  if (value < low || value > high) {
+    throw InputError(option + ": " + text + " is outside " + std::to_string(low) + " to " +
+                     std::to_string(high));
+  }
+  return value;
+}
+
+std::vector<int32_t> ParseIds(const std::string& option, const std::string& text) {
+  std::vector<int32_t> ids;
+  size_t start = 0;
+  while (start <= text.size()) {
+    const size_t comma = std::min(text.find(',', start), text.size());
+    const std::string piece = text.substr(start, comma - start);
+    ids.push_back(static_cast<int32_t>(
+        ParseInteger(option, piece, 0, std::numeric_limits<int32_t>::max())));
+    start = comma + 1;
+  }
+  return ids;
+}
+
+void ParseRegion(const std::string& text, Region* region) {
+  if (text != "prefill" && text != "decode" && text != "both" && text != "none") {
+    throw InputError("--roi: '" + text + "' is none of prefill, decode, both, none");
+  }
+  region->prefill = text == "prefill" || text == "both";
+  region->decode = text == "decode" || text == "both";
+}
+
+void ParseSpan(const std::string& text, Region* region) {
+  if (text != "call" && text != "step") {
+    throw InputError("--roi-span: '" + text + "' is neither call nor step");
+  }
+  region->whole_step = text == "step";
+}
+
+constexpr int64_t kMany = int64_t{1} << 30;
+
+using Setter = std::function<void(const std::string&)>;
+
+std::map<std::string, Setter> Options(Arguments* a) {
+  const auto number = [](const char* name, int64_t low, int64_t high, int64_t* target) {
+    return [=](const std::string& v) { *target = ParseInteger(name, v, low, high); };
+  };
+  return {
+      {"--params", [a](const std::string& v) { a->params = v; }},
+      {"--lib", [a](const std::string& v) { a->library = v; }},
+      {"--logits", [a](const std::string& v) { a->logits = v; }},
+      {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
+      {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
+      {"--max-new", number("--max-new", 1, kMany, &a->max_new)},
+      {"--prefill-chunk", number("--prefill-chunk", 1, kMany, &a->prefill_chunk)},
+      {"--max-seq", number("--max-seq", 1, kMany, &a->max_seq)},
+      {"--check-vlen", number("--check-vlen", 0, 65536, &a->check_vlen)},
+      {"--vocab", number("--vocab", 1, kMany, &a->vocab)},
+      {"--roi", [a](const std::string& v) { ParseRegion(v, &a->region); }},
+      {"--roi-span", [a](const std::string& v) { ParseSpan(v, &a->region); }},
+  };
+}
+
+}  // namespace
+
+Arguments ParseArguments(const std::vector<std::string>& words) {
+  Arguments arguments;
+  const auto options = Options(&arguments);
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--help") {
+      arguments.help = true;
+      return arguments;
+    }
+    if (words[i] == "--json") {
+      arguments.json = true;
+      continue;
+    }
+    const auto option = options.find(words[i]);
+    if (option == options.end()) {
+      throw InputError("unknown option '" + words[i] + "'; --help lists them");
+    }
+    if (++i == words.size()) throw InputError(option->first + " needs a value");
+    option->second(words[i]);
+  }
+  if (arguments.params.empty()) throw InputError("--params is missing: the folder of parameters");
+  if (arguments.tokens.empty()) throw InputError("--tokens is missing: the prompt's token ids");
+  return arguments;
+}
+
+}  // namespace rvv_runner

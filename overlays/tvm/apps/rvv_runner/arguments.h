@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace rvv_runner {
+
+// Which calls lie inside the region of interest, and how much of each.
+struct Region {
+  bool prefill = true;
+  bool decode = true;
+  // The whole step (embedding, cache bookkeeping, the call), not the model call alone.
+  bool whole_step = false;
+};
+
+struct Arguments {
+  bool help = false;
+  bool json = false;
+  std::string library;        // empty: the one that is linked in
+  std::string params;         // folder with tensor-cache.json
+  std::string logits;         // file to write; empty: none
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> stop;
+  int64_t max_new = 16;
+  int64_t prefill_chunk = 0;  // 0: as the library says
+  int64_t max_seq = 0;        // 0: as the library says, bounded by what is needed
+  int64_t check_vlen = 0;     // bits; 0: as the library says
+  int64_t vocab = 0;          // 0: from the embedding's shape
+  Region region;
+};
+
+extern const char kUsage[];
+
+// Throws InputError for an unknown option, a missing or malformed value, or a missing option.
+Arguments ParseArguments(const std::vector<std::string>& words);
+
+}  // namespace rvv_runner

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tvm/ffi/container/array.h>
+#include <tvm/runtime/tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "json.h"
+
+namespace rvv_runner {
+
+// A parameter as the model library wants it. A size that the library leaves open is a name
+// (all sizes of one name are equal) or -1.
+struct WantedParam {
+  std::string name;
+  std::string dtype;
+  JsonList shape;
+};
+
+// Reads the `params` of the library's metadata; throws RunError when they are malformed.
+std::vector<WantedParam> WantedParams(const Json& metadata);
+
+// Reads the wanted parameters, in their order, from MLC-LLM's tensor-cache.json and shards.
+// Values stored as bfloat16 ("f32-to-bf16") are widened. Throws InputError when a parameter is
+// missing or of another shape or dtype, or when a file is missing, too short or malformed.
+tvm::ffi::Array<tvm::ffi::Any> LoadParams(const std::string& folder,
+                                          const std::vector<WantedParam>& wanted);
+
+// Rows of the embedding among the loaded parameters: the size of the vocabulary. Nothing when
+// no parameter's name says that it is the embedding.
+std::optional<int64_t> VocabularySize(const std::vector<WantedParam>& wanted,
+                                      const tvm::ffi::Array<tvm::ffi::Any>& params);
+
+}  // namespace rvv_runner

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.h"
+
+#include <bit>
+#include <iomanip>
+#include <numeric>
+#include <sstream>
+
+#include "errors.h"
+#include "json.h"
+
+namespace rvv_runner {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "logits are written little-endian");
+
+template <typename T>
+std::string Joined(const std::vector<T>& values, const char* between) {
+  std::ostringstream text;
+  text << std::setprecision(9);
+  for (size_t i = 0; i < values.size(); ++i) text << (i ? between : "") << values[i];
+  return text.str();
+}
+
+double Sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+}  // namespace
+
+LogitsFile::LogitsFile(const std::string& path) : path_(path) {
+  if (path.empty()) return;
+  stream_.open(path, std::ios::binary | std::ios::trunc);
+  if (!stream_) throw InputError("--logits: cannot write " + path);
+}
+
+void LogitsFile::Add(const std::vector<float>& row) {
+  if (path_.empty()) return;
+  stream_.write(reinterpret_cast<const char*>(row.data()),
+                static_cast<std::streamsize>(row.size() * sizeof(float)));
+}
+
+void LogitsFile::Close() {
+  if (path_.empty()) return;
+  stream_.close();
+  if (!stream_) throw InputError("--logits: writing " + path_ + " failed; is the disk full?");
+}
+
+void Report(const Arguments& arguments, const Answer& answer, std::ostream& out) {
+  if (!arguments.json) {
+    out << "tokens: " << Joined(answer.tokens, " ") << "\n"
+        << std::fixed << std::setprecision(3) << "prefill: " << arguments.tokens.size()
+        << " tokens in " << Sum(answer.prefill_seconds) << " s\n"
+        << "decode: " << answer.decode_seconds.size() << " tokens in "
+        << Sum(answer.decode_seconds) << " s\n";
+    return;
+  }
+  const std::string logits = arguments.logits.empty() ? "null" : Quoted(arguments.logits);
+  out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"tokens\":["
+      << Joined(answer.tokens, ",") << "],\"prefill_seconds\":["
+      << Joined(answer.prefill_seconds, ",") << "],\"decode_seconds\":["
+      << Joined(answer.decode_seconds, ",") << "],\"logits_file\":" << logits << "}\n";
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fstream>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "generate.h"
+
+namespace rvv_runner {
+
+// Writes rows of logits as little-endian float32; without a path, nothing.
+class LogitsFile {
+ public:
+  // Throws InputError when the file cannot be written.
+  explicit LogitsFile(const std::string& path);
+  void Add(const std::vector<float>& row);
+  void Close();
+
+ private:
+  std::string path_;
+  std::ofstream stream_;
+};
+
+// Prints the result, for people or (with --json) for programs.
+void Report(const Arguments& arguments, const Answer& answer, std::ostream& out);
+
+}  // namespace rvv_runner

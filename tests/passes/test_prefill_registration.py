@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the KV cache of a model for a CPU registers as its prefill kernels."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+TILED = {
+    "tir_attention_prefill_cpu": "batch_prefill_paged_kv_cpu",
+    "tir_attention_prefill_cpu_sliding_window": "batch_prefill_paged_kv_cpu_sliding_window",
+    "tir_attention_prefill_ragged_cpu": None,
+}
+
+
+def kv_cache_module(tvm: ModuleType, target: Any) -> Any:
+    """The IRModule of a function which creates a paged KV cache for that target."""
+    from tvm import relax, tirx  # noqa: PLC0415
+    from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache  # noqa: PLC0415
+
+    builder = relax.BlockBuilder()
+    sizes = [tirx.Var(name, "int64") for name in ("batch", "total", "chunk", "page", "sliding")]
+    shape = relax.Var("sizes", relax.ShapeType(sizes))
+    with builder.function("create", [shape]):
+        cache = TIRPagedKVCache(
+            attn_kind="mha",
+            max_batch_size=sizes[0],
+            max_total_seq_len=sizes[1],
+            prefill_chunk_size=sizes[2],
+            page_size=sizes[3],
+            support_sliding_window=sizes[4],
+            layer_partition=relax.ShapeExpr([0, 2]),
+            num_hidden_layers=2,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            qk_head_dim=48,
+            v_head_dim=48,
+            mla_original_qk_head_dim=0,
+            mla_original_v_head_dim=0,
+            rope_mode=RopeMode.NORMAL,
+            rope_scale=1,
+            rope_theta=10000,
+            rope_scaling={},
+            rope_ext_factors=relax.prim_value(0),
+            rotary_dim=48,
+            enable_disaggregation=False,
+            dtype="float32",
+            target=target,
+        )
+        builder.emit_func_output(cache._expr)
+    return builder.get()
+
+
+def block_shapes(function: Any) -> dict[str, list[int]]:
+    """Extents of the axes of each product block, by its name."""
+    from tvm import tirx  # noqa: PLC0415
+
+    found: dict[str, list[int]] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.SBlock) and node.name_hint in ("S_gemm", "O_gemm"):
+            found[node.name_hint] = [int(axis.dom.extent) for axis in node.iter_vars]
+
+    tirx.stmt_functor.post_order_visit(function.body, visit)
+    return found
+
+
+RISCV64 = {
+    "kind": "llvm",
+    "mtriple": "riscv64-unknown-linux-gnu",
+    "mcpu": "generic-rv64",
+    "mabi": "lp64d",
+    "mattr": ["+m", "+a", "+f", "+d", "+c", "+zve64d", "+zvl256b"],
+    "vector-width": 256,
+}
+
+
+@pytest.mark.parametrize("target", [{"kind": "llvm"}, RISCV64], ids=["host", "riscv64"])
+def test_kv_cache_registers_the_tiled_kernels(tvm: ModuleType, target: dict[str, Any]) -> None:
+    from tvm.relax.frontend.nn.llm._prefill_tiled_cpu import prefill_tile  # noqa: PLC0415
+
+    chosen = tvm.target.Target(target)
+    module = kv_cache_module(tvm, chosen)
+    tile = prefill_tile(chosen, 48)
+    for name, symbol in TILED.items():
+        function = module[name]
+        assert block_shapes(function) == {
+            "S_gemm": [tile.q_tile, tile.kv_tile, 48],
+            "O_gemm": [tile.q_tile, 48, tile.kv_tile],
+        }
+        if symbol is not None:
+            assert function.attrs["global_symbol"] == symbol
+
+
+def test_gpu_kernels_stay_upstreams(tvm: ModuleType) -> None:
+    module = kv_cache_module(tvm, tvm.target.Target("cuda"))
+    names = [var.name_hint for var in module.get_global_vars()]
+    assert "tir_attention_prefill" in names
+    assert not any(name.endswith("_cpu") for name in names)
