@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a riscv64 program under QEMU's user-mode emulation."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crosslab.errors import LabError, UserError
+from crosslab.toolchain import SYSROOT, require_qemu
+
+VLENS = (128, 256, 512, 1024)
+LAST_LINES = 20
+# What QEMU says when it does not know an option of the CPU, in every version so far.
+CPU_OPTION_REFUSED = ("Property '", "unable to find CPU model")
+
+
+@dataclass(frozen=True)
+class GuestMachine:
+    """The emulated CPU and its bounds.
+
+    Attributes:
+        vlen: width of a vector register in bits; 0 is a CPU without vectors.
+        threads: what TVM_NUM_THREADS is set to.
+        memory: bytes of address space that the emulator may use; None: no bound.
+        timeout: seconds after which the guest is killed.
+        features: further CPU properties, such as ``{"zfh": "true"}``.
+        sysroot: where dynamically linked guests find their libraries.
+    """
+
+    vlen: int = 256
+    threads: int = 1
+    memory: int | None = None
+    timeout: float = 3600.0
+    features: Mapping[str, str] = field(default_factory=dict)
+    sysroot: Path = SYSROOT
+
+    def __post_init__(self) -> None:
+        if self.vlen and self.vlen not in VLENS:
+            widths = ", ".join(map(str, VLENS))
+            raise UserError(f"no emulated CPU has a VLEN of {self.vlen}", remedy=f"use: {widths}")
+
+    @property
+    def cpu(self) -> str:
+        """QEMU's ``-cpu``."""
+        vectors = {"v": "true", "vlen": str(self.vlen), "vext_spec": "v1.0"} if self.vlen else {}
+        properties = {**vectors, **self.features}
+        return ",".join(["rv64", *(f"{k}={v}" for k, v in properties.items())])
+
+
+@dataclass(frozen=True)
+class GuestResult:
+    """What a guest left behind.
+
+    Attributes:
+        returncode: its exit code.
+        stdout: what it printed.
+        stderr: what it complained of.
+        seconds: how long the emulator took.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+def run_guest(
+    program: Path,
+    arguments: Sequence[str] = (),
+    machine: GuestMachine = GuestMachine(),
+    *,
+    cwd: Path | None = None,
+    plugin: Sequence[str] = (),
+    check: bool = True,
+) -> GuestResult:
+    """Run a program in a clean environment, so that nothing of this machine changes it.
+
+    Its environment and arguments lie on its stack: counts of instructions are only the same
+    from run to run when these are as long, which relative paths (``cwd``) make easy.
+
+    Args:
+        program: the guest.
+        arguments: its arguments.
+        machine: the CPU.
+        cwd: where it runs.
+        plugin: QEMU's ``-plugin`` option and the like, before the program's name.
+        check: whether any exit code but 0 is an error.
+
+    Raises:
+        UserError: there is no emulator, or (with ``check``) the guest exits with 2, its own
+            sign of bad input.
+        LabError: the guest crashes, runs out of time, or (with ``check``) fails.
+    """
+    qemu = require_qemu()
+    command = [str(qemu.path), "-cpu", machine.cpu, "-seed", "1"]
+    if machine.sysroot.is_dir():
+        command += ["-L", str(machine.sysroot)]
+    command += [*plugin, str(program if cwd is None else program.resolve()), *arguments]
+    result = _execute(command, machine, cwd)
+    if result.returncode < 0:
+        raise LabError(f"{program.name} was ended by {_signal(result)}{_last(result)}")
+    if any(mark in result.stderr for mark in CPU_OPTION_REFUSED) and not result.stdout:
+        have = ".".join(map(str, qemu.version))
+        raise LabError(f"QEMU {have} does not know the CPU {machine.cpu}{_last(result)}")
+    if check and result.returncode != 0:
+        raise LabError(
+            f"{program.name} failed with exit code {result.returncode}{_last(result)}",
+            exit_code=2 if result.returncode == 2 else 1,
+        )
+    return result
+
+
+def _execute(command: Sequence[str], machine: GuestMachine, cwd: Path | None) -> GuestResult:
+    if machine.memory is not None:
+        kilobytes = str(machine.memory // 1024)
+        command = ["/bin/sh", "-c", 'ulimit -v "$0"; exec "$@"', kilobytes, *command]
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env={"TVM_NUM_THREADS": str(machine.threads)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=machine.timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        partial = GuestResult(0, _text(error.stdout), _text(error.stderr), machine.timeout)
+        raise LabError(
+            f"the guest did not end within {machine.timeout:g} s{_last(partial)}"
+        ) from error
+    seconds = time.monotonic() - start
+    return GuestResult(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode("utf-8", errors="replace")
+
+
+def _signal(result: GuestResult) -> str:
+    try:
+        return signal.Signals(-result.returncode).name
+    except ValueError:
+        return f"signal {-result.returncode}"
+
+
+def _last(result: GuestResult) -> str:
+    lines = [*result.stdout.splitlines(), *result.stderr.splitlines()][-LAST_LINES:]
+    if not lines:
+        return "; it printed nothing"
+    return "; its last output:\n  " + "\n  ".join(lines)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner: its own sources compiled on a runtime, and a model library linked into it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crosslab.errors import LabError, UserError
+from crosslab.runtime import Runtime, compile_all, sanitizer_flags
+from crosslab.stage import digest, stage
+from crosslab.toolchain import Kind, Machine, Toolchain
+
+RUNNER_IN_TREE = Path("apps", "rvv_runner")
+PROJECT_RUNNER = Path(__file__).resolve().parents[2] / "overlays" / "tvm" / RUNNER_IN_TREE
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+BUILD_FLAGS = ("-O2", "-g0", "-ffunction-sections", "-fdata-sections")
+FIRST_LINES = 25
+
+
+@dataclass(frozen=True)
+class LinkRequest:
+    """What a runner is made of.
+
+    Attributes:
+        runtime: the compiled runtime.
+        toolchain: what the runtime was compiled with.
+        sources: folder with the runner's C++ files (``apps/rvv_runner`` of a patched tree).
+        library: ``model.tar`` with the objects of a system library; None makes a runner that
+            loads a ``.so`` named by ``--lib``.
+        objects: further objects, such as kernels that the library calls but does not hold.
+        required_vlen: width in bits below which the library computes wrong numbers; 0: none.
+        prefix: the system library's symbol prefix.
+        strip: leave symbols out. They cost nothing at run time, and counting by function
+            needs them.
+    """
+
+    runtime: Runtime
+    toolchain: Toolchain
+    sources: Path = PROJECT_RUNNER
+    library: Path | None = None
+    objects: tuple[Path, ...] = ()
+    required_vlen: int = 0
+    prefix: str = ""
+    strip: bool = True
+
+
+def link_runner(request: LinkRequest, cache: Path) -> Path:
+    """Link a runner; the same inputs are linked once.
+
+    Returns:
+        The program. With a library in it, it is static (but on the host).
+
+    Raises:
+        UserError: a library or a source folder is missing, or cannot be combined.
+        LabError: compiling or linking fails.
+    """
+    _check(request)
+    runner = _runner_objects(request, cache)
+    key = digest(
+        runner.name,
+        request.runtime.folder.name,
+        request.toolchain.digest,
+        shlex.join(_link_options(request)),
+        _about_library(request),
+        *((request.library,) if request.library else ()),
+        *request.objects,
+    )
+    made = stage(
+        cache, f"runner-{request.toolchain.machine}", key, lambda o: _link(request, runner, o)
+    )
+    return made / "runner"
+
+
+def _check(request: LinkRequest) -> None:
+    if not any(request.sources.glob("*.cc")):
+        raise UserError(
+            f"no runner sources in {request.sources}",
+            remedy="make the patched tree with: nox -s apply_patches",
+        )
+    for path in (*((request.library,) if request.library else ()), *request.objects):
+        if not path.is_file():
+            raise UserError(f"{path} is not there to be linked")
+    if request.library is None and request.toolchain.kind is Kind.ZIG:
+        raise UserError(
+            "a runner made by zig is static and cannot load a shared library",
+            remedy="link the model in (a .tar library), or install clang",
+        )
+
+
+def _runner_objects(request: LinkRequest, cache: Path) -> Path:
+    """The runner's own object files."""
+    sources = sorted(request.sources.glob("*.cc"))
+    flags = (*request.runtime.compile_flags, *BUILD_FLAGS, *WARNINGS)
+    key = digest(
+        request.runtime.folder.name,
+        request.toolchain.digest,
+        shlex.join(BUILD_FLAGS + WARNINGS),
+        *sources,
+        *sorted(request.sources.glob("*.h")),
+    )
+
+    def make(out: Path) -> None:
+        command = [
+            *request.toolchain.cxx,
+            *flags,
+            f"-ffile-prefix-map={request.sources.resolve()}=.",
+        ]
+        objects = {s.name: str(out / f"{s.stem}.o") for s in sources}
+        compile_all("runner", command, objects, request.sources, os.cpu_count() or 1)
+
+    return stage(cache, f"runner-objects-{request.toolchain.machine}", key, make)
+
+
+def _link_options(request: LinkRequest) -> list[str]:
+    options = [*request.toolchain.link, *sanitizer_flags(request.runtime.sanitizers)]
+    if request.library is None:
+        options.append("-rdynamic")
+    elif request.toolchain.machine is Machine.RISCV64:
+        options.append("-static")
+    return [*options, "-s"] if request.strip else options
+
+
+def _about_library(request: LinkRequest) -> str:
+    """C source that tells the runner what it cannot see from the library itself."""
+    if request.library is None:
+        return ""
+    return (
+        f"const int mlc_rvv_required_vlen = {request.required_vlen};\n"
+        f'const char mlc_rvv_library_prefix[] = "{request.prefix}";\n'
+    )
+
+
+def _link(request: LinkRequest, runner: Path, out: Path) -> None:
+    about = out / "about.c"
+    about.write_text(_about_library(request), encoding="utf-8")
+    _run([*request.toolchain.cc, "-O2", "-fPIC", "-c", about.name, "-o", "about.o"], out)
+    model = _unpack(request.library, out / "model") if request.library else []
+    objects = [
+        *sorted(runner.glob("*.o")),
+        out / "about.o",
+        *model,
+        *request.objects,
+        *request.runtime.objects,
+    ]
+    # Object names go through a file: there are many, and their paths may be long.
+    names = out / "objects.txt"
+    names.write_text("\n".join(shlex.quote(str(o)) for o in objects), encoding="utf-8")
+    options = _link_options(request)
+    _run([*request.toolchain.cxx, f"@{names}", *options, "-o", "runner"], out)
+    for scratch in (*model, names, about, out / "about.o"):
+        scratch.unlink()
+    if model:
+        (out / "model").rmdir()
+
+
+def _unpack(library: Path, folder: Path) -> list[Path]:
+    """The objects in a model library."""
+    folder.mkdir()
+    objects: list[Path] = []
+    try:
+        with tarfile.open(library) as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.name.endswith(".o") else None
+                if stream is None:
+                    continue
+                objects.append(folder / f"{len(objects)}-{Path(member.name).name}")
+                objects[-1].write_bytes(stream.read())
+    except tarfile.TarError as error:
+        raise UserError(f"{library} is not a model library: {error}") from error
+    if not objects:
+        raise UserError(f"{library} holds no object files")
+    return objects
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        first = "\n  ".join(done.stderr.strip().splitlines()[:FIRST_LINES])
+        raise LabError(f"linking the runner failed:\n  {shlex.join(command)}\n  {first}")

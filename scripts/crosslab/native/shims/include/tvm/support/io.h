@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for a header that the TVM wheel does not ship: byte streams with typed access.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+namespace tvm {
+namespace support {
+
+template <typename T, typename Enable = void>
+struct Serializer;
+
+// A source or sink of bytes. Typed values go through Serializer<T>, in the order they are
+// written and without any framing.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  // Reads up to `size` bytes; the number that was there.
+  virtual size_t Read(void* data, size_t size) = 0;
+  // Writes `size` bytes; the number written.
+  virtual size_t Write(const void* data, size_t size) = 0;
+
+  // Whether a whole value could be read.
+  template <typename T>
+  bool Read(T* value) {
+    return Serializer<T>::Read(this, value);
+  }
+
+  template <typename T>
+  void Write(const T& value) {
+    Serializer<T>::Write(this, value);
+  }
+
+  // Arrays carry no length of their own: the caller knows it.
+  template <typename T>
+  bool ReadArray(T* values, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if (!Read(values + i)) return false;
+    }
+    return true;
+  }
+
+  template <typename T>
+  void WriteArray(const T* values, size_t count) {
+    for (size_t i = 0; i < count; ++i) Write(values[i]);
+  }
+};
+
+}  // namespace support
+}  // namespace tvm
+
+#include <tvm/support/serializer.h>

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for a header that the TVM wheel does not ship: what the runtime uses of it.
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+namespace tvm {
+namespace support {
+
+// Whether the text is a decimal number without a sign.
+inline bool IsNumber(const std::string& text) {
+  const auto digit = [](unsigned char c) { return std::isdigit(c) != 0; };
+  return !text.empty() && std::all_of(text.begin(), text.end(), digit);
+}
+
+}  // namespace support
+}  // namespace tvm

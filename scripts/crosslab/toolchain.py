@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which compilers, sysroot and emulator this machine has, and how they are called."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+from crosslab.errors import UserError
+
+# The first clang with the ratified vector intrinsics that this project's kernels are tried with.
+MINIMUM_CLANG = 19
+NEWEST_CLANG = 30
+MINIMUM_QEMU = (7, 0)
+ZIGLANG_PIN = "ziglang==0.13.0"
+TRIPLE = "riscv64-linux-gnu"
+SYSROOT = Path("/usr/riscv64-linux-gnu")
+GCC_CROSS = Path("/usr/lib/gcc-cross/riscv64-linux-gnu")
+NATIVE_LINK = ("-Wl,--gc-sections", "-pthread", "-ldl")
+PREPARE = "python -m crosslab prepare"
+
+
+class Kind(enum.StrEnum):
+    """Where the compiler comes from."""
+
+    CLANG = "clang"
+    ZIG = "zig"
+    NATIVE = "native"
+
+
+class Machine(enum.StrEnum):
+    """What is compiled for."""
+
+    RISCV64 = "riscv64"
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C and C++ compiler for one machine, with the options that aim it there.
+
+    Attributes:
+        kind: where it comes from.
+        machine: what it compiles for.
+        cc: command that compiles C.
+        cxx: command that compiles C++ which may throw. Never with vectors for riscv64: a
+            scalable spill in a frame makes libgcc's unwinder abort.
+        link: options that choose the linker.
+        version: compiler and sysroot, for people.
+        digest: the same for cache keys.
+        sysroot: ``-L`` of the emulator for dynamically linked programs; None if there is none.
+    """
+
+    kind: Kind
+    machine: Machine
+    cc: tuple[str, ...]
+    cxx: tuple[str, ...]
+    link: tuple[str, ...]
+    version: str
+    digest: str
+    sysroot: Path | None = None
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A user-mode emulator: its path and version."""
+
+    path: Path
+    version: tuple[int, ...]
+
+
+def output_of(command: list[str] | tuple[str, ...]) -> str | None:
+    """Standard output of a short command, in the C locale; None when it fails or is missing."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=120,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def version_tuple(text: str) -> tuple[int, ...]:
+    """The first dotted number of a text: ``(19, 1, 7)``; empty when there is none."""
+    found = re.search(r"\d+(?:\.\d+)+|\d+", text)
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
+
+
+@lru_cache
+def clang_version(command: str) -> tuple[int, ...]:
+    """Version of a clang on the path; empty when it is missing or is not clang."""
+    path = shutil.which(command)
+    text = output_of([path, "-dumpversion"]) if path else None
+    return version_tuple(text) if text else ()
+
+
+def find_clang() -> tuple[str, tuple[int, ...]] | None:
+    """The suffix of the best clang ("-19", or "" for plain ``clang``) and its version.
+
+    The version may be too old; the oldest good one is preferred, since it is the tried one.
+    """
+    suffixes = [f"-{n}" for n in range(MINIMUM_CLANG, NEWEST_CLANG)]
+    suffixes += ["", *(f"-{n}" for n in range(MINIMUM_CLANG - 1, 12, -1))]
+    found = [(s, clang_version(f"clang++{s}")) for s in suffixes]
+    good = [(s, v) for s, v in found if v and shutil.which(f"clang{s}")]
+    fit = [pair for pair in good if pair[1][0] >= MINIMUM_CLANG]
+    return next(iter(fit or good), None)
+
+
+def find_lld(suffix: str) -> Path | None:
+    """The LLD that belongs to a clang, or any."""
+    names = [f"ld.lld{suffix}", "ld.lld"] if suffix else ["ld.lld"]
+    paths = (shutil.which(name) for name in names)
+    return next((Path(p) for p in paths if p), None)
+
+
+def sysroot_parts() -> tuple[Path | None, Path | None]:
+    """The riscv64 C library and C++ library, each None when it is missing."""
+    libc = SYSROOT / "lib" / "libc.a"
+    stdcpp = sorted(GCC_CROSS.glob("*/libstdc++.a"), key=lambda p: version_tuple(p.parent.name))
+    header = SYSROOT / "include" / "stdio.h"
+    whole = libc.is_file() and header.is_file()
+    return (libc if whole else None), (stdcpp[-1] if stdcpp else None)
+
+
+def find_ziglang() -> str | None:
+    """Version of PyPI's ziglang in this environment, or None."""
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    return metadata.version("ziglang")
+
+
+@lru_cache
+def find_qemu() -> Emulator | None:
+    """``qemu-riscv64`` (the dynamic one: the static one cannot load plugins), or None."""
+    path = shutil.which("qemu-riscv64")
+    text = output_of([path, "--version"]) if path else None
+    return Emulator(Path(path), version_tuple(text)) if path and text else None
+
+
+def require_qemu() -> Emulator:
+    """The emulator.
+
+    Raises:
+        UserError: there is none, or it is older than the vector extension's ratified version.
+    """
+    qemu = find_qemu()
+    if qemu is None:
+        raise UserError("qemu-riscv64 is not installed", remedy=f"type: {PREPARE}")
+    if qemu.version < MINIMUM_QEMU:
+        have = ".".join(map(str, qemu.version))
+        raise UserError(
+            f"{qemu.path} is version {have}, without RVV 1.0; 7.0 or newer is needed",
+            remedy="install a newer qemu-user and put it first on PATH",
+        )
+    return qemu
+
+
+def find_cross(prefer: Kind | None = None) -> Toolchain:
+    """The compiler for riscv64: clang with lld and Debian's sysroot, else ziglang.
+
+    Args:
+        prefer: take this kind or fail.
+
+    Raises:
+        UserError: there is none that works; says what is missing or too old.
+    """
+    if prefer in (None, Kind.CLANG):
+        clang = _clang_cross()
+        if clang is not None:
+            return clang
+    if prefer in (None, Kind.ZIG) and (version := find_ziglang()):
+        return _zig_cross(version)
+    raise UserError(f"no compiler for riscv64: {_why_no_cross(prefer)}", remedy=f"type: {PREPARE}")
+
+
+def _why_no_cross(prefer: Kind | None) -> str:
+    reasons = []
+    clang = find_clang()
+    libc, stdcpp = sysroot_parts()
+    if clang is None:
+        reasons.append(f"clang {MINIMUM_CLANG} or newer is not installed")
+    elif clang[1][0] < MINIMUM_CLANG:
+        have = ".".join(map(str, clang[1]))
+        reasons.append(f"clang{clang[0]} is version {have}, {MINIMUM_CLANG} or newer is needed")
+    elif find_lld(clang[0]) is None:
+        reasons.append("lld is not installed")
+    if libc is None or stdcpp is None:
+        reasons.append("the riscv64 C and C++ libraries are not installed")
+    if prefer is Kind.ZIG:
+        reasons = []
+    if prefer is not Kind.CLANG:
+        reasons.append("the Python package ziglang is not installed either")
+    return "; ".join(reasons)
+
+
+def _clang_cross() -> Toolchain | None:
+    clang = find_clang()
+    libc, stdcpp = sysroot_parts()
+    if clang is None or clang[1][0] < MINIMUM_CLANG or libc is None or stdcpp is None:
+        return None
+    suffix, version = clang
+    lld = find_lld(suffix)
+    if lld is None:
+        return None
+    aim = (f"--target={TRIPLE}", "-march=rv64gc", "-mabi=lp64d")
+    text = f"clang {'.'.join(map(str, version))}, libstdc++ {stdcpp.parent.name}, {lld.name}"
+    return Toolchain(
+        kind=Kind.CLANG,
+        machine=Machine.RISCV64,
+        cc=(f"clang{suffix}", *aim),
+        cxx=(f"clang++{suffix}", *aim),
+        link=(f"-fuse-ld={lld}", "-Wl,--gc-sections"),
+        version=text,
+        digest=_digest(text, libc, stdcpp),
+        sysroot=SYSROOT,
+    )
+
+
+def _zig_cross(version: str) -> Toolchain:
+    aim = ("-target", "riscv64-linux-musl", "-mcpu=generic_rv64+m+a+f+d+c")
+    # zig's headers do not say the byte order in the way that tvm_ffi asks for it.
+    common = (*aim, "-DTVM_FFI_CMAKE_LITTLE_ENDIAN=1")
+    zig = (sys.executable, "-m", "ziglang")
+    text = f"ziglang {version}, musl, libc++"
+    return Toolchain(
+        kind=Kind.ZIG,
+        machine=Machine.RISCV64,
+        cc=(*zig, "cc", *common),
+        cxx=(*zig, "c++", *common),
+        link=("-Wl,--gc-sections",),
+        version=text,
+        digest=_digest(text),
+    )
+
+
+def find_native() -> Toolchain:
+    """The compiler for this machine: GCC or clang from the system, else ziglang.
+
+    Raises:
+        UserError: there is none.
+    """
+    pairs = [("gcc", "g++"), ("clang", "clang++"), ("cc", "c++")]
+    clang = find_clang()
+    if clang and clang[0]:
+        pairs.insert(0, (f"clang{clang[0]}", f"clang++{clang[0]}"))
+    for cc, cxx in pairs:
+        if shutil.which(cc) and shutil.which(cxx):
+            text = f"{cc} {(output_of([cc, '-dumpfullversion', '-dumpversion']) or '').strip()}"
+            digest = _digest(text, platform.machine())
+            return Toolchain(Kind.NATIVE, Machine.HOST, (cc,), (cxx,), NATIVE_LINK, text, digest)
+    if version := find_ziglang():
+        zig = (sys.executable, "-m", "ziglang")
+        text = f"ziglang {version}"
+        digest = _digest(text, platform.machine())
+        return Toolchain(
+            Kind.ZIG, Machine.HOST, (*zig, "cc"), (*zig, "c++"), NATIVE_LINK, text, digest
+        )
+    raise UserError("no C compiler for this machine", remedy=f"type: {PREPARE}")
+
+
+def _digest(*parts: str | Path) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part.read_bytes() if isinstance(part, Path) else part.encode())
+        total.update(b"\0")
+    return total.hexdigest()[:16]
