@@ -8,7 +8,6 @@ commit, its folders and the included files are fetched.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -50,7 +49,7 @@ def git_files(upstream: Upstream, place: str, cache: Cache) -> Iterator[tuple[st
         return
     with cache.scratch() as scratch:
         git = init_repository(scratch / "fetch.git")
-        _fetch(upstream, place, git)
+        fetch(upstream, place, git)
         yield from _read(upstream, git)
 
 
@@ -110,7 +109,7 @@ def _read(upstream: Upstream, git: Git) -> Iterator[tuple[str, TreeFile]]:
         yield path, file
 
 
-def _fetch(upstream: Upstream, url: str, git: Git) -> None:
+def fetch(upstream: Upstream, url: str, git: Git) -> None:
     """Fetch the pinned commit without contents, then the included files in one request."""
     try:
         git.run("ls-remote", "--quiet", "--", url, "HEAD", env=NETWORK, timeout=PROBE_TIMEOUT)
@@ -145,12 +144,6 @@ def _fetch_objects(git: Git, wanted: list[str], *options: str) -> None:
 
 
 def _missing(git: Git, wanted: set[str]) -> set[str]:
-    """Which of the objects are not here yet, without asking the server for them."""
-    git.run("config", "remote.origin.promisor", "false")
-    try:
-        lines = "".join(f"{oid}\n" for oid in sorted(wanted)).encode()
-        out: subprocess.CompletedProcess[bytes] = git.run("cat-file", "--batch-check", stdin=lines)
-    finally:
-        git.run("config", "remote.origin.promisor", "true")
-    ended = (line.split(b" ") for line in out.stdout.splitlines())
-    return {words[0].decode("ascii") for words in ended if words[-1] == b"missing"}
+    """Which of the objects are not here yet; a question about one of them would fetch it."""
+    here = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
+    return wanted - set(here.decode("ascii").split())

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forklab import FILES, ForkLab, Repo, git
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home and cache of the test's own, and no package index."""
+    place = tmp_path / "home"
+    place.mkdir()
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("COLUMNS", "160")
+    (tmp_path / "wheels").mkdir()
+    return place
+
+
+@pytest.fixture
+def lab(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> ForkLab:
+    """A fork of an upstream with tag v1.0, whose lock is complete; the repository is at 1.0."""
+    repo = Repo.create(tmp_path / "upstream", FILES)
+    git(repo.path, "tag", "-a", "-m", "one", "v1.0")
+    root = tmp_path / "fork"
+    root.mkdir()
+    lab = ForkLab(root, home, repo, capsys)
+    lab.locked()
+    return lab

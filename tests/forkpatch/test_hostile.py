@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths and names from files that others wrote are refused before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forklab import FORMAT, ForkLab, git, message
+
+from forkpatch.errors import UnsafePathError
+from forkpatch.safety import check_path
+
+NEW_FILE = """From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+From: Ada <ada@example.org>
+Date: Fri, 2 Jan 2026 03:04:05 +0200
+Subject: [PATCH] Evil
+
+Why.
+
+diff --git a/{path} b/{path}
+new file mode {mode}
+index 0000000000000000000000000000000000000000..ce013625030ba8dba906f756967f9e9ca394464a
+--- /dev/null
++++ b/{path}
+@@ -0,0 +1 @@
++hello
+"""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../../etc/x",
+        "/etc/x",
+        "python/../../x",
+        ".git/config",
+        "python/.GIT/hooks/pre-commit",
+        "python/.git ./config",
+        "python/.g\u200cit/config",
+        "GIT~1/config",
+        "C:/windows/x",
+        "python\\..\\x",
+        "python/./x",
+        "a//b",
+        "a/",
+        "",
+        "a\nb",
+    ],
+)
+def test_unsafe_paths_are_refused(path: str) -> None:
+    with pytest.raises(UnsafePathError, match="refused path"):
+        check_path(path, "here")
+
+
+@pytest.mark.parametrize(
+    "path", ["a", "a/b.py", ".github/x", "a/.gitignore", "a b/ü.txt", "..a/b..", "git/x"]
+)
+def test_safe_paths_pass(path: str) -> None:
+    assert check_path(path, "here") == path
+
+
+@pytest.mark.parametrize("path", ["../../etc/x", "/etc/x", ".git/config", '"..\\057x"'])
+def test_patch_with_an_unsafe_path_is_refused_before_writing(lab: ForkLab, path: str) -> None:
+    lab.ok("apply")
+    before = sorted(lab.root.parent.rglob("*"))
+    text = NEW_FILE.format(path=path, mode="100644")
+    if path.startswith('"'):
+        inner = path.strip('"')
+        text = text.replace(f"a/{path}", f'"a/{inner}"').replace(f"b/{path}", f'"b/{inner}"')
+    lab.add_patch("evil.patch", text.encode())
+    done = lab.run("apply")
+    assert done.code == 1
+    assert "evil.patch:8: refused path" in done.err
+    after = sorted(lab.root.parent.rglob("*"))
+    assert {path for path in set(after) - set(before) if "patches" not in path.parts} == set()
+
+
+@pytest.mark.parametrize("mode", ["120000", "160000", "100600"])
+def test_patch_that_makes_a_link_or_odd_mode_is_refused(lab: ForkLab, mode: str) -> None:
+    lab.add_patch("evil.patch", NEW_FILE.format(path="python/x", mode=mode).encode())
+    done = lab.run("apply")
+    assert done.code == 1
+    assert f"mode {mode}" in done.err
+
+
+def link_upstream(lab: ForkLab, tmp_path: Path) -> None:
+    (lab.repo.path / "python/calc/out").symlink_to(tmp_path)
+    lab.repo.commit({}, "Link")
+    lab.locked(tag="")
+
+
+def test_patch_through_a_symbolic_link_is_refused(lab: ForkLab, tmp_path: Path) -> None:
+    link_upstream(lab, tmp_path)
+    lab.add_patch("evil.patch", NEW_FILE.format(path="python/calc/out/x", mode="100644").encode())
+    done = lab.run("apply")
+    assert done.code == 1
+    assert "python/calc/out is a symbolic link" in done.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_overlay_through_a_symbolic_link_is_refused(lab: ForkLab, tmp_path: Path) -> None:
+    link_upstream(lab, tmp_path)
+    (lab.overlays / "python/calc/out").mkdir(parents=True)
+    (lab.overlays / "python/calc/out/x").write_text("")
+    done = lab.run("apply")
+    assert done.code == 1
+    assert "python/calc/out is a symbolic link" in done.err
+
+
+def test_overlay_that_is_a_symbolic_link_is_refused(lab: ForkLab) -> None:
+    lab.overlays.mkdir(parents=True)
+    (lab.overlays / "passwd").symlink_to("/etc/passwd")
+    done = lab.run("apply")
+    assert done.code == 1
+    assert "is a symbolic link" in done.err
+
+
+def test_binary_patch_is_refused(lab: ForkLab) -> None:
+    lab.repo.commit({"src/data.bin": bytes(range(256))}, message("Binary"))
+    out = git(lab.repo.path, "format-patch", *FORMAT, "--binary", "-1", "--stdout")
+    lab.add_patch("binary.patch", out.encode() + b"\n")
+    done = lab.run("apply")
+    assert done.code == 1
+    assert "src/data.bin is changed as binary" in done.err
+
+
+@pytest.mark.parametrize("name", ["../evil.patch", "--exec.patch", "/x.patch", "a/../b.patch"])
+def test_series_with_an_unsafe_name_is_refused(lab: ForkLab, name: str) -> None:
+    lab.patches.mkdir(parents=True)
+    (lab.patches / "series").write_text(f"{name}\n")
+    done = lab.run("apply")
+    assert done.code == 2
+    assert "is not a plain name" in done.err and "series:1" in done.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ('calc = "1.0"', 'calc = "../x"', "no version"),
+        ("[upstreams.calc]", '[upstreams."--upload-pack=x"]', "not a plain name"),
+        ('versions."1.0"]', 'versions."../../x"]', "not a plain name"),
+        ('include = ["python/calc"', 'include = ["../x"', "refused path"),
+        ('url = "', 'url = "ext::sh -c ', "no plain URL"),
+        ('url = "', 'url = "--upload-pack=', "no plain URL"),
+    ],
+)
+def test_lock_with_an_unsafe_value_is_refused(lab: ForkLab, old: str, new: str, word: str) -> None:
+    lab.edit_lock(old, new)
+    done = lab.run("apply")
+    assert done.code in (1, 2)
+    assert word in done.err
+    assert not lab.tree.exists()
+
+
+def test_commit_that_looks_like_an_option_is_refused(lab: ForkLab) -> None:
+    lab.edit_lock(lab.repo.head, "--output=/tmp/x")
+    done = lab.run("apply")
+    assert done.code == 2
+    assert "not a full object id" in done.err

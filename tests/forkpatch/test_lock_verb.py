@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``lock``: every pin is looked up again."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from forklab import FILES, ForkLab, core, git, make_wheel
+
+from forkpatch.treefile import blob_id
+
+
+def read(lab: ForkLab) -> dict[str, object]:
+    return tomllib.loads((lab.root / "VERSIONS.lock").read_text())
+
+
+def test_lock_fills_in_what_it_can_look_up(lab: ForkLab, tmp_path: Path) -> None:
+    lab.change("a.patch", {"python/calc/core.py": core(add="a")})
+    git(lab.repo.path, "checkout", "-q", "v1.0")
+    lab.overlays.mkdir(parents=True)
+    (lab.overlays / "shadows.toml").write_text(
+        '[[shadow]]\npath = "src/run.c"\nsymbol = "run"\nby = "x.c"\nwhy = "faster"\n'
+    )
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    entry = read(lab)["upstreams"]["calc"]["versions"]["1.0"]  # type: ignore[index]
+    assert entry["commit"] == lab.repo.head
+    assert entry["executable"] == ["python/calc/tool.sh"]
+    assert entry["blobs"] == {
+        path: blob_id(FILES[path]) for path in ("python/calc/core.py", "src/run.c")
+    }
+    assert lab.ok("lock", "--check").out.splitlines() == ["VERSIONS.lock: up to date"]
+
+
+def test_lock_keeps_what_is_not_its_own(lab: ForkLab) -> None:
+    text = (lab.root / "VERSIONS.lock").read_text()
+    assert text.startswith("# kept comment\n")
+    assert read(lab)["python"] == {"pins": ["x==1"]}
+    before = (lab.root / "VERSIONS.lock").read_bytes()
+    assert lab.ok("lock").out.splitlines() == ["VERSIONS.lock: up to date"]
+    assert (lab.root / "VERSIONS.lock").read_bytes() == before
+
+
+def test_check_names_each_difference_and_changes_nothing(lab: ForkLab) -> None:
+    old = lab.repo.head
+    new = lab.repo.commit({"python/calc/core.py": core(add="a")}, "Move")
+    git(lab.repo.path, "tag", "-f", "-a", "-m", "two", "v1.0")
+    before = (lab.root / "VERSIONS.lock").read_bytes()
+    done = lab.run("lock", "--check", "--json", "-")
+    assert done.code == 1
+    first, second = done.json["differences"]
+    assert first == f"calc 1.0: commit is {old}, found {new}"
+    assert second.startswith("calc 1.0: tree is ")
+    assert (lab.root / "VERSIONS.lock").read_bytes() == before
+
+
+def test_check_without_any_source_says_what_it_could_not_check(
+    lab: ForkLab, tmp_path: Path
+) -> None:
+    lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
+    lab.forget()
+    done = lab.run("lock", "--check", "--offline")
+    assert done.code == 0
+    assert "not checked: calc 1.0: the tag v1.0 was not looked up" in done.out
+    assert "not checked: calc 1.0: its git tree was not looked up" in done.out
+
+
+def test_overlay_that_upstream_has_outside_the_included_paths_is_named(lab: ForkLab) -> None:
+    lab.overlays.mkdir(parents=True)
+    (lab.overlays / "README.md").write_text("mine\n")
+    done = lab.run("lock")
+    assert done.code == 1
+    assert "README.md collides with the file README.md of calc 1.0" in done.err
+
+
+def test_changed_blob_in_the_lock_stops_apply(lab: ForkLab) -> None:
+    lab.change("a.patch", {"src/run.c": b"int run(void) { return 2; }\n"})
+    git(lab.repo.path, "checkout", "-q", "v1.0")
+    lab.ok("lock")
+    lab.edit_lock(blob_id(FILES["src/run.c"]), "1" * 40)
+    done = lab.run("apply")
+    assert done.code == 1
+    assert "src/run.c" in done.err and "the lock pins" in done.err
+
+
+def test_lock_without_a_tree_is_to_be_filled_in(lab: ForkLab) -> None:
+    lab.write_lock()
+    done = lab.run("apply")
+    assert done.code == 2
+    assert "forkpatch lock" in done.err
