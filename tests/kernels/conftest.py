@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from crosslab.errors import UserError
 from crosslab.kernels import (
     KERNELS,
     OBJECT,
@@ -17,6 +19,7 @@ from crosslab.kernels import (
     list_header,
     read_kernels,
 )
+from crosslab.toolchain import Kind, Toolchain, find_cross, find_native, require_qemu
 
 DRIVER = Path(__file__).with_name("driver.c")
 WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Werror")
@@ -38,22 +41,42 @@ def link_driver(directory: Path, command: list[str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def rvv_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    require("clang-19", "ld.lld-19", "qemu-riscv64")
-    if not Path("/usr/riscv64-linux-gnu/lib/libc.a").exists():
-        pytest.skip("not installed: libc6-dev-riscv64-cross")
-    directory = tmp_path_factory.mktemp("rvv")
-    build_kernels(KernelTarget.RISCV64, directory)
-    flags = ["--target=riscv64-linux-gnu", "-march=rv64gc", "-mabi=lp64d", "-fuse-ld=lld-19"]
-    return link_driver(directory, ["clang-19", *flags, "-O2", "-static"])
+def cross() -> Toolchain:
+    try:
+        return find_cross()
+    except UserError as error:
+        pytest.skip(error.what)
 
 
 @pytest.fixture(scope="session")
-def host_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("clang-19") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("not installed: clang-19 or gcc")
+def qemu() -> Path:
+    try:
+        return require_qemu().path
+    except UserError as error:
+        pytest.skip(error.what)
+
+
+@pytest.fixture(scope="session")
+def rvv_driver(
+    cross: Toolchain, qemu: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], list[str]]:
+    """The command that runs the driver at a VLEN."""
+    directory = tmp_path_factory.mktemp("rvv")
+    build_kernels(KernelTarget.RISCV64, directory)
+    driver = str(link_driver(directory, [*cross.cc, *cross.link, "-O2"]))
+    return lambda vlen: [str(qemu), "-cpu", f"rv64,v=true,vlen={vlen},vext_spec=v1.0", driver]
+
+
+@pytest.fixture(scope="session")
+def host_driver(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs the native driver."""
+    try:
+        native = find_native()
+    except UserError as error:
+        pytest.skip(error.what)
+    if native.kind is Kind.ZIG:
+        pytest.skip("ziglang has no address sanitizer; install gcc or clang")
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     directory = tmp_path_factory.mktemp("host")
-    build_kernels(KernelTarget.HOST, directory, compiler=[compiler], extra_flags=sanitizers)
-    return link_driver(directory, [compiler, *sanitizers, "-O1", "-DDRIVER_RED_ZONES"])
+    build_kernels(KernelTarget.HOST, directory, extra_flags=sanitizers)
+    return [str(link_driver(directory, [*native.cc, *sanitizers, "-O1", "-DDRIVER_RED_ZONES"]))]

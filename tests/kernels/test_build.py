@@ -18,10 +18,14 @@ from crosslab.kernels import (
     Kernel,
     KernelTarget,
     build_kernels,
+    compiler_for,
     list_header,
     main,
     read_kernels,
 )
+from crosslab.toolchain import Toolchain
+
+from .conftest import require
 
 GOOD = '[[kernel]]\nproduct = "qk"\ndtype = "float32"\nq_tile = [8]\nkv_tile = [16]\nd = [64]\n'
 
@@ -38,8 +42,10 @@ def symbols(object_file: Path, kind: str) -> set[str]:
 
 @pytest.fixture(scope="module", params=[t.value for t in KernelTarget])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("clang-19") is None:
-        pytest.skip("not installed: clang-19")
+    try:
+        compiler_for(KernelTarget(request.param))
+    except UserError as error:
+        pytest.skip(error.what)
     directory = tmp_path_factory.mktemp("library")
     main(["--target", request.param, "--output", str(directory)])
     return directory
@@ -61,10 +67,9 @@ def test_nothing_but_the_result_is_left(library: Path) -> None:
     assert {path.name for path in library.iterdir()} == {INDEX, OBJECT}
 
 
-def test_the_kernels_spill_no_vector_register(tmp_path: Path) -> None:
+def test_the_kernels_spill_no_vector_register(cross: Toolchain, tmp_path: Path) -> None:
     """Whole-register loads and stores are what a spill compiles to; the kernels use none."""
-    if shutil.which("clang-19") is None or shutil.which("llvm-objdump-19") is None:
-        pytest.skip("not installed: clang-19, llvm-objdump-19")
+    require("llvm-objdump-19")
     build_kernels(KernelTarget.RISCV64, tmp_path)
     listing = subprocess.run(
         ["llvm-objdump-19", "-d", "--no-show-raw-insn", str(tmp_path / OBJECT)],
@@ -112,9 +117,7 @@ def test_a_bad_list_is_the_users_mistake(tmp_path: Path, text: str, complaint: s
         read_kernels(path)
 
 
-def test_a_shape_the_kernels_cannot_do_does_not_compile(tmp_path: Path) -> None:
-    if shutil.which("clang-19") is None:
-        pytest.skip("not installed: clang-19")
+def test_a_shape_the_kernels_cannot_do_does_not_compile(cross: Toolchain, tmp_path: Path) -> None:
     root = tmp_path / "kernels"
     shutil.copytree(KERNELS, root)
     listing = root / "kernels.toml"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,20 +33,21 @@ settings.register_profile(
     "drivers",
     deadline=None,
     max_examples=12,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow],
 )
 drivers = settings.get_profile("drivers")
 
 
 @settings(drivers)
 @given(calls=whole_list)
-def test_portable_kernels(host_driver: Path, calls: tuple[Call, ...]) -> None:
-    run([str(host_driver)], calls)
+def test_portable_kernels(host_driver: list[str], calls: tuple[Call, ...]) -> None:
+    run(host_driver, calls)
 
 
 @pytest.mark.parametrize("vlen", VLENS)
 @settings(drivers)
 @given(calls=whole_list)
-def test_rvv_kernels(rvv_driver: Path, vlen: int, calls: tuple[Call, ...]) -> None:
-    cpu = f"rv64,v=true,vlen={vlen},vext_spec=v1.0"
-    run(["qemu-riscv64", "-cpu", cpu, str(rvv_driver)], calls)
+def test_rvv_kernels(
+    rvv_driver: Callable[[int], list[str]], vlen: int, calls: tuple[Call, ...]
+) -> None:
+    run(rvv_driver(vlen), calls)

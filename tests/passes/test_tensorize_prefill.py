@@ -14,7 +14,9 @@ import pytest
 import tensorize
 from tensorize import VECTORS, called, host, module_of, outcomes, riscv64, tile_function
 
+from crosslab.errors import UserError
 from crosslab.kernels import INDEX, KernelTarget, build_kernels
+from crosslab.toolchain import find_cross
 
 QK, PV = "mlc_rvv_qk_f32_8x16x64", "mlc_rvv_pv_f32_8x16x64"
 NAME = "tir_attention_prefill_cpu"
@@ -27,8 +29,10 @@ def lab(tvm: ModuleType) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def rvv_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("clang-19") is None:
-        pytest.skip("not installed: clang-19")
+    try:
+        find_cross()
+    except UserError as error:
+        pytest.skip(error.what)
     return build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("rvv")).parent
 
 
@@ -239,11 +243,15 @@ def test_a_module_without_prefill_is_said(
 
 
 def test_a_library_for_another_machine_is_declined(
-    lab: ModuleType, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: ModuleType,
+    report: Path,
+    rvv_kernels: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    directory = build_kernels(KernelTarget.HOST, tmp_path / "host").parent
+    directory = shutil.copytree(rvv_kernels, tmp_path / "other")
     index = json.loads((directory / INDEX).read_text())
-    (directory / INDEX).write_text(json.dumps({**index, "arch": "s390x"}))
+    (directory / INDEX).write_text(json.dumps({**index, "target": "host", "arch": "s390x"}))
     monkeypatch.setenv("MLC_RVV_KERNELS", str(directory))
     module = module_of(**{NAME: tile_function()})
     assert_untouched(module, lab.TensorizePrefill(riscv64(*VECTORS))(module))
