@@ -23,12 +23,12 @@ from crosslab.errors import UserError
 MINIMUM_CLANG = 19
 NEWEST_CLANG = 30
 MINIMUM_QEMU = (7, 0)
-ZIGLANG_PIN = "ziglang==0.13.0"
+ZIGLANG_PIN = "ziglang==0.15.2"
 TRIPLE = "riscv64-linux-gnu"
 SYSROOT = Path("/usr/riscv64-linux-gnu")
 GCC_CROSS = Path("/usr/lib/gcc-cross/riscv64-linux-gnu")
 NATIVE_LINK = ("-Wl,--gc-sections", "-pthread", "-ldl")
-PREPARE = "python -m crosslab prepare"
+PREPARE = "PYTHONPATH=scripts python -m crosslab prepare"
 
 
 class Kind(enum.StrEnum):
@@ -99,7 +99,7 @@ def output_of(command: list[str] | tuple[str, ...]) -> str | None:
 
 def version_tuple(text: str) -> tuple[int, ...]:
     """The first dotted number of a text: ``(19, 1, 7)``; empty when there is none."""
-    found = re.search(r"\d+(?:\.\d+)+|\d+", text)
+    found = re.search(r"\b\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m crosslab VERB``: prints an error with its remedy, and exits with its code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from crosslab.errors import LabError, UserError
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command and the module whose ``main(argv)`` does it."""
+
+    name: str
+    module: str
+    what: str
+
+
+VERBS = (
+    Verb("doctor", "crosslab.doctor", "say which tools this machine has and what is missing"),
+    Verb("prepare", "crosslab.doctor", "install the missing system packages"),
+    Verb("kernels", "crosslab.kernels", "compile the micro-kernels"),
+    Verb("build-and-test", "crosslab.main_job", "build a model and check its answer in QEMU"),
+    Verb("bench", "crosslab.bench", "count instructions, ours against upstream's"),
+)
+
+
+def usage() -> str:
+    """The verbs, one a line."""
+    width = max(len(verb.name) for verb in VERBS)
+    lines = [f"  {verb.name:{width}}  {verb.what}" for verb in VERBS]
+    return "\n".join(["usage: python -m crosslab VERB [options]", "", *lines])
+
+
+def run(argv: Sequence[str]) -> int:
+    """Do one verb.
+
+    Raises:
+        LabError: whatever the verb raises, or UserError for one that is not known.
+    """
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if argv else 2
+    found = next((verb for verb in VERBS if verb.name == argv[0]), None)
+    if found is None:
+        names = ", ".join(verb.name for verb in VERBS)
+        raise UserError(f"no verb {argv[0]!r}", remedy=f"verbs: {names}")
+    # Imported here, so that one verb does not need what another one imports.
+    module = importlib.import_module(found.module)
+    if found.module == "crosslab.doctor":
+        return int(module.main(argv) or 0)
+    return int(module.main(argv[1:]) or 0)
+
+
+def main() -> int:
+    """Run with this process's arguments; give its exit code."""
+    try:
+        return run(sys.argv[1:])
+    except LabError as error:
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print("error:", style="bold red", end=" ")
+        console.print(error.what, markup=False)
+        if error.remedy:
+            console.print(f"  {error.remedy}", markup=False, style="yellow")
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
