@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,13 +31,15 @@ def require(*commands: str) -> None:
         pytest.skip(f"not installed: {', '.join(missing)}")
 
 
-def link_driver(directory: Path, command: list[str]) -> Path:
-    """Compile the driver against the kernel object that lies in ``directory``."""
+def link_driver(directory: Path, cc: Sequence[str], link: Sequence[str]) -> str:
+    """Compile the driver and link it with the kernel object that lies in ``directory``."""
     (directory / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels()))
-    binary = directory / "driver"
-    arguments = [*WARNINGS, f"-I{directory}", f"-I{KERNELS / 'include'}", str(DRIVER)]
-    subprocess.run([*command, *arguments, str(directory / OBJECT), "-o", str(binary)], check=True)
-    return binary
+    driver, binary = directory / "driver.o", directory / "driver"
+    include = [f"-I{directory}", f"-I{KERNELS / 'include'}"]
+    subprocess.run([*cc, *WARNINGS, *include, "-c", str(DRIVER), "-o", str(driver)], check=True)
+    objects = [str(driver), str(directory / OBJECT)]
+    subprocess.run([*cc, *link, *objects, "-o", str(binary)], check=True)
+    return str(binary)
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +65,7 @@ def rvv_driver(
     """The command that runs the driver at a VLEN."""
     directory = tmp_path_factory.mktemp("rvv")
     build_kernels(KernelTarget.RISCV64, directory)
-    driver = str(link_driver(directory, [*cross.cc, *cross.link, "-O2"]))
+    driver = link_driver(directory, [*cross.cc, "-O2"], [*cross.link, "-static"])
     return lambda vlen: [str(qemu), "-cpu", f"rv64,v=true,vlen={vlen},vext_spec=v1.0", driver]
 
 
@@ -79,4 +81,4 @@ def host_driver(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     directory = tmp_path_factory.mktemp("host")
     build_kernels(KernelTarget.HOST, directory, extra_flags=sanitizers)
-    return [str(link_driver(directory, [*native.cc, *sanitizers, "-O1", "-DDRIVER_RED_ZONES"]))]
+    return [link_driver(directory, [*native.cc, *sanitizers, "-O1", "-DDRIVER_RED_ZONES"], [])]
