@@ -361,7 +361,7 @@ def _rescales(gemm: Gemm, scheme: Scheme, sums: _Sum) -> int:
 def _energy(
     gemm: Gemm, hardware: Hardware, scheme: Scheme, sums: _Sum, moved: list[tuple[int, int]]
 ) -> dict[str, float]:
-    """Energy in pJ by part; every MAC reads A, B and a sum beside its PE and writes the sum back."""
+    """Energy in pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
     sums_width = scheme.accumulator
     beside = gemm.macs * (scheme.compute * 2 + 2 * sums_width)
     rescale = _rescales(gemm, scheme, sums) * hardware.mac(FLOAT16.activation)
