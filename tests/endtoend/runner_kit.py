@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the runtime, the runner and the counter share: real tools, built once."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+from platformdirs import user_cache_path
+
+from crosslab.errors import UserError
+from crosslab.runtime import Runtime, build_runtime
+from crosslab.toolchain import Toolchain, find_cross, find_native, require_qemu
+
+PROJECT = Path(__file__).resolve().parents[2]
+CACHE = user_cache_path("mlc-rvv") / "crosslab"
+
+
+def need_emulator() -> None:
+    """Skip where there is no emulator."""
+    try:
+        require_qemu()
+    except UserError as error:
+        pytest.skip(error.what)
+
+
+@cache
+def cross() -> Toolchain:
+    """The compiler for riscv64."""
+    try:
+        return find_cross()
+    except UserError as error:
+        pytest.skip(error.what)
+
+
+def tvm_tree() -> Path:
+    """The patched TVM tree."""
+    trees = Path(os.environ.get("FORKPATCH_TREES", PROJECT / ".work" / "2026.08"))
+    if not (trees / "tvm" / "src" / "runtime").is_dir():
+        pytest.skip(f"no patched TVM tree in {trees}; make it with: nox -s apply_patches")
+    return trees / "tvm"
+
+
+@cache
+def runtime() -> Runtime:
+    """The runtime for riscv64."""
+    return build_runtime(tvm_tree(), cross(), CACHE)
+
+
+@cache
+def host_runtime() -> Runtime:
+    """The runtime for this machine."""
+    return build_runtime(tvm_tree(), find_native(), CACHE)

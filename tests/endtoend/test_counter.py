@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The counter against programs whose every executed instruction is known."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import runner_kit
+
+from crosslab.counter import UNNAMED, Counts, Measurement, Symbols, count_guest
+from crosslab.emulator import GuestMachine, run_guest
+from crosslab.errors import LabError
+
+BEGIN, END = ".word 0x7c102013", ".word 0x7c202013"
+EXIT = "li a0, 0\n li a7, 93\n ecall"
+# Three instructions of EXIT, and whatever a test puts before it.
+EXIT_COUNT = 3
+
+
+@pytest.fixture(autouse=True)
+def _emulator() -> None:
+    runner_kit.need_emulator()
+
+
+def assemble(folder: Path, body: str, *, strip: bool = False) -> Path:
+    """A program without any library; ``norvc`` and ``norelax`` keep one line one instruction."""
+    source = folder / "program.S"
+    source.write_text(
+        ".option norvc\n.option norelax\n.globl _start\n.text\n"
+        f"_start:\n{body}\n{EXIT}\n.bss\n.align 6\nbuffer: .zero 4096\n"
+    )
+    program = folder / "program"
+    tools = runner_kit.cross()
+    vectors = [flag for flag in tools.cc if not flag.startswith(("-march", "-mcpu"))]
+    zig = "ziglang" in tools.cc
+    arch = "-mcpu=generic_rv64+m+a+f+d+c+v" if zig else "-march=rv64gcv"
+    link = ["-nostdlib", "-static", *(["-s"] if strip else []), *tools.link]
+    subprocess.run([*vectors, arch, *link, str(source), "-o", str(program)], check=True)
+    return program
+
+
+def measure(program: Path, *, vlen: int = 256, functions: bool = False) -> Measurement:
+    machine = GuestMachine(vlen=vlen, timeout=60)
+    _, measured = count_guest(program, [], machine, runner_kit.CACHE, functions=functions)
+    return measured
+
+
+def test_each_class_counts_where_it_belongs(tmp_path: Path) -> None:
+    body = f"""
+    lla a1, buffer
+    li t0, 8
+    vsetvli t1, t0, e32, m4, ta, ma
+    {BEGIN}
+    vadd.vv v8, v12, v16
+    vle32.v v8, (a1)
+    vsetivli x0, 4, e32, mf2, ta, ma
+    vfadd.vv v8, v9, v10
+    vse32.v v8, (a1)
+    vmv4r.v v8, v12
+    vl8re32.v v8, (a1)
+    vs2r.v v8, (a1)
+    flw fa0, 0(a1)
+    fsd fa0, 8(a1)
+    add t2, t2, t1
+    {END}
+    """
+    measured = measure(assemble(tmp_path, body))
+    # m4: vadd, vle32; mf2 counts as one: vfadd, vse32; whole registers: 4, 8, 2.
+    weighted = 4 + 4 + 1 + 1 + 4 + 8 + 2 + (1 + 3)
+    region = Counts(insns=11, vector=7, vsetvl=1, vmem=4, lmul_weighted=weighted)
+    assert measured.regions == (region,)
+    outside = Counts(insns=4 + 2 + EXIT_COUNT, vsetvl=1, lmul_weighted=4 + 2 + EXIT_COUNT)
+    assert measured.whole == region + outside
+
+
+@pytest.mark.parametrize("lmul", [1, 2, 4, 8])
+def test_lmul_lasts_over_branches(tmp_path: Path, lmul: int) -> None:
+    rounds = 1000
+    body = f"""
+    li t0, {rounds}
+    vsetvli x0, x0, e32, m{lmul}, ta, ma
+    {BEGIN}
+    1: vadd.vv v8, v16, v24
+    j 2f
+    2: vmul.vv v8, v16, v24
+    addi t0, t0, -1
+    bnez t0, 1b
+    {END}
+    """
+    measured = measure(assemble(tmp_path, body))
+    assert measured.region == Counts(
+        insns=5 * rounds, vector=2 * rounds, lmul_weighted=(3 + 2 * lmul) * rounds
+    )
+
+
+def test_regions_are_listed_in_order(tmp_path: Path) -> None:
+    parts = [f"{BEGIN}\n" + "nop\n" * n + END for n in (1, 5, 0, 3)]
+    measured = measure(assemble(tmp_path, "\n".join(parts)))
+    assert [region.insns for region in measured.regions] == [1, 5, 0, 3]
+    assert measured.region.insns == 9
+    assert measured.whole.insns == 9 + 2 * len(parts) + EXIT_COUNT
+
+
+def test_vtype_from_a_register_is_said_to_be_unknown(tmp_path: Path) -> None:
+    body = f"""
+    li t0, 0xd2
+    {BEGIN}
+    vsetvl t1, x0, t0
+    vadd.vv v8, v12, v16
+    vadd.vv v8, v12, v16
+    vsetvli t1, x0, e32, m2, ta, ma
+    vadd.vv v8, v12, v16
+    {END}
+    """
+    region = measure(assemble(tmp_path, body)).region
+    assert region == Counts(
+        insns=5, vector=3, vsetvl=2, lmul_weighted=2 + 1 + 1 + 2, unknown_lmul=2
+    )
+
+
+def test_counts_by_function_add_up(tmp_path: Path) -> None:
+    body = f"""
+    vsetvli x0, x0, e32, m2, ta, ma
+    call first
+    {BEGIN}
+    call first
+    call second
+    {END}
+    {EXIT}
+    .type first, @function
+    first: vadd.vv v8, v16, v24
+    ret
+    .type second, @function
+    second: nop
+    nop
+    ret
+    """
+    program = assemble(tmp_path, body)
+    measured = measure(program, functions=True)
+    by_name = {f.symbol: f for f in measured.functions}
+    one = Counts(insns=2, vector=1, lmul_weighted=3)
+    assert by_name["first"].whole == one + one
+    assert by_name["first"].region == one
+    assert by_name["second"].region == Counts(insns=3, lmul_weighted=3)
+    assert sum((f.whole for f in measured.functions), Counts()) == measured.whole
+    assert sum((f.region for f in measured.functions), Counts()) == measured.region
+    assert Symbols.of(program).at(0) == UNNAMED
+
+
+@pytest.mark.parametrize("body", [END, BEGIN, f"{BEGIN}\n{BEGIN}\n{END}"])
+def test_marks_without_a_partner_are_refused(tmp_path: Path, body: str) -> None:
+    with pytest.raises(LabError, match="do not come in pairs"):
+        measure(assemble(tmp_path, body))
+
+
+def test_functions_need_symbols(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="no symbols"):
+        measure(assemble(tmp_path, "nop", strip=True), functions=True)
+
+
+def test_every_thread_is_counted(tmp_path: Path) -> None:
+    rounds, workers = 5000, 3
+    source = tmp_path / "threads.c"
+    source.write_text(
+        f"""
+        #include <pthread.h>
+        static void *work(void *unused) {{
+          for (int i = 0; i < {rounds}; ++i)
+            asm volatile(".word 0x0d107057\\n.word 0x02880457");  // vsetvli e32,m2; vadd.vv
+          return unused;
+        }}
+        int main(void) {{
+          pthread_t threads[{workers}];
+          asm volatile("{BEGIN}");
+          for (int i = 0; i < {workers}; ++i) pthread_create(&threads[i], 0, work, 0);
+          for (int i = 0; i < {workers}; ++i) pthread_join(threads[i], 0);
+          asm volatile("{END}");
+          return 0;
+        }}
+        """
+    )
+    program, tools = tmp_path / "threads", runner_kit.cross()
+    command = [*tools.cc, "-O1", "-static", *tools.link, str(source), "-o", str(program)]
+    subprocess.run(command, check=True)
+    measured = measure(program)
+    assert measured.threads >= workers
+    assert measured.region.vector == rounds * workers
+    scalar = measured.region.insns - measured.region.vector
+    assert measured.region.lmul_weighted == scalar + 2 * rounds * workers
+
+
+def test_a_region_counts_the_same_again(tmp_path: Path) -> None:
+    body = f"li t0, 300\n{BEGIN}\n1: addi t0, t0, -1\nbnez t0, 1b\n{END}"
+    program = assemble(tmp_path, body)
+    assert measure(program) == measure(program)
+
+
+def test_a_crash_tells_the_signal_and_the_last_output(tmp_path: Path) -> None:
+    body = """
+    li a0, 1
+    lla a1, text
+    li a2, 8
+    li a7, 64
+    ecall
+    unimp
+    text: .ascii "so far.\\n"
+    .align 2
+    """
+    with pytest.raises(LabError, match=r"SIGILL(.|\n)*so far\.") as caught:
+        run_guest(assemble(tmp_path, body), [], GuestMachine(timeout=60))
+    assert caught.value.exit_code == 1
+
+
+def test_a_hang_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"did not end within 0\.5 s"):
+        run_guest(assemble(tmp_path, "1: j 1b"), [], GuestMachine(timeout=0.5))
