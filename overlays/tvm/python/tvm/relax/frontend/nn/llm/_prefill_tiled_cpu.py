@@ -33,7 +33,6 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from ._kernel_common import (
-    _causal_mask,
     _declare_length_info,
     _get_kv_chunk_len,
     _get_seq_offset,
@@ -44,9 +43,18 @@ LOG2_E = math.log2(math.e)
 # What a kernel reports for a row without keys: finite, as merge_state subtracts two of them, and
 # the value the decode and GPU kernels leave there too.
 EMPTY_LSE = -5e4
-# Start of the running maximum: below every finite score which occurs, and finite, so that the
-# difference of two of them is 0 and not NaN.
+# Start of the running maximum: below every score which occurs, and finite, so that the difference of
+# two of them is 0 and not NaN.
 LOWEST_SCORE = -1e30
+# Score of a masked key: its weight is 0 even relative to the start of the running maximum.
+MASKED_SCORE = 2 * LOWEST_SCORE
+# 2^f for f in [-1/2, 1/2], from the constant term up: Chebyshev interpolation of degree 6, with a
+# relative error of 3e-9 before rounding.
+EXP2_POLYNOMIAL = (1.0, 0.693147207, 0.240226509, 0.0555032723, 0.00961805668, 0.00134004282, 0.000154614447)
+# Adding 1.5 * 2^23 to a small float32 leaves the nearest integer in the low bits of its mantissa.
+ROUNDING = 1.5 * 2**23
+# Arguments of exp2 below this give 0; above it 2^n is a normal number for every n which occurs.
+EXP2_UNDERFLOW = -125.0
 
 
 @dataclass(frozen=True)
@@ -81,8 +89,35 @@ def prefill_tile(target: Target, d: int) -> PrefillTile:  # noqa: ARG001
 
 
 def _lanes(d: int) -> int:
-    """Lanes of a vectorised loop over d elements: the largest power of 2, at most 16, in d."""
-    return math.gcd(d, 16)
+    """Lanes of a vectorised loop over d elements: the largest power of 2, at most 32, in d."""
+    return math.gcd(d, 32)
+
+
+def _num_visible(causal, pos, q_len, kv_len):
+    """Return how many keys, from the first on, the query at pos within its sequence may see."""
+    aligned = T.if_then_else(causal > 0, kv_len - q_len + pos + 1, kv_len)
+    return T.max(T.min(aligned, kv_len), 0)
+
+
+def _exp2(x):
+    """Return 2^x for a float32 x of at most 0, as arithmetic which vectorises; T.exp2 calls libm."""
+    rounded = T.reinterpret("uint32", x + T.float32(ROUNDING))
+    # By way of the bits, as TVM would simplify x + c - c although that is not x in float32.
+    fraction = x - (T.reinterpret("float32", rounded) - T.float32(ROUNDING))
+    power = T.float32(EXP2_POLYNOMIAL[-1])
+    for coefficient in reversed(EXP2_POLYNOMIAL[:-1]):
+        power = power * fraction + T.float32(coefficient)
+    # The bits above the integer in `rounded` are shifted out; the rest is added to the exponent.
+    exponent = T.shift_left(rounded, T.uint32(23))
+    scaled = T.reinterpret("float32", T.reinterpret("uint32", power) + exponent)
+    return T.Select(x < T.float32(EXP2_UNDERFLOW), T.float32(0), scaled)
+
+
+def _row_max(buffer, row, columns: int):
+    """Return the maximum of a row, as one reduction: LLVM makes a chain of branches of a loop."""
+    if columns == 1:
+        return buffer[row, 0]
+    return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fmax", buffer[row, T.ramp(0, 1, columns)])
 
 
 def _make_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype: str) -> tuple:
@@ -115,19 +150,22 @@ def _make_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype:
                         Q_tile[i, ko * qk_lanes + ki] = T.float32(0)
 
     @T.macro
-    def stage_kv_zero(K_tile, V_tile, j):
-        for ko in T.serial(d_qk // qk_lanes):
-            for ki in T.vectorized(qk_lanes):
-                K_tile[j, ko * qk_lanes + ki] = T.float32(0)
-        for co in T.serial(d_v // v_lanes):
-            for ci in T.vectorized(v_lanes):
-                V_tile[j, co * v_lanes + ci] = T.float32(0)
+    def clear_kv(K_tile, V_tile, num_keys):
+        # Zeros, because whatever is in V is multiplied by the weight 0 of a masked key.
+        for j in T.serial(kv_tile - num_keys):
+            for ko in T.serial(d_qk // qk_lanes):
+                for ki in T.vectorized(qk_lanes):
+                    K_tile[num_keys + j, ko * qk_lanes + ki] = T.float32(0)
+            for co in T.serial(d_v // v_lanes):
+                for ci in T.vectorized(v_lanes):
+                    V_tile[num_keys + j, co * v_lanes + ci] = T.float32(0)
 
     @T.macro
-    def init_state(O_tile, m_tile, d_tile):
+    def init_state(O_tile, m_tile, d_lanes):
         for i in T.serial(q_tile):
             m_tile[i] = T.float32(LOWEST_SCORE)
-            d_tile[i] = T.float32(0)
+            for j in T.vectorized(kv_tile):
+                d_lanes[i, j] = T.float32(0)
             for co in T.serial(d_v // v_lanes):
                 for ci in T.vectorized(v_lanes):
                     O_tile[i, co * v_lanes + ci] = T.float32(0)
@@ -143,24 +181,19 @@ def _make_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype:
                     S_tile[i, j] += Q_tile[i, k] * K_tile[j, k]
 
     @T.macro
-    def update_softmax(S_tile, m_tile, d_tile, scale, m_new, row_begin, kv_begin, q_len, kv_len,
-                       causal):
+    def update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal):
         for i in T.serial(q_tile):
-            pos: T.let[T.int32] = (row_begin + i) // group_size
-            m_new[0] = m_tile[i]
-            for j in T.serial(kv_tile):
-                m_new[0] = T.max(m_new[0], T.if_then_else(
-                    _causal_mask(causal, row=pos, col=kv_begin + j, kv_len=kv_len, qo_len=q_len),
-                    S_tile[i, j], T.float32(LOWEST_SCORE)))
-            scale[i] = T.exp2(m_tile[i] - m_new[0])
-            m_tile[i] = m_new[0]
-            d_tile[i] *= scale[i]
-            for j in T.serial(kv_tile):
-                S_tile[i, j] = T.if_then_else(
-                    _causal_mask(causal, row=pos, col=kv_begin + j, kv_len=kv_len, qo_len=q_len),
-                    T.exp2(S_tile[i, j] - m_new[0]), T.float32(0))
-            for j in T.serial(kv_tile):
-                d_tile[i] += S_tile[i, j]
+            visible: T.let[T.int32] = _num_visible(causal, (row_begin + i) // group_size, q_len, kv_len) - kv_begin
+            for j in T.vectorized(kv_tile):
+                S_tile[i, j] = T.Select(j < visible, S_tile[i, j], T.float32(MASKED_SCORE))
+            m_new[i] = T.max(m_tile[i], _row_max(S_tile, i, kv_tile))
+        for i in T.vectorized(q_tile):
+            scale[i] = _exp2(m_tile[i] - m_new[i])
+            m_tile[i] = m_new[i]
+        for i in T.serial(q_tile):
+            for j in T.vectorized(kv_tile):
+                S_tile[i, j] = _exp2(S_tile[i, j] - m_new[i])
+                d_lanes[i, j] = d_lanes[i, j] * scale[i] + S_tile[i, j]
 
     @T.macro
     def compute_o(S_tile, V_tile, O_tile, scale):
@@ -177,27 +210,23 @@ def _make_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype:
                     O_tile[i, c] += S_tile[i, j] * V_tile[j, c]
 
     @T.macro
-    def store(output, lse, O_tile, m_tile, d_tile, scale, seq_begin, row_begin, h_kv, q_len):
+    def store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, h_kv, q_len):
         for i in T.serial(q_tile):
             row: T.let[T.int32] = row_begin + i
             pos: T.let[T.int32] = seq_begin + row // group_size
             head: T.let[T.int32] = h_kv * group_size + row % group_size
             if row // group_size < q_len:
+                d_sum[0] = T.float32(0)
+                for j in T.serial(kv_tile):
+                    d_sum[0] += d_lanes[i, j]
                 # The sum is 0 only for a row without keys; any other has its maximum's 1 in it.
-                scale[i] = T.if_then_else(d_tile[i] > T.float32(0), T.float32(1) / d_tile[i], T.float32(0))
+                lse[pos, head] = T.if_then_else(d_sum[0] > T.float32(0), m_tile[i] + T.log2(d_sum[0]), T.float32(EMPTY_LSE))
+                d_sum[0] = T.if_then_else(d_sum[0] > T.float32(0), T.float32(1) / d_sum[0], T.float32(0))
                 for co in T.serial(d_v // v_lanes):
                     for ci in T.vectorized(v_lanes):
-                        output[pos, head, co * v_lanes + ci] = T.cast(O_tile[i, co * v_lanes + ci] * scale[i], dtype)
-                lse[pos, head] = T.if_then_else(d_tile[i] > T.float32(0), m_tile[i] + T.log2(d_tile[i]), T.float32(EMPTY_LSE))
+                        output[pos, head, co * v_lanes + ci] = T.cast(O_tile[i, co * v_lanes + ci] * d_sum[0], dtype)
 
-    return stage_q, stage_kv_zero, init_state, compute_s, update_softmax, compute_o, store
-
-
-def _last_key(causal, last_row, q_len, kv_len):
-    """Return the number of leading keys among which are all that rows up to last_row may see."""
-    # An empty range must not become negative: it bounds a loop.
-    visible = T.if_then_else(causal > 0, kv_len - q_len + last_row + 1, kv_len)
-    return T.max(T.min(visible, kv_len), 0)
+    return stage_q, clear_kv, init_state, compute_s, update_softmax, compute_o, store
 
 
 def _attention_prefill_cpu(
@@ -232,7 +261,7 @@ def _attention_prefill_cpu(
     global_symbol = "batch_prefill_paged_kv_cpu"
     if sliding_window:
         global_symbol += "_sliding_window"
-    stage_q, stage_kv_zero, init_state, compute_s, update_softmax, compute_o, store = _make_macros(
+    stage_q, clear_kv, init_state, compute_s, update_softmax, compute_o, store = _make_macros(
         tile, group_size, d, d, dtype
     )
 
@@ -297,39 +326,45 @@ def _attention_prefill_cpu(
                     S_tile = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
                     O_tile = T.sblock_alloc_buffer((q_tile, d), "float32")
                     m_tile = T.sblock_alloc_buffer((q_tile,), "float32")
-                    d_tile = T.sblock_alloc_buffer((q_tile,), "float32")
+                    m_new = T.sblock_alloc_buffer((q_tile,), "float32")
                     scale = T.sblock_alloc_buffer((q_tile,), "float32")
-                    m_new = T.sblock_alloc_buffer((1,), "float32")
+                    d_lanes = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
+                    d_sum = T.sblock_alloc_buffer((1,), "float32")
                     # In memory, as LLVM code generation fails on float expressions of an index
                     # whose range it knows, which it does when kv_tile is no power of 2.
                     k_pos = T.sblock_alloc_buffer((1,), "int32")
                     by: T.let[T.int32] = head_tile // num_tiles
                     row_begin: T.let[T.int32] = head_tile % num_tiles * q_tile
                     stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, by, q_len, rotary_mode, rope_theta, rope_scale, rope_scaling, sm_scale)
-                    init_state(O_tile, m_tile, d_tile)
-                    for kv_idx in T.serial(T.ceildiv(_last_key(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
+                    init_state(O_tile, m_tile, d_lanes)
+                    for kv_idx in T.serial(T.ceildiv(_num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
                         kv_begin: T.let[T.int32] = kv_idx * kv_tile
-                        for j in T.serial(kv_tile):
-                            if kv_begin + j < kv_len:
+                        num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, kv_tile)
+                        if rotary_mode == 1:
+                            for j in T.serial(num_keys):
                                 slot: T.let[T.int32] = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
                                 page: T.let[T.int32] = page_values[page_begin + slot // page_size]
-                                if rotary_mode == 1:
-                                    k_pos[0] = k_rope_pos_offset[b] + kv_begin + j
-                                    for k in T.serial(d):
-                                        K_tile[j, k] = T.cast(_rope(pages, k_pos[0], d, rope_theta, rope_scale, (page, 0, by, slot % page_size, k), dtype, rope_scaling), "float32")
-                                else:
-                                    for ko in T.serial(d // lanes):
-                                        for ki in T.vectorized(lanes):
-                                            K_tile[j, ko * lanes + ki] = T.cast(pages[page, 0, by, slot % page_size, ko * lanes + ki], "float32")
-                                for co in T.serial(d // lanes):
-                                    for ci in T.vectorized(lanes):
-                                        V_tile[j, co * lanes + ci] = T.cast(pages[page, 1, by, slot % page_size, co * lanes + ci], "float32")
-                            else:
-                                stage_kv_zero(K_tile, V_tile, j)
+                                k_pos[0] = k_rope_pos_offset[b] + kv_begin + j
+                                for k in T.serial(d):
+                                    K_tile[j, k] = T.cast(_rope(pages, k_pos[0], d, rope_theta, rope_scale, (page, 0, by, slot % page_size, k), dtype, rope_scaling), "float32")
+                        else:
+                            for j in T.serial(num_keys):
+                                slot: T.let[T.int32] = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
+                                page: T.let[T.int32] = page_values[page_begin + slot // page_size]
+                                for ko in T.serial(d // lanes):
+                                    for ki in T.vectorized(lanes):
+                                        K_tile[j, ko * lanes + ki] = T.cast(pages[page, 0, by, slot % page_size, ko * lanes + ki], "float32")
+                        for j in T.serial(num_keys):
+                            slot: T.let[T.int32] = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
+                            page: T.let[T.int32] = page_values[page_begin + slot // page_size]
+                            for co in T.serial(d // lanes):
+                                for ci in T.vectorized(lanes):
+                                    V_tile[j, co * lanes + ci] = T.cast(pages[page, 1, by, slot % page_size, co * lanes + ci], "float32")
+                        clear_kv(K_tile, V_tile, num_keys)
                         compute_s(Q_tile, K_tile, S_tile)
-                        update_softmax(S_tile, m_tile, d_tile, scale, m_new, row_begin, kv_begin, q_len, kv_len, causal)
+                        update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
                         compute_o(S_tile, V_tile, O_tile, scale)
-                    store(output, lse, O_tile, m_tile, d_tile, scale, seq_begin, row_begin, by, q_len)
+                    store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, by, q_len)
 
     return batch_prefill_paged_kv_cpu
 
@@ -361,7 +396,7 @@ def _attention_prefill_ragged_cpu(
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
     group_size = h_q // h_kv
     qk_lanes, v_lanes = _lanes(d_qk), _lanes(d_v)
-    stage_q, stage_kv_zero, init_state, compute_s, update_softmax, compute_o, store = _make_macros(
+    stage_q, clear_kv, init_state, compute_s, update_softmax, compute_o, store = _make_macros(
         tile, group_size, d_qk, d_v, dtype
     )
 
@@ -417,37 +452,39 @@ def _attention_prefill_ragged_cpu(
                     S_tile = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
                     O_tile = T.sblock_alloc_buffer((q_tile, d_v), "float32")
                     m_tile = T.sblock_alloc_buffer((q_tile,), "float32")
-                    d_tile = T.sblock_alloc_buffer((q_tile,), "float32")
+                    m_new = T.sblock_alloc_buffer((q_tile,), "float32")
                     scale = T.sblock_alloc_buffer((q_tile,), "float32")
-                    m_new = T.sblock_alloc_buffer((1,), "float32")
+                    d_lanes = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
+                    d_sum = T.sblock_alloc_buffer((1,), "float32")
                     # In memory, as LLVM code generation fails on float expressions of an index
                     # whose range it knows, which it does when kv_tile is no power of 2.
                     k_pos = T.sblock_alloc_buffer((1,), "int32")
                     by: T.let[T.int32] = head_tile // num_tiles
                     row_begin: T.let[T.int32] = head_tile % num_tiles * q_tile
                     stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, by, q_len, rotary_mode, rope_theta, rope_scale, rope_scaling, sm_scale)
-                    init_state(O_tile, m_tile, d_tile)
-                    for kv_idx in T.serial(T.ceildiv(_last_key(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
+                    init_state(O_tile, m_tile, d_lanes)
+                    for kv_idx in T.serial(T.ceildiv(_num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
                         kv_begin: T.let[T.int32] = kv_idx * kv_tile
-                        for j in T.serial(kv_tile):
-                            if kv_begin + j < kv_len:
-                                col: T.let[T.int32] = kv_seq_begin + kv_begin + j
-                                if rotary_mode == 1:
-                                    k_pos[0] = k_rope_pos_offset[b] + kv_begin + j
-                                    for kk in T.serial(d_qk):
-                                        K_tile[j, kk] = T.cast(_rope(k, k_pos[0], d_qk, rope_theta, rope_scale, (col, by, kk), dtype, rope_scaling), "float32")
-                                else:
-                                    for ko in T.serial(d_qk // qk_lanes):
-                                        for ki in T.vectorized(qk_lanes):
-                                            K_tile[j, ko * qk_lanes + ki] = T.cast(k[col, by, ko * qk_lanes + ki], "float32")
-                                for co in T.serial(d_v // v_lanes):
-                                    for ci in T.vectorized(v_lanes):
-                                        V_tile[j, co * v_lanes + ci] = T.cast(v[col, by, co * v_lanes + ci], "float32")
-                            else:
-                                stage_kv_zero(K_tile, V_tile, j)
+                        num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, kv_tile)
+                        kv_row: T.let[T.int32] = kv_seq_begin + kv_begin
+                        if rotary_mode == 1:
+                            for j in T.serial(num_keys):
+                                k_pos[0] = k_rope_pos_offset[b] + kv_begin + j
+                                for kk in T.serial(d_qk):
+                                    K_tile[j, kk] = T.cast(_rope(k, k_pos[0], d_qk, rope_theta, rope_scale, (kv_row + j, by, kk), dtype, rope_scaling), "float32")
+                        else:
+                            for j in T.serial(num_keys):
+                                for ko in T.serial(d_qk // qk_lanes):
+                                    for ki in T.vectorized(qk_lanes):
+                                        K_tile[j, ko * qk_lanes + ki] = T.cast(k[kv_row + j, by, ko * qk_lanes + ki], "float32")
+                        for j in T.serial(num_keys):
+                            for co in T.serial(d_v // v_lanes):
+                                for ci in T.vectorized(v_lanes):
+                                    V_tile[j, co * v_lanes + ci] = T.cast(v[kv_row + j, by, co * v_lanes + ci], "float32")
+                        clear_kv(K_tile, V_tile, num_keys)
                         compute_s(Q_tile, K_tile, S_tile)
-                        update_softmax(S_tile, m_tile, d_tile, scale, m_new, row_begin, kv_begin, q_len, kv_len, causal)
+                        update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
                         compute_o(S_tile, V_tile, O_tile, scale)
-                    store(output, lse, O_tile, m_tile, d_tile, scale, seq_begin, row_begin, by, q_len)
+                    store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, by, q_len)
 
     return batch_prefill_ragged_kv
