@@ -161,4 +161,5 @@ def write_json(path: Path, value: object) -> None:
     ) as stream:
         json.dump(value, stream, indent=2)
         stream.write("\n")
+    Path(stream.name).chmod(0o644)
     Path(stream.name).replace(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one function a verb, which calls the engine and prints what it says."""
+"""The command line: what all verbs have in common."""
 
 from __future__ import annotations
 
@@ -7,16 +7,33 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import forkpatch
 from forkpatch.errors import ForkError, UserError
-from forkpatch.fork import Applied, Fork, State, apply_release, open_fork
-from forkpatch.report import print_table, say, write_report
+from forkpatch.fork import Fork, open_fork
+from forkpatch.lock import Upstream
 from forkpatch.settings import load_settings
-from forkpatch.sources import SourceOptions, obtain
-from forkpatch.status import Condition, release_status
+from forkpatch.sources import SourceOptions
 
 Verb = Callable[[Fork, argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Where modules of verbs add theirs."""
+
+    parsers: Any
+
+    def add(self, name: str, run: Verb) -> argparse.ArgumentParser:
+        """Add a verb; the first line of ``run``'s docstring is its help."""
+        line = (run.__doc__ or "").splitlines()[0]
+        verb: argparse.ArgumentParser = self.parsers.add_parser(name, help=line, description=line)
+        verb.set_defaults(run=run)
+        verb.add_argument("--json", metavar="PATH", help="write the result as JSON; - prints it")
+        return verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,35 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="forkpatch", description=sys.modules["forkpatch"].__doc__)
+    from forkpatch import verbs_build, verbs_care  # noqa: PLC0415 - they import this module
+
+    parser = argparse.ArgumentParser(prog="forkpatch", description=forkpatch.__doc__)
     parser.add_argument(
         "--root", type=Path, default=Path(), metavar="DIR", help="the fork's root (default: .)"
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    def add(name: str, run: Verb, *, sources: bool = False) -> argparse.ArgumentParser:
-        line = (run.__doc__ or "").splitlines()[0]
-        verb = verbs.add_parser(name, help=line, description=line)
-        verb.set_defaults(run=run)
-        verb.add_argument("--json", metavar="PATH", help="write the result as JSON; - prints it")
-        if sources:
-            _add_source_options(verb)
-        return verb
-
-    verb = add("apply", run_apply, sources=True)
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument(
-        "--discard", action="store_true", help="throw away work done inside a patched tree"
-    )
-    verb = add("status", run_status)
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb = add("lock", run_lock, sources=True)
-    verb.add_argument("--check", action="store_true", help="change nothing; name each difference")
-    _add_tree_options(add("tree", run_tree, sources=True))
+    verbs = Registry(parser.add_subparsers(dest="verb", required=True, metavar="VERB"))
+    for module in (verbs_build, verbs_care):
+        module.register(verbs)
     return parser
 
 
-def _add_source_options(verb: argparse.ArgumentParser) -> None:
+def add_source_options(verb: argparse.ArgumentParser) -> None:
+    """Let the user say where upstreams come from."""
     for option, metavar, text in (
         ("--mirror", "NAME=PATH_OR_URL", "a git repository that has the upstream; remembered"),
         ("--source", "NAME=wheel|git", "take the upstream from this source only"),
@@ -79,20 +81,6 @@ def _add_source_options(verb: argparse.ArgumentParser) -> None:
     ):
         verb.add_argument(option, action="append", default=[], metavar=metavar, help=text)
     verb.add_argument("--offline", action="store_true", help="ask no index and no upstream server")
-
-
-def _add_tree_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("upstream", metavar="UPSTREAM")
-    choice = verb.add_mutually_exclusive_group()
-    choice.add_argument("--without", nargs="+", default=[], metavar="PATCH", help="all but these")
-    choice.add_argument("--only", nargs="+", default=[], metavar="PATCH", help="these alone")
-    choice.add_argument("--upto", metavar="PATCH", help="the series up to this one")
-    choice.add_argument("--pristine", action="store_true", help="no patch, no overlay")
-    verb.add_argument("--no-overlays", action="store_true", help="leave the overlays out")
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="where to write it; must be new"
-    )
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:
@@ -115,122 +103,13 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def run_apply(fork: Fork, options: argparse.Namespace) -> int:
-    """Bring the patched trees of a release up to date."""
-    release, applied = apply_release(
-        fork, options.release, source_options(options), discard=options.discard
+def upstream_of(fork: Fork, release: str | None, name: str) -> tuple[str, Upstream]:
+    """The release's name, and its version of the upstream ``name``."""
+    chosen, upstreams = fork.lock.release(release)
+    for upstream in upstreams:
+        if upstream.name == name:
+            return chosen, upstream
+    raise UserError(
+        f"release {chosen} has no upstream {name!r}",
+        remedy=f"upstreams: {', '.join(one.name for one in upstreams)}",
     )
-    value = {"release": release, "root": fork.settings.root, "upstreams": applied}
-    if options.json != "-":
-        for one in applied:
-            if one.state is State.MISSING:
-                _say_missing(one)
-        print_table(
-            ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
-            [
-                (
-                    one.name,
-                    one.version,
-                    one.source or "-",
-                    str(len(one.patches)),
-                    str(len(one.overlays)),
-                    one.state,
-                    _short(one.path, fork) if one.path else "-",
-                )
-                for one in applied
-            ],
-            title=f"release {release}",
-        )
-        if all(one.state is State.CURRENT for one in applied):
-            say("nothing changed, nothing done")
-    write_report(options.json, value)
-    return 0
-
-
-def _say_missing(one: Applied) -> None:
-    say(f"{one.name} {one.version} was left out: no source has it")
-    say(*(f"  {line}" for line in one.reason.splitlines()))
-    say(f"  {one.remedy}")
-
-
-def run_status(fork: Fork, options: argparse.Namespace) -> int:
-    """Tell release, sources, bases, patches, overlays, and whether each tree is up to date."""
-    release, trees = release_status(fork, options.release)
-    value = {"release": release, "root": fork.settings.root, "upstreams": trees}
-    if options.json != "-":
-        print_table(
-            ("upstream", "version", "source", "base", "patches", "overlays", "state"),
-            [
-                (
-                    tree.name,
-                    tree.version,
-                    tree.source or "-",
-                    tree.commit[:12],
-                    str(len(tree.patches)),
-                    str(len(tree.overlays)),
-                    tree.state,
-                )
-                for tree in trees
-            ],
-            title=f"release {release}",
-        )
-        for tree in trees:
-            say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
-        if any(tree.state in (Condition.STALE, Condition.MISSING) for tree in trees):
-            say("bring it up to date: forkpatch apply")
-    write_report(options.json, value)
-    return 0
-
-
-def run_lock(fork: Fork, options: argparse.Namespace) -> int:
-    """Look every pin of the upstreams up again and rewrite them, or check them."""
-    from forkpatch.relock import relock, write_lock  # noqa: PLC0415 - tomlkit, for this verb only
-
-    result = relock(fork, source_options(options))
-    if not options.check and result.differences:
-        write_lock(fork.settings.lock, result.upstreams)
-    if options.json != "-":
-        say(*(f"not checked: {note}" for note in result.notes))
-        say(*result.differences)
-        done = "differs" if options.check else "rewritten"
-        say(f"{fork.settings.lock.name}: {done if result.differences else 'up to date'}")
-    write_report(options.json, {"differences": result.differences, "notes": result.notes})
-    return 1 if options.check and result.differences else 0
-
-
-def run_tree(fork: Fork, options: argparse.Namespace) -> int:
-    """Write a variant of one upstream's tree: without some patches, up to one, or pristine."""
-    from forkpatch.fork import choose_patches, plan_tree, write_variant  # noqa: PLC0415
-
-    release, upstreams = fork.lock.release(options.release)
-    upstream = next((one for one in upstreams if one.name == options.upstream), None)
-    if upstream is None:
-        raise UserError(
-            f"release {release} has no upstream {options.upstream!r}",
-            remedy=f"upstreams: {', '.join(one.name for one in upstreams)}",
-        )
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
-    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
-    kept = choose_patches(
-        plan,
-        without=options.without,
-        only=options.only,
-        upto=options.upto,
-        pristine=options.pristine,
-    )
-    overlays = not (options.no_overlays or options.pristine)
-    write_variant(plan, kept, options.output.absolute(), with_overlays=overlays)
-    if options.json != "-":
-        say(f"{options.output}: {upstream} with {', '.join(kept) or 'no patch'}")
-    write_report(
-        options.json,
-        {"release": release, "upstream": upstream.name, "patches": kept, "path": options.output},
-    )
-    return 0
-
-
-def _short(path: Path, fork: Fork) -> str:
-    root = fork.settings.root
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +13,11 @@ import tomlkit
 from packaging.utils import parse_wheel_filename
 
 from forkpatch.cache import Pristine
-from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
+from forkpatch.drift import read_shadows
+from forkpatch.errors import ForkError, IntegrityError, SourceError
 from forkpatch.fork import Fork
 from forkpatch.gitsource import commit_of_tag, git_files, local_path, open_repository
 from forkpatch.lock import Upstream, Wheel, WheelFile
-from forkpatch.overlays import SHADOWS
 from forkpatch.safety import FILE_MODES
 from forkpatch.sources import Source, SourceOptions, mirrors_of
 from forkpatch.treefile import list_tree
@@ -189,22 +188,8 @@ def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
 def _blobs(fork: Fork, upstream: Upstream, pristine: Pristine) -> Mapping[str, str]:
     listed = list_tree(pristine.git, pristine.tree)
     wanted = {path for patch in fork.series(upstream) for path in patch.paths}
-    wanted |= set(shadowed_paths(fork.overlay_folder(upstream)))
+    wanted |= {path for path, _ in read_shadows(fork.overlay_folder(upstream))}
     return {path: listed[path][1] for path in sorted(wanted) if path in listed}
-
-
-def shadowed_paths(folder: Path) -> tuple[str, ...]:
-    """The upstream files of which the overlays in ``folder`` shadow a symbol."""
-    path = folder / SHADOWS
-    if not path.is_file():
-        return ()
-    try:
-        shadows = tomllib.loads(path.read_text("utf-8")).get("shadow", [])
-        return tuple(sorted({shadow["path"] for shadow in shadows}))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: {error!r}", remedy="each [[shadow]] has path, symbol, by, why"
-        ) from error
 
 
 def _differences(old: Upstream, new: Upstream) -> Iterator[str]:

@@ -27,7 +27,8 @@ class Settings:
         overlays: ``<overlays>/<upstream>/<path in the upstream tree>``.
         work: where patched trees are written, ``<work>/<release>/<upstream>``.
         cache: pristine trees, wheels and remembered mirrors, shared between clones.
-        test: the command that runs one test; the test's id is appended.
+        test: the command that runs one test; the test's id is appended. It exits with 0 when
+            the test passed and with 77 when it did not run, as for automake.
     """
 
     root: Path
@@ -59,7 +60,7 @@ def load_settings(root: Path) -> Settings:
         overlays=root / table.get("overlays", "overlays"),
         work=root / table.get("work", ".work"),
         cache=platformdirs.user_cache_path(table.get("cache", "forkpatch")) / "forkpatch",
-        test=tuple(table.get("test", (sys.executable, "-m", "pytest", "-q"))),
+        test=tuple(table.get("test", (sys.executable, "-m", "forkpatch.runtest"))),
     )
     if not settings.lock.is_file():
         raise UserError(

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions and classes of a source file: which of them a line is in, and what they say.
+
+Python is read with ``ast``. Other languages go by git's own rule for the text after ``@@``: a
+symbol begins at a line whose first character is a letter, ``_`` or ``$``, and ends before the
+next such line. A body is hashed without positions, comments and layout, so that only a change
+of meaning changes the hash.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+MODULE = "<file>"
+_HASH_LENGTH = 16
+
+_Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_FUNCTION_LINE = re.compile(rb"^[A-Za-z_$]")
+_LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
+_HASH_COMMENTS = {".cmake", ".sh", ".toml", ".yaml", ".yml", ".rb", ".pl", ".py", ".pyi", ".mk"}
+_TOKEN = re.compile(
+    rb'"(?:\\.|[^"\\\n])*"' rb"|'(?:\\.|[^'\\\n])*'" rb"|[A-Za-z0-9_$\x80-\xff]+" rb"|[^\s\w]"
+)
+_C_COMMENT = re.compile(
+    rb"//[^\n]*|/\*.*?\*/" rb"|" rb'("(?:\\.|[^"\\\n])*"|' rb"'(?:\\.|[^'\\\n])*')", re.DOTALL
+)
+_HASH_COMMENT = re.compile(
+    rb"(?:^|(?<=\s))\#[^\n]*" rb'|("(?:\\.|[^"\\\n])*"|' rb"'(?:\\.|[^'\\\n])*')"
+)
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One function or class, or what of a file is in none.
+
+    Attributes:
+        name: dotted for Python; the defining line for other languages; MODULE outside of all.
+        first: its first line, from 1, decorators included.
+        last: its last line.
+        body: hash of what it says.
+    """
+
+    name: str
+    first: int
+    last: int
+    body: str
+
+
+class Outline:
+    """The symbols of one file's content."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path = path
+        self._data = data
+
+    @cached_property
+    def symbols(self) -> dict[str, Symbol]:
+        """All symbols by name; outer ones before inner ones, MODULE first."""
+        suffix = PurePosixPath(self.path).suffix
+        if suffix in (".py", ".pyi"):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", SyntaxWarning)
+                    tree = ast.parse(self._data)
+            except (SyntaxError, ValueError):
+                tree = None
+            if tree is not None:
+                return _unique(_python_symbols(tree, self._data.count(b"\n") + 1))
+        return _unique(_line_symbols(self._data, suffix))
+
+    def at(self, line: int) -> Symbol:
+        """The innermost symbol that line ``line`` (from 1) is in."""
+        inside = [symbol for symbol in self.symbols.values() if symbol.first <= line <= symbol.last]
+        return min(inside, key=lambda symbol: symbol.last - symbol.first)
+
+    def around(self, line: int, known: Iterable[str]) -> str:
+        """The innermost symbol around ``line`` whose name is among ``known``, else MODULE."""
+        names = set(known)
+        inside = [
+            symbol
+            for symbol in self.symbols.values()
+            if symbol.first <= line <= symbol.last and symbol.name in names
+        ]
+        if not inside:
+            return MODULE
+        return min(inside, key=lambda symbol: symbol.last - symbol.first).name
+
+    def body(self, name: str) -> str | None:
+        """The hash of a symbol's body, None when there is no such symbol."""
+        symbol = self.symbols.get(name)
+        return symbol.body if symbol else None
+
+
+def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
+    """By name; the second of a name is called ``name#2``, and so on."""
+    found: dict[str, Symbol] = {}
+    for symbol in symbols:
+        name, count = symbol.name, 1
+        while name in found:
+            count += 1
+            name = f"{symbol.name}#{count}"
+        found[name] = Symbol(name, symbol.first, symbol.last, symbol.body)
+    return found
+
+
+def _python_symbols(tree: ast.Module, last: int) -> Iterator[Symbol]:
+    yield Symbol(MODULE, 1, last, _digest(_outside(tree)))
+    yield from _definitions(tree, "")
+
+
+def _definitions(node: ast.AST, prefix: str) -> Iterator[Symbol]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _Definition):
+            first = min([child.lineno, *(item.lineno for item in child.decorator_list)])
+            name = f"{prefix}{child.name}"
+            yield Symbol(name, first, child.end_lineno or first, _digest(canonical(child)))
+            yield from _definitions(child, f"{name}.")
+        else:
+            yield from _definitions(child, prefix)
+
+
+def _outside(tree: ast.Module) -> str:
+    """What a module says outside of its functions and classes."""
+    parts = [
+        f"{type(child).__name__} {child.name}"
+        if isinstance(child, _Definition)
+        else canonical(child)
+        for child in tree.body
+    ]
+    return "\n".join(parts)
+
+
+def canonical(node: object) -> str:
+    """An AST as text, without positions, and alike in every version of Python.
+
+    ``ast.dump`` will not do: what it prints for empty fields differs from version to version.
+    """
+    if isinstance(node, ast.AST):
+        fields = [
+            f"{name}={text}"
+            for name, value in ast.iter_fields(node)
+            if name not in ("ctx", "kind", "type_comment") and (text := canonical(value))
+        ]
+        return f"{type(node).__name__}({','.join(fields)})"
+    if isinstance(node, list):
+        return f"[{','.join(canonical(item) for item in node)}]" if node else ""
+    return "" if node is None else repr(node)
+
+
+def _line_symbols(data: bytes, suffix: str) -> Iterator[Symbol]:
+    lines = data.split(b"\n")
+    starts = [
+        number
+        for number, line in enumerate(lines, 1)
+        if _FUNCTION_LINE.match(line) and not _LABEL.match(line)
+    ]
+    head = lines[: starts[0] - 1] if starts else lines
+    yield Symbol(MODULE, 1, len(lines), token_hash(b"\n".join(head), suffix))
+    for first, following in zip(starts, [*starts[1:], len(lines) + 1], strict=True):
+        text = lines[first - 1].decode("utf-8", "replace")
+        name = " ".join(text.split()).rstrip("{ ;")
+        body = token_hash(b"\n".join(lines[first - 1 : following - 1]), suffix)
+        yield Symbol(name, first, following - 1, body)
+
+
+def token_hash(data: bytes, suffix: str) -> str:
+    """Hash of the words and signs of a text in a language that is not parsed."""
+    comments = _HASH_COMMENT if suffix in _HASH_COMMENTS else _C_COMMENT
+    bare = comments.sub(lambda match: match.group(1) or b" ", data)
+    return _digest("\0".join(token.decode("latin-1") for token in _TOKEN.findall(bare)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_HASH_LENGTH]
