@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CallLinearKernels: what it replaces, what it leaves alone and says so, and its numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from linear import linear_function, linear_inputs, linear_reference, load_passes
+from tensorize import VECTORS, called, host, module_of, outcomes, riscv64
+
+from crosslab.kernels import INDEX, KernelTarget, build_kernels
+
+
+@pytest.fixture(scope="module")
+def passes(tvm: ModuleType) -> ModuleType:
+    return load_passes()
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Kernel directories by target."""
+    if shutil.which("clang-19") is None:
+        pytest.skip("not installed: clang-19")
+    folder = tmp_path_factory.mktemp("kernels")
+    return {t.value: build_kernels(t, folder / t.value).parent for t in KernelTarget}
+
+
+@pytest.fixture
+def transform(
+    passes: ModuleType,
+    libraries: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
+    """Runs the pass on functions; returns the module and what the report says."""
+    report = tmp_path / "report.json"
+    monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(report))
+
+    def run(target: Any, library: str | None = "riscv64", **functions: Any) -> Any:
+        if library is not None:
+            monkeypatch.setenv("MLC_RVV_KERNELS", str(libraries[library]))
+        else:
+            monkeypatch.delenv("MLC_RVV_KERNELS", raising=False)
+        module = passes.CallLinearKernels(target)(module_of(**functions))
+        return module, outcomes(report) if report.exists() else {}
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "q4", "calls"),
+    [
+        ("seq_len", 96, False, ["mlc_rvv_gemm_f32"]),
+        (7, 96, False, ["mlc_rvv_gemm_f32"]),
+        (1, 96, False, ["mlc_rvv_gemv_f32"]),
+        ("seq_len", "vocab_size", False, ["mlc_rvv_gemm_f32"]),
+        ("seq_len", 96, True, ["mlc_rvv_gemm_q4"]),
+        (1, 96, True, ["mlc_rvv_gemv_q4_prepare", "mlc_rvv_gemv_q4"]),
+        (1, "vocab_size", True, ["mlc_rvv_gemv_q4_prepare", "mlc_rvv_gemv_q4"]),
+    ],
+)
+@pytest.mark.parametrize("add", [False, True])
+def test_a_linear_layer_becomes_a_kernel_call(
+    transform: Any, rows: Any, n: Any, q4: bool, calls: list[str], add: bool
+) -> None:
+    function = linear_function(rows, n, 80, q4=q4, add=add)
+    module, said = transform(riscv64(*VECTORS), layer=function)
+    assert called(module["layer"]) == calls
+    assert said["layer", "NT_matmul"]["symbol"] == calls[-1]
+    assert module["layer"].attrs["tirx.is_scheduled"]
+    assert module["layer"].attrs["tirx.noalias"]
+    text = module["layer"].script()
+    assert "dequantize" not in text, "the weight is not unpacked twice"
+    assert text.count("sblock_alloc_buffer") == ("gemm" in calls[0]) + (calls[0][-7:] == "prepare")
+    objects = module.attrs["external_mods"]
+    assert len(objects) == 1
+    assert objects[0].implements_function(calls[-1])
+
+
+def test_the_panel_is_as_wide_as_eight_registers(transform: Any, passes: ModuleType) -> None:
+    for vlen in (128, 256, 1024):
+        target = riscv64("+zve64d", f"+zvl{vlen}b")
+        module, _ = transform(target, layer=linear_function("seq_len", 512, 64))
+        assert f"T.min(T.int64(512) - task * T.int64({vlen // 4})" in module["layer"].script()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ({"dtype": "float16"}, "is float16, the kernels are float32"),
+        ({"transposed": False}, r"it is not C[..., j] += A[..., k] * B[j, k]"),
+        ({"q4": True, "zero_point": 8.0}, "is not of int4 group quantization"),
+    ],
+)
+def test_what_no_kernel_does_is_left_alone_and_said(
+    transform: Any, function: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = linear_function("seq_len", 96, 64, **function)
+    module, said = transform(riscv64(*VECTORS), layer=before)
+    assert called(module["layer"]) == []
+    assert "tirx.is_scheduled" not in module["layer"].attrs
+    assert reason in said["layer", "NT_matmul"]["reason"]
+    assert reason in caplog.text
+    assert not (module.attrs or {}).get("external_mods")
+
+
+def test_a_scheduled_function_is_left_alone(transform: Any) -> None:
+    done = linear_function(4, 96, 64).with_attr("tirx.is_scheduled", True)
+    module, said = transform(riscv64(*VECTORS), layer=done)
+    assert called(module["layer"]) == []
+    assert said == {}
+
+
+@pytest.mark.parametrize("library", [None, "host"])
+def test_without_kernels_for_the_target_it_says_so(transform: Any, library: str | None) -> None:
+    module, said = transform(riscv64(*VECTORS), library, layer=linear_function(4, 96, 64))
+    assert called(module["layer"]) == []
+    assert ("MLC_RVV_KERNELS" if library is None else "kernels of") in said["layer", "NT_matmul"][
+        "reason"
+    ]
+
+
+def test_without_vectors_nothing_is_done(transform: Any) -> None:
+    module, said = transform(riscv64(), layer=linear_function(4, 96, 64))
+    assert called(module["layer"]) == []
+    assert said == {}
+
+
+def test_a_library_without_routines_is_no_error(
+    transform: Any, libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(libraries["riscv64"], old)
+    index = json.loads((old / INDEX).read_text())
+    del index["routines"]
+    (old / INDEX).write_text(json.dumps(index))
+    libraries["old"] = old
+    module, said = transform(riscv64(*VECTORS), "old", layer=linear_function(4, 96, 64))
+    assert called(module["layer"]) == []
+    assert "no gemm for float32 weights" in said["layer", "NT_matmul"]["reason"]
+
+
+def test_the_object_is_brought_in_once_and_the_report_goes_on(
+    transform: Any, passes: ModuleType, libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    """After TensorizePrefill, whose object holds these kernels too."""
+    module, _ = transform(riscv64(*VECTORS), layer=linear_function(4, 96, 64))
+    entries = outcomes(tmp_path / "report.json")
+    again = module.clone()
+    module["other"] = linear_function(1, 96, 64)
+    module = passes.CallLinearKernels(riscv64(*VECTORS))(module)
+    assert len(module.attrs["external_mods"]) == len(again.attrs["external_mods"]) == 1
+    assert set(outcomes(tmp_path / "report.json")) == {*entries, ("other", "NT_matmul")}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("q4", [False, True])
+@pytest.mark.parametrize("add", [False, True])
+def test_results_are_right(
+    transform: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    q4: bool,
+    add: bool,
+) -> None:
+    """Built for this machine with the portable kernels, against float64."""
+    import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+
+    if shutil.which("g++") is None:
+        pytest.skip("not installed: g++, with which TVM links a library for this machine")
+    monkeypatch.setenv("TVM_NUM_THREADS", str(threads))
+    n, k = 150, 300
+    functions = {
+        f"layer_{rows}": linear_function(rows, n, k, q4=q4, add=add).with_attr(
+            "global_symbol", f"layer_{rows}"
+        )
+        for rows in ("seq_len", 1)
+    }
+    module, _ = transform(host(), "host", **functions)
+    assert all(called(module[name]) for name in functions)
+    path = tmp_path / "model.so"
+    tvm.relax.build(module, host()).export_library(str(path))
+    library = tvm.runtime.load_module(str(path))
+    for name, rows in (("layer_1", 1), ("layer_seq_len", 1), ("layer_seq_len", 37)):
+        arrays = linear_inputs(rows, n, k, q4=q4, add=add, seed=rows)
+        out = tvm.runtime.tensor(np.full((1, rows, n), np.nan, np.float32))
+        function = library.get_function(name, query_imports=True)
+        function(*(tvm.runtime.tensor(a) for a in arrays), out)
+        want = linear_reference(arrays, k, q4=q4, add=add)
+        assert np.abs(out.numpy() - want).max() < 1e-4 * np.abs(want).max()
