@@ -36,6 +36,7 @@ class LinkRequest:
         objects: further objects, such as kernels that the library calls but does not hold.
         required_vlen: width in bits below which the library computes wrong numbers; 0: none.
         prefix: the system library's symbol prefix.
+        sanitizers: instrument the runner's own sources with these, besides what the runtime is.
         strip: leave symbols out. They cost nothing at run time, and counting by function
             needs them.
     """
@@ -47,7 +48,13 @@ class LinkRequest:
     objects: tuple[Path, ...] = ()
     required_vlen: int = 0
     prefix: str = ""
+    sanitizers: tuple[str, ...] = ()
     strip: bool = True
+
+    @property
+    def instrumented(self) -> tuple[str, ...]:
+        """Every sanitizer that the linker has to know."""
+        return tuple(dict.fromkeys((*self.runtime.sanitizers, *self.sanitizers)))
 
 
 def link_runner(request: LinkRequest, cache: Path) -> Path:
@@ -96,11 +103,12 @@ def _check(request: LinkRequest) -> None:
 def _runner_objects(request: LinkRequest, cache: Path) -> Path:
     """The runner's own object files."""
     sources = sorted(request.sources.glob("*.cc"))
-    flags = (*request.runtime.compile_flags, *BUILD_FLAGS, *WARNINGS)
+    own = (*BUILD_FLAGS, *WARNINGS, *sanitizer_flags(request.sanitizers))
+    flags = (*request.runtime.compile_flags, *own)
     key = digest(
         request.runtime.folder.name,
         request.toolchain.digest,
-        shlex.join(BUILD_FLAGS + WARNINGS),
+        shlex.join(own),
         *sources,
         *sorted(request.sources.glob("*.h")),
     )
@@ -118,7 +126,7 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
 
 
 def _link_options(request: LinkRequest) -> list[str]:
-    options = [*request.toolchain.link, *sanitizer_flags(request.runtime.sanitizers)]
+    options = [*request.toolchain.link, *sanitizer_flags(request.instrumented)]
     if request.library is None:
         options.append("-rdynamic")
     elif request.toolchain.machine is Machine.RISCV64:
