@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user may ask of ``build-and-test``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from crosslab.compile.targets import VLENS, LabTarget
+from crosslab.errors import UserError
+from crosslab.mlc import QUANTIZATIONS
+
+PASS_FILE = Path("overlays/mlc-llm/python/mlc_llm/compiler_pass/tensorization.py")
+PROMPT = "What is the capital of France?"
+SUPPLY_MLC = (
+    "nox -s build_and_test -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
+    "https://github.com/mlc-ai/mlc-llm is"
+)
+
+
+@dataclass(frozen=True)
+class Omission:
+    """Something that was left out: what, why, and how to supply it."""
+
+    what: str
+    why: str
+    remedy: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Omission:
+        """Read ``what: why; remedy``."""
+        what, _, rest = text.partition(":")
+        why, _, remedy = rest.partition(";")
+        return cls(what.strip(), why.strip() or "no reason was given", remedy.strip())
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of the main job.
+
+    Attributes:
+        project: the project's root.
+        release: name of the release that the trees belong to.
+        tvm_tree: the patched TVM tree.
+        mlc_tree: the patched MLC-LLM tree; None compiles the project's own definition.
+        without: what the trees came without.
+        model: a model asset's name.
+        vlen: bits in a vector register.
+        prompt: the user's message.
+        quantization: MLC-LLM's name of the parameters' format.
+        threads: worker threads of the model.
+        max_new: most tokens to generate.
+        report: where the JSON goes.
+        cache: folder of builds that clones share.
+    """
+
+    project: Path
+    release: str
+    tvm_tree: Path
+    mlc_tree: Path | None
+    without: tuple[Omission, ...]
+    model: str
+    vlen: int
+    prompt: str
+    quantization: str
+    threads: int
+    max_new: int
+    report: Path
+    cache: Path
+
+    @property
+    def target(self) -> LabTarget:
+        """What code is generated for."""
+        return LabTarget("riscv64", self.vlen)
+
+    @property
+    def path(self) -> str:
+        """Which compiler path is taken: "mlc-llm" or "tvm-only"."""
+        return "mlc-llm" if self.mlc_tree else "tvm-only"
+
+    @property
+    def pass_file(self) -> Path:
+        """The file of the tensorization pass."""
+        return self.project / PASS_FILE
+
+    @property
+    def dist(self) -> Path:
+        """Where the finished model goes."""
+        return self.project / "dist" / self.release / self.target.label / self.model
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(
+        prog="crosslab build-and-test",
+        description="Build a model for RVV, run it in the emulator, compare with a reference.",
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add("--project", type=Path, default=Path(), help="the project's root (.)")
+    add("--release", default="unnamed", help="name of the release, for dist and report")
+    add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
+    add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
+    add("--without", action="append", default=[], metavar="WHAT: WHY; REMEDY")
+    add("--model", default="smollm2-135m", help="a model of VERSIONS.lock (smollm2-135m)")
+    add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
+    add("--prompt", default=PROMPT, help="the user's message")
+    add("--quantization", choices=QUANTIZATIONS, default="q0f32")
+    add("--threads", type=int, default=1, help="threads of the model (1)")
+    add("--max-new", type=int, default=32, help="most tokens to generate (32)")
+    add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
+    cache = user_cache_path("mlc-rvv") / "crosslab"
+    add("--cache", type=Path, default=cache, help="folder of finished builds")
+    return options
+
+
+def parse_job(argv: Sequence[str]) -> Job:
+    """Read the options.
+
+    Raises:
+        UserError: values that cannot go together.
+    """
+    args = vars(parser().parse_args(argv))
+    args["project"] = args["project"].resolve()
+    args["report"] = args["report"] or args["project"] / "out" / "build_and_test.json"
+    args["without"] = tuple(map(Omission.parse, args["without"]))
+    job = Job(**args)
+    if job.threads < 1:
+        raise UserError(f"--threads {job.threads}", remedy="give 1 or more")
+    if job.max_new < 1:
+        raise UserError(f"--max-new {job.max_new}", remedy="give 1 or more")
+    if job.quantization != "q0f32" and job.mlc_tree is None:
+        raise UserError(
+            f"{job.quantization} is MLC-LLM's own quantization, and MLC-LLM is not here: "
+            "the project's own model definition takes q0f32 alone",
+            remedy=f"supply it: {SUPPLY_MLC}",
+        )
+    return job

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab build-and-test``: a pinned model is built for RVV and answers in the emulator.
+
+From the model's file to its words: import, parameters, reference, kernels, compilation (through
+MLC-LLM when its tree is there, else the project's own definition), runtime, runner, emulator,
+and a comparison with the float32 reference on the same stored parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
+from crosslab.dist import Dist, write_dist
+from crosslab.emulator import GuestMachine, run_guest
+from crosslab.errors import LabError
+from crosslab.job_options import SUPPLY_MLC, Job, Omission, parse_job
+from crosslab.kernels import KERNELS, KernelTarget, build_kernels, compiler_for
+from crosslab.link import LinkRequest, link_runner
+from crosslab.mlc import MlcCompileRequest, MlcTools, compile_model, convert_weight, device_of
+from crosslab.models.asset import fetch_asset
+from crosslab.models.compare import TOLERANCE, Comparison, compare
+from crosslab.models.config import read_config
+from crosslab.models.gguf_import import import_gguf
+from crosslab.models.llama_params import convert_params, param_shapes
+from crosslab.models.params import read_params
+from crosslab.models.reference import Answer, answer
+from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
+from crosslab.pins import read_pins
+from crosslab.runtime import build_runtime
+from crosslab.stage import digest, stage
+from crosslab.toolchain import find_cross, require_qemu
+
+_progress = Console(stderr=True, highlight=False)
+_answers = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, and what should come.
+
+    Attributes:
+        model: the imported model's folder.
+        params: folder of the stored parameters.
+        tokenizer: the model's tokenizer.
+        prompt: token ids of the chat.
+        reference: the answer of the float32 reference.
+    """
+
+    model: Path
+    params: Path
+    tokenizer: ChatTokenizer
+    prompt: tuple[int, ...]
+    reference: Answer
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the compiled model answered.
+
+    Attributes:
+        tokens: generated ids.
+        logits: [len(tokens), vocab] float32.
+        prefill_seconds: of each prefill call, as the guest's clock shows.
+        decode_seconds: of each decode call.
+        seconds: how long the emulator ran.
+    """
+
+    tokens: tuple[int, ...]
+    logits: NDArray[np.float32]
+    prefill_seconds: tuple[float, ...]
+    decode_seconds: tuple[float, ...]
+    seconds: float
+
+
+class Clock:
+    """How long each step took, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measure one step."""
+        start = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - start, 2)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job; 1 when the answer is not the reference's.
+
+    Raises:
+        UserError: an option, a tree or a tool is not right.
+        LabError: a step fails.
+    """
+    job, clock = parse_job(argv), Clock()
+    left_out = omissions(job)
+    for omission in left_out:
+        _progress.print(f"[yellow]left out:[/] {omission.what}: {omission.why}")
+        if omission.remedy:
+            _progress.print(f"  to supply it: {omission.remedy}", soft_wrap=True)
+    require_qemu()
+    question = ask(job, clock)
+    library = compile_library(job, question, clock)
+    runner = build_runner(job, library, clock)
+    said = run_model(job, question, runner, clock)
+    verdict = compare(said.tokens, said.logits, question.reference)
+    write_dist(_dist(job, question, runner))
+    report = report_of(job, question, library, said, verdict, left_out, clock)
+    job.report.parent.mkdir(parents=True, exist_ok=True)
+    job.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    show(job, report, verdict)
+    return 0 if verdict.right else 1
+
+
+def omissions(job: Job) -> list[Omission]:
+    """What this run goes without."""
+    named = {omission.what for omission in job.without}
+    unsaid = Omission("mlc-llm", "no tree of it was given", SUPPLY_MLC)
+    return [*job.without, *([unsaid] if not job.mlc_tree and "mlc-llm" not in named else [])]
+
+
+def ask(job: Job, clock: Clock) -> Question:
+    """Import the model, store its parameters, and let the reference answer."""
+    with clock.step("model"):
+        asset = read_pins(job.project).asset(job.model)
+        model = import_gguf(fetch_asset(asset, job.cache), job.cache)
+        tokenizer = ChatTokenizer.load(model)
+        prompt = tokenizer.chat_ids(job.prompt)
+    with clock.step("params"):
+        if job.mlc_tree:
+            params = convert_weight(_mlc(job), model, job.quantization, job.cache)
+        else:
+            params = convert_params(model, job.cache)
+    with clock.step("reference"):
+        config = read_config(model / "config.json")
+        widths = {n: shape[-1] for n, shape in param_shapes(config).items()}
+        values = read_params(params, widths)
+        stop = tokenizer.stop_ids
+        reference = answer(config, values, prompt, max_new=job.max_new, stop=stop)
+    return Question(model, params, tokenizer, tuple(prompt), reference)
+
+
+def _mlc(job: Job) -> MlcTools:
+    assert job.mlc_tree is not None  # asked only on the path through MLC-LLM
+    return MlcTools(mlc_tree=job.mlc_tree, tvm_tree=job.tvm_tree)
+
+
+def compile_library(job: Job, question: Question, clock: Clock) -> CompiledModel:
+    """Compile kernels and model."""
+    with clock.step("kernels"):
+        command = compiler_for(KernelTarget.RISCV64)
+        key = digest(find_cross().digest, " ".join(command), KERNELS)
+        kernels = stage(job.cache, "kernels-riscv64", key, _make_kernels)
+    with clock.step("compile"):
+        if job.mlc_tree:
+            wanted = MlcCompileRequest(
+                model=question.model,
+                quantization=job.quantization,
+                device=device_of(job.target),
+                kernels=kernels,
+                require_tensorize=True,
+            )
+            return compile_model(_mlc(job), wanted, job.cache)
+        request = CompileRequest(
+            tvm_tree=job.tvm_tree,
+            config=read_config(question.model / "config.json"),
+            target=job.target,
+            pass_file=job.pass_file,
+            kernels=kernels,
+            require_tensorize=True,
+        )
+        return compile_llama(request, job.cache)
+
+
+def _make_kernels(folder: Path) -> None:
+    build_kernels(KernelTarget.RISCV64, folder)
+
+
+def build_runner(job: Job, library: CompiledModel, clock: Clock) -> Path:
+    """Cross-build TVM's runtime, and link it with runner and model library."""
+    toolchain = find_cross()
+    with clock.step("runtime"):
+        runtime = build_runtime(job.tvm_tree, toolchain, job.cache)
+    with clock.step("link"):
+        request = LinkRequest(
+            runtime=runtime,
+            toolchain=toolchain,
+            sources=job.tvm_tree / "apps" / "rvv_runner",
+            library=library.library,
+            required_vlen=job.vlen,
+        )
+        return link_runner(request, job.cache)
+
+
+def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:
+    """Let the model answer in the emulator."""
+    _progress.print(
+        f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer"
+    )
+    machine = GuestMachine(vlen=job.vlen, threads=job.threads)
+    with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step("emulator"):
+        logits = Path(scratch) / "logits.bin"
+        arguments = ["--params", str(question.params), "--tokens", _ids(question.prompt)]
+        arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
+        if question.tokenizer.stop_ids:
+            arguments += ["--stop", _ids(question.tokenizer.stop_ids)]
+        result = run_guest(runner, arguments, machine)
+        return _read_answer(result.stdout, logits, result.seconds)
+
+
+def _ids(tokens: Sequence[int]) -> str:
+    return ",".join(map(str, tokens))
+
+
+def _read_answer(text: str, logits: Path, seconds: float) -> Said:
+    try:
+        table = json.loads(text)
+        tokens = tuple(table["tokens"])
+        rows = np.fromfile(logits, np.float32).reshape(len(tokens), -1)
+    except (ValueError, KeyError, OSError) as error:
+        raise LabError(f"the runner's answer cannot be read ({error}): {text[:200]!r}") from error
+    prefill, decode = tuple(table["prefill_seconds"]), tuple(table["decode_seconds"])
+    return Said(tokens, rows, prefill, decode, seconds)
+
+
+def _dist(job: Job, question: Question, runner: Path) -> Dist:
+    about = {
+        "release": job.release,
+        "target": job.target.label,
+        "vlen": job.vlen,
+        "model": job.model,
+        "quantization": job.quantization,
+        "path": job.path,
+        "stop_ids": question.tokenizer.stop_ids,
+        "chat_template": question.tokenizer.settings.get("chat_template"),
+        "run": "./runner --params params --tokens ID,ID,... --stop "
+        + _ids(question.tokenizer.stop_ids),
+    }
+    tokenizer = question.model / TOKENIZER_FILE
+    return Dist(job.dist, runner, question.params, tokenizer, about)
+
+
+def report_of(
+    job: Job,
+    question: Question,
+    library: CompiledModel,
+    said: Said,
+    verdict: Comparison,
+    left_out: Sequence[Omission],
+    clock: Clock,
+) -> dict[str, Any]:
+    """The run as a table for machines."""
+    return {
+        "release": job.release,
+        "target": job.target.label,
+        "model": job.model,
+        "quantization": job.quantization,
+        "path": job.path,
+        "vlen": job.vlen,
+        "threads": job.threads,
+        "prompt": job.prompt,
+        "prompt_tokens": list(question.prompt),
+        "text": question.tokenizer.decode(said.tokens),
+        "tokens": list(said.tokens),
+        "reference_tokens": list(question.reference.tokens),
+        "max_logit_error": verdict.logit_error,
+        "right": verdict.right,
+        "tensorized": library.tensorized,
+        "counters": None,
+        "skipped": [asdict(omission) for omission in left_out],
+        "prefill_seconds": list(said.prefill_seconds),
+        "decode_seconds": list(said.decode_seconds),
+        "seconds": clock.seconds,
+        "dist": str(job.dist),
+    }
+
+
+def show(job: Job, report: dict[str, Any], verdict: Comparison) -> None:
+    """Print the words, and what there is to know about them."""
+    _answers.print(report["text"], markup=False, soft_wrap=True)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    done = [entry for entry in report["tensorized"] if entry.get("symbol")]
+    tokens = "equal" if verdict.same_tokens else "NOT the reference's"
+    decode = report["decode_seconds"]
+    rows = {
+        "model": f"{job.model}, {job.quantization}, {job.path}, {job.target.label}",
+        "tokens": f"{len(report['tokens'])}, {tokens}",
+        "logit error": f"{verdict.logit_error:.1e} of the largest (bound {TOLERANCE:.0e})",
+        "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
+        "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(report['prefill_seconds']):.1f} s",
+        "decode": f"{len(decode)} tokens, {sum(decode):.1f} s" if decode else "none",
+        "steps": ", ".join(f"{name} {s:.0f} s" for name, s in report["seconds"].items()),
+        "report": str(job.report),
+        "dist": report["dist"],
+    }
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/]", value)
+    _progress.print(table)
+    if not verdict.right:
+        _progress.print(f"[bold red]wrong:[/] the reference says {report['reference_tokens']}")

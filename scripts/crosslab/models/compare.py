@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is what a compiled model said what the reference says?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosslab.errors import LabError
+from crosslab.models.reference import Answer
+
+# Largest difference of any logit, as a part of the largest logit.
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far an answer is from the reference.
+
+    Attributes:
+        same_tokens: whether all token ids are equal.
+        logit_error: largest difference of a logit divided by the reference's largest logit,
+            over the steps that both read the same tokens for; NaN counts as infinite.
+    """
+
+    same_tokens: bool
+    logit_error: float
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer stands."""
+        return self.same_tokens and self.logit_error < TOLERANCE
+
+
+def compare(tokens: Sequence[int], logits: NDArray[np.float32], reference: Answer) -> Comparison:
+    """Compare an answer with the reference's.
+
+    Args:
+        tokens: generated ids.
+        logits: [len(tokens), vocab] float32.
+        reference: what should have come.
+
+    Raises:
+        LabError: the logits are not of the tokens' and the vocabulary's shape.
+    """
+    vocab = reference.logits.shape[1]
+    if logits.shape != (len(tokens), vocab):
+        raise LabError(f"logits of shape {logits.shape} for {len(tokens)} tokens of {vocab}")
+    # After the first differing token the two answers go on from different texts.
+    pairs = list(zip(tokens, reference.tokens, strict=False))
+    steps = next((i + 1 for i, (ours, theirs) in enumerate(pairs) if ours != theirs), len(pairs))
+    wanted = reference.logits[:steps]
+    difference = np.abs(logits[:steps].astype(np.float64) - wanted).max()
+    error = float(difference / np.abs(wanted).max())
+    return Comparison(
+        same_tokens=tuple(tokens) == reference.tokens,
+        logit_error=error if np.isfinite(error) else float("inf"),
+    )
