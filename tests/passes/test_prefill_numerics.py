@@ -276,3 +276,39 @@ def test_impossible_tiles_are_refused(tvm: ModuleType, sizes: tuple[int, int]) -
 
     with pytest.raises(ValueError, match="must be positive"):
         PrefillTile(*sizes)
+
+
+@pytest.mark.parametrize("kind", ["paged", "ragged"])
+def test_threads_do_not_change_the_result(tvm: ModuleType, kernels: Any, kind: str) -> None:
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    count = tvm.get_global_func("runtime.NumThreads")
+    before, results = count(), []
+    run = run_ragged if kind == "ragged" else run_paged
+    try:
+        for threads in (1, 2, 3):
+            configure(1, threads)
+            batch = make_batch(SMALL, (*EDGES, Sequence(100, 130)))
+            results.append(run(kernels(kind, SMALL), batch))
+    finally:
+        configure(1, before)
+    for out, lse in results[1:]:
+        np.testing.assert_array_equal(out, results[0][0])
+        np.testing.assert_array_equal(lse, results[0][1])
+
+
+def test_heads_and_tiles_of_rows_are_one_parallel_loop(tvm: ModuleType) -> None:
+    from tvm import tirx  # noqa: PLC0415
+    from tvm.relax.frontend.nn.llm import _prefill_tiled_cpu as tiled  # noqa: PLC0415
+
+    for function in (
+        tiled._attention_prefill_ragged_cpu(2, 6, 20, 20, "float32", {}),
+        tiled._attention_prefill_cpu(2, 6, 20, "float32", True, {}),
+    ):
+        loops: list[str] = []
+
+        def visit(node: Any, loops: list[str] = loops) -> None:
+            if isinstance(node, tirx.For) and node.kind == tirx.ForKind.PARALLEL:
+                loops.append(node.loop_var.name)
+
+        tirx.stmt_functor.post_order_visit(function.body, visit)
+        assert loops == ["head_tile"]

@@ -77,7 +77,20 @@ RISCV64 = {
 }
 
 
-@pytest.mark.parametrize("target", [{"kind": "llvm"}, RISCV64], ids=["host", "riscv64"])
+TARGETS = {"host": {"kind": "llvm"}, "rvv256": RISCV64, "rvv1024": RISCV64 | {"vector-width": 1024}}
+
+
+@pytest.mark.parametrize(("target", "kv_tile"), [("host", 16), ("rvv256", 16), ("rvv1024", 32)])
+def test_tile_follows_the_vector_width(tvm: ModuleType, target: str, kv_tile: int) -> None:
+    from tvm.relax.frontend.nn.llm._prefill_tiled_cpu import (  # noqa: PLC0415
+        PrefillTile,
+        prefill_tile,
+    )
+
+    assert prefill_tile(tvm.target.Target(TARGETS[target]), 64) == PrefillTile(8, kv_tile)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_kv_cache_registers_the_tiled_kernels(tvm: ModuleType, target: dict[str, Any]) -> None:
     from tvm.relax.frontend.nn.llm._prefill_tiled_cpu import prefill_tile  # noqa: PLC0415
 

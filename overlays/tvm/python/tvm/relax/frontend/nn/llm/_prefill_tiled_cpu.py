@@ -78,14 +78,21 @@ class PrefillTile:
 def prefill_tile(target: Target, d: int) -> PrefillTile:  # noqa: ARG001
     """Choose the tile sizes for a target.
 
+    A row of ``S_tile`` should fill a vector register, within the sizes for which micro-kernels
+    exist (16 and 32 keys). Wider rows than that cost more for what a causal mask throws away.
+    Measured on RVV, instructions of 128 causal queries, tensorized: at 1024 bits 0.97 M with 32
+    keys and 1.12 M with 16.
+
     Args:
-        target: the target which the kernel will be compiled for.
-        d: head dimension of K, in elements.
+        target: the target which the kernel will be compiled for; read is its "vector-width", in
+            bits, which is unset for targets of a vector length that LLVM knows by itself.
+        d: head dimension of K, in elements; no tile size depends on it so far.
 
     Returns:
         The sizes to pass as ``tile`` to the kernels of this module.
     """
-    return PrefillTile()
+    lanes = int(target.attrs.get("vector-width", None) or 0) // 32
+    return PrefillTile(kv_tile=32 if lanes >= 32 else 16)
 
 
 def _lanes(d: int) -> int:
