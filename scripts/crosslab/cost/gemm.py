@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import floor
 
 from crosslab.cost.affine import Affine, floor_div, variable
+from crosslab.cost.counting import lower
 from crosslab.cost.dataflow import Bound, Dataflow, Volumes, count
 from crosslab.cost.hardware import Hardware, Level
 from crosslab.cost.scheme import FLOAT16, Grain, Scheme
-from crosslab.cost.space import Access, Box, SpaceTime
+from crosslab.cost.space import Access, Box, Fabric, NotDigitalError, SpaceTime
 from crosslab.cost.tenet import transfer_delay
-from crosslab.cost.tiling import Piece, Tile, footprint, outer_traffic, pieces, search
+from crosslab.cost.tiling import Goal, Piece, Tile, footprint, outer_traffic, pieces, search
 from crosslab.errors import UserError
 
 OUTPUT = "C"
@@ -163,7 +164,7 @@ def _cost(
 ) -> GemmCost:
     bound = dataflow.bind(hardware.fabric)
     order = _tile_order(bound)
-    chosen = _tile(gemm, hardware, scheme, order, tile)
+    chosen = _tile(gemm, hardware, bound, scheme, order, tile)
     parts = pieces(gemm.m, gemm.n, gemm.k, chosen) if chosen else [_whole(gemm)]
     sums = _summed(gemm, hardware, bound, scheme, parts)
     return _assemble(gemm, hardware, dataflow, scheme, label, chosen, order, sums)
@@ -185,12 +186,16 @@ def _tile_order(bound: Bound) -> tuple[str, ...]:
 
 
 def _tile(
-    gemm: Gemm, hardware: Hardware, scheme: Scheme, order: tuple[str, ...], tile: Tile | None
+    gemm: Gemm,
+    hardware: Hardware,
+    bound: Bound,
+    scheme: Scheme,
+    order: tuple[str, ...],
+    tile: Tile | None,
 ) -> Tile | None:
     first = hardware.levels[0]
     if tile is None and (first.size is None or len(hardware.levels) == 1):
         return None
-    limited = None
     if tile is not None:
         limited = Tile(min(tile.m, gemm.m), min(tile.n, gemm.n), min(tile.k, gemm.k))
         if first.size is not None and footprint(limited, scheme) > first.size:
@@ -202,11 +207,24 @@ def _tile(
             )
         return limited
     assert first.size is not None
-    side = max(hardware.fabric.shape)
-    found = search(gemm.m, gemm.n, gemm.k, order, scheme, first.size, (side, side, side))
+    outer, side = hardware.levels[-1], max(hardware.fabric.shape)
+    stamps = partial(_stamps, bound, hardware.fabric)
+    goal = Goal(first.size, side, outer.read, outer.write, stamps)
+    found = search(gemm.m, gemm.n, gemm.k, order, scheme, goal)
     if found is None:
         raise UserError(f"{hardware.name}: no tile of {gemm.name} fits level {first.name}")
     return found
+
+
+@lru_cache(maxsize=65536)
+def _stamps(bound: Bound, fabric: Fabric, tile: Tile) -> int:
+    """Time stamps of one tile; a map without a closed form counts as one without skew."""
+    m, n, k, batch = bound.gemm_names()
+    extents = {m: tile.m, n: tile.n, k: tile.k} | ({batch: 1} if batch else {})
+    try:
+        return lower(Box.of(extents), bound.mapping, fabric, ()).stamps.count()
+    except NotDigitalError:
+        return -(-tile.m * tile.n * tile.k // (fabric.pes * fabric.lanes))
 
 
 def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> tuple[Access, ...]:

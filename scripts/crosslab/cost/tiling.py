@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from crosslab.cost.scheme import Scheme
 
+LOOKED_AT = 48
 COPIES = 2  # one tile is computed on while the next one is fetched
 
 
@@ -107,28 +108,43 @@ def _repeats(order: Sequence[str], trips: dict[str, int], own: set[str]) -> int:
     return prod(trips[name] for name in live[: inner + 1] if name not in own)
 
 
-def search(
-    m: int,
-    n: int,
-    k: int,
-    order: Sequence[str],
-    scheme: Scheme,
-    capacity: int,
-    grain: tuple[int, int, int],
-) -> Tile | None:
-    """Find the tile that fits ``capacity`` bits with the least outer traffic.
+@dataclass(frozen=True)
+class Goal:
+    """What a tile is chosen for.
 
-    Among equals the largest tile wins. Candidates are the whole extent and its halvings,
-    rounded up to ``grain`` (the array's own extents). None: even the smallest does not fit.
+    Attributes:
+        capacity: bits of the buffer.
+        grain: the array's extents; candidates are multiples of them.
+        read, write: bits a cycle of the outer level.
+        stamps: time stamps of one tile of these extents, array skew in it.
     """
-    best: tuple[int, int] | None = None
-    chosen = None
-    for sides in product(*(_sizes(e, g) for e, g in zip((m, n, k), grain, strict=True))):
+
+    capacity: int
+    grain: int
+    read: float
+    write: float
+    stamps: Callable[[Tile], int]
+
+
+def search(m: int, n: int, k: int, order: Sequence[str], scheme: Scheme, goal: Goal) -> Tile | None:
+    """Find the fitting tile with the least time, where neither skew nor memory is hidden.
+
+    Candidates are the whole extents and their halvings, rounded up to the array's extents; of
+    those that fit, the ones with the least outer traffic are looked at. Among equals the one
+    with less traffic wins, then the larger. None: even the smallest does not fit.
+    """
+    fitting = []
+    for sides in product(*(_sizes(e, goal.grain) for e in (m, n, k))):
         tile = Tile(*sides)
-        if footprint(tile, scheme) > capacity:
-            continue
-        traffic = outer_traffic(m, n, k, tile, order, scheme)
-        score = (traffic.read + traffic.write, -prod(sides))
+        if footprint(tile, scheme) <= goal.capacity:
+            traffic = outer_traffic(m, n, k, tile, order, scheme)
+            fitting.append((traffic.read + traffic.write, -prod(sides), tile, traffic))
+    best: tuple[float, int, int] | None = None
+    chosen = None
+    for bits, size, tile, traffic in sorted(fitting, key=lambda f: f[:2])[:LOOKED_AT]:
+        tiles = prod(-(-e // s) for e, s in ((m, tile.m), (n, tile.n), (k, tile.k)))
+        memory = max(traffic.read / goal.read, traffic.write / goal.write)
+        score = (max(memory, float(tiles * goal.stamps(tile))), bits, size)
         if best is None or score < best:
             best, chosen = score, tile
     return chosen

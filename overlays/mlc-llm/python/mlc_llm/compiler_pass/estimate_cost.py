@@ -137,18 +137,21 @@ def workloads(mod: IRModule) -> dict[str, Any]:
     """Describe every public Relax function of a module of fused TIR functions.
 
     Returns:
-        ``{"schema": 1, "entries": {function: {"products", "others", "unclassified"}}}``, with
-        equal items counted together; extents are integers or text.
+        ``{"schema": 1, "entries": {function: {"products", "others", "unclassified"}},
+        "functions": {callee: {"params", "products", "others"}}}``, with equal items of an entry
+        counted together; extents are integers or text. An entry speaks of its own symbolic
+        sizes; a callee of those in the shapes of its parameters, for traces of real calls.
     """
     entries = {}
+    functions: dict[str, Any] = {}
     for g_var, func in mod.functions_items():
         if isinstance(func, relax.Function) and "global_symbol" in (func.attrs or {}):
             entry = Entry()
-            _Walk(mod, entry).function(func, None)
+            _Walk(mod, entry, functions).function(func, None)
             entries[g_var.name_hint] = {
                 part: [asdict(i) for i in _counted(items)] for part, items in vars(entry).items()
             }
-    return {"schema": SCHEMA, "entries": entries}
+    return {"schema": SCHEMA, "entries": entries, "functions": functions}
 
 
 def _counted(items: list[Any]) -> Iterator[Any]:
@@ -165,8 +168,8 @@ Derived = dict[Any, Any]  # parameter of a TIR function -> (work, Derived) that 
 class _Walk:
     """Goes through the calls of a Relax function."""
 
-    def __init__(self, mod: IRModule, entry: Entry) -> None:
-        self.mod, self.entry = mod, entry
+    def __init__(self, mod: IRModule, entry: Entry, functions: dict[str, Any]) -> None:
+        self.mod, self.entry, self.functions = mod, entry, functions
         self.known: dict[Any, FunctionWork] = {}
         self.derived: dict[Any, tuple[FunctionWork, Derived]] = {}
 
@@ -215,26 +218,19 @@ class _Walk:
             self.problem(name, "a packed function")
             return
         qkv, out = args[3].ty, call.ty_args[0]
-        tokens = _product(list(out.shape)[:-2])
-        heads, dim, out_dim = out.shape[-2], qkv.shape[-1], out.shape[-1]
-        kv = arith.Analyzer().simplify(tirx.floordiv(qkv.shape[-2] - heads, 2))
-        shared = {"kind": "attention", "batch": _text(heads), "m": _text(tokens)}
-        operands = [
-            Operand(n, str(out.dtype), _bits(out.dtype), False, i)
-            for n, i in (("query", "[m,b,k]"), ("key", f"[n,b*{_text(kv)}//{_text(heads)},k]"))
-        ]
-        scores = [
-            Operand(n, str(out.dtype), _bits(out.dtype), False, i)
-            for n, i in (("scores", "[b,m,k]"), ("value", f"[k,b*{_text(kv)}//{_text(heads)},n]"))
-        ]
-        for block, (n, k), (a, b), layout in (
-            ("QK", (CONTEXT, _text(dim)), operands, "NT"),
-            ("PV", (_text(out_dim), CONTEXT), scores, "NN"),
-        ):
-            self.entry.products.append(
-                Product(name, block, n=n, k=k, layout=layout, a=a, b=b, c_dtype=str(out.dtype),
-                        c_index="[b,m,n]", **shared)
-            )  # fmt: skip
+        lead = list(out.shape)[:-2]
+        self.entry.products += _attention(qkv, out, _text(_product(lead)))
+        names = [f"tokens{n}" for n in range(len(lead))]
+        shapes = [[*names, *(_text(d) for d in list(ty.shape)[-2:])] for ty in (qkv, out)]
+        products = _attention(qkv, out, "*".join(names))
+        self._callee(name, [None, None, None, *shapes], products, [])
+
+    def _callee(
+        self, name: str, params: list[Any], products: list[Product], others: list[Other]
+    ) -> None:
+        work = {"products": products, "others": others}
+        parts = {part: [asdict(i) for i in items] for part, items in work.items()}
+        self.functions.setdefault(name, {"params": params, **parts})
 
     def call_tir(self, call: relax.Call, weights: dict[Any, str], out: Any) -> None:
         g_var, args = call.args[0], list(call.args[1])
@@ -254,11 +250,40 @@ class _Walk:
         function, entry = g_var.name_hint, self.entry
         entry.products += [m.describe(function, names, symbols, derived) for m in work.matches]
         entry.others += work.describe_others(function, symbols)
+        params = [_shape(p) for p in func.params]
+        own = [m.describe(function, names, {}, derived) for m in work.matches]
+        self._callee(function, params, own, work.describe_others(function, {}))
         for reason in work.problems:
             self.problem(function, reason)
 
     def problem(self, callee: str, reason: str) -> None:
         self.entry.unclassified.append(Unclassified(callee, reason))
+
+
+def _shape(param: Any) -> list[Extent] | None:
+    return [_text(d) for d in param.ty.shape] if isinstance(param.ty, tirx.BufferType) else None
+
+
+def _attention(qkv: Any, out: Any, tokens: Extent) -> list[Product]:
+    """The two products of attention over a cache, from the shapes of one call."""
+    heads, dim, out_dim = (_text(d) for d in (out.shape[-2], qkv.shape[-1], out.shape[-1]))
+    kv = _text(tirx.floordiv(qkv.shape[-2] - out.shape[-2], 2))
+    dtype = str(out.dtype)
+    shared = f"b*{kv}//{heads}"
+
+    def operand(name: str, index: str) -> Operand:
+        return Operand(name, dtype, _bits(dtype), False, index)
+
+    def product(block: str, n: Extent, k: Extent, layout: str, a: Operand, b: Operand) -> Product:
+        extents = (heads, tokens, n, k)
+        return Product(ATTENTION, block, "attention", *extents, layout, a, b, dtype, "[b,m,n]")
+
+    query, key = operand("query", "[m,b,k]"), operand("key", f"[n,{shared},k]")
+    scores, value = operand("scores", "[b,m,k]"), operand("value", f"[k,{shared},n]")
+    return [
+        product("QK", CONTEXT, dim, "NT", query, key),
+        product("PV", out_dim, CONTEXT, "NN", scores, value),
+    ]
 
 
 def _bound_symbols(func: tirx.PrimFunc, args: list[Any], call: relax.Call) -> dict[Any, Any]:

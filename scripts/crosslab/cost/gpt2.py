@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2 (Radford et al., 2019) in ``tvm.relax.frontend.nn``, for its workloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import op
+from tvm.relax.frontend.nn.llm import kv_cache
+
+from crosslab.compile.llama import last_row, nt_matmul
+from crosslab.errors import UserError
+
+DTYPE = "float16"
+WIDENING = 4
+
+
+class Linear(nn.Module):  # type: ignore[misc]
+    """A linear layer, weight [out, in]."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.weight = nn.Parameter((outputs, inputs), DTYPE)
+        self.bias = nn.Parameter((outputs,), DTYPE)
+
+    def forward(self, x: Any) -> Any:
+        """Map x [1, rows, in] to [1, rows, out]."""
+        return nt_matmul(x, self.weight) + self.bias
+
+
+class Attention(nn.Module):  # type: ignore[misc]
+    """Multi-head attention over the paged cache."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        self.heads, self.dim = heads, width // heads
+        self.c_attn = Linear(width, 3 * width)
+        self.c_proj = Linear(width, width)
+
+    def forward(self, x: Any, cache: Any, layer: int) -> Any:
+        """Map x [1, rows, width] to the same shape."""
+        rows = x.shape[1]
+        qkv = op.reshape(self.c_attn(x), (1, rows, 3 * self.heads, self.dim))
+        mixed = cache.attention_with_fused_qkv(layer, qkv, self.heads, sm_scale=self.dim**-0.5)
+        return self.c_proj(op.reshape(mixed, (1, rows, self.heads * self.dim)))
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """One decoder layer."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = Attention(width, heads)
+        self.ln_2 = nn.LayerNorm(width)
+        self.c_fc = Linear(width, WIDENING * width)
+        self.c_proj = Linear(WIDENING * width, width)
+
+    def forward(self, x: Any, cache: Any, layer: int) -> Any:
+        """Map x [1, rows, width] to the same shape."""
+        x = x + self.attn(self.ln_1(x), cache, layer)
+        return x + self.c_proj(op.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):  # type: ignore[misc]
+    """Entry points ``embed``, ``prefill`` and ``decode``; the head shares the embedding."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        width = config["n_embd"]
+        self.wte = nn.Embedding(config["vocab_size"], width, dtype=DTYPE)
+        self.wpe = nn.Embedding(config["n_positions"], width, dtype=DTYPE)
+        self.h = nn.ModuleList([Layer(width, config["n_head"]) for _ in range(config["n_layer"])])
+        self.ln_f = nn.LayerNorm(width)
+
+    def _logits(self, x: Any) -> Any:
+        return nt_matmul(self.ln_f(x), self.wte.weight)
+
+    def _layers(self, x: Any, cache: Any) -> Any:
+        for index, layer in enumerate(self.h):
+            x = layer(x, cache, index)
+        return x
+
+    def embed(self, input_ids: Any, positions: Any) -> Any:
+        """Token ids and positions [rows] to embeddings [rows, width]."""
+        return self.wte(input_ids) + self.wpe(positions)
+
+    def prefill(self, input_embed: Any, paged_kv_cache: Any) -> Any:
+        """Embeddings [1, rows, width] to logits [1, 1, vocab] after the last row."""
+        x = self._layers(input_embed, paged_kv_cache)
+        return self._logits(last_row(x)), paged_kv_cache
+
+    def decode(self, input_embed: Any, paged_kv_cache: Any) -> Any:
+        """Embeddings [1, 1, width] to logits [1, 1, vocab]."""
+        return self._logits(self._layers(input_embed, paged_kv_cache)), paged_kv_cache
+
+
+def export(config: dict[str, Any]) -> Any:
+    """The IRModule of a GPT-2 with the sizes of a Hugging Face ``config.json``.
+
+    Raises:
+        UserError: a size is missing.
+    """
+    names = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
+    missing = [n for n in names if not isinstance(config.get(n), int)]
+    if missing:
+        raise UserError(f"the GPT-2 configuration lacks {', '.join(missing)}")
+    packed = {"param_mode": "packed", "effect_mode": "none"}
+    cache = nn.spec.Object(object_type=kv_cache.PagedKVCache)
+    width = config["n_embd"]
+
+    def entry(rows: int | str) -> dict[str, Any]:
+        embedded = nn.spec.Tensor([1, rows, width], DTYPE)
+        return {"input_embed": embedded, "paged_kv_cache": cache, "$": packed}
+
+    ids = nn.spec.Tensor(["seq_len"], "int32")
+    spec = {
+        "embed": {"input_ids": ids, "positions": ids, "$": packed},
+        "prefill": entry("seq_len"),
+        "decode": entry(1),
+    }
+    model = Gpt2(config)
+    model.to(DTYPE)
+    return model.export_tvm(spec)[0]

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real run on the Relax VM, recorded and estimated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm", reason="needs apache-tvm")
+from tvm import relax  # noqa: E402
+from tvm.relax.frontend import nn  # noqa: E402
+from tvm.relax.frontend.nn import op  # noqa: E402
+
+from crosslab.cost import zoo  # noqa: E402
+from crosslab.cost.trace import ATTENTION, Recorder, phases_of, trace_phases  # noqa: E402
+from crosslab.errors import UserError  # noqa: E402
+
+
+class TwoLayers(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.up = nn.Linear(32, 48, bias=False)
+        self.down = nn.Linear(48, 32, bias=False)
+
+    def main(self, x: Any) -> Any:
+        return self.down(op.relu(self.up(x))) + x
+
+
+def test_a_run_is_recorded_with_its_real_sizes(tmp_path: Path) -> None:
+    spec = {"main": {"x": nn.spec.Tensor(["rows", 32], "float32"), "$": {"param_mode": "packed"}}}
+    module, params = TwoLayers().export_tvm(spec)
+    estimate = zoo.load_pass()
+    lowered = estimate.lower_graph(module)
+    library = relax.build(lowered, target="llvm", relax_pipeline="default")
+    machine = relax.VirtualMachine(library, tvm.cpu())
+    recorder = Recorder()
+    machine.set_instrument(recorder)
+    weights = [tvm.runtime.tensor(np.ones(p.shape, "float32")) for _, p in params]
+    for name, rows in (("prefill", 7), ("decode", 1)):
+        recorder.begin(name)
+        machine["main"](tvm.runtime.tensor(np.ones((rows, 32), "float32")), weights)
+    path = tmp_path / "trace.json"
+    recorder.save(path, estimate.workloads(lowered))
+    prefill, decode = trace_phases(path)
+    assert [(i.gemm.m, i.gemm.n, i.gemm.k) for i in prefill.items] == [(7, 48, 32), (7, 32, 48)]
+    assert [(i.gemm.m, i.gemm.n, i.gemm.k) for i in decode.items] == [(1, 48, 32), (1, 32, 48)]
+    assert all(i.gemm.weight for i in prefill.items)
+    assert {i.kind for i in prefill.items} == {"up", "down"}
+    assert prefill.unclassified == ()
+
+
+def attention_record(*sections: tuple[str, int]) -> dict[str, Any]:
+    operand = {"name": "x", "dtype": "float16", "bits": 16, "weight": False, "index": "[]"}
+    operand["quantization"] = {"grain": "none", "group": 0, "scale_bits": 0, "zero_bits": 0}
+    product = {
+        "function": ATTENTION,
+        "block": "QK",
+        "kind": "attention",
+        "batch": 4,
+        "m": "tokens0",
+        "n": "context",
+        "k": 16,
+        "a": operand,
+        "b": operand,
+        "c_dtype": "float16",
+        "count": 1,
+    }
+    params = [None, None, None, ["tokens0", 8, 16], ["tokens0", 4, 16]]
+    function = {"params": params, "products": [product], "others": []}
+    return {
+        "schema": 1,
+        "entries": ["prefill"],
+        "functions": {ATTENTION: function},
+        "sections": [
+            {
+                "name": name,
+                "calls": [
+                    {
+                        "callee": ATTENTION,
+                        "shapes": [None, None, None, [rows, 8, 16], [rows, 4, 16]],
+                        "count": 3,
+                    }
+                ],
+            }
+            for name, rows in sections
+        ],
+    }
+
+
+def test_the_context_grows_with_the_tokens_of_attention() -> None:
+    phases = phases_of(attention_record(("prefill", 5), ("decode", 1), ("decode", 1)))
+    assert [(p.items[0].gemm.m, p.items[0].gemm.n) for p in phases] == [(5, 5), (1, 6), (1, 7)]
+    assert all(p.items[0].count == 3 for p in phases)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    record = attention_record(("prefill", 5))
+    record["sections"][0]["calls"][0]["shapes"][3] = [5, 9, 16]
+    with pytest.raises(UserError, match="was called with"):
+        phases_of(record)
+
+
+def test_a_callee_without_description_is_listed() -> None:
+    record = attention_record(("prefill", 5))
+    record["sections"][0]["calls"].append({"callee": "my.kernel", "shapes": [], "count": 2})
+    assert phases_of(record)[0].unclassified == ("my.kernel x2: not in the module's report",)
