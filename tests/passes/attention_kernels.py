@@ -36,12 +36,14 @@ def _call(
     batch: Batch,
     inputs: list[Array],
     flags: list[int],
-    trailing: list[Array] | None = None,
+    trailing: list[Any] | None = None,
 ) -> tuple[Array, Array]:
     """Call kernel(inputs, output, lse, flags, RoPE scale and theta, softmax scale, trailing)."""
     import tvm  # noqa: PLC0415
 
-    def tensor(array: Array) -> Any:
+    def tensor(array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
         return tvm.runtime.tensor(np.ascontiguousarray(array))
 
     heads, rows = batch.heads, sum(s.q_len for s in batch.sequences)
@@ -113,7 +115,9 @@ def run_ragged(kernel: Any, batch: Batch) -> tuple[Array, Array]:
     return _call(kernel, batch, inputs, [int(batch.causal), int(batch.rotary)])
 
 
-def run_paged_tree(kernel: Any, batch: Batch, trees: list[Array]) -> tuple[Array, Array]:
+def run_paged_tree(
+    kernel: Any, batch: Batch, trees: list[Array], *, in_place: bool = False
+) -> tuple[Array, Array]:
     """Call a compiled paged tree kernel.
 
     Args:
@@ -121,12 +125,16 @@ def run_paged_tree(kernel: Any, batch: Batch, trees: list[Array]) -> tuple[Array
         batch: the problem; its last keys are the nodes of the trees.
         trees: per sequence [nodes, 2], each node's place in the trees' pre-order and the place
             behind its last descendant.
+        in_place: hand over the only tree's own memory, int32, instead of a copy.
 
     Returns:
         Output and lse.
     """
-    order = [_indptr([len(t) for t in trees]), np.concatenate(trees).astype("int32")]
-    return _call(kernel, batch, paged_inputs(batch), [int(batch.rotary)], order)
+    import tvm  # noqa: PLC0415
+
+    order = tvm.runtime.from_dlpack(trees[0]) if in_place else np.concatenate(trees).astype("int32")
+    trailing = [_indptr([len(t) for t in trees]), order]
+    return _call(kernel, batch, paged_inputs(batch), [int(batch.rotary)], trailing)
 
 
 def run_ragged_tree(kernel: Any, batch: Batch, trees: list[Array]) -> tuple[Array, Array]:

@@ -7,7 +7,11 @@ Everything here runs upstream's functions, imported from the modules that define
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -137,3 +141,19 @@ def test_ragged_tree_attention_mask_with_a_small_scale(kernels: Any) -> None:
     batch = make_batch(HEADS, (Sequence(3, 3),), sm_scale=1e-4)
     expected = attend(batch, tree_visible(batch, [FOREST]))
     assert_close(run_ragged_tree(kernels("ragged_tree"), batch, [FOREST]), expected)
+
+
+def test_tree_attention_reads_nothing_before_the_tree_order(tvm: ModuleType) -> None:
+    script = Path(__file__).with_name("guarded_tree_attention.py")
+    tree = Path(str(tvm.__file__)).parents[1]
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    batch = make_batch(Heads(kv=1, q=1, d=16, d_v=16), (Sequence(3, 40),))
+    expected = attend(batch, tree_visible(batch, [FOREST]))[1][:, 0]
+    np.testing.assert_allclose([float(x) for x in done.stdout.split()], expected, atol=1e-5)
