@@ -124,6 +124,8 @@ class Git:
             stderr=subprocess.PIPE,
             env=environment,
             cwd=self.work_tree or self.git_dir or "/",
+            # What is inheritable is the lock of a work folder (swap.locked), and nothing else.
+            close_fds=False,
             start_new_session=timeout is not None,
         )
         try:

@@ -29,7 +29,7 @@ from forkpatch.symbols import MODULE, Outline
 from forkpatch.variants import write_variant
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_TAIL = 400  # characters of a test's output that are kept as the reason
+_TAIL = 4000  # characters of a test's output that are kept as the reason
 
 
 class Verdict(StrEnum):
@@ -238,6 +238,6 @@ def _spoiled_text(place: Place, data: bytes) -> bytes:
 
 def _last(said: str) -> str:
     """The line of a test's output that says most."""
-    lines = [line for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith(("E ", "FAILED", "ERROR", "SKIPPED"))]
-    return (errors or lines or ["it said nothing"])[0].strip()
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line[2:].strip() for line in lines if line.startswith("E ") and line[2:].strip()]
+    return (errors or lines[-1:] or ["it said nothing"])[0]

@@ -90,9 +90,14 @@ def _exchange(one: Path, other: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this process; another one waits, and says for whom."""
+    """Hold ``folder`` for this process; another one waits, and says for whom.
+
+    The git processes of this one hold it too: one of them may go on writing for a moment
+    after this process was killed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a+", encoding="ascii") as handle:
+        os.set_inheritable(handle.fileno(), True)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

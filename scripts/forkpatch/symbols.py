@@ -78,7 +78,7 @@ class Outline:
     def at(self, line: int) -> Symbol:
         """The innermost symbol that line ``line`` (from 1) is in."""
         inside = [symbol for symbol in self.symbols.values() if symbol.first <= line <= symbol.last]
-        return min(inside, key=lambda symbol: symbol.last - symbol.first)
+        return _innermost(inside)
 
     def around(self, line: int, known: Iterable[str]) -> str:
         """The innermost symbol around ``line`` whose name is among ``known``, else MODULE."""
@@ -90,12 +90,17 @@ class Outline:
         ]
         if not inside:
             return MODULE
-        return min(inside, key=lambda symbol: symbol.last - symbol.first).name
+        return _innermost(inside).name
 
     def body(self, name: str) -> str | None:
         """The hash of a symbol's body, None when there is no such symbol."""
         symbol = self.symbols.get(name)
         return symbol.body if symbol else None
+
+
+def _innermost(symbols: list[Symbol]) -> Symbol:
+    # Of two that cover the same lines, the later one is inside of the other.
+    return min(reversed(symbols), key=lambda symbol: symbol.last - symbol.first)
 
 
 def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:

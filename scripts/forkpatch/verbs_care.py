@@ -149,9 +149,9 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
                 print(f"{patch.name}: {judgement.verdict}: {judgement.reason}", flush=True)
     if options.json != "-":
         print_table(
-            ("upstream", "patch", "verdict", "left out with it", "test"),
+            ("upstream", "patch", "verdict", "left out with it"),
             [
-                (one.upstream, one.patch, one.verdict, ", ".join(one.along) or "-", one.test)
+                (one.upstream, one.patch, one.verdict, ", ".join(one.along) or "-")
                 for one in judgements
             ],
         )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An upstream with tag v1.0, a fork of it whose lock is complete, and the cache of that."""
+    folder = tmp_path_factory.mktemp("template")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "home/cache"))
+        repo = Repo.create(folder / "upstream", FILES)
+        git(repo.path, "tag", "-a", "-m", "one", "v1.0")
+        (folder / "fork").mkdir()
+        ForkLab(folder / "fork", folder / "home", repo).locked()
+    return folder
+
+
 @pytest.fixture
-def lab(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> ForkLab:
+def lab(tmp_path: Path, home: Path, template: Path, capsys: pytest.CaptureFixture[str]) -> ForkLab:
     """A fork of an upstream with tag v1.0, whose lock is complete; the repository is at 1.0."""
-    repo = Repo.create(tmp_path / "upstream", FILES)
-    git(repo.path, "tag", "-a", "-m", "one", "v1.0")
-    root = tmp_path / "fork"
-    root.mkdir()
-    lab = ForkLab(root, home, repo, capsys)
-    lab.locked()
+    for name in ("upstream", "fork", "home/cache"):
+        shutil.copytree(template / name, tmp_path / name, symlinks=True)
+    lab = ForkLab(tmp_path / "fork", home, Repo(tmp_path / "upstream"), capsys)
+    for path in (lab.root / "VERSIONS.lock", lab.cache / "mirrors.json"):
+        path.write_text(path.read_text().replace(str(template), str(tmp_path)))
     return lab

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +170,7 @@ class ForkLab:
     root: Path
     home: Path
     repo: Repo
-    capsys: pytest.CaptureFixture[str]
-    commits: dict[str, str] = field(default_factory=dict)
+    capsys: pytest.CaptureFixture[str] | None = None
 
     @property
     def patches(self) -> Path:
@@ -186,6 +185,8 @@ class ForkLab:
         return self.root / ".work" / "r1" / "calc"
 
     def run(self, *args: str) -> Run:
+        if self.capsys is None:
+            return Run(main(["--root", str(self.root), *args]), "", "")
         self.capsys.readouterr()
         code = main(["--root", str(self.root), *args])
         captured = self.capsys.readouterr()

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs check, graph and necessity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from forklab import CORE, ForkLab, core, message
+
+CORE_PATH = "python/calc/core.py"
+
+
+@pytest.fixture
+def clean(lab: ForkLab) -> ForkLab:
+    """A fork with one patch in which nothing is wrong."""
+    (lab.root / "tests").mkdir()
+    (lab.root / "tests/test_x.py").write_text("def test_x():\n    pass\n")
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn sub")
+    lab.repo.commit({CORE_PATH: CORE}, "Back")
+    lab.ok("lock", "--mirror", f"calc={lab.repo.path}")
+    lab.ok("symbols")
+    return lab
+
+
+def findings(lab: ForkLab) -> list[str]:
+    done = lab.run("check", "--json", "-")
+    found = [f"{one['where']}: {one['what']}" for one in done.json["findings"]]
+    assert done.code == (1 if found else 0)
+    assert all(one["fix"] for one in done.json["findings"])
+    return found
+
+
+def rewrite(lab: ForkLab, old: bytes, new: bytes, *, symbols: bool = True) -> None:
+    path = lab.patches / "turn.patch"
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+    if symbols:
+        lab.ok("symbols")
+
+
+def test_nothing_wrong_is_no_finding(clean: ForkLab) -> None:
+    assert findings(clean) == []
+    assert clean.ok("check").out == "no findings\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        (b"Upstream-Status: Pending\n", b"", ":9: no Upstream-Status trailer"),
+        (b"Pending", b"Maybe", ":8: Upstream-Status 'Maybe' is none of the forms"),
+        (b"Pending", b"Submitted", ":8: Upstream-Status 'Submitted' is none of the forms"),
+        (b"test_x.py::test_x", b"test_x.py::test_y", "tests/test_x.py has no test_y"),
+        (b"test_x.py::", b"test_z.py::", "there is no file tests/test_z.py"),
+        (b"Test: tests", b"Touches: x\nTest: tests", ":9: Touches is derived"),
+        (b"Because it matters.\n\n", b"", ":4: the message does not say why"),
+        (b"From 0", b"From 1", ":1: it does not begin with a zero commit id"),
+        (b"Turn sub", b"Turn " + b"s" * 80, ":4: the subject has 85 characters"),
+        (b"+    return b - a\n", b"+    return b - a \n", ":20: a line added"),
+        (b"+    return b - a\n", b"+  \treturn b - a\n", "indented by blanks and then a tab"),
+        (b" \n \n def mul", b"\n \n def mul", "an empty line of context lost its blank"),
+    ],
+)
+def test_each_lint_finds_its_fault(clean: ForkLab, old: bytes, new: bytes, finding: str) -> None:
+    rewrite(clean, old, new)
+    (found,) = findings(clean)
+    assert found.startswith("patches/calc/1.0/turn.patch:")
+    assert finding in found
+
+
+def test_accepted_forms_of_upstream_status(clean: ForkLab) -> None:
+    old = b"Pending"
+    for new in (
+        b"Submitted [https://example.org/pull/1]",
+        b"Backport [0123abcd]",
+        b"Inappropriate [only for our boards]",
+    ):
+        rewrite(clean, old, new)
+        assert findings(clean) == []
+        old = new
+
+
+def test_series_and_files_are_compared(clean: ForkLab) -> None:
+    (clean.patches / "other.patch").write_text("")
+    with (clean.patches / "series").open("a") as series:
+        series.write("ghost.patch\n")
+    unlisted, missing = findings(clean)
+    assert unlisted == "patches/calc/1.0/other.patch: series does not list it"
+    assert missing.startswith("patches/calc/1.0/ghost.patch: ")
+    (clean.patches / "series").write_text("turn.patch\nturn.patch # again\n")
+    twice = findings(clean)[0]
+    assert "turn.patch is listed twice" in twice
+
+
+def test_wrong_hunk_count_is_named(clean: ForkLab) -> None:
+    rewrite(clean, b"@@ -7,7 +7,7 @@", b"@@ -7,8 +7,7 @@", symbols=False)
+    (found,) = findings(clean)
+    assert "malformed diff" in found
+
+
+def test_mode_change_binary_and_unpinned_blob_are_named(clean: ForkLab) -> None:
+    (clean.repo.path / "src/run.c").chmod(0o755)
+    clean.change("mode.patch", {})
+    clean.ok("symbols")
+    mode, blob = findings(clean)
+    assert "the mode of src/run.c changes from 100644 to 100755" in mode
+    assert blob == "VERSIONS.lock: calc 1.0: no blob of src/run.c is pinned"
+
+
+def test_outdated_symbols_and_colliding_overlay_are_named(clean: ForkLab) -> None:
+    (clean.patches / "symbols.json").write_text("{}")
+    (found,) = findings(clean)
+    assert found == "patches/calc/1.0/symbols.json: it is not what the series gives"
+    (clean.overlays).mkdir(parents=True)
+    (clean.overlays / "LICENSE").write_text("")
+    (found,) = findings(clean)
+    assert "collides with the file LICENSE" in found
+
+
+def test_check_without_the_tree_says_what_it_did_not_check(clean: ForkLab) -> None:
+    clean.forget()
+    done = clean.ok("check")
+    assert "not checked: calc 1.0: its tree is not in the cache" in done.out
+
+
+def test_graph_tells_needs_from_neighbours(lab: ForkLab, tmp_path: Path) -> None:
+    lab.change("a.patch", {CORE_PATH: core(sub="x(a)")})
+    lab.change("b.patch", {CORE_PATH: core(sub="y(a)")})
+    head = core(sub="y(a)").replace(b"def sub(a, b):", b"def sub(a, b=0):")
+    lab.change("c.patch", {CORE_PATH: head})
+    lab.change("d.patch", {"src/run.c": b"int run(void)\n{\n    return 7;\n}\n"})
+    dot, svg = tmp_path / "g.dot", tmp_path / "g.svg"
+    done = lab.ok("graph", "calc", "--dot", str(dot), "--svg", str(svg), "--json", "-").json
+    edges = {(edge["patch"], edge["on"], edge["hard"]) for edge in done["edges"]}
+    assert edges == {
+        ("b.patch", "a.patch", True),
+        ("c.patch", "a.patch", False),
+        ("c.patch", "b.patch", False),
+    }
+    assert '"b.patch" -> "a.patch";' in dot.read_text()
+    root = ElementTree.parse(svg).getroot()
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[:4] == ["a.patch", "b.patch", "c.patch", "d.patch"]
+    assert "b.patch\n  needs a.patch (both change sub)" in lab.ok("graph", "calc").out
+
+
+TESTS = """
+import os, sys, pathlib
+sys.path.insert(0, str(pathlib.Path(os.environ["FORKPATCH_TREES"]) / "calc/python"))
+import pytest
+from calc import core
+
+def test_sub(): assert core.sub(1, 2) == 1
+def test_mul_runs(): assert core.mul(2, 2) == 4
+def test_add(): assert core.add(1, 1) == 2
+def test_wrong(): assert core.add(1, 1) == 3
+def test_skipped(): pytest.skip("no board here")
+"""
+
+
+def test_necessity_gives_each_verdict(lab: ForkLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    (lab.root / "tests").mkdir()
+    (lab.root / "tests/test_calc.py").write_text(TESTS)
+    series = (
+        ("needed", CORE_PATH, core(sub="b - a"), "test_sub"),
+        ("superfluous", CORE_PATH, core(sub="b - a", mul="b * a"), "test_mul_runs"),
+        ("unseen", "python/calc/dos.py", b"A = 1\r\nB = 2\r\nC = 4\r\n", "test_add"),
+        ("wrong", "src/run.c", b"int run(void)\n{\n    return 1;\n}\n", "test_wrong"),
+        ("skipped", "python/calc/tail.py", b"X = 1\nY = 3", "test_skipped"),
+    )
+    for name, path, data, test in series:
+        trailer = message(name, f"tests/test_calc.py::{test}")
+        lab.add_patch(f"{name}.patch", lab.repo.patch({path: data}, trailer))
+    other = core(sub="(b - a)", mul="b * a")
+    lab.add_patch("follows.patch", lab.repo.patch({CORE_PATH: other}, "No trailer\n"))
+    done = lab.run("necessity", "--json", "-")
+    assert done.code == 1
+    found = {one["patch"]: (one["verdict"], one["along"]) for one in done.json}
+    assert found == {
+        "needed.patch": ("needed", ["follows.patch"]),
+        "superfluous.patch": ("not needed", []),
+        "unseen.patch": ("test does not see it", []),
+        "wrong.patch": ("cannot tell", []),
+        "skipped.patch": ("cannot tell", []),
+        "follows.patch": ("cannot tell", []),
+    }
+    reasons = {one["patch"]: one["reason"] for one in done.json}
+    assert "assert -1 == 1" in reasons["needed.patch"]
+    assert "python/calc/dos.py: <file> broken" in reasons["unseen.patch"]
+    assert "no board here" in reasons["skipped.patch"]
+    assert reasons["follows.patch"] == "it has no Test trailer"
+    assert lab.run("necessity", "needed").code == 0
+    assert list((lab.root / ".work").glob("necessity-*")) == []
