@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -275,11 +276,16 @@ def _install_zig() -> None:
         f"no clang for RISC-V: {tools.ZIGLANG_PIN} takes its place and is installed into "
         f"{sys.prefix} (90 MB)"
     )
-    command = [sys.executable, "-m", "pip", "install", "--quiet", tools.ZIGLANG_PIN]
-    if subprocess.run(command, check=False).returncode != 0:
+    hashes = " ".join(f"--hash=sha256:{h}" for h in tools.ZIGLANG_SHA256)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+    with tempfile.NamedTemporaryFile("w", prefix="ziglang-", suffix=".txt") as pinned:
+        pinned.write(f"{tools.ZIGLANG_PIN} {hashes}\n")
+        pinned.flush()
+        code = subprocess.run([*pip, "-r", pinned.name], check=False).returncode
+    if code != 0:
         raise LabError(
             f"pip cannot install {tools.ZIGLANG_PIN}",
-            remedy=f"{_what_to_type(missing_packages(examine()))}; or: {shlex.join(command)}",
+            remedy=_what_to_type(missing_packages(examine())),
             exit_code=2,
         )
 

@@ -24,6 +24,11 @@ MINIMUM_CLANG = 19
 NEWEST_CLANG = 30
 MINIMUM_QEMU = (7, 0)
 ZIGLANG_PIN = "ziglang==0.15.2"
+# Its wheels for Linux on x86-64 and on AArch64.
+ZIGLANG_SHA256 = (
+    "806316453d1ede7174ed3fefb8e5348154629089c3bb5fe812dfd0e172fac130",
+    "edc0aa60ec964a4cf462d40f68d7de242ddf37fd9a80f2afaee6397059463230",
+)
 TRIPLE = "riscv64-linux-gnu"
 SYSROOT = Path("/usr/riscv64-linux-gnu")
 GCC_CROSS = Path("/usr/lib/gcc-cross/riscv64-linux-gnu")
