@@ -66,6 +66,8 @@ class GemmCost:
         total, unique: elements by tensor; scales are tensors too.
         partial_sums: elements of C that left the array unfinished.
         rescales: multiplications by scales.
+        intensity: MACs per bit of the outermost level's busier direction; attainable: the
+            roof there in MACs a cycle.
         tile: what is held in the first level, None when all of it is.
     """
 
@@ -329,7 +331,10 @@ def _assemble(
     latency = max(compute, in_delay, out_delay, outer_read, outer_write)
     rescales = _rescales(gemm, scheme, sums)
     last = hardware.levels[-1]
-    intensity = gemm.macs / max(1, sum(moved[-1]))
+    # Reads and writes overlap, so the roof is set by whichever direction takes longer; TENET's
+    # delay does not count partial sums that come back, and neither does the roof over it.
+    read, write = moved[-1] if len(moved) > 1 else (inward, outward)
+    intensity = gemm.macs / max(1.0, read, write * last.read / last.write)
     return GemmCost(
         gemm=gemm,
         hardware=hardware.name,

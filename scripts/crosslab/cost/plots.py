@@ -25,7 +25,7 @@ STYLE = {
     "axes.spines.right": False,
     "font.size": 9,
     "svg.hashsalt": "mlc-rvv",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
     "figure.constrained_layout.use": True,
 }
 
@@ -67,7 +67,7 @@ def roofline(results: Sequence[PhaseCost]) -> Any:
             group = f"{result.phase.name.split(':')[0]}, {result.scheme}"
             _points(axis, result, groups.index(group), group)
         _roofs(axis, machine, [i.cost.intensity for r in own for i in r.items])
-        axis.set(title=machine.name, xlabel="MACs per bit of outer traffic")
+        axis.set(title=machine.name, xlabel="MACs per bit of outer traffic (busier direction)")
     axes[0][0].set_ylabel("MACs per cycle")
     handles, labels = axes[0][-1].get_legend_handles_labels()
     chosen = dict(zip(labels, handles, strict=True))
@@ -117,7 +117,7 @@ def latency(results: Sequence[PhaseCost]) -> Any:
         _bars(axis, own, kinds)
         axis.set_title(panel, fontsize=9)
     for axis in axes[-1]:
-        axis.set_xlabel("ms (skew of the array hidden)")
+        axis.set_xlabel("ms")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
     return figure
@@ -133,6 +133,8 @@ def _bars(axis: Any, own: Sequence[PhaseCost], kinds: Sequence[str]) -> None:
         hatch = "////" if number >= len(COLOURS) else None
         axis.barh(places, width, left=start, color=colour, hatch=hatch, height=0.75, label=kind)
         start += width
+    skewed = [r.total.skewed / r.hardware.clock * 1e3 for r in own]
+    axis.scatter(skewed, places, marker="|", s=60, color="black", label="with skew", zorder=3)
     flows = _unique([r.dataflow.name for r in own])
     names = [r.scheme if len(flows) == 1 else f"{_short(r.dataflow.name)} {r.scheme}" for r in own]
     axis.set_yticks(places, names, fontsize=7)

@@ -241,7 +241,8 @@ class _Parser:
                 raise self.fail("a product of two variables is not affine")
             return left.scaled(right.constant) if left.terms else right.scaled(left.constant)
         if right.terms or right.constant <= 0:
-            raise self.fail(f"the right side of {operator!r} must be a positive number")
+            unbound = f"; unbound: {right}" if right.terms else ""
+            raise self.fail(f"the right side of {operator!r} must be a positive number{unbound}")
         join = modulo if operator in ("%", "mod") else floor_div
         return join(left, right.constant)
 
