@@ -4,10 +4,12 @@
 #include <tvm/ffi/dtype.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
-#include <sstream>
+#include <system_error>
 
 #include "errors.h"
 
@@ -51,10 +53,12 @@ std::string ShapeText(const JsonList& shape) {
 
 std::string ReadText(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  // A folder opens too, and fails at the first read.
-  if (!stream || !(text << stream.rdbuf())) throw InputError("cannot read " + path);
-  return text.str();
+  std::error_code none;
+  // A folder can be opened, and fails at the first read.
+  if (!stream || std::filesystem::is_directory(path, none)) {
+    throw InputError("cannot read " + path);
+  }
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
 // A shard is a file of the folder itself: an index must not reach out of it.

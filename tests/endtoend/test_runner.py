@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner on a tiny model under QEMU: its answers against numpy, its refusals by message."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runner_kit
+
+from crosslab.compile.driver import CompileRequest, compile_llama
+from crosslab.compile.targets import LabTarget
+from crosslab.emulator import GuestMachine, GuestResult, run_guest
+from crosslab.errors import LabError
+from crosslab.link import LinkRequest, link_runner
+from crosslab.models.config import LlamaConfig
+from crosslab.models.params import INDEX_FILE, read_params, write_params
+from crosslab.models.reference import Answer, answer
+from crosslab.toolchain import Kind, find_native
+
+VLEN = 256
+CHUNK = 32
+# Grouped heads, and widths that no vector length divides.
+CONFIG = LlamaConfig(
+    hidden=40,
+    intermediate=72,
+    heads=4,
+    kv_heads=2,
+    head_dim=10,
+    layers=2,
+    vocab=97,
+    rope_theta=10000.0,
+    eps=1e-5,
+    tied=False,
+    context=64,
+)
+PROMPT = [5, 17, 96, 0, 33, 8, 41, 2, 60, 77, 13]
+MAX_NEW = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _emulator() -> None:
+    runner_kit.need_emulator()
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    request = CompileRequest(
+        runner_kit.tvm_tree(), CONFIG, LabTarget("riscv64", VLEN), prefill_chunk=CHUNK
+    )
+    return compile_llama(request, runner_kit.CACHE).library
+
+
+@pytest.fixture(scope="module")
+def runner(library: Path) -> Path:
+    request = LinkRequest(
+        runner_kit.runtime(), runner_kit.cross(), library=library, required_vlen=VLEN
+    )
+    return link_runner(request, runner_kit.CACHE)
+
+
+@pytest.fixture(scope="module")
+def params(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights in several shards, named as the library names them but in another order."""
+    folder = tmp_path_factory.mktemp("params")
+    random = np.random.default_rng(7)
+    about = json.loads((library.parent / "model.json").read_text())["params"]
+    values = [
+        (p["name"], (random.standard_normal(p["shape"]) * 0.4).astype(np.float32)) for p in about
+    ]
+    write_params(reversed(values), folder, shard_bytes=8192)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(params: Path) -> Answer:
+    return answer(CONFIG, read_params(params), PROMPT, max_new=MAX_NEW)
+
+
+def words(params: Path, *more: str, tokens: list[int] | None = None) -> list[str]:
+    ids = ",".join(map(str, tokens or PROMPT))
+    return ["--params", str(params), "--tokens", ids, "--max-new", str(MAX_NEW), *more]
+
+
+def run(runner: Path, arguments: list[str], vlen: int = VLEN) -> GuestResult:
+    return run_guest(runner, arguments, GuestMachine(vlen=vlen, timeout=120), check=False)
+
+
+def check_answer(result: GuestResult, logits: Path, expected: Answer) -> dict[str, Any]:
+    assert result.returncode == 0, result.stderr
+    report: dict[str, Any] = json.loads(result.stdout)
+    assert report["tokens"] == list(expected.tokens)
+    rows = np.fromfile(logits, "<f4").reshape(-1, CONFIG.vocab)
+    largest = np.abs(expected.logits).max()
+    assert rows.shape == expected.logits.shape
+    assert np.abs(rows - expected.logits).max() < 1e-4 * largest
+    return report
+
+
+@pytest.mark.parametrize(("chunk", "calls"), [(CHUNK, 1), (11, 1), (4, 3), (1, 11)])
+def test_answers_as_numpy_does(
+    runner: Path, params: Path, expected: Answer, tmp_path: Path, chunk: int, calls: int
+) -> None:
+    logits = tmp_path / "logits.bin"
+    more = ["--json", "--logits", str(logits), "--prefill-chunk", str(chunk)]
+    report = check_answer(run(runner, words(params, *more)), logits, expected)
+    assert report["prompt_tokens"] == len(PROMPT)
+    assert report["logits_file"] == str(logits)
+    assert len(report["prefill_seconds"]) == calls
+    assert len(report["decode_seconds"]) == MAX_NEW - 1
+
+
+@pytest.mark.parametrize("vlen", [512, 1024])
+def test_answers_with_longer_vectors_than_compiled_for(
+    runner: Path, params: Path, expected: Answer, tmp_path: Path, vlen: int
+) -> None:
+    logits = tmp_path / "logits.bin"
+    arguments = words(params, "--json", "--logits", str(logits))
+    check_answer(run(runner, arguments, vlen), logits, expected)
+
+
+def test_stops_after_a_stop_token(runner: Path, params: Path, expected: Answer) -> None:
+    stop = expected.tokens[2]
+    end = expected.tokens.index(stop) + 1
+    result = run(runner, words(params, "--json", "--stop", f"96,{stop}"))
+    assert json.loads(result.stdout)["tokens"] == list(expected.tokens[:end])
+
+
+def test_prints_for_people(runner: Path, params: Path, expected: Answer) -> None:
+    result = run(runner, words(params))
+    assert result.stdout.splitlines()[0] == "tokens: " + " ".join(map(str, expected.tokens))
+
+
+def test_raw_float32_is_taken_as_it_is(
+    library: Path, runner: Path, params: Path, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(11)
+    about = json.loads((library.parent / "model.json").read_text())["params"]
+    values = {p["name"]: random.standard_normal(p["shape"]).astype(np.float32) for p in about}
+    records, blob = [], b""
+    for name, value in values.items():
+        data = value.tobytes()
+        place = {"nbytes": len(data), "byteOffset": len(blob), "format": "raw"}
+        records.append({"name": name, "shape": value.shape, "dtype": "float32", **place})
+        blob += data
+    shard = {"dataPath": "all.bin", "format": "raw-shard", "nbytes": len(blob), "records": records}
+    (tmp_path / "all.bin").write_bytes(blob)
+    (tmp_path / INDEX_FILE).write_text(json.dumps({"metadata": {}, "records": [shard]}))
+    logits = tmp_path / "logits.bin"
+    result = run(runner, words(tmp_path, "--json", "--logits", str(logits)))
+    check_answer(result, logits, answer(CONFIG, values, PROMPT, max_new=MAX_NEW))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--what"], "unknown option '--what'; --help lists them"),
+        (["--tokens"], "--tokens needs a value"),
+        (["--tokens", "1"], "--params is missing"),
+        (["--params", "x"], "--tokens is missing"),
+        (["--params", "x", "--tokens", "1,,2"], "--tokens: '' is not a whole number"),
+        (["--params", "x", "--tokens", "1,a"], "--tokens: 'a' is not a whole number"),
+        (["--params", "x", "--tokens", "-1"], "--tokens: -1 is outside 0 to 2147483647"),
+        (["--params", "x", "--tokens", "99999999999999999999"], "is not a whole number"),
+        (["--params", "x", "--tokens", "1", "--max-new", "0"], "--max-new: 0 is outside 1 to"),
+        (["--params", "x", "--tokens", "1", "--roi", "some"], "--roi: 'some' is none of"),
+        (["--params", "/nowhere", "--tokens", "1"], "cannot read /nowhere/tensor-cache.json"),
+        (
+            ["--params", "/", "--tokens", "1,2", "--max-seq", "1"],
+            "the prompt of 2 tokens is longer",
+        ),
+        (["--params", "/", "--tokens", "1", "--max-seq", "8"], "do not fit a sequence of 8 tokens"),
+        (["--params", "/", "--tokens", "1", "--max-new", "64"], "do not fit a sequence of 64"),
+        (
+            ["--params", "/", "--tokens", "1", "--max-seq", "65"],
+            "more than the model's context of 64",
+        ),
+        (
+            ["--params", "/", "--tokens", "1", "--prefill-chunk", "33"],
+            "more than the model library",
+        ),
+        (
+            ["--params", "/", "--tokens", "1", "--check-vlen", "512"],
+            "registers of at least 512 bits",
+        ),
+        (["--params", "/", "--tokens", "1", "--lib", "/no.so"], "--lib: cannot read /no.so"),
+    ],
+)
+def test_refuses_bad_arguments(runner: Path, arguments: list[str], message: str) -> None:
+    refuses(run(runner, arguments), message)
+
+
+def refuses(result: GuestResult, message: str) -> None:
+    assert message in result.stderr
+    assert result.stderr.startswith("runner: ")
+    assert result.stdout == ""
+    assert result.returncode == 2
+
+
+def test_refuses_tokens_outside_of_the_vocabulary(runner: Path, params: Path) -> None:
+    refuses(run(runner, words(params, tokens=[1, 97])), "97 is outside of the vocabulary of 97")
+
+
+def test_refuses_a_logits_file_that_cannot_be_written(runner: Path, params: Path) -> None:
+    refuses(run(runner, words(params, "--logits", "/nowhere/x")), "cannot write /nowhere/x")
+
+
+@pytest.mark.parametrize("vlen", [0, 128])
+def test_refuses_shorter_vectors_than_compiled_for(runner: Path, params: Path, vlen: int) -> None:
+    refuses(run(runner, words(params), vlen), "compiled for vector registers of at least 256 bits")
+
+
+Index = dict[str, Any]
+
+
+def drop_first(index: Index) -> None:
+    del index["records"][0]["records"][0]
+
+
+def first(**changes: object) -> Callable[[Index], None]:
+    return lambda index: index["records"][0]["records"][0].update(changes)
+
+
+def shard(**changes: object) -> Callable[[Index], None]:
+    return lambda index: index["records"][0].update(changes)
+
+
+def twice(index: Index) -> None:
+    records = index["records"][0]["records"]
+    records.append(records[0])
+
+
+BAD_INDEX: list[tuple[Callable[[Index], None], str]] = [
+    (drop_first, "missing from tensor-cache.json, the model library wants it"),
+    (first(shape=[3, 5]), "its shape is [3, 5], the model library wants [97, 40]"),
+    (first(shape=[97, -40]), "a size below zero"),
+    (first(dtype="float16"), "its dtype is float16, the model library wants float32"),
+    (first(format="gzip"), "unknown format 'gzip'"),
+    (first(nbytes=8), "takes 7760 bytes in format f32-to-bf16, not 8"),
+    (first(byteOffset=1 << 40), "its bytes lie outside of the shard"),
+    (first(byteOffset=-1), "its bytes lie outside of the shard"),
+    (first(byteOffset=1.5), "a whole number was expected"),
+    (twice, "listed twice"),
+    (shard(dataPath="gone.bin"), "gone.bin"),
+    (shard(dataPath="../params_shard_0.bin"), "is not the name of a file"),
+    (shard(dataPath=7), "a text was expected"),
+    (shard(nbytes=1 << 30), "bytes, tensor-cache.json says 1073741824"),
+    (shard(records={}), "a list was expected"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), BAD_INDEX, ids=[m for _, m in BAD_INDEX])
+def test_refuses_spoiled_parameters(
+    runner: Path,
+    params: Path,
+    tmp_path: Path,
+    spoil: Callable[[Index], None],
+    message: str,
+) -> None:
+    folder = shutil.copytree(params, tmp_path / "params")
+    index = json.loads((folder / INDEX_FILE).read_text())
+    spoil(index)
+    (folder / INDEX_FILE).write_text(json.dumps(index))
+    refuses(run(runner, words(folder)), message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it ends too early"),
+        ("[" * 100000, "nested more than 64 deep"),
+        ('{"records": [}', "a value was expected"),
+        ('{"records": []} x', "text after the value"),
+        ("[]", "a table was expected"),
+        ("{}", "the field 'records' is missing"),
+        ('{"a": "\\ud800"}', "half of a surrogate pair"),
+        ('{"a": inf}', "a value was expected"),
+    ],
+)
+def test_refuses_an_index_that_is_not_one(
+    runner: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / INDEX_FILE).write_text(text)
+    refuses(run(runner, words(tmp_path)), message)
+
+
+def test_refuses_a_truncated_shard(runner: Path, params: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(params, tmp_path / "params")
+    victim = next(folder.glob("*.bin"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    refuses(run(runner, words(folder)), f"{victim.name} holds")
+
+
+def test_loads_a_shared_library(params: Path, expected: Answer, tmp_path: Path) -> None:
+    tools = runner_kit.cross()
+    if tools.kind is not Kind.CLANG:
+        pytest.skip("zig makes static programs, which load no library")
+    linker = (*tools.cxx, *tools.link)
+    request = CompileRequest(
+        runner_kit.tvm_tree(),
+        CONFIG,
+        LabTarget("riscv64", VLEN),
+        form="shared",
+        prefill_chunk=CHUNK,
+        linker=linker,
+    )
+    library = compile_llama(request, runner_kit.CACHE).library
+    program = link_runner(LinkRequest(runner_kit.runtime(), tools), runner_kit.CACHE)
+    logits = tmp_path / "logits.bin"
+    more = ["--lib", str(library), "--json", "--logits", str(logits)]
+    check_answer(run(program, words(params, *more)), logits, expected)
+    refuses(run(program, words(params)), "no model library is linked into this program")
+    refuses(run(program, words(params, "--lib", str(library)), 128), "at least 256 bits")
+    other = tmp_path / "other.so"
+    (tmp_path / "other.c").write_text("int nothing;\n")
+    command = [*tools.cc, *tools.link, "-shared", str(tmp_path / "other.c"), "-o", str(other)]
+    subprocess.run(command, check=True)
+    refuses(run(program, words(params, "--lib", str(other))), "is not a model library")
+
+
+def test_a_runner_without_sources_or_library_is_refused(tmp_path: Path, library: Path) -> None:
+    parts = (runner_kit.runtime(), runner_kit.cross())
+    with pytest.raises(LabError, match="no runner sources"):
+        link_runner(LinkRequest(*parts, sources=tmp_path, library=library), tmp_path)
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(b"no archive")
+    with pytest.raises(LabError, match="is not a model library"):
+        link_runner(LinkRequest(*parts, library=bad), tmp_path)
+    with pytest.raises(LabError, match="is not there"):
+        link_runner(LinkRequest(*parts, library=tmp_path / "gone.tar"), tmp_path)
+
+
+def test_answers_on_this_machine_with_sanitizers(
+    params: Path, expected: Answer, tmp_path: Path
+) -> None:
+    """The same sources natively, so that what QEMU forgives is found."""
+    request = CompileRequest(runner_kit.tvm_tree(), CONFIG, LabTarget("host"), prefill_chunk=CHUNK)
+    library = compile_llama(request, runner_kit.CACHE).library
+    program = link_runner(
+        LinkRequest(
+            runner_kit.host_runtime(),
+            find_native(),
+            library=library,
+            sanitizers=("address", "undefined"),
+        ),
+        runner_kit.CACHE,
+    )
+    logits = tmp_path / "logits.bin"
+
+    def native(arguments: list[str]) -> GuestResult:
+        environment = {"TVM_NUM_THREADS": "1"}
+        command = [str(program), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return GuestResult(done.returncode, done.stdout, done.stderr, 0)
+
+    result = native(words(params, "--json", "--logits", str(logits), "--prefill-chunk", "4"))
+    check_answer(result, logits, expected)
+    refuses(native(words(params, tokens=[97])), "outside of the vocabulary")
+    for number, (spoil, message) in enumerate(BAD_INDEX):
+        folder = shutil.copytree(params, tmp_path / f"params{number}")
+        index = json.loads((folder / INDEX_FILE).read_text())
+        spoil(index)
+        (folder / INDEX_FILE).write_text(json.dumps(index))
+        refuses(native(words(folder)), message)
