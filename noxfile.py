@@ -45,6 +45,16 @@ def tests(session: nox.Session) -> None:
     face.run(session, "pytest", *of_pytest, FORKPATCH_TREES=str(trees.root))
 
 
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Count what each step from upstream to ours costs, in guest instructions."""
+    of_trees, of_lab = face.split("bench", session.posargs)
+    face.install(session, "forkpatch")
+    trees = face.apply(session, of_trees)
+    face.lab(session, trees)
+    face.run(session, "crosslab", "bench", *face.variants(session, trees), *of_lab)
+
+
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither network nor toolchain."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
 WORK = ROOT / ".work"
 USER_MISTAKE = 2
+
+# The steps from upstream to ours: what of the series is in the tree, and what is switched on.
+LADDER = (
+    ("upstream", ["--pristine"], ""),
+    ("fixes", ["--without", "kv-cache-tiled-prefill-cpu.patch"], ""),
+    ("tiling", None, ""),
+    ("tensorized", None, ",kernels"),
+    ("ours", None, ",kernels,noalias"),
+)
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,20 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
         if u["state"] == "missing"
     }
     return Trees(result["release"], WORK / result["release"], there, missing)
+
+
+def variants(session: nox.Session, trees: Trees) -> list[str]:
+    """Make a tree for each step of the ladder; the options of ``crosslab bench`` for them."""
+    options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
+    for name, chosen, switches in LADDER:
+        tree = trees.paths["tvm"]
+        if chosen is not None:
+            tree = WORK / "variants" / name
+            shutil.rmtree(tree, ignore_errors=True)
+            arguments = ["--release", trees.release, "--offline", "--output", str(tree)]
+            run(session, "forkpatch", "tree", "tvm", *chosen, *arguments)
+        options += ["--variant", f"{name}={tree}{switches}"]
+    return options
 
 
 def lab(session: nox.Session, trees: Trees) -> None:

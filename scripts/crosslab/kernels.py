@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.errors import LabError, UserError
+from crosslab.stage import digest, stage
 from crosslab.toolchain import find_cross, find_native
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
@@ -238,6 +239,18 @@ def build_kernels(
         (scratch / OBJECT).replace(output / OBJECT)
         (scratch / INDEX).replace(output / INDEX)
     return output / INDEX
+
+
+def cached_kernels(target: KernelTarget, cache: Path) -> Path:
+    """The folder of compiled kernels, made once for these sources and this compiler."""
+    command = compiler_for(target)
+    toolchain = find_native() if target is KernelTarget.HOST else find_cross()
+    key = digest(toolchain.digest, " ".join((*command, *_COMMON_FLAGS)), KERNELS, Path(__file__))
+
+    def make(folder: Path) -> None:
+        build_kernels(target, folder, compiler=command)
+
+    return stage(cache, f"kernels-{target}", key, make)
 
 
 def _index(target: KernelTarget, root: Path) -> str:
