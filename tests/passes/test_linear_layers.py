@@ -90,6 +90,24 @@ def test_the_panel_is_as_wide_as_eight_registers(transform: Any, passes: ModuleT
         assert f"T.min(T.int64(512) - task * T.int64({vlen // 4})" in module["layer"].script()
 
 
+@pytest.mark.parametrize("rows", ["seq_len", 1])
+def test_sizes_stay_64_bits_wide(transform: Any, rows: Any) -> None:
+    """Although a pass that runs later narrows all indices, those in calls included."""
+    from tvm import ir, tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+
+    module, _ = transform(riscv64(*VECTORS), layer=linear_function(rows, "vocab_size", 64))
+    narrow = tirx.transform.ForceNarrowIndexToInt32()(ir.IRModule({"layer": module["layer"]}))
+    types: list[str] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, ir.Call) and node.op.same_as(ir.Op.get("tirx.call_extern")):
+            types.extend(str(getattr(a.ty, "dtype", "pointer")) for a in node.args[1:])
+
+    tirx.stmt_functor.post_order_visit(narrow["layer"].body, visit)
+    assert types
+    assert set(types) == {"int64", "pointer"}
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

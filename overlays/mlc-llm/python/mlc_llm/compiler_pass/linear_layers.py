@@ -231,8 +231,8 @@ def _gemv(linear: Linear, out: Any, routines: Routines, weights: str) -> Any:
         return tasks
     prepare = routines.symbols["gemv_prepare", weights]
     arguments = [ready.access_ptr("w"), linear.data.access_ptr("r"), _int64(k)]
-    first = tirx.Evaluate(tirx.call_extern("void", prepare, *arguments))
-    return _opaque("prepared", linear, out, tirx.SeqStmt([first, tasks]), [ready])
+    statements = tirx.SeqStmt([_call(prepare, arguments), tasks])
+    return _opaque("prepared", linear, out, statements, [ready])
 
 
 def _tasks(
@@ -247,7 +247,7 @@ def _tasks(
     allocated = [] if scratch is None else [scratch]
 
     def body(start: Any, count: Any) -> Any:
-        statement = tirx.Evaluate(tirx.call_extern("void", symbol, *call(start, count)))
+        statement = _call(symbol, call(start, count))
         return _opaque(linear.stage.name, linear, out, statement, allocated)
 
     n = _int64(linear.n)
@@ -258,6 +258,18 @@ def _tasks(
     inner = body(start, tirx.min(n - start, _int64(width)))
     count = tirx.ceildiv(n, _int64(width))
     return tirx.For(task, _int64(0), count, tirx.ForKind.PARALLEL, inner)
+
+
+def _call(symbol: str, arguments: list[Any]) -> Any:
+    """A call of a C function whose arguments are pointers and int64_t.
+
+    The cast, though to the type that a size has, is what keeps it 64 bits wide: a later pass may
+    make all indices int32, and would take the arguments of a call along.
+    """
+    words = [
+        tirx.Cast("int64", a) if str(getattr(a.ty, "dtype", "")) == "int64" else a for a in arguments
+    ]
+    return tirx.Evaluate(tirx.call_extern("void", symbol, *words))
 
 
 def _opaque(name: str, linear: Linear, out: Any, body: Any, allocated: list[Any]) -> Any:
