@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +12,7 @@ from pathlib import Path
 from forkpatch.drift import check_placement
 from forkpatch.errors import UserError
 from forkpatch.fork import Fork, Plan, plan_tree
+from forkpatch.gitcall import GitError
 from forkpatch.lock import Upstream
 from forkpatch.sources import (
     MissingUpstreamError,
@@ -28,6 +30,7 @@ from forkpatch.worktree import (
     Inputs,
     Stamp,
     build_repository,
+    carry_over,
     local_changes,
     make_inputs,
     read_stamp,
@@ -67,7 +70,12 @@ class Applied:
 
 
 def apply_release(
-    fork: Fork, release: str | None, options: SourceOptions, *, discard: bool = False
+    fork: Fork,
+    release: str | None,
+    options: SourceOptions,
+    *,
+    discard: bool = False,
+    only: str | None = None,
 ) -> tuple[str, tuple[Applied, ...]]:
     """Bring the patched trees of a release up to date.
 
@@ -76,6 +84,7 @@ def apply_release(
         release: its name; the default release without one.
         options: where upstreams may come from.
         discard: throw away work done inside a patched tree.
+        only: bring this upstream up to date alone.
 
     Returns:
         The release's name, and the outcome for each upstream.
@@ -88,9 +97,12 @@ def apply_release(
     fork.cache.remember(options.mirrors)
     with locked(fork.settings.work / name):
         recover(fork.settings.work / name)
+        for upstream in upstreams:
+            recover(fork.patch_folder(upstream).parent)
         return name, tuple(
             _apply_upstream(fork, name, upstream, options, discard=discard)
             for upstream in upstreams
+            if only in (None, upstream.name)
         )
 
 
@@ -133,6 +145,8 @@ def write_tree(plan: Plan, folder: Path, release: str, source: str) -> Stamp:
     scratch = scratch_beside(folder)
     try:
         git, ids = build_repository(scratch, plan.pristine, plan.commits)
+        with contextlib.suppress(GitError):  # of a damaged tree nothing can be kept
+            carry_over(folder, scratch)
         overlays_at = 1 if plan.overlays else 0
         refs = {BASE_REF: ids[0], OVERLAYS_REF: ids[overlays_at], APPLIED_REF: ids[-1]}
         commands = "".join(f"create {ref} {oid}\n" for ref, oid in refs.items())

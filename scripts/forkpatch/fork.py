@@ -80,14 +80,23 @@ class Plan:
         return self.commits[len(self.commits) - len(self.patches) :]
 
 
-def plan_tree(fork: Fork, upstream: Upstream, pristine: Pristine) -> Plan:
+def plan_tree(
+    fork: Fork, upstream: Upstream, pristine: Pristine, patches: tuple[Patch, ...] | None = None
+) -> Plan:
     """Put the series and the overlays on the base, in memory; nothing is written.
+
+    Args:
+        fork: the fork.
+        upstream: the upstream version.
+        pristine: its tree.
+        patches: other patches than those of the series.
 
     Raises:
         ForkError: a patch does not apply exactly, an overlay collides, a path is unsafe, or a
             file has not the blob id that the lock pins.
     """
-    patches, overlays = fork.series(upstream), fork.overlays(upstream)
+    patches = fork.series(upstream) if patches is None else patches
+    overlays = fork.overlays(upstream)
     listed = list_tree(pristine.git, pristine.tree)
     check_blobs(upstream, {path: oid for path, (_, oid) in listed.items()})
     modes = {path: mode for path, (mode, _) in listed.items()}

@@ -59,6 +59,8 @@ def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[TreeStat
     if folder.is_dir() and not busy(folder):
         with locked(folder):
             recover(folder)
+            for upstream in upstreams:
+                recover(fork.patch_folder(upstream).parent)
     return name, tuple(_status(fork, name, upstream) for upstream in upstreams)
 
 

@@ -22,6 +22,7 @@ BRANCH = "forkpatch"
 BASE_REF = "refs/forkpatch/base"
 OVERLAYS_REF = "refs/forkpatch/overlays"
 APPLIED_REF = "refs/forkpatch/applied"
+PREVIOUS_REF = "refs/forkpatch/previous"
 NAME_TRAILER = "Forkpatch-Name"
 _STAMP = "forkpatch.json"
 _EXCLUDES = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n"
@@ -100,17 +101,47 @@ def build_repository(
         The repository and the commit ids.
     """
     git = init_repository(folder / ".git", folder)
-    assert pristine.git.git_dir is not None
-    source = pristine.git.git_dir / "objects" / "pack"
-    target = folder / ".git" / "objects" / "pack"
-    target.mkdir(parents=True, exist_ok=True)
-    for pack in source.iterdir():
-        shutil.copyfile(pack, target / pack.name)
+    add_objects(git, pristine)
     (folder / ".git" / "info" / "exclude").write_text(_EXCLUDES, encoding="ascii")
     ids = write_commits(git, f"refs/heads/{BRANCH}", commits)
     git.run("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
     git.run("read-tree", "-u", "--reset", "HEAD")
     return git, ids
+
+
+def add_objects(git: Git, pristine: Pristine) -> None:
+    """Copy the objects of a pristine tree into a repository."""
+    assert git.git_dir is not None and pristine.git.git_dir is not None
+    target = git.git_dir / "objects" / "pack"
+    target.mkdir(parents=True, exist_ok=True)
+    for pack in (pristine.git.git_dir / "objects" / "pack").iterdir():
+        if not (target / pack.name).exists():
+            shutil.copyfile(pack, target / pack.name)
+
+
+def carry_over(old: Path, new: Path) -> None:
+    """Keep what a user did in the tree that is to be replaced: objects, branches, settings.
+
+    Its last commit stays under PREVIOUS_REF, so that work which was dropped can be found.
+    """
+    source, target = old / ".git", new / ".git"
+    if not (source / "objects").is_dir():
+        return
+    for path in (source / "objects").rglob("*"):
+        link = target / "objects" / path.relative_to(source / "objects")
+        if path.is_file() and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, link)  # objects never change
+    shutil.copyfile(source / "config", target / "config")
+    before, after = Git(source), Git(target, new)
+    listed = before.text("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/")
+    heads = {ref: oid for oid, _, ref in (line.partition(" ") for line in listed.splitlines())}
+    heads.pop(f"refs/heads/{BRANCH}", None)
+    last = before.run("rev-parse", "--quiet", "--verify", "HEAD^{commit}", ok=(0, 1)).stdout
+    if last:
+        heads[PREVIOUS_REF] = last.decode("ascii").strip()
+    commands = "".join(f"update {ref} {oid}\n" for ref, oid in heads.items())
+    after.run("update-ref", "--stdin", stdin=commands.encode())
 
 
 def patch_commit(patch: Patch, changes: Mapping[str, TreeFile | None]) -> Commit:
