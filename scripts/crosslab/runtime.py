@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from crosslab.errors import LabError, UserError
 from crosslab.stage import digest, stage
-from crosslab.toolchain import Machine, Toolchain
+from crosslab.toolchain import Kind, Machine, Toolchain
 
 SHIMS = Path(__file__).parent / "native" / "shims"
 RECORD = "runtime.json"
@@ -136,7 +136,8 @@ def build_runtime(
     flags = (*LANGUAGE_FLAGS, *BUILD_FLAGS, *DEFINES, *sanitizer_flags(sanitizers))
     key = digest(
         toolchain.digest,
-        shlex.join(toolchain.cxx[1:] if toolchain.machine is Machine.HOST else toolchain.cxx),
+        # Which Python starts zig, and which of its names a native compiler has, changes nothing.
+        shlex.join(toolchain.cxx if toolchain.kind is Kind.CLANG else toolchain.cxx[1:]),
         shlex.join(flags),
         tvm_tree / "src" / "runtime",
         tvm_tree / "include",

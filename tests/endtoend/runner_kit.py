@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +49,24 @@ def tvm_tree() -> Path:
 def runtime() -> Runtime:
     """The runtime for riscv64."""
     return build_runtime(tvm_tree(), cross(), CACHE)
+
+
+@cache
+def sanitizing() -> Toolchain:
+    """The compiler of this machine, when it comes with the sanitizers' libraries."""
+    try:
+        tools = find_native()
+    except UserError as error:
+        pytest.skip(error.what)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*tools.cxx, "-fsanitize=address,undefined", "-x", "c++", "-", "-o", "program"]
+        main = "int main() { return 0; }"
+        done = subprocess.run(
+            command, cwd=folder, input=main, text=True, capture_output=True, check=False
+        )
+    if done.returncode != 0:
+        pytest.skip(f"{tools.version} has no sanitizers here; Debian: libclang-rt-19-dev")
+    return tools
 
 
 @cache

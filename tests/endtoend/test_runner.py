@@ -22,7 +22,7 @@ from crosslab.link import LinkRequest, link_runner
 from crosslab.models.config import LlamaConfig
 from crosslab.models.params import INDEX_FILE, read_params, write_params
 from crosslab.models.reference import Answer, answer
-from crosslab.toolchain import Kind, find_native
+from crosslab.toolchain import Kind
 
 VLEN = 256
 CHUNK = 32
@@ -211,6 +211,17 @@ def test_refuses_a_logits_file_that_cannot_be_written(runner: Path, params: Path
     refuses(run(runner, words(params, "--logits", "/nowhere/x")), "cannot write /nowhere/x")
 
 
+def test_refuses_a_vocabulary_beyond_the_embedding(runner: Path, params: Path) -> None:
+    refuses(run(runner, words(params, "--vocab", "98")), "more than the 97 rows")
+    refuses(run(runner, words(params, "--vocab", "96")), "outside of the vocabulary of 96")
+
+
+def test_says_that_memory_ran_out(runner: Path, params: Path) -> None:
+    small = GuestMachine(vlen=VLEN, timeout=120, memory=300 << 20)
+    with pytest.raises(LabError, match="out of memory"):
+        run_guest(runner, words(params), small)
+
+
 @pytest.mark.parametrize("vlen", [0, 128])
 def test_refuses_shorter_vectors_than_compiled_for(runner: Path, params: Path, vlen: int) -> None:
     refuses(run(runner, words(params), vlen), "compiled for vector registers of at least 256 bits")
@@ -340,12 +351,13 @@ def test_answers_on_this_machine_with_sanitizers(
     params: Path, expected: Answer, tmp_path: Path
 ) -> None:
     """The same sources natively, so that what QEMU forgives is found."""
+    tools = runner_kit.sanitizing()
     request = CompileRequest(runner_kit.tvm_tree(), CONFIG, LabTarget("host"), prefill_chunk=CHUNK)
     library = compile_llama(request, runner_kit.CACHE).library
     program = link_runner(
         LinkRequest(
             runner_kit.host_runtime(),
-            find_native(),
+            tools,
             library=library,
             sanitizers=("address", "undefined"),
         ),
