@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from forklab import CORE, FILES, ForkLab, core, git, message
 
+from forkpatch.patchfile import read_series
+
 CORE_PATH = "python/calc/core.py"
 
 
@@ -34,7 +36,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def names(lab: ForkLab) -> list[str]:
-    return (lab.patches / "series").read_text().split()
+    return list(read_series(lab.patches))
 
 
 def test_export_after_apply_changes_no_byte(two: ForkLab) -> None:
