@@ -111,6 +111,7 @@ class MlcTools:
             "PYTHONPATH": os.pathsep.join(trees),
             "TVM_LIBRARY_PATH": self._probed["libraries"],
             "PYTHONNOUSERSITE": "1",
+            "PYTHONUNBUFFERED": "1",
             **extra,
         }
 
@@ -292,7 +293,7 @@ def _run(
     line = [str(tools.python), "-m", "mlc_llm", command, *arguments]
     with (
         tempfile.TemporaryDirectory(prefix="mlc-home-") as home,
-        log.open("w", encoding="utf-8") as sink,
+        log.open("w", encoding="utf-8", buffering=1) as sink,
         _console.status(f"mlc_llm {command}") as status,
         subprocess.Popen(
             line,

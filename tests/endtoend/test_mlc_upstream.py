@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the patches to MLC-LLM mend, each seen by itself on the patched tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mlc_tree import TINY, hf_weights, result_of, run_python, tools, write_model
+
+from crosslab.models.params import from_bfloat16, read_stored, to_bfloat16
+
+SCATTERED = """
+import json
+from mlc_llm.compiler_pass.scatter_tuple_get_item import ScatterTupleGetItem
+from tvm import relax
+
+tensor = relax.TensorType((4,), "float32")
+builder = relax.BlockBuilder()
+pair = relax.Var("pair", relax.TupleType([tensor, tensor]))
+with builder.function("main", [pair]):
+    with builder.dataflow():
+        first = builder.emit(relax.TupleGetItem(pair, 0), name_hint="first")
+        total = builder.emit(relax.op.add(first, first), name_hint="total")
+        out = builder.emit_output(relax.op.negative(total), name_hint="out")
+    builder.emit_func_output(out)
+main = ScatterTupleGetItem()(builder.finalize())["main"]
+print(json.dumps([binding.var.name for binding in main.body.blocks[0].bindings]))
+"""
+
+STAGED = """
+import json
+from mlc_llm.compiler_pass.pipeline_parallel_rewrite import PipelineParallelRewrite
+from tvm import relax
+
+tensor = relax.TensorType((4,), "float32")
+builder = relax.BlockBuilder()
+x = relax.Var("x", tensor)
+packed = relax.Var("packed_params", relax.TupleType([tensor, tensor]))
+with builder.function("main", [x, packed], {"pipeline_parallel_stages": 2, "num_input": 1}):
+    with builder.dataflow():
+        first = builder.emit(relax.TupleGetItem(packed, 0), name_hint="first_weight")
+        hidden = builder.emit(relax.op.add(x, first), name_hint="hidden")
+        boundary = relax.call_pure_packed(
+            "mlc.pipeline_parallel_stage_boundary", hidden, ty_args=tensor
+        )
+        received = builder.emit(boundary, name_hint="received")
+        second = builder.emit(relax.TupleGetItem(packed, 1), name_hint="second_weight")
+        out = builder.emit_output(relax.op.add(received, second), name_hint="result")
+    builder.emit_func_output(out)
+module = PipelineParallelRewrite()(builder.finalize())
+print(json.dumps({
+    var.name_hint: [binding.var.name for binding in function.body.blocks[0].bindings]
+    for var, function in module.functions_items()
+}))
+"""
+
+WITHOUT_TORCH = """
+import runpy, sys
+sys.modules["torch"] = sys.modules["safetensors"] = None
+sys.argv = ["mlc_llm", *sys.argv[1:]]
+runpy.run_module("mlc_llm", run_name="__main__")
+"""
+
+
+def test_compiler_starts_without_the_native_library() -> None:
+    detection = run_python("-m", "mlc_llm.cli.check_device", "cpu")
+    assert detection.stdout.startswith("check_device:0"), detection.stderr
+    for command in ("convert_weight", "compile"):
+        done = run_python("-m", "mlc_llm", command, "--help")
+        assert done.returncode == 0, done.stderr
+
+
+def test_who_asks_for_the_engine_is_told_that_its_library_is_missing() -> None:
+    done = run_python("-c", "import mlc_llm; mlc_llm.MLCEngine")
+    assert done.returncode != 0
+    assert "Cannot find libraries: " in done.stderr
+    done = run_python("-c", "import mlc_llm; mlc_llm.no_such_name")
+    assert "module 'mlc_llm' has no attribute 'no_such_name'" in done.stderr
+
+
+def test_scattered_tuple_items_keep_their_names() -> None:
+    names = result_of(SCATTERED)
+    assert names == ["first", "first", "total", "out"]
+
+
+def test_pipeline_stages_keep_their_names() -> None:
+    functions = result_of(STAGED)
+    assert isinstance(functions, dict)
+    assert functions["main_stage0"][:2] == ["first_weight", "hidden"]
+    assert functions["main_stage1"] == ["received", "second_weight", "result"]
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_weights_convert_without_torch(tmp_path: Path, stored: type) -> None:
+    tools()
+    source = {name: values.astype(stored) for name, values in hf_weights(TINY, 1).items()}
+    model, output = write_model(tmp_path / "model", source), tmp_path / "params"
+    arguments = (str(model), "--quantization", "q0f32", "--device", "cpu", "--output", str(output))
+    done = run_python("-c", WITHOUT_TORCH, "convert_weight", *arguments)
+    assert done.returncode == 0, done.stderr
+    params = read_stored(output)
+
+    def expected(*names: str) -> np.ndarray:
+        whole = np.concatenate([source[name].astype(np.float32) for name in names])
+        return from_bfloat16(to_bfloat16(whole))
+
+    at = "model.layers.1.self_attn"
+    fused = expected(*(f"{at}.{part}_proj.weight" for part in "qkv"))
+    np.testing.assert_array_equal(params[f"{at}.qkv_proj.weight"], fused)
+    np.testing.assert_array_equal(params["lm_head.weight"], expected("lm_head.weight"))
+    assert sum(values.size for values in params.values()) == sum(v.size for v in source.values())
+
+
+@pytest.mark.parametrize("damage", ["cut", "header"])
+def test_damaged_weights_are_refused(tmp_path: Path, damage: str) -> None:
+    tools()
+    model = write_model(tmp_path / "model", hf_weights(TINY, 1))
+    weights = model / "model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-64] if damage == "cut" else b"not a header" + data)
+    arguments = (str(model), "--quantization", "q0f32", "--device", "cpu", "--output")
+    done = run_python("-m", "mlc_llm", "convert_weight", *arguments, str(tmp_path / "params"))
+    assert done.returncode != 0
+    assert "model.safetensors" in done.stderr
+    assert ("cut short" if damage == "cut" else "not a safetensors file") in done.stderr
