@@ -32,21 +32,35 @@ STYLE = {
 
 def draw_all(folder: Path, results: Sequence[PhaseCost]) -> list[Path]:
     """Draw what the results hold; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = _save(folder / "roofline", lambda: roofline(results))
-    files += _save(folder / "latency", lambda: latency(results))
+    files = draw_roofline(folder, results) + draw_latency(folder, results)
     if len({r.phase.name for r in results if "decode" in r.phase.name}) > 1:
-        files += _save(folder / "decode_bandwidth", lambda: decode_bandwidth(results))
+        files += draw_decode(folder, results)
     return files
+
+
+def draw_roofline(folder: Path, results: Sequence[PhaseCost]) -> list[Path]:
+    """Write ``roofline.svg`` and ``.png``."""
+    return _save(folder / "roofline", lambda: roofline(results))
+
+
+def draw_latency(folder: Path, results: Sequence[PhaseCost]) -> list[Path]:
+    """Write ``latency.svg`` and ``.png``."""
+    return _save(folder / "latency", lambda: latency(results))
+
+
+def draw_decode(folder: Path, results: Sequence[PhaseCost]) -> list[Path]:
+    """Write ``decode_bandwidth.svg`` and ``.png``."""
+    return _save(folder / "decode_bandwidth", lambda: decode_bandwidth(results))
 
 
 def _save(stem: Path, draw: Callable[[], Any]) -> list[Path]:
     """Write a figure twice; the same data gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_suffix(".svg"), stem.with_suffix(".png")]
     with plt.rc_context(STYLE):
         figure = draw()
         figure.savefig(files[0], metadata={"Date": None})
-        figure.savefig(files[1], dpi=130, metadata={"Software": None})
+        figure.savefig(files[1], dpi=110, metadata={"Software": None})
         plt.close(figure)
     return files
 

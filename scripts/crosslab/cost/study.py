@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from crosslab.cost import inputs
+from crosslab.cost import inputs, plots
 from crosslab.cost.model import PhaseCost, every_combination
-from crosslab.cost.plots import draw_all
 from crosslab.cost.report import short, totals_record
 from crosslab.cost.scheme import COMPARED, SCHEMES, schemes
 from crosslab.cost.workload import Phase, bind_phase
@@ -32,19 +31,20 @@ def write_studies(folder: Path) -> None:
         results = _combinations(phases, COMPARED)
         _write_csv(folder / f"{model}.csv", results)
         _write_tables(folder / f"{model}.md", model, phases, results)
+        drawn = [r for r in results if r.scheme in DRAWN]
+        plots.draw_latency(folder / model, drawn)
+        plots.draw_roofline(folder / model, [r for r in drawn if r.dataflow.name == FLOWS[1]])
         steps = [bind_phase(report, "decode", context, {}) for context in CONTEXTS]
-        drawn = [r for r in results if r.scheme in DRAWN and "prefill" in r.phase.name]
-        best = [r for r in _combinations(steps, DRAWN) if r.dataflow.name == FLOWS[1]]
-        draw_all(folder / model, [r for r in drawn if r.dataflow.name == FLOWS[1]] + best)
-        only = [r for r in results if r.scheme in DRAWN]
-        draw_all(folder / model / "all", only)
+        plots.draw_decode(folder / model, _combinations(steps, DRAWN, FLOWS[:2]))
 
 
-def _combinations(phases: Sequence[Phase], names: Sequence[str]) -> list[PhaseCost]:
+def _combinations(
+    phases: Sequence[Phase], names: Sequence[str], flows: Sequence[str] = FLOWS
+) -> list[PhaseCost]:
     return every_combination(
         phases,
         inputs.hardware_by_names(ARRAYS),
-        inputs.dataflows_by_names(FLOWS, {}),
+        inputs.dataflows_by_names(flows, {}),
         schemes(names),
     )
 
@@ -99,9 +99,11 @@ def _work_table(phase: Phase) -> list[str]:
 
 
 def _scheme_table(
-    title: str, phase: Phase, results: Sequence[PhaseCost], value: object
+    title: str,
+    phase: Phase,
+    results: Sequence[PhaseCost],
+    value: Callable[[PhaseCost], float],
 ) -> list[str]:
-    assert callable(value)
     names = [n for n in COMPARED if n in SCHEMES]
     lines = [f"**{title}**", "", f"| array | dataflow | {' | '.join(names)} |"]
     lines.append(f"|---|---|{'---:|' * len(names)}")

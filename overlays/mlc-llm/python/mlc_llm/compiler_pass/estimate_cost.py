@@ -32,7 +32,11 @@ SCHEMA = 1
 ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
 CONTEXT = "context"
 SPATIAL, REDUCTION = 0, 2
-SKIPPED_OPS = ("relax.shape_of", "relax.null_value", "relax.print", "relax.assert_op")
+NO_WORK = (
+    *("relax.shape_of", "relax.null_value", "relax.print", "relax.assert_op"),
+    *("relax.builtin.alloc_tensor", "vm.builtin.reshape"),
+    "vm.builtin.paged_attention_kv_cache_create",
+)
 
 Extent = int | str
 
@@ -203,19 +207,19 @@ class _Walk:
             }
             self.function(func, inner)
         elif isinstance(callee, relax.ExternFunc):
-            self.problem(str(callee.global_symbol), "a packed function")
+            self.unknown(str(callee.global_symbol), "a packed function")
         elif callee.name in ("relax.call_tir", "relax.call_tir_inplace"):
             self.call_tir(call, weights, out)
         elif callee.name in ("relax.call_dps_packed", "relax.call_pure_packed"):
             self.packed(call)
-        elif callee.name not in SKIPPED_OPS:
-            self.problem(callee.name, "a Relax operator that is not lowered")
+        else:
+            self.unknown(callee.name, "a Relax operator that is not lowered")
 
     def packed(self, call: relax.Call) -> None:
         target, args = call.args[0], call.args[1]
         name = str(getattr(target, "global_symbol", target))
         if name != ATTENTION:
-            self.problem(name, "a packed function")
+            self.unknown(name, "a packed function")
             return
         qkv, out = args[3].ty, call.ty_args[0]
         lead = list(out.shape)[:-2]
@@ -256,6 +260,10 @@ class _Walk:
         for reason in work.problems:
             self.problem(function, reason)
 
+    def unknown(self, callee: str, reason: str) -> None:
+        if callee not in NO_WORK:
+            self.problem(callee, reason)
+
     def problem(self, callee: str, reason: str) -> None:
         self.entry.unclassified.append(Unclassified(callee, reason))
 
@@ -295,11 +303,17 @@ def _bound_symbols(func: tirx.PrimFunc, args: list[Any], call: relax.Call) -> di
             continue
         for inner, outer in zip(param.ty.shape, ty.shape, strict=True):
             if isinstance(inner, tirx.Var):
-                found[inner] = outer
+                found[inner] = _typed(outer, inner)
     extra = list(call.args[2].values) if len(call.args) > 2 else []
     for param, value in zip(func.params[len(types) :], extra, strict=False):
-        found[param] = value
+        found[param] = _typed(value, param)
     return found
+
+
+def _typed(value: Any, like: Any) -> Any:
+    """A caller's 64-bit size for a callee's 32-bit variable."""
+    same = tvm_ffi.structural_equal(value.ty, like.ty)
+    return value if same else tirx.Cast(str(like.ty.dtype), value)
 
 
 @dataclass
