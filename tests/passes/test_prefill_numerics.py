@@ -254,6 +254,17 @@ def test_scores_below_the_mark_of_an_empty_row(kernels: Any) -> None:
     assert (np.abs(out).max(axis=-1) > 0).all()
 
 
+def test_nan_and_infinity_in_the_input_show(kernels: Any) -> None:
+    batch = make_batch(SMALL, (Sequence(20, 20),), causal=False)
+    batch.q[0][3, 1, 5] = np.nan
+    batch.q[0][7, 4, 0] = np.inf
+    out, lse = run_ragged(kernels("ragged", SMALL), batch)
+    spoilt = np.zeros(lse.shape, dtype=bool)
+    spoilt[3, 1] = spoilt[7, 4] = True
+    np.testing.assert_array_equal(np.isnan(lse), spoilt)
+    np.testing.assert_array_equal(np.isnan(out).all(axis=-1), spoilt)
+
+
 def test_agrees_with_upstream(tvm: ModuleType, kernels: Any) -> None:
     from tvm.relax.frontend.nn.llm import _prefill_kernels as upstream  # noqa: PLC0415
 

@@ -202,9 +202,9 @@ def softmax_macros(tile: PrefillTile, group_size: int, d_v: int, dtype: str) -> 
                 d_sum[0] = T.float32(0)
                 for j in T.serial(kv_tile):
                     d_sum[0] += d_lanes[i, j]
-                # The sum is 0 only for a row without keys; any other has its maximum's 1 in it.
-                lse[pos, head] = T.if_then_else(d_sum[0] > T.float32(0), m_tile[i] + T.log2(d_sum[0]), T.float32(EMPTY_LSE))
-                d_sum[0] = T.if_then_else(d_sum[0] > T.float32(0), T.float32(1) / d_sum[0], T.float32(0))
+                # The sum is 0 only for a row without keys; any other has its maximum's 1 in it, or NaN.
+                lse[pos, head] = T.if_then_else(d_sum[0] == T.float32(0), T.float32(EMPTY_LSE), m_tile[i] + T.log2(d_sum[0]))
+                d_sum[0] = T.if_then_else(d_sum[0] == T.float32(0), T.float32(0), T.float32(1) / d_sum[0])
                 for co in T.serial(d_v // v_lanes):
                     for ci in T.vectorized(v_lanes):
                         output[pos, head, co * v_lanes + ci] = T.cast(O_tile[i, co * v_lanes + ci] * d_sum[0], dtype)
