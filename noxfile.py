@@ -21,8 +21,7 @@ nox.options.error_on_missing_interpreters = True
 @nox.session(default=False)
 def apply_patches(session: nox.Session) -> None:
     """Make the patched trees of a release: sources, series, overlays."""
-    face.install(session, "forkpatch")
-    face.run(session, "forkpatch", "apply", *session.posargs)
+    face.patches(session, "apply")
 
 
 @nox.session(default=False)
@@ -80,13 +79,51 @@ def types(session: nox.Session) -> None:
 @nox.session(default=False)
 def lock(session: nox.Session) -> None:
     """Rewrite VERSIONS.lock from its sources; with -- --check, verify it."""
-    face.install(session, "forkpatch")
-    face.run(session, "forkpatch", "lock", *session.posargs)
+    face.patches(session, "lock")
     face.run(session, "pythonlock", "check" if "--check" in session.posargs else "refresh")
 
 
 @nox.session(default=False)
 def status(session: nox.Session) -> None:
     """Say which release is pinned and whether the trees are applied, stale or missing."""
+    face.patches(session, "status")
+
+
+@nox.session(default=False)
+def check_patches(session: nox.Session) -> None:
+    """Lint patches, series, overlays and recorded symbols; say how to mend each finding."""
+    face.patches(session, "check")
+
+
+@nox.session(default=False)
+def edit_patches(session: nox.Session) -> None:
+    """Open a patched tree as a git branch with one commit a patch."""
+    face.patches(session, "edit")
+
+
+@nox.session(default=False)
+def export_patches(session: nox.Session) -> None:
+    """Write the commits of an edited tree back to the series, byte for byte the same each time."""
+    face.patches(session, "export")
+
+
+@nox.session(default=False)
+def rebase(session: nox.Session) -> None:
+    """Move a series to another version of its upstream; stop at the first conflict."""
+    face.patches(session, "rebase")
+
+
+@nox.session(default=False)
+def graph(session: nox.Session) -> None:
+    """Show which patch needs which."""
+    face.patches(session, "graph")
+
+
+@nox.session(default=False)
+def necessity(session: nox.Session) -> None:
+    """Leave out one patch at a time and see whether the test that it names notices."""
+    of_trees, of_verb = face.split("necessity", session.posargs)
     face.install(session, "forkpatch")
-    face.run(session, "forkpatch", "status", *session.posargs)
+    trees = face.apply(session, of_trees)
+    face.lab(session, trees)
+    face.run(session, "forkpatch", "necessity", *of_verb)

@@ -106,6 +106,12 @@ def _environment(extra: dict[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": str(SCRIPTS), "PYTHONNOUSERSITE": "1", **extra}
 
 
+def patches(session: nox.Session, verb: str) -> None:
+    """One verb of the patch engine, with the session's options."""
+    install(session, "forkpatch")
+    run(session, "forkpatch", verb, *session.posargs)
+
+
 def split(prog: str, posargs: list[str]) -> tuple[list[str], list[str]]:
     """Part a session's options into those about trees and those about the lab."""
     parser = argparse.ArgumentParser(prog=f"nox -s {prog} --", add_help=False, allow_abbrev=False)
