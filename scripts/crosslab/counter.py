@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.emulator import GuestMachine, GuestResult, run_guest
-from crosslab.errors import LabError
+from crosslab.errors import LabError, UserError
 from crosslab.stage import digest, stage
 from crosslab.toolchain import find_native, require_qemu
 
@@ -89,10 +89,17 @@ def build_plugin(cache: Path) -> Path:
     """Compile the plugin for the emulator that is here; once.
 
     Raises:
-        UserError: there is no emulator or no compiler.
+        UserError: there is no emulator, or none that loads plugins, or no compiler.
         LabError: it does not compile.
     """
-    api = next(number for version, number in PLUGIN_API if require_qemu().version >= version)
+    qemu = require_qemu()
+    if not qemu.plugins:
+        have = ".".join(map(str, qemu.version))
+        raise UserError(
+            f"{qemu.path} ({have}) was built without plugins: it cannot count instructions",
+            remedy="put a qemu-riscv64 with plugins first on PATH; Debian 12's qemu-user has them",
+        )
+    api = next(number for version, number in PLUGIN_API if qemu.version >= version)
     toolchain = find_native()
     command = [*toolchain.cc, *FLAGS, *WARNINGS, f"-DMLC_RVV_PLUGIN_API={api}", "counter.c"]
 

@@ -93,6 +93,8 @@ def _dotted(version: Sequence[int]) -> str:
 def _qemu() -> Tool:
     qemu = tools.find_qemu()
     found = f"{_dotted(qemu.version)} ({qemu.path})" if qemu else ""
+    if qemu and not qemu.plugins:
+        found += ", without plugins: cannot count instructions"
     old = qemu is not None and qemu.version < tools.MINIMUM_QEMU
     problem = f"too old: {_dotted(tools.MINIMUM_QEMU)} or newer is needed" if old else ""
     why = "runs RISC-V programs and counts their instructions"

@@ -79,10 +79,17 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Emulator:
-    """A user-mode emulator: its path and version."""
+    """A user-mode emulator.
+
+    Attributes:
+        path: the program.
+        version: its version.
+        plugins: it loads plugins, so that instructions can be counted; Debian 13's does not.
+    """
 
     path: Path
     version: tuple[int, ...]
+    plugins: bool
 
 
 def output_of(command: list[str] | tuple[str, ...]) -> str | None:
@@ -157,7 +164,10 @@ def find_qemu() -> Emulator | None:
     """``qemu-riscv64`` (the dynamic one: the static one cannot load plugins), or None."""
     path = shutil.which("qemu-riscv64")
     text = output_of([path, "--version"]) if path else None
-    return Emulator(Path(path), version_tuple(text)) if path and text else None
+    if not path or not text:
+        return None
+    options = output_of([path, "--help"]) or ""
+    return Emulator(Path(path), version_tuple(text), "-plugin" in options)
 
 
 def require_qemu() -> Emulator:

@@ -20,12 +20,14 @@ PROJECT = Path(__file__).resolve().parents[2]
 CACHE = user_cache_path("mlc-rvv") / "crosslab"
 
 
-def need_emulator() -> None:
-    """Skip where there is no emulator."""
+def need_emulator(*, plugins: bool = False) -> None:
+    """Skip where there is no emulator, or none that loads plugins."""
     try:
-        require_qemu()
+        qemu = require_qemu()
     except UserError as error:
         pytest.skip(error.what)
+    if plugins and not qemu.plugins:
+        pytest.skip(f"{qemu.path} was built without plugins")
 
 
 @cache

@@ -42,6 +42,7 @@ def assemble(folder: Path, body: str, *, strip: bool = False) -> Path:
 
 
 def measure(program: Path, *, vlen: int = 256, functions: bool = False) -> Measurement:
+    runner_kit.need_emulator(plugins=True)
     machine = GuestMachine(vlen=vlen, timeout=60)
     _, measured = count_guest(program, [], machine, runner_kit.CACHE, functions=functions)
     return measured
