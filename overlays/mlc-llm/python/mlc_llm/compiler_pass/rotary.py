@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary embeddings with the angles of a position worked out once, in vectors.
+
+TVM's ``fused_rope`` (``llama_rope_with_position_map``) asks libm for a power, a sine and a cosine
+for every element of every head, although they depend on nothing but position and feature.
+:class:`VectorizeRotary` recognises the function, works out the powers at compile time, sine and
+cosine once a position as arithmetic, and rotates the heads in vectors. Scalings of the frequency
+are kept, whatever they are, as long as they do not depend on the position.
+
+This module imports nothing but TVM, so that it also serves where there is no MLC-LLM.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, tirx
+from tvm.script import tirx as T
+from tvm.target import Target
+from tvm_ffi import structural_equal
+
+from . import vector_math
+from .linear_layers import vector_bits
+from .tensorization import is_rvv_target
+
+logger = logging.getLogger(__name__)
+
+BLOCK = "llama_fused_rope"
+REGISTERS = 4  # of a vector, so that the polynomials of sine and cosine find room
+
+
+@tvm.transform.module_pass(opt_level=0, name="VectorizeRotary")
+class VectorizeRotary:
+    """Rewrites rotary embeddings on RVV targets; the identity on others."""
+
+    def __init__(self, target: Target):
+        """Remember the target, which decides what the pass does."""
+        self.target = target
+
+    def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
+        """Transform the functions of a module that apply rotary embeddings."""
+        if not is_rvv_target(self.target):
+            return mod
+        result = mod.clone()
+        for g_var, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc) and _block_of(func) is not None:
+                try:
+                    new = vectorize_rotary(func, vector_bits(self.target) // 32 * REGISTERS)
+                except Unlike as reason:
+                    logger.warning("%s is left as it is: %s", g_var.name_hint, reason)
+                else:
+                    result.update_func(g_var, new)
+        return result
+
+
+class Unlike(Exception):
+    """The function is not the one that is known; the message says in what."""
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """What a fused_rope does.
+
+    Attributes:
+        q_heads, kv_heads, dim: shape of the heads.
+        rotary_dim: features that are turned, the first ones.
+        dtype: of all data.
+        angle: of a position and the table's entry for a feature, both expressions.
+        table: float32 [rotary_dim / 2]: what the angle needs to know of a feature.
+    """
+
+    q_heads: int
+    kv_heads: int
+    dim: int
+    rotary_dim: int
+    dtype: str
+    angle: Callable[[Any, Any], Any]
+    table: np.ndarray
+
+
+def _block_of(func: tirx.PrimFunc) -> Any:
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.SBlock) and node.name_hint == BLOCK:
+            found.append(node)
+
+    tirx.stmt_functor.post_order_visit(func.body, visit)
+    return found[0] if len(found) == 1 else None
+
+
+def vectorize_rotary(func: tirx.PrimFunc, most: int) -> tirx.PrimFunc:
+    """Rewrite one function.
+
+    Args:
+        func: TVM's fused_rope.
+        most: elements that a vector may have.
+
+    Raises:
+        Unlike: the function is another one.
+    """
+    rotary = read_rotary(func)
+    attrs = {**dict(func.attrs or {}), "tirx.is_scheduled": True}
+    return make_rotary(rotary, math.gcd(rotary.rotary_dim // 2, most)).with_attrs(attrs)
+
+
+def read_rotary(func: tirx.PrimFunc) -> Rotary:
+    """Read what a function does.
+
+    Raises:
+        Unlike: it is not fused_rope, or its frequencies depend on the position.
+    """
+    block = _block_of(func)
+    if len(func.params) != 6 or len(block.iter_vars) != 3:
+        raise Unlike("its parameters are others")
+    x, positions, q, k, v, apply_rope = func.params
+    (_, q_heads, dim), (_, kv_heads, _) = _shape(q), _shape(k)
+    s, h, d = (axis.var for axis in block.iter_vars)
+    body = block.body
+    try:
+        value = body.then_case.value  # if_then_else(apply, let freq = angle in turned, x)
+        rotary_dim = int(value.args[0].b.b)
+        let = value.args[1]
+        angle, half = let.value, rotary_dim // 2
+    except (AttributeError, IndexError, TypeError) as error:
+        raise Unlike("its body is another") from error
+
+    def turned(head: Any) -> Any:
+        freq = tirx.Var("freq", "float32")
+        one = tirx.cos(freq) * x[s, head, d]
+        other = tirx.if_then_else(d < half, -x[s, head, d + half], x[s, head, d - half])
+        turn = tirx.Let(freq, angle, one + tirx.sin(freq) * other)
+        wanted = tirx.And(apply_rope > tirx.IntImm("int64", 0), d < rotary_dim)
+        return tirx.if_then_else(wanted, turn, x[s, head, d])
+
+    expected = tirx.IfThenElse(
+        h < q_heads,
+        tirx.BufferStore(q, turned(h), [s, h, d]),
+        tirx.IfThenElse(
+            h < q_heads + kv_heads,
+            tirx.BufferStore(k, turned(h), [s, h - q_heads, d]),
+            tirx.BufferStore(v, x[s, h, d], [s, h - (q_heads + kv_heads), d]),
+        ),
+    )
+    if str(x.dtype) != "float32" or not structural_equal(body, expected):
+        raise Unlike("its body is another")
+    position = tirx.BufferLoad(positions, [s])
+    return Rotary(q_heads, kv_heads, dim, rotary_dim, "float32", *_split(angle, position, d, half))
+
+
+def _shape(buffer: Any) -> list[Any]:
+    return [int(e) if isinstance(e, tirx.IntImm) else e for e in buffer.shape]
+
+
+def _split(angle: Any, position: Any, d: Any, half: int) -> tuple[Any, np.ndarray]:
+    """The angle as an expression of position and a table over features.
+
+    Raises:
+        Unlike: more than one part of it depends on the feature, or one cannot be worked out.
+    """
+    parts: list[Any] = []
+
+    def collect(node: Any) -> None:
+        if isinstance(node, tvm.ir.Call) and _uses(node, d) and not _has_loads(node):
+            parts.append(node)
+
+    tirx.stmt_functor.post_order_visit(angle, collect)
+    if not parts:
+        raise Unlike("its angle has no power of a feature")
+    whole = parts[-1]
+    table = np.array([evaluate(whole, {d: i}) for i in range(2 * half)], np.float32)
+    if not np.array_equal(table[:half], table[half:]):
+        raise Unlike("features are not paired half a head apart")
+    place, entry = tirx.Var("position", "int32"), tirx.Var("entry", "float32")
+
+    def replace(node: Any) -> Any:
+        if structural_equal(node, whole):
+            return entry
+        return place if structural_equal(node, position) else None
+
+    names = ["ir.Call", "tirx.BufferLoad"]
+    form = tirx.stmt_functor.ir_transform(tirx.Evaluate(angle), None, replace, names).value
+    if _uses(form, d):
+        raise Unlike("its angle depends on the feature in more than one place")
+    return lambda p, e: tirx.stmt_functor.substitute(form, {place: p, entry: e}), table[:half]
+
+
+def _uses(node: Any, var: Any) -> bool:
+    found: list[Any] = []
+    tirx.stmt_functor.post_order_visit(
+        node, lambda inner: found.append(inner) if inner.same_as(var) else None
+    )
+    return bool(found)
+
+
+def _has_loads(node: Any) -> bool:
+    found: list[Any] = []
+    tirx.stmt_functor.post_order_visit(
+        node, lambda inner: found.append(inner) if isinstance(inner, tirx.BufferLoad) else None
+    )
+    return bool(found)
+
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    tirx.Add: lambda a, b: a + b,
+    tirx.Sub: lambda a, b: a - b,
+    tirx.Mul: lambda a, b: a * b,
+    tirx.Div: lambda a, b: a / b,
+    tirx.FloorDiv: lambda a, b: a // b,
+    tirx.FloorMod: lambda a, b: a % b,
+    tirx.Min: min,
+    tirx.Max: max,
+}
+
+
+def evaluate(node: Any, values: dict[Any, int]) -> Any:
+    """The value of an expression, floats in double precision.
+
+    Raises:
+        Unlike: it holds an operation that is not known.
+    """
+    for var, value in values.items():
+        if node.same_as(var):
+            return value
+    if isinstance(node, tirx.IntImm | tirx.FloatImm):
+        return node.value
+    if isinstance(node, tirx.Cast):
+        value = evaluate(node.value, values)
+        return float(value) if "float" in str(node.ty.dtype) else int(value)
+    if isinstance(node, tvm.ir.Call) and node.op.name == "tirx.pow":
+        return math.pow(*(evaluate(argument, values) for argument in node.args))
+    operation = _BINARY.get(type(node))
+    if operation is None:
+        raise Unlike(f"its angle has a part that cannot be worked out: {node}")
+    return operation(evaluate(node.a, values), evaluate(node.b, values))
+
+
+def make_rotary(rotary: Rotary, lanes: int) -> tirx.PrimFunc:
+    """The function of the same interface in vectors of so many lanes."""
+    q_heads, kv_heads, dim, dtype = rotary.q_heads, rotary.kv_heads, rotary.dim, rotary.dtype
+    half, heads = rotary.rotary_dim // 2, rotary.q_heads + 2 * rotary.kv_heads
+    rest = dim - 2 * half
+    copied = max(math.gcd(dim, rest or dim, 2 * lanes), 1)
+
+    def fill(table):
+        for index, entry in enumerate(rotary.table):
+            T.buffer_store(table, T.float32(float(entry)), [index])
+
+    def sin_at(position, entry):
+        return vector_math.sin_cos(rotary.angle(position, entry))[0]
+
+    def cos_at(position, entry):
+        return vector_math.sin_cos(rotary.angle(position, entry))[1]
+
+    @T.macro
+    def copy(x, out, s, h_in, h_out, first):
+        for io in T.serial((dim - first) // copied):
+            for i in T.vectorized(copied):
+                out[s, h_out, first + io * copied + i] = x[s, h_in, first + io * copied + i]
+
+    @T.macro
+    def turn(x, out, cos, sin, s, h_in, h_out):
+        for io in T.serial(half // lanes):
+            for i in T.vectorized(lanes):
+                out[s, h_out, io * lanes + i] = (
+                    cos[io * lanes + i] * x[s, h_in, io * lanes + i]
+                    - sin[io * lanes + i] * x[s, h_in, half + io * lanes + i]
+                )
+                out[s, h_out, half + io * lanes + i] = (
+                    cos[io * lanes + i] * x[s, h_in, half + io * lanes + i]
+                    + sin[io * lanes + i] * x[s, h_in, io * lanes + i]
+                )
+        copy(x, out, s, h_in, h_out, 2 * half)
+
+    @T.prim_func(s_tir=True)
+    def fused_rope(
+        var_qkv: T.handle,
+        var_position_map: T.handle,
+        var_q: T.handle,
+        var_k: T.handle,
+        var_v: T.handle,
+        apply_rope: T.int64,
+    ):
+        seq_len = T.int32()
+        position_map_elem_offset = T.int32()
+        qkv = T.match_buffer(var_qkv, (seq_len, heads, dim), dtype)
+        q = T.match_buffer(var_q, (seq_len, q_heads, dim), dtype)
+        k = T.match_buffer(var_k, (seq_len, kv_heads, dim), dtype)
+        v = T.match_buffer(var_v, (seq_len, kv_heads, dim), dtype)
+        position_map = T.match_buffer(
+            var_position_map, (seq_len,), "int32", elem_offset=position_map_elem_offset
+        )
+        for s in T.parallel(seq_len):
+            with T.sblock(BLOCK):
+                T.reads()
+                T.writes()
+                table = T.sblock_alloc_buffer((half,), "float32")
+                cos = T.sblock_alloc_buffer((half,), "float32")
+                sin = T.sblock_alloc_buffer((half,), "float32")
+                if apply_rope > T.int64(0):
+                    fill(table)
+                    for io in T.serial(half // lanes):
+                        for i in T.vectorized(lanes):
+                            sin[io * lanes + i] = sin_at(position_map[s], table[io * lanes + i])
+                            cos[io * lanes + i] = cos_at(position_map[s], table[io * lanes + i])
+                    for h in T.serial(q_heads):
+                        turn(qkv, q, cos, sin, s, h, h)
+                    for h in T.serial(kv_heads):
+                        turn(qkv, k, cos, sin, s, q_heads + h, h)
+                else:
+                    for h in T.serial(q_heads):
+                        copy(qkv, q, s, h, h, 0)
+                    for h in T.serial(kv_heads):
+                        copy(qkv, k, s, q_heads + h, h, 0)
+                for h in T.serial(kv_heads):
+                    copy(qkv, v, s, q_heads + kv_heads + h, h, 0)
+
+    return fused_rope

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VectorizeLoops and VectorizeRotary: what they change, what they leave alone, the numbers."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from linear import Array, linear_function, load_passes
+from tensorize import VECTORS, host, module_of, riscv64
+
+WORDS = 8  # of a register of 256 bits
+
+
+@pytest.fixture(scope="module")
+def loops(tvm: ModuleType) -> ModuleType:
+    load_passes()
+    return importlib.import_module("linear_passes_under_test.vector_loops")
+
+
+@pytest.fixture(scope="module")
+def rotary(tvm: ModuleType) -> ModuleType:
+    load_passes()
+    return importlib.import_module("linear_passes_under_test.rotary")
+
+
+def vectors_of(function: Any) -> list[int]:
+    """Extents of all vectorized loops."""
+    from tvm import tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+
+    found: list[int] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.For) and node.kind == tirx.ForKind.VECTORIZED:
+            found.append(int(node.extent))
+
+    tirx.stmt_functor.post_order_visit(function.body, visit)
+    return found
+
+
+def legalized(build: Any, shape: tuple[Any, ...], *more: tuple[Any, ...]) -> Any:
+    """The one PrimFunc that Relax makes of an expression over float32 tensors."""
+    from tvm import relax, tirx  # noqa: PLC0415
+
+    symbols = {name: tirx.Var(name, "int64") for name in ("rows",)}
+    builder = relax.BlockBuilder()
+    arguments = [
+        relax.Var(f"x{i}", relax.TensorType([symbols.get(e, e) for e in s], "float32"))
+        for i, s in enumerate((shape, *more))
+    ]
+    with builder.function("main", arguments):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(build(builder.emit, relax.op, *arguments)))
+        builder.emit_func_output(out)
+    r = relax.transform
+    module = builder.get()
+    for step in (r.LegalizeOps(), r.AnnotateTIROpPattern(), r.FuseOps(), r.FuseTIR()):
+        module = step(module)
+    module = r.DeadCodeElimination()(module)
+    functions = [f for _, f in module.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert len(functions) == 1
+    return functions[0].with_attr("global_symbol", "main")
+
+
+def swish_gate(emit: Any, op: Any, x: Any) -> Any:
+    halves = emit(op.split(x, 2, axis=-1))
+    return op.multiply(emit(op.nn.silu(halves[0])), halves[1])
+
+
+def run(function: Any, arrays: list[Array], shape: tuple[int, ...]) -> Array:
+    """Compile for this machine and run; the last parameter is the output."""
+    import tvm  # noqa: PLC0415
+
+    module = tvm.ir.IRModule({"main": function.with_attr("global_symbol", "main")})
+    out = tvm.runtime.tensor(np.full(shape, np.nan, np.float32))
+    tvm.compile(module, host())["main"](*(tvm.runtime.tensor(a) for a in arrays), out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("rows", ["rows", 1, 5])
+def test_an_activation_becomes_vectors_without_libm(loops: ModuleType, rows: Any) -> None:
+    before = legalized(swish_gate, (1, rows, 96))
+    after = loops.vectorize_function(before, WORDS)
+    assert vectors_of(after) == [16], "gcd of 48 and half of the registers of a group of eight"
+    assert "T.sigmoid" not in after.script()
+    assert "sblock_alloc_buffer" not in after.script()
+    count = 5 if rows == "rows" else rows
+    x = np.random.default_rng(0).standard_normal((1, count, 96)).astype(np.float32) * 8
+    gate, up = (half.astype(np.float64) for half in np.split(x, 2, axis=-1))
+    want = gate / (1 + np.exp(-gate)) * up
+    assert np.allclose(run(after, [x], want.shape), want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", ["rows", 1])
+def test_a_norm_is_summed_in_vectors(loops: ModuleType, rows: Any) -> None:
+    def norm(_: Any, op: Any, x: Any, weight: Any) -> Any:
+        return op.nn.rms_norm(x, weight, axes=-1, epsilon=1e-5)
+
+    before = legalized(norm, (1, rows, 192), (192,))
+    after = loops.vectorize_function(before, WORDS)
+    assert set(vectors_of(after)) == {64}
+    assert "llvm.vector.reduce.fadd" in after.script()
+    rng = np.random.default_rng(1)
+    x, weight = (rng.standard_normal(s).astype(np.float32) for s in ((1, 7, 192), (192,)))
+    if rows == 1:
+        x = x[:, :1]
+    wide = x.astype(np.float64)
+    want = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * weight
+    assert np.allclose(run(after, [x, weight], want.shape), want, rtol=2e-6, atol=2e-6)
+
+
+def test_rows_are_shared_among_threads(loops: ModuleType) -> None:
+    after = loops.vectorize_function(legalized(swish_gate, (1, "rows", 128)), WORDS)
+    assert after.script().count("T.parallel") == 1
+    single = loops.vectorize_function(legalized(swish_gate, (1, 1, 128)), WORDS)
+    assert "T.parallel" not in single.script()
+
+
+def test_the_copy_into_the_cache_becomes_vectors(loops: ModuleType) -> None:
+    """Its value named by a local buffer is put where it is used; padding (-1) is not written."""
+    import tvm  # noqa: PLC0415
+
+    kv_cache = importlib.import_module("tvm.relax.frontend.nn.llm.kv_cache")
+    before = kv_cache._kv_cache_transpose_append(2, 64, "float32")
+    after = loops.vectorize_function(before, WORDS)
+    assert vectors_of(after) == [64]
+    rng = np.random.default_rng(2)
+    pages = rng.standard_normal((3, 2, 2, 16, 64)).astype(np.float32)
+    k, v = (rng.standard_normal((4, 2, 64)).astype(np.float32) for _ in range(2))
+    places = np.array([5, -1, 47, 16], np.int32)
+    want = pages.copy()
+    for row, place in enumerate(places):
+        if place >= 0:
+            want[place // 16, :, :, place % 16] = k[row], v[row]
+    module = tvm.ir.IRModule({"main": after.with_attr("global_symbol", "main")})
+    arguments = [tvm.runtime.tensor(a) for a in (pages, k, v, places)]
+    tvm.compile(module, host())["main"](*arguments)
+    assert np.array_equal(arguments[0].numpy(), want)
+
+
+def test_what_cannot_gain_is_left_alone(loops: ModuleType) -> None:
+    def reshape(_: Any, op: Any, x: Any) -> Any:
+        return op.reshape(x, (6, 4, 16))
+
+    def transpose(_: Any, op: Any, x: Any) -> Any:
+        return op.permute_dims(x, (1, 0))
+
+    assert loops.vectorize_function(legalized(reshape, (6, 64)), WORDS) is None
+    assert loops.vectorize_function(legalized(transpose, (64, 64)), WORDS) is None
+    assert loops.vectorize_function(linear_function(4, 64, 64), WORDS) is None
+    done = legalized(swish_gate, (1, 1, 96)).with_attr("tirx.is_scheduled", True)
+    assert loops.vectorize_function(done, WORDS) is None
+
+
+def test_only_targets_with_vectors_are_touched(loops: ModuleType, rotary: ModuleType) -> None:
+    module = module_of(gate=legalized(swish_gate, (1, 3, 96)), turn=rope())
+    for make in (loops.VectorizeLoops, rotary.VectorizeRotary):
+        assert make(host())(module).same_as(module)
+        assert make(riscv64())(module).same_as(module)
+    changed = rotary.VectorizeRotary(riscv64(*VECTORS))(
+        loops.VectorizeLoops(riscv64(*VECTORS))(module)
+    )
+    assert vectors_of(changed["gate"])
+    assert vectors_of(changed["turn"])
+
+
+def rope(
+    q_heads: int = 4, kv_heads: int = 2, dim: int = 64, scale: float = 1.0, **options: Any
+) -> Any:
+    embedding = importlib.import_module("tvm.relax.frontend.nn.llm.position_embedding")
+    scaling = options.pop("rope_scaling", {})
+    return embedding.llama_rope_with_position_map(
+        1e4, scale, dim, q_heads, kv_heads, "float32", scaling, options.get("rotary_dim")
+    )
+
+
+def turned(x: Array, positions: Array, rotary_dim: int, scale: float) -> Array:
+    """Heads [rows, heads, dim] turned, in float64."""
+    half = rotary_dim // 2
+    frequency = 1e4 ** -(np.arange(half) / half)
+    angle = (positions * np.float64(np.float32(scale)))[:, None, None] * frequency
+    one, other = x[..., :half].astype(np.float64), x[..., half:rotary_dim].astype(np.float64)
+    out = x.astype(np.float64)
+    out[..., :half] = np.cos(angle) * one - np.sin(angle) * other
+    out[..., half:rotary_dim] = np.cos(angle) * other + np.sin(angle) * one
+    return out
+
+
+@pytest.mark.parametrize(
+    ("dim", "rotary_dim", "scale"),
+    [(64, None, 1.0), (80, None, 1.0), (96, None, 0.25), (128, 32, 1.0)],
+)
+@pytest.mark.parametrize("apply", [1, 0])
+def test_rotary_embeddings_are_right(
+    rotary: ModuleType, dim: int, rotary_dim: int | None, scale: float, apply: int
+) -> None:
+    import tvm  # noqa: PLC0415
+
+    before = rope(dim=dim, rotary_dim=rotary_dim, scale=scale)
+    after = rotary.vectorize_rotary(before, WORDS * 4)
+    for call in ("T.pow", "T.cos", "T.sin"):
+        assert call not in after.script()
+    positions = np.array([0, 1, 17, 511, 4000], np.int32)
+    rng = np.random.default_rng(4)
+    qkv = rng.standard_normal((len(positions), 8, dim)).astype(np.float32)
+    outs = [np.full((len(positions), heads, dim), np.nan, np.float32) for heads in (4, 2, 2)]
+    module = tvm.ir.IRModule({"main": after.with_attr("global_symbol", "main")})
+    tensors = [tvm.runtime.tensor(a) for a in (qkv, positions, *outs)]
+    tvm.compile(module, host())["main"](*tensors, apply)
+    q, k, v = np.split(qkv, [4, 6], axis=1)
+    if apply:
+        q, k = (turned(x, positions, rotary_dim or dim, scale) for x in (q, k))
+    for got, want in zip(tensors[2:], (q, k, v), strict=True):
+        # An angle of 4000 radians is itself only good to 2^-13 in float32.
+        assert np.allclose(got.numpy(), want, atol=2e-3 if apply else 0)
+        assert np.allclose(got.numpy()[:3], want[:3], atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "gptj"},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ],
+)
+def test_other_embeddings_are_left_alone_and_named(
+    rotary: ModuleType, scaling: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    module = module_of(turn=rope(rope_scaling=scaling))
+    with caplog.at_level(logging.WARNING):
+        after = rotary.VectorizeRotary(riscv64(*VECTORS))(module)
+    assert after["turn"].same_as(module["turn"])
+    assert "turn is left as it is" in caplog.text

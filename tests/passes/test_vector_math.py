@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elementary functions as arithmetic: within their bounds, everywhere, against float64."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from linear import Array, load_passes
+
+EPSILON = 2.0**-22
+
+
+@pytest.fixture(scope="module")
+def math_on_host(tvm: ModuleType) -> Callable[[str, Array], Array]:
+    """Applies a function of the module to an array, in vectors on this machine.
+
+    The reductions of arguments need fused multiply-add, which every RISC-V CPU with floats has.
+    """
+    import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+    from tvm import te  # noqa: PLC0415
+
+    if " fma " not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip("this machine has no fused multiply-add")
+    load_passes()
+    vector_math = importlib.import_module("linear_passes_under_test.vector_math")
+    functions: dict[str, Callable[[Any], Any]] = {
+        "exp": vector_math.exp,
+        "sigmoid": vector_math.sigmoid,
+        "sin": lambda x: vector_math.sin_cos(x)[0],
+        "cos": lambda x: vector_math.sin_cos(x)[1],
+    }
+    target = tvm.target.Target({"kind": "llvm", "mattr": ["+fma", "+avx2"]})
+    lanes = 8
+
+    def run(name: str, values: Array) -> Array:
+        padded = np.concatenate([values, np.zeros(-len(values) % lanes, np.float32)])
+        x = te.placeholder((len(padded),), "float32", name="x")
+        y = te.compute(x.shape, lambda i: functions[name](x[i]), name="y")
+        schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
+        (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+        schedule.vectorize(schedule.split(loop, [None, lanes])[-1])
+        out = tvm.runtime.tensor(np.zeros_like(padded))
+        tvm.compile(schedule.mod, target)["main"](tvm.runtime.tensor(padded), out)
+        return out.numpy()[: len(values)].astype(np.float64)
+
+    return run
+
+
+def spread(least: float, most: float) -> Array:
+    """Float32 numbers all over a range, with many near its middle."""
+    rng = np.random.default_rng(3)
+    even = rng.uniform(least, most, 40_000)
+    near = even * 2.0 ** rng.uniform(-40, 0, even.size)
+    return np.concatenate([even, near, np.linspace(least, most, 5_000)]).astype(np.float32)
+
+
+def test_exp_keeps_its_relative_bound(math_on_host: Callable[[str, Array], Array]) -> None:
+    x = spread(-87.3, 88.7)
+    want = np.exp(x.astype(np.float64))
+    assert np.max(np.abs(math_on_host("exp", x) / want - 1)) < EPSILON
+
+
+def test_exp_at_the_ends(math_on_host: Callable[[str, Array], Array]) -> None:
+    ends = np.array([-np.inf, -1e30, -104, -88, 0, -0.0, 89, 1e30, np.inf, np.nan], np.float32)
+    got = math_on_host("exp", ends)
+    assert np.array_equal(got, [0, 0, 0, 0, 1, 1, np.inf, np.inf, np.inf, np.nan], equal_nan=True)
+
+
+def test_sigmoid(math_on_host: Callable[[str, Array], Array]) -> None:
+    x = np.concatenate([spread(-80, 80), np.array([-np.inf, np.inf, -200, 200], np.float32)])
+    with np.errstate(over="ignore"):
+        want = 1 / (1 + np.exp(-x.astype(np.float64)))
+    got = math_on_host("sigmoid", x)
+    assert np.max(np.abs(got - want)) < EPSILON
+    assert np.max(np.abs(got[want > 1e-30] / want[want > 1e-30] - 1)) < 2 * EPSILON
+
+
+@pytest.mark.parametrize(("name", "function"), [("sin", np.sin), ("cos", np.cos)])
+@pytest.mark.parametrize("most", [1.0, 100.0, 2.0**17])
+def test_sine_and_cosine_keep_their_absolute_bound(
+    math_on_host: Callable[[str, Array], Array],
+    name: str,
+    function: Callable[[Array], Array],
+    most: float,
+) -> None:
+    x = spread(-most, most)
+    assert np.max(np.abs(math_on_host(name, x) - function(x.astype(np.float64)))) < EPSILON
