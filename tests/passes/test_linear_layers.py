@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -213,3 +214,17 @@ def test_results_are_right(
         function(*(tvm.runtime.tensor(a) for a in arrays), out)
         want = linear_reference(arrays, k, q4=q4, add=add)
         assert np.abs(out.numpy() - want).max() < 1e-4 * np.abs(want).max()
+
+
+def test_steps_can_be_chosen(
+    passes: ModuleType, libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = importlib.import_module("linear_passes_under_test.rvv_passes")
+    monkeypatch.setenv("MLC_RVV_KERNELS", str(libraries["riscv64"]))
+    module = module_of(layer=linear_function(4, 96, 64))
+    assert called(steps.rvv_passes(riscv64(*VECTORS))(module)["layer"]) == ["mlc_rvv_gemm_f32"]
+    monkeypatch.setenv("MLC_RVV_STEPS", "rotary,loops")
+    assert called(steps.rvv_passes(riscv64(*VECTORS))(module)["layer"]) == []
+    monkeypatch.setenv("MLC_RVV_STEPS", "linear,fusion")
+    with pytest.raises(RuntimeError, match=r"MLC_RVV_STEPS names fusion; the steps are: attention"):
+        steps.rvv_passes(riscv64(*VECTORS))
