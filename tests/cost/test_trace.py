@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm", reason="needs apache-tvm")
+import tvm_ffi  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.frontend import nn  # noqa: E402
 from tvm.relax.frontend.nn import op  # noqa: E402
 
+from crosslab.compile.pipeline import pipeline  # noqa: E402
 from crosslab.cost import zoo  # noqa: E402
+from crosslab.cost.cli import main  # noqa: E402
 from crosslab.cost.trace import ATTENTION, Recorder, phases_of, trace_phases  # noqa: E402
+from crosslab.cost.workload import Phase, bind_phase  # noqa: E402
 from crosslab.errors import UserError  # noqa: E402
+from crosslab.models.config import LlamaConfig  # noqa: E402
 
 
 class TwoLayers(nn.Module):  # type: ignore[misc]
@@ -106,3 +111,56 @@ def test_a_callee_without_description_is_listed() -> None:
     record = attention_record(("prefill", 5))
     record["sections"][0]["calls"].append({"callee": "my.kernel", "shapes": [], "count": 2})
     assert phases_of(record)[0].unclassified == ("my.kernel x2: not in the module's report",)
+
+
+def test_a_generation_with_a_paged_cache(tmp_path: Path) -> None:
+    """The project's Llama, prompted with five tokens, then two steps of decode."""
+    llama = pytest.importorskip("crosslab.compile.llama")
+    sizes = LlamaConfig(64, 96, 4, 2, 16, layers=2, vocab=128, tied=True, context=64)
+    # Only shapes are looked at, so the code need not be good.
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+    with target:
+        module, params = llama.export(sizes)
+        estimate = zoo.load_pass()
+        report = estimate.workloads(estimate.lower_graph(module))
+        whole = llama.add_kv_cache(module, sizes, target)
+        bounds = {"seq_len": 16}
+        config = {"tirx.disable_cse_tir": True}
+        with tvm.transform.PassContext(config=config):
+            library = relax.build(whole, target, relax_pipeline=pipeline(target, bounds, {}))
+    machine = relax.VirtualMachine(library, tvm.cpu())
+    rng = np.random.default_rng(7)
+    weights = [tvm.runtime.tensor(rng.standard_normal(p["shape"], "float32") * 0.1) for p in params]
+    shapes = [tvm_ffi.Shape([n]) for n in (1, 64, 16, 16, 0)]
+    cache = machine["create_tir_paged_kv_cache"](*shapes)
+    call = tvm.get_global_func
+    call("vm.builtin.kv_state_add_sequence")(cache, 0)
+    recorder = Recorder()
+    machine.set_instrument(recorder)
+    for name, tokens in (("prefill", [1, 2, 3, 4, 5]), ("decode", [6]), ("decode", [7])):
+        recorder.begin(name)
+        ids = tvm.runtime.tensor(np.array(tokens, "int32"))
+        embedded = machine["embed"](ids, weights).numpy().reshape(1, len(tokens), 64)
+        begin = call("vm.builtin.kv_state_begin_forward")
+        begin(cache, tvm_ffi.Shape([0]), tvm_ffi.Shape([len(tokens)]))
+        machine[name](tvm.runtime.tensor(embedded), cache, weights)
+        call("vm.builtin.kv_state_end_forward")(cache)
+    path = tmp_path / "trace.json"
+    recorder.save(path, report)
+    phases = trace_phases(path)
+    expected = [
+        bind_phase(report, name, size, {})
+        for name, size in (("prefill", 5), ("decode", 6), ("decode", 7))
+    ]
+    for recorded, bound in zip(phases, expected, strict=True):
+        assert macs(recorded) == macs(bound)
+        assert recorded.unclassified == ()
+    assert main(["--trace", str(path), "--hardware", "edge8x8", "--quiet"]) == 0
+
+
+def macs(phase: Phase) -> dict[tuple[int, ...], int]:
+    found: dict[tuple[int, ...], int] = {}
+    for item in phase.items:
+        key = (item.gemm.batch, item.gemm.m, item.gemm.n, item.gemm.k)
+        found[key] = found.get(key, 0) + item.count * item.gemm.macs
+    return found
