@@ -13,7 +13,8 @@ tile of ``q_tile`` rows uses every staged K and V row for the whole group. For e
 kernel walks over tiles of ``kv_tile`` keys, up to the last key which any of its rows may see:
 
 * ``Q_tile``, ``K_tile``, ``V_tile`` are float32 copies, with RoPE applied and, for Q, the softmax
-  scale times log2(e), because the softmax is in base 2;
+  scale times log2(e), because the softmax is in base 2; RoPE's cosines and sines come from tables
+  filled once per call, as computing them costs many times what they are used for;
 * block ``S_gemm``: ``S_tile[i, j] += Q_tile[i, k] * K_tile[j, k]``;
 * online softmax on ``S_tile``;
 * block ``O_gemm``: ``O_tile[i, c] += S_tile[i, j] * V_tile[j, c]``, whose init rescales ``O_tile``.
@@ -34,13 +35,15 @@ from ._kernel_common import (
     _declare_length_info,
     _get_kv_chunk_len,
     _get_seq_offset,
-    _rope,
 )
 from ._prefill_tiled_macros import (
     PrefillTile,
     lanes_of,
     num_visible,
     product_macros,
+    rope_macros,
+    rotated_high,
+    rotated_low,
     softmax_macros,
     staging_macros,
 )
@@ -99,6 +102,8 @@ def _attention_prefill_cpu(
     if sliding_window:
         global_symbol += "_sliding_window"
     stage_q, clear_kv = staging_macros(tile, group_size, d, d, dtype)
+    fill_rope = rope_macros(d, rope_scaling)
+    half, half_lanes = d // 2, lanes_of(d // 2)
     compute_s, compute_o = product_macros(tile, d, d)
     init_state, update_softmax, store = softmax_macros(tile, group_size, d, dtype)
 
@@ -144,6 +149,22 @@ def _attention_prefill_cpu(
         # rows: these slots, the window's first slot, and the number of sink tokens kept before it.
         length_info = _declare_length_info(var_length_info, batch_size, sliding_window, length_info_elem_offset)
 
+        # RoPE's factors depend on the position only, so once here, not for every head and tile. Rows
+        # of keys are slots of the batch's pages: a sequence never has more keys than slots, as its
+        # window begins behind its sink. Empty when RoPE is none of this kernel's business.
+        q_cos = T.sblock_alloc_buffer((T.if_then_else(rotary_mode == 1, total_len, 0), d), "float32")
+        q_sin = T.sblock_alloc_buffer((T.if_then_else(rotary_mode == 1, total_len, 0), d), "float32")
+        k_cos = T.sblock_alloc_buffer((T.if_then_else(rotary_mode == 1, nnz_pages * page_size, 0), d), "float32")
+        k_sin = T.sblock_alloc_buffer((T.if_then_else(rotary_mode == 1, nnz_pages * page_size, 0), d), "float32")
+        if rotary_mode == 1:
+            for row in T.parallel(total_len):
+                with T.sblock("q_rope"):
+                    T.reads()
+                    T.writes()
+                    position = T.sblock_alloc_buffer((1,), "int32")
+                    position[0] = q_rope_position[row]
+                    fill_rope(q_cos, q_sin, row, position, rope_theta, rope_scale)
+
         for b in T.serial(batch_size):
             seq_begin: T.let[T.int32] = q_indptr[b]
             q_len: T.let[T.int32] = q_indptr[b + 1] - seq_begin
@@ -151,6 +172,16 @@ def _attention_prefill_cpu(
             num_pages: T.let[T.int32] = page_indptr[b + 1] - page_begin
             kv_len: T.let[T.int32] = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, sliding_window), 0)
             num_tiles: T.let[T.int32] = T.ceildiv(q_len * group_size, q_tile)
+            if rotary_mode == 1:
+                for row in T.parallel(kv_len):
+                    with T.sblock("k_rope"):
+                        T.reads()
+                        T.writes()
+                        # In memory, as LLVM code generation fails on float expressions of an index
+                        # about whose range it knows something.
+                        position = T.sblock_alloc_buffer((1,), "int32")
+                        position[0] = k_rope_pos_offset[b] + row
+                        fill_rope(k_cos, k_sin, page_begin * page_size + row, position, rope_theta, rope_scale)
             # Heads are the slow index: a thread gets whole heads as far as it goes, and these cost
             # the same, whereas causal tiles cost the more the later they are.
             for head_tile in T.parallel(h_kv * num_tiles):
@@ -167,12 +198,9 @@ def _attention_prefill_cpu(
                     scale = T.sblock_alloc_buffer((q_tile,), "float32")
                     d_lanes = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
                     d_sum = T.sblock_alloc_buffer((1,), "float32")
-                    # In memory, as LLVM code generation fails on float expressions of an index
-                    # whose range it knows, which it does when kv_tile is no power of 2.
-                    k_pos = T.sblock_alloc_buffer((1,), "int32")
                     by: T.let[T.int32] = head_tile // num_tiles
                     row_begin: T.let[T.int32] = head_tile % num_tiles * q_tile
-                    stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, by, q_len, rotary_mode, rope_theta, rope_scale, rope_scaling, sm_scale)
+                    stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, by, q_len, rotary_mode, sm_scale)
                     init_state(O_tile, m_tile, d_lanes)
                     for kv_idx in T.serial(T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
                         kv_begin: T.let[T.int32] = kv_idx * kv_tile
@@ -181,9 +209,10 @@ def _attention_prefill_cpu(
                             for j in T.serial(num_keys):
                                 slot: T.let[T.int32] = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
                                 page: T.let[T.int32] = page_values[page_begin + slot // page_size]
-                                k_pos[0] = k_rope_pos_offset[b] + kv_begin + j
-                                for k in T.serial(d):
-                                    K_tile[j, k] = T.cast(_rope(pages, k_pos[0], d, rope_theta, rope_scale, (page, 0, by, slot % page_size, k), dtype, rope_scaling), "float32")
+                                for ko in T.serial(half // half_lanes):
+                                    for ki in T.vectorized(half_lanes):
+                                        K_tile[j, ko * half_lanes + ki] = rotated_low(pages, (page, 0, by, slot % page_size), k_cos, k_sin, page_begin * page_size + kv_begin + j, ko * half_lanes + ki, half, dtype)
+                                        K_tile[j, half + ko * half_lanes + ki] = rotated_high(pages, (page, 0, by, slot % page_size), k_cos, k_sin, page_begin * page_size + kv_begin + j, ko * half_lanes + ki, half, dtype)
                         else:
                             for j in T.serial(num_keys):
                                 slot: T.let[T.int32] = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
@@ -234,6 +263,8 @@ def _attention_prefill_ragged_cpu(
     group_size = h_q // h_kv
     qk_lanes, v_lanes = lanes_of(d_qk), lanes_of(d_v)
     stage_q, clear_kv = staging_macros(tile, group_size, d_qk, d_v, dtype)
+    fill_rope = rope_macros(d_qk, rope_scaling)
+    half, half_lanes = d_qk // 2, lanes_of(d_qk // 2)
     compute_s, compute_o = product_macros(tile, d_qk, d_v)
     init_state, update_softmax, store = softmax_macros(tile, group_size, d_v, dtype)
 
@@ -272,12 +303,34 @@ def _attention_prefill_ragged_cpu(
         output = T.match_buffer(var_output, (total_len, h_q, d_v), dtype)
         lse = T.match_buffer(var_lse, (total_len, h_q), "float32")
 
+        # As in the paged kernel: the factors of RoPE, per position.
+        q_cos = T.sblock_alloc_buffer((T.if_then_else(rotary_mode == 1, total_len, 0), d_qk), "float32")
+        q_sin = T.sblock_alloc_buffer((T.if_then_else(rotary_mode == 1, total_len, 0), d_qk), "float32")
+        k_cos = T.sblock_alloc_buffer((T.if_then_else(rotary_mode == 1, total_kv_len, 0), d_qk), "float32")
+        k_sin = T.sblock_alloc_buffer((T.if_then_else(rotary_mode == 1, total_kv_len, 0), d_qk), "float32")
+        if rotary_mode == 1:
+            for row in T.parallel(total_len):
+                with T.sblock("q_rope"):
+                    T.reads()
+                    T.writes()
+                    position = T.sblock_alloc_buffer((1,), "int32")
+                    position[0] = q_rope_position[row]
+                    fill_rope(q_cos, q_sin, row, position, rope_theta, rope_scale)
+
         for b in T.serial(batch_size):
             seq_begin: T.let[T.int32] = q_indptr[b]
             q_len: T.let[T.int32] = q_indptr[b + 1] - seq_begin
             kv_seq_begin: T.let[T.int32] = kv_indptr[b]
             kv_len: T.let[T.int32] = kv_indptr[b + 1] - kv_seq_begin
             num_tiles: T.let[T.int32] = T.ceildiv(q_len * group_size, q_tile)
+            if rotary_mode == 1:
+                for row in T.parallel(kv_len):
+                    with T.sblock("k_rope"):
+                        T.reads()
+                        T.writes()
+                        position = T.sblock_alloc_buffer((1,), "int32")
+                        position[0] = k_rope_pos_offset[b] + row
+                        fill_rope(k_cos, k_sin, kv_seq_begin + row, position, rope_theta, rope_scale)
             # Heads are the slow index, as in the paged kernel.
             for head_tile in T.parallel(h_kv * num_tiles):
                 with T.sblock("attn"):
@@ -293,12 +346,9 @@ def _attention_prefill_ragged_cpu(
                     scale = T.sblock_alloc_buffer((q_tile,), "float32")
                     d_lanes = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
                     d_sum = T.sblock_alloc_buffer((1,), "float32")
-                    # In memory, as LLVM code generation fails on float expressions of an index
-                    # whose range it knows, which it does when kv_tile is no power of 2.
-                    k_pos = T.sblock_alloc_buffer((1,), "int32")
                     by: T.let[T.int32] = head_tile // num_tiles
                     row_begin: T.let[T.int32] = head_tile % num_tiles * q_tile
-                    stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, by, q_len, rotary_mode, rope_theta, rope_scale, rope_scaling, sm_scale)
+                    stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, by, q_len, rotary_mode, sm_scale)
                     init_state(O_tile, m_tile, d_lanes)
                     for kv_idx in T.serial(T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
                         kv_begin: T.let[T.int32] = kv_idx * kv_tile
@@ -306,9 +356,10 @@ def _attention_prefill_ragged_cpu(
                         kv_row: T.let[T.int32] = kv_seq_begin + kv_begin
                         if rotary_mode == 1:
                             for j in T.serial(num_keys):
-                                k_pos[0] = k_rope_pos_offset[b] + kv_begin + j
-                                for kk in T.serial(d_qk):
-                                    K_tile[j, kk] = T.cast(_rope(k, k_pos[0], d_qk, rope_theta, rope_scale, (kv_row + j, by, kk), dtype, rope_scaling), "float32")
+                                for ko in T.serial(half // half_lanes):
+                                    for ki in T.vectorized(half_lanes):
+                                        K_tile[j, ko * half_lanes + ki] = rotated_low(k, (kv_row + j, by), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
+                                        K_tile[j, half + ko * half_lanes + ki] = rotated_high(k, (kv_row + j, by), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
                         else:
                             for j in T.serial(num_keys):
                                 for ko in T.serial(d_qk // qk_lanes):

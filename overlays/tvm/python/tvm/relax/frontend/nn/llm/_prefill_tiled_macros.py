@@ -9,10 +9,12 @@ See ``_prefill_tiled_cpu.py`` for the algorithm and for what the tiles hold.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+from tvm import tirx
 from tvm.script import tirx as T
 
-from ._kernel_common import _rope
+from .position_embedding import switch_rope_freq_func
 
 LOG2_E = math.log2(math.e)
 # What a kernel reports for a row without keys: finite, as merge_state subtracts two of them, and
@@ -82,6 +84,42 @@ def _row_max(buffer, row, columns: int):
     return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fmax", buffer[row, T.ramp(0, 1, columns)])
 
 
+def rope_factor(kind: int, position, d_idx, d: int, theta, scale, rope_scaling: dict[str, Any]):
+    """Return the cosine (kind 0) or sine (kind 1) by which RoPE multiplies dimension d_idx."""
+    frequency = switch_rope_freq_func(rope_scaling)
+    *factors, bindings = frequency(position * scale, d_idx, d, theta, "float32")
+    factor = factors[kind]
+    for variable, value in bindings.items():
+        factor = tirx.Let(variable, value, factor)
+    return factor
+
+
+def rotated_low(x, row, cos, sin, position, d_idx, half: int, dtype: str):
+    """Return dimension d_idx < half of a row of x after RoPE, rounded to dtype, as float32."""
+    low, high = (T.cast(x[(*row, d_idx + at)], "float32") for at in (0, half))
+    rotated = cos[position, d_idx] * low - sin[position, d_idx] * high
+    return T.cast(T.cast(rotated, dtype), "float32")
+
+
+def rotated_high(x, row, cos, sin, position, d_idx, half: int, dtype: str):
+    """Return dimension d_idx + half of a row of x after RoPE, rounded to dtype, as float32."""
+    low, high = (T.cast(x[(*row, d_idx + at)], "float32") for at in (0, half))
+    rotated = cos[position, d_idx + half] * high + sin[position, d_idx + half] * low
+    return T.cast(T.cast(rotated, dtype), "float32")
+
+
+def rope_macros(d: int, rope_scaling: dict[str, Any]) -> Any:
+    """Return fill_rope, which fills one row of the tables of RoPE's cosines and sines."""
+
+    @T.macro
+    def fill_rope(cos, sin, row, position, theta, scale):
+        for c in T.serial(d):
+            cos[row, c] = rope_factor(0, position[0], c, d, theta, scale, rope_scaling)
+            sin[row, c] = rope_factor(1, position[0], c, d, theta, scale, rope_scaling)
+
+    return fill_rope
+
+
 def staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype: str) -> tuple:
     """Return stage_q, which fills Q_tile, and clear_kv, which zeroes what is behind the last key.
 
@@ -91,18 +129,21 @@ def staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtyp
     """
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
     qk_lanes, v_lanes = lanes_of(d_qk), lanes_of(d_v)
+    half = d_qk // 2
+    half_lanes = lanes_of(half)
 
     @T.macro
-    def stage_q(q, Q_tile, q_rope_position, seq_begin, row_begin, h_kv, q_len, rotary_mode,
-                rope_theta, rope_scale, rope_scaling, sm_scale):
+    def stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, h_kv, q_len, rotary_mode, sm_scale):
         for i in T.serial(q_tile):
             row: T.let[T.int32] = row_begin + i
             pos: T.let[T.int32] = seq_begin + row // group_size
             head: T.let[T.int32] = h_kv * group_size + row % group_size
             if row // group_size < q_len:
                 if rotary_mode == 1:
-                    for k in T.serial(d_qk):
-                        Q_tile[i, k] = T.cast(_rope(q, q_rope_position[pos], d_qk, rope_theta, rope_scale, (pos, head, k), dtype, rope_scaling), "float32") * (sm_scale * T.float32(LOG2_E))
+                    for ko in T.serial(half // half_lanes):
+                        for ki in T.vectorized(half_lanes):
+                            Q_tile[i, ko * half_lanes + ki] = rotated_low(q, (pos, head), q_cos, q_sin, pos, ko * half_lanes + ki, half, dtype) * (sm_scale * T.float32(LOG2_E))
+                            Q_tile[i, half + ko * half_lanes + ki] = rotated_high(q, (pos, head), q_cos, q_sin, pos, ko * half_lanes + ki, half, dtype) * (sm_scale * T.float32(LOG2_E))
                 else:
                     for ko in T.serial(d_qk // qk_lanes):
                         for ki in T.vectorized(qk_lanes):
