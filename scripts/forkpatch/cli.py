@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from forkpatch import verbs_build, verbs_care, verbs_move  # noqa: PLC0415 - they import this module
+    from forkpatch import verbs_build, verbs_care, verbs_look, verbs_move  # noqa: PLC0415 - they import this module
 
     parser = argparse.ArgumentParser(prog="forkpatch", description=forkpatch.__doc__)
     parser.add_argument(
         "--root", type=Path, default=Path(), metavar="DIR", help="the fork's root (default: .)"
     )
     verbs = Registry(parser.add_subparsers(dest="verb", required=True, metavar="VERB"))
-    for module in (verbs_build, verbs_care, verbs_move):
+    for module in (verbs_build, verbs_care, verbs_move, verbs_look):
         module.register(verbs)
     return parser
 

@@ -13,7 +13,7 @@ from forkpatch.history import Culprit, History
 from forkpatch.patchfile import Hunk
 from forkpatch.rebase import Rebase, changed_places, old_names
 from forkpatch.sources import SourceOptions, mirrors_of
-from forkpatch.symbols import MODULE, Outline
+from forkpatch.symbols import MODULE, outline
 from forkpatch.upstreamed import bare_name, places_of
 from forkpatch.weave import split_lines
 
@@ -99,8 +99,8 @@ def _moved(rebase: Rebase, name: str, path: str) -> str:
         if place.path != path or place.symbol == MODULE:
             continue
         here = rebase.base.read(rebase.base.path_of(path))
-        outline = Outline(path, here) if here is not None else None
-        if outline and any(bare_name(n) == bare_name(place.symbol) for n in outline.symbols):
+        names = outline(path, here).symbols if here is not None else ()
+        if any(bare_name(known) == bare_name(place.symbol) for known in names):
             continue
         for now, symbol in places_of(rebase.base, path, place.symbol)[:1]:
             found.append(f"{place.symbol} is now in {now}: {symbol.name}")

@@ -19,7 +19,7 @@ from forkpatch.errors import ForkError, UserError
 from forkpatch.fork import Fork, Plan
 from forkpatch.overlays import SHADOWS
 from forkpatch.patchfile import FileDiff, Patch
-from forkpatch.symbols import MODULE, Outline
+from forkpatch.symbols import MODULE, Outline, outline
 from forkpatch.treefile import list_tree, read_blobs
 
 RECORD = "symbols.json"
@@ -96,7 +96,7 @@ def record_of(fork: Fork, plan: Plan) -> Record:
             before = state.get(diff.old or "", b"")
             after_file = commit.changes.get(diff.new or "")
             after = after_file.data if after_file else b""
-            base = Outline(diff.old or "", plan.base.get(diff.old or "", b""))
+            base = outline(diff.old or "", plan.base.get(diff.old or "", b""))
             for symbol in changed_symbols(diff, before, after):
                 path = diff.old or diff.new or ""
                 body = base.body(symbol) if diff.old in plan.base else None
@@ -116,7 +116,7 @@ def changed_symbols(diff: FileDiff, before: bytes, after: bytes) -> tuple[str, .
     """
     if diff.old is None:
         return (MODULE,)
-    old, new = Outline(diff.old, before), Outline(diff.new or diff.old, after)
+    old, new = outline(diff.old, before), outline(diff.new or diff.old, after)
     found: dict[str, None] = {}
     for hunk in diff.hunks:
         old_line, new_line = max(hunk.old_start, 1), max(hunk.new_start, 1)
@@ -152,7 +152,7 @@ def _shadows(fork: Fork, plan: Plan) -> Iterator[Place]:
     wanted = list(read_shadows(fork.overlay_folder(plan.upstream)))
     contents = read_base(plan, {path for path, _ in wanted})
     for path, symbol in wanted:
-        body = Outline(path, contents[path]).body(symbol) if path in contents else None
+        body = outline(path, contents[path]).body(symbol) if path in contents else None
         yield Place(path, symbol, body or "")
 
 
@@ -175,7 +175,7 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[Findin
         A finding for each place; a hunk that landed in a symbol which it did not change
         before is MISPLACED.
     """
-    outlines = {path: Outline(path, data) for path, data in base.items()}
+    outlines = {path: outline(path, data) for path, data in base.items()}
     findings: list[Finding] = []
     for patch, places in old.patches.items():
         now = new.patches.get(patch, ())
@@ -208,8 +208,8 @@ def _became(place: Place, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple
     here = (place.path, place.symbol)
     if not place.body:
         return Drift.UNCHANGED, here
-    outline = outlines.get(place.path)
-    body = outline.body(place.symbol) if outline else None
+    known = outlines.get(place.path)
+    body = known.body(place.symbol) if known else None
     if body == place.body:
         return Drift.UNCHANGED, here
     bare = place.symbol.rpartition(".")[2]

@@ -34,7 +34,9 @@ class History:
         assert git.git_dir is not None
         self.git = git
         self._repo = Repo(git.git_dir)
-        self._repo.git.update_environment(**neutral_environment())
+        # Without a config file GitPython takes a bare repository for one with a work tree.
+        where = {"GIT_DIR": str(git.git_dir)}
+        self._repo.git.update_environment(**neutral_environment(where))
 
     @classmethod
     def find(cls, places: Sequence[str], *commits: str) -> History | None:
@@ -51,6 +53,13 @@ class History:
                 continue
             return cls(git)
         return None
+
+    def resolve(self, name: str) -> str | None:
+        """The commit that ``name`` means, None when it means none."""
+        try:
+            return self.git.text("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        except GitError:
+            return None
 
     def commits(self, old: str, new: str, *paths: str) -> Iterator[Culprit]:
         """The commits from ``old`` to ``new`` that touch ``paths``, the oldest first."""

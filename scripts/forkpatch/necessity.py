@@ -25,7 +25,7 @@ from forkpatch.drift import Place, record_of
 from forkpatch.fork import Fork, Plan
 from forkpatch.patchfile import Patch
 from forkpatch.runtest import NOT_RUN, PASSED
-from forkpatch.symbols import MODULE, Outline
+from forkpatch.symbols import MODULE, outline
 from forkpatch.variants import write_variant
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -229,7 +229,7 @@ def _child(node: ast.AST, name: str) -> _Definition | None:
 
 def _spoiled_text(place: Place, data: bytes) -> bytes:
     """The file with a line that no compiler takes, at the place."""
-    symbol = Outline(place.path, data).symbols.get(place.symbol)
+    symbol = outline(place.path, data).symbols.get(place.symbol)
     at = symbol.last if symbol else 0
     lines = data.splitlines(True)
     lines.insert(at, b"#error forkpatch: this place was reached\n")

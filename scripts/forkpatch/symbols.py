@@ -13,14 +13,16 @@ import ast
 import hashlib
 import re
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import PurePosixPath
 
 MODULE = "<file>"
 _HASH_LENGTH = 16
 
+# The fields of a node that hold statements, or what holds statements.
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _FUNCTION_LINE = re.compile(rb"^[A-Za-z_$]")
 _LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
@@ -44,13 +46,24 @@ class Symbol:
         name: dotted for Python; the defining line for other languages; MODULE outside of all.
         first: its first line, from 1, decorators included.
         last: its last line.
-        body: hash of what it says.
+        says: gives the text or tree of it, normalised; it is asked only for a hash.
     """
 
     name: str
     first: int
     last: int
-    body: str
+    says: Callable[[], str] = field(compare=False, repr=False)
+
+    @cached_property
+    def body(self) -> str:
+        """Hash of what it says."""
+        return _digest(self.says())
+
+
+@lru_cache(maxsize=256)
+def outline(path: str, data: bytes) -> Outline:
+    """The outline of a file's content; the files of a series are asked for again and again."""
+    return Outline(path, data)
 
 
 class Outline:
@@ -111,24 +124,26 @@ def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
         while name in found:
             count += 1
             name = f"{symbol.name}#{count}"
-        found[name] = Symbol(name, symbol.first, symbol.last, symbol.body)
+        found[name] = replace(symbol, name=name)
     return found
 
 
 def _python_symbols(tree: ast.Module, last: int) -> Iterator[Symbol]:
-    yield Symbol(MODULE, 1, last, _digest(_outside(tree)))
+    yield Symbol(MODULE, 1, last, partial(_outside, tree))
     yield from _definitions(tree, "")
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[Symbol]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, _Definition):
-            first = min([child.lineno, *(item.lineno for item in child.decorator_list)])
-            name = f"{prefix}{child.name}"
-            yield Symbol(name, first, child.end_lineno or first, _digest(canonical(child)))
-            yield from _definitions(child, f"{name}.")
-        else:
-            yield from _definitions(child, prefix)
+    for block in _BLOCKS:
+        for child in getattr(node, block, ()):
+            if isinstance(child, _Definition):
+                first = min([child.lineno, *(item.lineno for item in child.decorator_list)])
+                name = f"{prefix}{child.name}"
+                last = child.end_lineno or first
+                yield Symbol(name, first, last, partial(canonical, child))
+                yield from _definitions(child, f"{name}.")
+            elif isinstance(child, ast.AST):
+                yield from _definitions(child, prefix)
 
 
 def _outside(tree: ast.Module) -> str:
@@ -167,19 +182,19 @@ def _line_symbols(data: bytes, suffix: str) -> Iterator[Symbol]:
         if _FUNCTION_LINE.match(line) and not _LABEL.match(line)
     ]
     head = lines[: starts[0] - 1] if starts else lines
-    yield Symbol(MODULE, 1, len(lines), token_hash(b"\n".join(head), suffix))
+    yield Symbol(MODULE, 1, len(lines), partial(tokens, b"\n".join(head), suffix))
     for first, following in zip(starts, [*starts[1:], len(lines) + 1], strict=True):
         text = lines[first - 1].decode("utf-8", "replace")
         name = " ".join(text.split()).rstrip("{ ;")
-        body = token_hash(b"\n".join(lines[first - 1 : following - 1]), suffix)
-        yield Symbol(name, first, following - 1, body)
+        body = b"\n".join(lines[first - 1 : following - 1])
+        yield Symbol(name, first, following - 1, partial(tokens, body, suffix))
 
 
-def token_hash(data: bytes, suffix: str) -> str:
-    """Hash of the words and signs of a text in a language that is not parsed."""
+def tokens(data: bytes, suffix: str) -> str:
+    """The words and signs of a text in a language that is not parsed."""
     comments = _HASH_COMMENT if suffix in _HASH_COMMENTS else _C_COMMENT
     bare = comments.sub(lambda match: match.group(1) or b" ", data)
-    return _digest("\0".join(token.decode("latin-1") for token in _TOKEN.findall(bare)))
+    return "\0".join(token.decode("latin-1") for token in _TOKEN.findall(bare))
 
 
 def _digest(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from forkpatch.drift import changed_symbols
 from forkpatch.patchfile import FileDiff, Hunk, Patch
-from forkpatch.symbols import MODULE, Outline, Symbol
+from forkpatch.symbols import MODULE, Symbol, outline
 from forkpatch.weave import split_lines
 
 Read = Callable[[str], bytes | None]
@@ -51,13 +51,13 @@ def places_of(base: NewBase, path: str, symbol: str) -> tuple[tuple[str, Symbol]
     here = base.path_of(path)
     if wanted == MODULE:
         data = base.read(here)
-        return ((here, Outline(here, data).symbols[MODULE]),) if data is not None else ()
+        return ((here, outline(here, data).symbols[MODULE]),) if data is not None else ()
     found: list[tuple[str, Symbol]] = []
     for candidate in dict.fromkeys([here, *base.find(wanted)]):
         data = base.read(candidate)
         if data is None or (candidate != here and _suffix(candidate) != _suffix(path)):
             continue
-        symbols = Outline(candidate, data).symbols
+        symbols = outline(candidate, data).symbols
         exact = [symbols[symbol]] if symbol in symbols else []
         others = [
             item
@@ -109,8 +109,8 @@ def _hunk_there(diff: FileDiff, hunk: Hunk, before: bytes, after: bytes, base: N
         patch_line=diff.patch_line,
     )
     for symbol in changed_symbols(one, before, after):
-        old = _block(hunk, "-", Outline(path, before).symbols.get(symbol), hunk.old_start)
-        new = _block(hunk, "+", Outline(path, after).symbols.get(symbol), hunk.new_start)
+        old = _block(hunk, "-", outline(path, before).symbols.get(symbol), hunk.old_start)
+        new = _block(hunk, "+", outline(path, after).symbols.get(symbol), hunk.new_start)
         for candidate, item in places_of(base, diff.old or "", symbol):
             lines = split_lines(base.read(candidate) or b"")[item.first - 1 : item.last]
             if _contains(lines, new) and not _contains(lines, old):

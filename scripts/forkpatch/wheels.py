@@ -93,7 +93,7 @@ def download_wheel(package: str, version: str, folder: Path, *platforms: str) ->
     """Let pip fetch one wheel file into ``folder``, for this machine or for ``platforms``."""
     options = [part for name in platforms for part in ("--platform", name)]
     command = [
-        *_pip(),
+        *pip_command(),
         *("download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-input"),
         *("--disable-pip-version-check", "--retries=1", "--timeout=20", *options),
         *("--dest", str(folder), f"{package}=={version}"),
@@ -112,8 +112,8 @@ def download_wheel(package: str, version: str, folder: Path, *platforms: str) ->
     return found[0]
 
 
-def _pip() -> list[str]:
-    """The command of a pip; nox environments made by uv have none of their own."""
+def pip_command() -> list[str]:
+    """The command of a pip that is there; nox environments made by uv have none of their own."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     found = shutil.which("pip3") or shutil.which("pip")

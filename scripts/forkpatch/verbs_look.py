@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that look ahead: probe, watch."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from forkpatch.cli import Registry, add_source_options, source_options, upstream_of
+from forkpatch.errors import UserError
+from forkpatch.fork import Fork, plan_tree
+from forkpatch.lock import Upstream
+from forkpatch.report import print_table, say, write_report
+from forkpatch.sources import SourceOptions, mirrors_of, obtain
+
+if TYPE_CHECKING:
+    from forkpatch.history import History
+    from forkpatch.probe import ProbeReport, Row, Series
+
+
+def register(verbs: Registry) -> None:
+    """Add these verbs to the command line."""
+    verb = verbs.add("probe", run_probe)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="NAME")
+    verb.add_argument("--version", metavar="V", help="whose series (default: the release's)")
+    verb.add_argument(
+        "--versions", nargs="+", metavar="V", help="tags, commits or wheel versions to look at"
+    )
+    verb.add_argument("--to", metavar="REF", default="HEAD", help="scan the commits up to this one")
+    verb = verbs.add("watch", run_watch)
+    add_source_options(verb)
+
+
+def run_probe(fork: Fork, options: argparse.Namespace) -> int:
+    """Tell on which upstream versions each patch applies, and which commit broke it."""
+    from forkpatch.drift import record_of  # noqa: PLC0415 - for this verb only
+    from forkpatch.history import History  # noqa: PLC0415
+    from forkpatch.probe import Prober, ProbeReport, Row, breaks, prepare, snapshots  # noqa: PLC0415
+
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    upstream = upstream_of(fork, None, options.upstream)[1]
+    if options.version:
+        upstream = fork.lock.upstream(options.upstream, options.version)
+    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
+    series = prepare(plan, record_of(fork, plan))
+    places = [*mirrors_of(upstream, fork.cache, chosen), upstream.url]
+    history = History.find(places, upstream.commit)
+    rows: list[Row] = []
+    commits: list[Culprit] = []
+    stops: tuple[Break, ...] = ()
+    wanted = list(options.versions or ())
+    if history is not None:
+        versions = _versions(upstream, history, wanted)
+        tip = history.resolve(options.to)
+        commits = list(history.commits(upstream.commit, tip, *series.paths)) if tip else []
+        looked = snapshots(history.git, versions, series.paths)
+        scan = snapshots(history.git, [(one.commit, one.commit) for one in commits], series.paths)
+        prober = Prober(series, history.git, [*looked, *scan])
+        rows = [Row(one.label, one.commit, prober.verdicts(one)) for one in looked]
+        stops = breaks(prober, scan, {one.commit: one for one in commits})
+    elif not wanted:
+        raise UserError(
+            f"no mirror of {upstream.name} with its history is known",
+            remedy=f"name one: --mirror {upstream.name}=PATH; or wheels: --versions V",
+        )
+    rows += _wheel_rows(fork, upstream, series, wanted, options)
+    report = ProbeReport(upstream.name, upstream.version, tuple(rows), stops, len(commits))
+    if options.json != "-":
+        _say_probe(report)
+    write_report(options.json, report)
+    return 0
+
+
+def _versions(upstream: Upstream, history: History, wanted: list[str]) -> list[tuple[str, str]]:
+    """Label and commit of the versions to look at; takes what it knows out of ``wanted``."""
+    from forkpatch.versions import tags_of, version_of  # noqa: PLC0415 - for this verb only
+
+    if not wanted:
+        pinned = version_of(upstream.tag or upstream.version)
+        tags = tags_of(str(history.git.git_dir))
+        newer = [tag for tag in tags if tag.version and pinned and tag.version >= pinned]
+        return [(tag.name, tag.commit) for tag in newer] or [(upstream.version, upstream.commit)]
+    found = []
+    for name in list(wanted):
+        for candidate in (f"refs/tags/{name}", f"refs/tags/v{name}", f"refs/heads/{name}", name):
+            commit = history.resolve(candidate)
+            if commit:
+                found.append((name, commit))
+                wanted.remove(name)
+                break
+    return found
+
+
+def _wheel_rows(
+    fork: Fork, upstream: Upstream, series: Series, wanted: list[str], options: argparse.Namespace
+) -> list[Row]:
+    """The versions that no commit is known for, from their wheels."""
+    from forkpatch.probe import Row, probe  # noqa: PLC0415 - for this verb only
+    from forkpatch.wheels import download_wheel, wheel_files  # noqa: PLC0415
+
+    rows: list[Row] = []
+    for version in wanted:
+        wheel = upstream.wheel
+        if wheel is None or options.offline:
+            raise UserError(f"{upstream.name} has no version {version!r} that can be looked at")
+        with fork.cache.scratch() as scratch:
+            path = download_wheel(wheel.package, version, scratch)
+            files = {name: file.data for name, file in wheel_files(upstream, wheel, path)}
+        contents = {name: files.get(name) for name in series.paths}
+        rows.append(Row(version, "", probe(series, contents)))
+    return rows
+
+
+def _say_probe(report: ProbeReport) -> None:
+    cells: dict[str, list[str]] = {}
+    for row in report.versions:
+        for verdict in row.patches:
+            cells.setdefault(verdict.patch, [verdict.patch]).append(verdict.fit)
+    print_table(("patch", *(row.version for row in report.versions)), list(cells.values()))
+    say(f"{report.commits} upstream commits touch these files since {report.base}")
+    for stop in report.breaks:
+        again = "; it applies again later" if stop.again else ""
+        say(f"{stop.patch}: {stop.fit} since {stop.commit[:12]} {stop.subject}{again}")
+
+
+def run_watch(fork: Fork, options: argparse.Namespace) -> int:
+    """Tell which upstream versions are newer than the pinned ones."""
+    from forkpatch.versions import news_of  # noqa: PLC0415 - for this verb only
+
+    chosen: SourceOptions = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    news = []
+    for upstream in fork.lock.release()[1]:
+        places = list(mirrors_of(upstream, fork.cache, chosen))
+        if not options.offline:
+            places.append(upstream.url)
+        news.append(news_of(upstream, places, index=not options.offline))
+    if options.json != "-":
+        print_table(
+            ("upstream", "pinned", "newer tags", "newer wheels", "newest commit"),
+            [
+                (
+                    one.upstream,
+                    one.version,
+                    ", ".join(one.tags) or "-",
+                    ", ".join(one.wheels) or "-",
+                    one.head[:12] or "-",
+                )
+                for one in news
+            ],
+        )
+        say(*(f"{one.upstream}: not asked: {note}" for one in news for note in one.notes))
+    write_report(options.json, news)
+    return 0
