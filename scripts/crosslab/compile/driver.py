@@ -35,6 +35,8 @@ class CompileRequest:
         pass_file: file with the tensorization pass; None leaves the loops to TVM.
         kernels: folder of the compiled kernels that the pass brings in.
         require_tensorize: nothing tensorized is an error.
+        gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does. For x86, LLVM
+            takes a minute and more over what it makes of widths that are no multiple of 128.
         noalias: tell the code generator that outputs do not overlap inputs; without it loops
             are as TVM 0.26 makes them of itself.
         linker: compiler command that links "shared" for another machine; empty: the host's.
@@ -48,6 +50,7 @@ class CompileRequest:
     pass_file: Path | None = None
     kernels: Path | None = None
     require_tensorize: bool = False
+    gemv: bool = True
     noalias: bool = True
     linker: tuple[str, ...] = ()
 
@@ -65,6 +68,7 @@ class CompileRequest:
             "form": self.form,
             "prefill_chunk": min(self.prefill_chunk, self.config.context),
             "pass_file": str(self.pass_file.resolve()) if self.pass_file else None,
+            "gemv": self.gemv,
             "noalias": self.noalias,
             "linker": list(self.linker),
         }

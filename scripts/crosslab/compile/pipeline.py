@@ -118,6 +118,7 @@ def pipeline(
     metadata: Mapping[str, Any],
     *,
     tensorize: Any | None = None,
+    gemv: bool = True,
     noalias: bool = True,
 ) -> Any:
     """The whole lowering as one pass.
@@ -127,6 +128,7 @@ def pipeline(
         bounds: symbolic size to its largest value.
         metadata: what ``_metadata()`` tells.
         tensorize: a pass over TIR functions that runs before they are scheduled, or None.
+        gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does.
         noalias: tell the code generator that no function's output overlaps its inputs.
     """
     r = relax.transform
@@ -142,7 +144,7 @@ def pipeline(
     ]
     schedule = [
         *([tensorize] if tensorize else []),
-        dlight.ApplyDefaultSchedule(dlight.cpu.GEMV()),
+        *([dlight.ApplyDefaultSchedule(dlight.cpu.GEMV())] if gemv else []),
         tirx.transform.ForceNarrowIndexToInt32(),
     ]
     plan = [

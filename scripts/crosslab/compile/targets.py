@@ -46,7 +46,8 @@ class LabTarget:
         fixed vector loops into masked scalable ones, which are several times slower.
         """
         if self.name == "host":
-            return {"kind": "llvm", **_host_cpu()}
+            # TVM fills in the triple only where nothing else is said.
+            return {"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu", **_host_cpu()}
         features = ["+m", "+a", "+f", "+d", "+c", "+zve64d", f"+zvl{self.vlen}b"]
         own = {
             "kind": "llvm",

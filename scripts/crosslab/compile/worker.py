@@ -59,7 +59,8 @@ def build(spec: dict[str, Any], output: Path) -> None:
         if spec["pass_file"]:
             tensorize = load_tensorize_pass(Path(spec["pass_file"]), target)
         bounds = {"seq_len": spec["prefill_chunk"]}
-        passes = pipeline(target, bounds, about, tensorize=tensorize, noalias=spec["noalias"])
+        choices = {name: spec[name] for name in ("gemv", "noalias")}
+        passes = pipeline(target, bounds, about, tensorize=tensorize, **choices)
         with tvm.transform.PassContext(config=PASS_CONFIG):
             static = spec["form"] == "static"
             library = relax.build(module, target, relax_pipeline=passes, system_lib=static)
