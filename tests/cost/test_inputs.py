@@ -13,6 +13,7 @@ from crosslab.cost.dataflow import load_dataflow
 from crosslab.cost.gemm import Gemm, cost
 from crosslab.cost.hardware import load_hardware
 from crosslab.cost.relations import Source, parse_domain, parse_relations
+from crosslab.cost.scheme import schemes
 from crosslab.cost.settings import shipped_names
 from crosslab.cost.tenet import read_experiment, run_experiment
 from crosslab.errors import UserError
@@ -217,3 +218,40 @@ def test_tenet_files_serve_as_hardware_and_dataflow(tenet: Path) -> None:
     (flow,) = inputs.dataflows_by_names([str(tenet / "os.m")], {})
     found = cost(Gemm("g", 64, 64, 64), hardware, flow)
     assert (found.stamps, found.delay) == (4992, 16399)
+
+
+SCHEME = """schema = 1
+name = "wide"
+activation = "8 bit"
+weight = "8 bit"
+accumulator = "24 bit"
+weight_grain = "group"
+group = 32
+zero_point = "4 bit"
+"""
+
+
+def test_a_scheme_of_the_users(tmp_path: Path) -> None:
+    path = tmp_path / "wide.toml"
+    path.write_text(SCHEME)
+    (scheme,) = schemes([str(path)])
+    assert (scheme.accumulator, scheme.output, scheme.group) == (24, 16, 32)
+    flow = load_dataflow("weight-stationary")
+    found = cost(Gemm("g", 16, 16, 64), load_hardware("systolic8x8"), flow, scheme)
+    assert found.widths == {"A": 8, "B": 8, "C": 16, "scale_B": 16, "zero_B": 4}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("group = 32", "", "go together"),
+        ('"group"', '"row"', "'weight_grain' is 'row'"),
+        ('"24 bit"', '"24"', "'accumulator' has no unit"),
+        ('"24 bit"', '"0 bit"', "at least 1 bit"),
+    ],
+)
+def test_a_bad_scheme_is_told(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(SCHEME.replace(old, new))
+    with pytest.raises(UserError, match=problem):
+        schemes([str(path)])

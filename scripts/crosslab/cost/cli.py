@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
         "--scheme",
         nargs="+",
         metavar="NAME",
-        help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)} (default: {AS_COMPILED} for a trace, "
-        "else float16)",
+        help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)}, or TOML files "
+        f"(default: {AS_COMPILED} for a trace, else float16)",
     )
     work.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
     work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")

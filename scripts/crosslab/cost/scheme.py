@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
+from crosslab.cost.settings import Table, read_toml
 from crosslab.errors import UserError
 
 
@@ -104,15 +107,17 @@ COMPARED = tuple(name for name in SCHEMES if name != "float32")
 
 
 def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
-    """Schemes by name; ``all`` is the seven that are compared.
+    """Schemes by name or TOML file; ``all`` is the seven that are compared.
 
     Raises:
-        UserError: an unknown name.
+        UserError: an unknown name, or a mistake in a file, with its line.
     """
     found: list[Scheme] = []
     for name in names:
         if name == "all":
             found.extend(SCHEMES[n] for n in COMPARED)
+        elif name.endswith(".toml"):
+            found.append(_from_file(read_toml(Path(name))))
         elif name in SCHEMES:
             found.append(SCHEMES[name])
         else:
@@ -120,3 +125,36 @@ def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
                 f"no scheme {name!r}", remedy=f"schemes: all, as-compiled, {', '.join(SCHEMES)}"
             )
     return tuple(dict.fromkeys(found))
+
+
+_WIDTHS = ("activation", "weight", "accumulator", "output", "scale", "zero_point")
+_GRAINS = {
+    "activation_grain": (Grain.NONE, Grain.TENSOR, Grain.TOKEN),
+    "weight_grain": (Grain.NONE, Grain.TENSOR, Grain.CHANNEL, Grain.GROUP),
+}
+
+
+def _from_file(table: Table) -> Scheme:
+    """Check a scheme's table and make it typed; widths are quantities in bits."""
+    table.only(["schema", "name", "group", *_WIDTHS, *_GRAINS])
+    plain = Scheme("")
+    widths = {
+        key: int(table.quantity(key, {"bit": 1}, f"{getattr(plain, key)} bit")) for key in _WIDTHS
+    }
+    for key, width in widths.items():
+        if width < 1 and key != "zero_point":
+            raise table.error(key, f"{key!r} must be at least 1 bit")
+    grains = {key: _grain(table, key) for key in _GRAINS}
+    group = table.get("group", int, 0) if "group" in table.values else 0
+    if (grains["weight_grain"] is Grain.GROUP) != (group > 0):
+        raise table.error("group", "weight_grain = \"group\" and a positive 'group' go together")
+    values: dict[str, Any] = {**widths, **grains}
+    return Scheme(name=table.get("name", str), group=group, **values)
+
+
+def _grain(table: Table, key: str) -> Grain:
+    text = table.get(key, str, "none")
+    known = {g.value: g for g in _GRAINS[key]}
+    if text not in known:
+        raise table.error(key, f"{key!r} is {text!r}", f"one of: {', '.join(known)}")
+    return known[text]
