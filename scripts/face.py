@@ -59,13 +59,14 @@ def lock() -> dict[str, object]:
 def install(session: nox.Session, *groups: str, release: str = "") -> None:
     """Install dependency groups at their pinned versions; nothing when they are there already.
 
-    The group ``tvm`` is special: its wheels are checked by content before pip opens them.
+    The group ``tvm`` is special: it names what TVM's wheels depend on, and brings the wheels
+    themselves, which are checked by content before pip opens them.
     """
     pinned = lock()
     release = release or str(pinned["default-release"])
     texts = {"constraints": constraints(pinned, release)}
     table = nox.project.load_toml(ROOT / "pyproject.toml")
-    names = nox.project.dependency_groups(table, *(g for g in groups if g != "tvm"))
+    names = nox.project.dependency_groups(table, *groups)
     if "tvm" in groups:
         texts["hashed"] = hashed_requirements(pinned, release)
     stamp = Path(session.virtualenv.location) / "installed"
