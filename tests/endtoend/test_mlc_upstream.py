@@ -57,6 +57,34 @@ print(json.dumps({
 }))
 """
 
+PROMISED = """
+import json
+import tvm
+from mlc_llm.compiler_pass import pipeline as _
+from tvm import relax, tirx
+
+n = tirx.Var("n", "int64")
+builder = relax.BlockBuilder()
+x = relax.Var("x", relax.TensorType((n, 8), "float32"))
+with builder.function("main", [x]):
+    with builder.dataflow():
+        out = builder.emit_output(relax.op.multiply(x, x))
+    builder.emit_func_output(out)
+target = tvm.target.Target({"kind": "llvm", "host": {"kind": "llvm"}})
+about = {"pipeline_parallel_stages": 1, "prefill_chunk_size": 8, "max_batch_size": 1}
+about |= {"kv_state_kind": "none", "params": []}
+lower = relax.get_pipeline(
+    "mlc_llm", target=target, metadata=about, variable_bounds={"batch_size": 1}
+)
+with target:
+    module = lower(builder.finalize())
+print(json.dumps({
+    var.name_hint: bool(function.attrs.get("tirx.noalias", False))
+    for var, function in module.functions_items()
+    if isinstance(function, tirx.PrimFunc)
+}))
+"""
+
 WITHOUT_TORCH = """
 import runpy, sys
 sys.modules["torch"] = sys.modules["safetensors"] = None
@@ -91,6 +119,13 @@ def test_pipeline_stages_keep_their_names() -> None:
     assert isinstance(functions, dict)
     assert functions["main_stage0"][:2] == ["first_weight", "hidden"]
     assert functions["main_stage1"] == ["received", "second_weight", "result"]
+
+
+def test_every_function_is_promised_not_to_alias() -> None:
+    promised = result_of(PROMISED)
+    assert isinstance(promised, dict)
+    assert {"multiply", "shape_func"} <= promised.keys()  # a kernel, and one that lowering adds
+    assert [name for name, kept in promised.items() if not kept] == []
 
 
 @pytest.mark.parametrize("stored", [np.float32, np.float16, ml_dtypes.bfloat16])
