@@ -156,7 +156,9 @@ def count(
         pair = " and ".join(_point(domain, p) for p in (clash.first, clash.second))
         problem = f"the map is not injective: {pair} share a PE and a time stamp"
         raise line.source.error(
-            f"{line.text}  {dataflow.time.text}", problem, "or raise the array's macs_per_pe"
+            f"{line.text}  {dataflow.time.text}",
+            problem,
+            "let the maps tell all instances apart, or raise macs_per_pe",
         ) from clash
     except OutsideArrayError as outside:
         line = dataflow.space

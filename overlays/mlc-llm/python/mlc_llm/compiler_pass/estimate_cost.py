@@ -223,11 +223,14 @@ class _Walk:
             return
         qkv, out = args[3].ty, call.ty_args[0]
         lead = list(out.shape)[:-2]
-        self.entry.products += _attention(qkv, out, _text(_product(lead)))
+        tokens = _text(_product(lead))
+        self.entry.products += _attention(qkv, out, tokens)
+        self.entry.others.append(_softmax(out, tokens))
         names = [f"tokens{n}" for n in range(len(lead))]
         shapes = [[*names, *(_text(d) for d in list(ty.shape)[-2:])] for ty in (qkv, out)]
         products = _attention(qkv, out, "*".join(names))
-        self._callee(name, [None, None, None, *shapes], products, [])
+        work = [_softmax(out, "*".join(names))]
+        self._callee(name, [None, None, None, *shapes], products, work)
 
     def _callee(
         self, name: str, params: list[Any], products: list[Product], others: list[Other]
@@ -292,6 +295,11 @@ def _attention(qkv: Any, out: Any, tokens: Extent) -> list[Product]:
         product("QK", CONTEXT, dim, "NT", query, key),
         product("PV", out_dim, CONTEXT, "NN", scores, value),
     ]
+
+
+def _softmax(out: Any, tokens: Extent) -> Other:
+    """The work between the two products; its bits are those of the products' operands."""
+    return Other(ATTENTION, "softmax", f"({_text(out.shape[-2])}*{tokens}*{CONTEXT})", 0, 0)
 
 
 def _bound_symbols(func: tirx.PrimFunc, args: list[Any], call: relax.Call) -> dict[Any, Any]:
