@@ -7,13 +7,13 @@ whose files are the same as those of another gives the same answer without anoth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from forkpatch.drift import Record, changed_symbols
 from forkpatch.fork import Plan
-from forkpatch.gitcall import Git
+from forkpatch.gitcall import Git, GitError
 from forkpatch.history import Culprit
 from forkpatch.patchfile import FileDiff, Hunk, Patch
 from forkpatch.symbols import MODULE, outline
@@ -245,18 +245,51 @@ def snapshots(
         versions: label and commit of each.
         paths: the files.
     """
-    asked = "".join(f"{commit}:{path}\n" for _, commit in versions for path in paths)
+    folders = {path: path.rpartition("/")[0] for path in paths}
+    asked = [(commit, folder) for _, commit in versions for folder in set(folders.values())]
+    text = "".join(f"{commit}:{folder}\n" for commit, folder in asked)
     command = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
-    out = git.run(*command, stdin=asked.encode("utf-8", "surrogateescape")).stdout
-    ids = [
-        line.split(b" ")[0].decode("ascii") if line.endswith(b" blob") else ""
-        for line in out.split(b"\n")[:-1]
-    ]
-    step = len(paths)
+    out = git.run(*command, stdin=text.encode("utf-8", "surrogateescape")).stdout
+    # A tree is asked, not the file itself: a partial mirror has every tree, but not every file.
+    trees = {
+        place: line.split(b" ")[0].decode("ascii") if line.endswith(b" tree") else ""
+        for place, line in zip(asked, out.split(b"\n")[:-1], strict=True)
+    }
+    raw = read_blobs(git, filter(None, trees.values()))
+    entries = {oid: dict(_entries(data or b"", len(oid) // 2)) for oid, data in raw.items()}
     return tuple(
-        Snapshot(label, commit, tuple(zip(paths, ids[n * step : (n + 1) * step], strict=True)))
-        for n, (label, commit) in enumerate(versions)
+        Snapshot(
+            label,
+            commit,
+            tuple(
+                (path, entries.get(trees[commit, folders[path]], {}).get(path.split("/")[-1], ""))
+                for path in paths
+            ),
+        )
+        for label, commit in versions
     )
+
+
+def _entries(tree: bytes, size: int) -> Iterator[tuple[str, str]]:
+    """Name and id of the plain files in a raw tree object; an id has ``size`` bytes."""
+    at = 0
+    while at < len(tree):
+        end = tree.index(b"\0", at)
+        mode, _, name = tree[at:end].partition(b" ")
+        at = end + 1 + size
+        if mode.startswith(b"100"):
+            yield name.decode("utf-8", "surrogateescape"), tree[end + 1 : at].hex()
+
+
+def read_what_is_there(git: Git, oids: Iterable[str]) -> dict[str, bytes | None]:
+    """The contents of blobs; None for one that a partial mirror would have to fetch."""
+    wanted = set(oids)
+    try:
+        return read_blobs(git, wanted)
+    except GitError:
+        listed = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
+        here = wanted & set(listed.decode("ascii").split())
+        return dict.fromkeys(wanted) | read_blobs(git, here)
 
 
 class Prober:
@@ -264,7 +297,8 @@ class Prober:
 
     def __init__(self, series: Series, git: Git, versions: Sequence[Snapshot]) -> None:
         self._series = series
-        self._blobs = read_blobs(git, (oid for one in versions for _, oid in one.blobs if oid))
+        ids = (oid for one in versions for _, oid in one.blobs if oid)
+        self._blobs = read_what_is_there(git, ids)
         self._known: dict[tuple[tuple[str, str], ...], tuple[Verdict, ...]] = {}
 
     def verdicts(self, version: Snapshot) -> tuple[Verdict, ...]:

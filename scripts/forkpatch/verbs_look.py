@@ -14,8 +14,8 @@ from forkpatch.report import print_table, say, write_report
 from forkpatch.sources import SourceOptions, mirrors_of, obtain
 
 if TYPE_CHECKING:
-    from forkpatch.history import History
-    from forkpatch.probe import ProbeReport, Row, Series
+    from forkpatch.history import Culprit, History
+    from forkpatch.probe import Break, ProbeReport, Row, Series
 
 
 def register(verbs: Registry) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that change a series: edit, export, rebase."""
+"""The verbs that change a series: edit, export, rebase, import-series."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forkpatch.cli import Registry, add_source_options, source_options, upstream_of
@@ -42,6 +43,11 @@ def register(verbs: Registry) -> None:
     choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped it")
     choice.add_argument("--abort", action="store_true", help="give it up; everything as before")
     choice.add_argument("--status", action="store_true", help="tell where it is")
+    verb = verbs.add("import-series", run_import)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("folder", type=Path, metavar="FOLDER", help="it holds series and patches")
+    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
 
 
 def run_edit(fork: Fork, options: argparse.Namespace) -> int:
@@ -86,6 +92,24 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
             say(f"{report.upstream} {report.version}: {len(report.patches)} patches, {state}")
     write_report(options.json, reports)
     return 1 if options.check and any(report.changes for report in reports) else 0
+
+
+def run_import(fork: Fork, options: argparse.Namespace) -> int:
+    """Take over a quilt-style series of another project."""
+    from forkpatch.importing import import_series  # noqa: PLC0415 - for this verb only
+
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    upstream = upstream_of(fork, None, options.upstream)[1]
+    if options.version:
+        upstream = fork.lock.upstream(options.upstream, options.version)
+    report = import_series(fork, upstream, options.folder, chosen)
+    if options.json != "-":
+        say(*(f"moved: {line}" for line in report.shifted))
+        say(f"{upstream}: {len(report.patches)} patches imported to {report.folder}")
+    write_report(options.json, report)
+    return 0
 
 
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:

@@ -138,8 +138,10 @@ def make_wheel(folder: Path, files: Mapping[str, bytes], name: str = WHEEL_NAME)
             archive.writestr(wheel_member(git_path), data)
         archive.writestr("calc/_version.py", b"version = '1.0'\n")
         archive.writestr("calc/lib/native.so", b"\x7fELF")
-        info = "calc-1.0.dist-info"
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: calc\nVersion: 1.0\n")
+        version = name.split("-")[1]
+        info = f"calc-{version}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: calc\nVersion: {version}\n"
+        archive.writestr(f"{info}/METADATA", metadata)
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return path
