@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("tvm", reason="the models are built with apache-tvm")
-from crosslab.cost.dataflow import load_dataflow  # noqa: E402
-from crosslab.cost.hardware import load_hardware  # noqa: E402
-from crosslab.cost.model import phase_cost  # noqa: E402
-from crosslab.cost.report import totals_record  # noqa: E402
-from crosslab.cost.scheme import SCHEMES  # noqa: E402
-from crosslab.cost.workload import bind_phase  # noqa: E402
-from crosslab.cost.zoo import model_workloads  # noqa: E402
+from crosslab.cost.dataflow import load_dataflow
+from crosslab.cost.hardware import load_hardware
+from crosslab.cost.model import phase_cost
+from crosslab.cost.report import totals_record
+from crosslab.cost.scheme import SCHEMES
+from crosslab.cost.workload import bind_phase
+from crosslab.cost.zoo import model_workloads
 
 SHIPPED = Path(__file__).parents[2] / "docs" / "cost" / "gpt2.csv"
 
