@@ -80,7 +80,7 @@ def content(weave: Weave, base: bytes, kept: Sequence[str] | None = None) -> byt
     return file.data
 
 
-relaxed = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @relaxed
