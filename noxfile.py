@@ -54,6 +54,16 @@ def bench(session: nox.Session) -> None:
     face.run(session, "crosslab", "bench", *face.variants(session, trees), *of_lab)
 
 
+@nox.session(default=False)
+def cost(session: nox.Session) -> None:
+    """Estimate what a model or a GEMM would cost on an accelerator."""
+    of_trees, of_cost = face.split("cost", session.posargs)
+    face.install(session, "forkpatch")
+    trees = face.apply(session, of_trees)
+    face.install(session, "crosslab", "cost", "tvm", release=trees.release)
+    face.run(session, "crosslab", "cost", *of_cost, FORKPATCH_TREES=str(trees.root))
+
+
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither network nor toolchain."""
