@@ -23,11 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
+from crosslab.counter import Counts, Measurement, count_guest
 from crosslab.dist import Dist, write_dist
-from crosslab.emulator import GuestMachine, run_guest
+from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError
 from crosslab.job_options import SUPPLY_MLC, Job, Omission, parse_job
-from crosslab.kernels import KERNELS, KernelTarget, build_kernels, compiler_for
+from crosslab.kernels import KernelTarget, cached_kernels
 from crosslab.link import LinkRequest, link_runner
 from crosslab.mlc import MlcCompileRequest, MlcTools, compile_model, convert_weight, device_of
 from crosslab.models.asset import fetch_asset
@@ -40,7 +41,6 @@ from crosslab.models.reference import Answer, answer
 from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.pins import read_pins
 from crosslab.runtime import build_runtime
-from crosslab.stage import digest, stage
 from crosslab.toolchain import find_cross, require_qemu
 
 _progress = Console(stderr=True, highlight=False)
@@ -75,14 +75,14 @@ class Said:
         logits: [len(tokens), vocab] float32.
         prefill_seconds: of each prefill call, as the guest's clock shows.
         decode_seconds: of each decode call.
-        seconds: how long the emulator ran.
+        counted: executed instructions; one region a call, prefill before decode.
     """
 
     tokens: tuple[int, ...]
     logits: NDArray[np.float32]
     prefill_seconds: tuple[float, ...]
     decode_seconds: tuple[float, ...]
-    seconds: float
+    counted: Measurement
 
 
 class Clock:
@@ -162,9 +162,7 @@ def _mlc(job: Job) -> MlcTools:
 def compile_library(job: Job, question: Question, clock: Clock) -> CompiledModel:
     """Compile kernels and model."""
     with clock.step("kernels"):
-        command = compiler_for(KernelTarget.RISCV64)
-        key = digest(find_cross().digest, " ".join(command), KERNELS)
-        kernels = stage(job.cache, "kernels-riscv64", key, _make_kernels)
+        kernels = cached_kernels(KernelTarget.RISCV64, job.cache)
     with clock.step("compile"):
         if job.mlc_tree:
             wanted = MlcCompileRequest(
@@ -184,10 +182,6 @@ def compile_library(job: Job, question: Question, clock: Clock) -> CompiledModel
             require_tensorize=True,
         )
         return compile_llama(request, job.cache)
-
-
-def _make_kernels(folder: Path) -> None:
-    build_kernels(KernelTarget.RISCV64, folder)
 
 
 def build_runner(job: Job, library: CompiledModel, clock: Clock) -> Path:
@@ -218,15 +212,15 @@ def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
         if question.tokenizer.stop_ids:
             arguments += ["--stop", _ids(question.tokenizer.stop_ids)]
-        result = run_guest(runner, arguments, machine)
-        return _read_answer(result.stdout, logits, result.seconds)
+        result, counted = count_guest(runner, arguments, machine, job.cache)
+        return _read_answer(result.stdout, logits, counted)
 
 
 def _ids(tokens: Sequence[int]) -> str:
     return ",".join(map(str, tokens))
 
 
-def _read_answer(text: str, logits: Path, seconds: float) -> Said:
+def _read_answer(text: str, logits: Path, counted: Measurement) -> Said:
     try:
         table = json.loads(text)
         tokens = tuple(table["tokens"])
@@ -234,7 +228,24 @@ def _read_answer(text: str, logits: Path, seconds: float) -> Said:
     except (ValueError, KeyError, OSError) as error:
         raise LabError(f"the runner's answer cannot be read ({error}): {text[:200]!r}") from error
     prefill, decode = tuple(table["prefill_seconds"]), tuple(table["decode_seconds"])
-    return Said(tokens, rows, prefill, decode, seconds)
+    return Said(tokens, rows, prefill, decode, counted)
+
+
+def counters(said: Said) -> dict[str, Any]:
+    """Executed guest instructions: all, in prefill, and a decode step (mean after the first)."""
+    first = len(said.prefill_seconds)
+    prefill = sum(said.counted.regions[:first], Counts())
+    # The first step also grows the allocator's pools.
+    steps = said.counted.regions[first:]
+    steady = steps[1:] or steps
+    total = asdict(sum(steady, Counts()))
+    decode = {name: round(value / len(steady)) for name, value in total.items()} if steady else None
+    return {
+        "whole": asdict(said.counted.whole),
+        "prefill": asdict(prefill),
+        "decode_per_token": decode,
+        "threads": said.counted.threads,
+    }
 
 
 def _dist(job: Job, question: Question, runner: Path) -> Dist:
@@ -280,13 +291,17 @@ def report_of(
         "max_logit_error": verdict.logit_error,
         "right": verdict.right,
         "tensorized": library.tensorized,
-        "counters": None,
+        "counters": counters(said),
         "skipped": [asdict(omission) for omission in left_out],
         "prefill_seconds": list(said.prefill_seconds),
         "decode_seconds": list(said.decode_seconds),
         "seconds": clock.seconds,
         "dist": str(job.dist),
     }
+
+
+def _millions(counts: dict[str, int] | None, each: str = "") -> str:
+    return f", {counts['insns'] / 1e6:.1f} M instructions{each}" if counts else ""
 
 
 def show(job: Job, report: dict[str, Any], verdict: Comparison) -> None:
@@ -301,8 +316,10 @@ def show(job: Job, report: dict[str, Any], verdict: Comparison) -> None:
         "tokens": f"{len(report['tokens'])}, {tokens}",
         "logit error": f"{verdict.logit_error:.1e} of the largest (bound {TOLERANCE:.0e})",
         "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
-        "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(report['prefill_seconds']):.1f} s",
-        "decode": f"{len(decode)} tokens, {sum(decode):.1f} s" if decode else "none",
+        "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(report['prefill_seconds']):.1f} s"
+        + _millions(report["counters"]["prefill"]),
+        "decode": f"{len(decode)} tokens, {sum(decode):.1f} s"
+        + _millions(report["counters"]["decode_per_token"], " a token"),
         "steps": ", ".join(f"{name} {s:.0f} s" for name, s in report["seconds"].items()),
         "report": str(job.report),
         "dist": report["dist"],

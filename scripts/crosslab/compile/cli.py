@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--kernels", type=Path, help="folder of compiled kernels for the pass")
     add("--require-tensorize", action="store_true", help="fail when nothing is tensorized")
     add("--may-alias", action="store_true", help="do not promise that outputs overlap no inputs")
+    add("--no-gemv", action="store_true", help="leave matrix-vector products unscheduled")
     add("--random-weights", type=int, metavar="SEED", help="write random parameters as well")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
@@ -66,6 +67,7 @@ def main(argv: Sequence[str]) -> None:
         pass_file=args.pass_file,
         kernels=args.kernels,
         require_tensorize=args.require_tensorize,
+        gemv=not args.no_gemv,
         # On the host the promise gained nothing and made LLVM 2.4 times slower.
         noalias=not args.may_alias and args.target != "host",
         linker=tuple(args.linker),

@@ -32,7 +32,8 @@ class CompileRequest:
         target: what code is generated for.
         form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
         prefill_chunk: most tokens that one prefill call takes.
-        pass_file: file with the tensorization pass; None leaves the loops to TVM.
+        pass_file: file with the passes over TIR functions; None leaves the loops to TVM.
+        steps: which of these passes are taken (their MLC_RVV_STEPS); None takes all.
         kernels: folder of the compiled kernels that the pass brings in.
         require_tensorize: nothing tensorized is an error.
         gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does. For x86, LLVM
@@ -48,6 +49,7 @@ class CompileRequest:
     form: str = "static"
     prefill_chunk: int = DEFAULT_CHUNK
     pass_file: Path | None = None
+    steps: tuple[str, ...] | None = None
     kernels: Path | None = None
     require_tensorize: bool = False
     gemv: bool = True
@@ -68,6 +70,7 @@ class CompileRequest:
             "form": self.form,
             "prefill_chunk": min(self.prefill_chunk, self.config.context),
             "pass_file": str(self.pass_file.resolve()) if self.pass_file else None,
+            "steps": None if self.steps is None else list(self.steps),
             "gemv": self.gemv,
             "noalias": self.noalias,
             "linker": list(self.linker),
@@ -145,7 +148,9 @@ def _key(request: CompileRequest) -> str:
         str(request.require_tensorize),
         request.python,
         *(own / name for name in ("worker.py", "llama.py", "pipeline.py")),
-        *(path for path in (request.pass_file, request.kernels) if path),
+        # Passes import the files beside them.
+        *((request.pass_file.parent, request.pass_file.name) if request.pass_file else ()),
+        *((request.kernels,) if request.kernels else ()),
     ]
     return digest(*parts)
 
@@ -166,6 +171,8 @@ def _run(request: CompileRequest, folder: Path) -> None:
         environment["MLC_RVV_KERNELS"] = str(request.kernels.resolve())
     if request.pass_file:
         environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
+    if request.steps is not None:
+        environment["MLC_RVV_STEPS"] = ",".join(request.steps)
     if request.require_tensorize:
         environment["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
     command = [sys.executable, "-m", "crosslab.compile.worker", str(spec)]

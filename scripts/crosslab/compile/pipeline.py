@@ -7,10 +7,12 @@ compile the same loops: graph, fused TIR functions, tensorization, schedules, me
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import tvm
@@ -19,26 +21,30 @@ from tvm.s_tir import dlight
 
 from crosslab.errors import LabError
 
-PASS_NAME = "TensorizePrefill"
+# What a file of passes gives: a function of the target, or failing that a pass of the target.
+PASS_NAMES = ("rvv_passes", "TensorizePrefill")
+PASS_PACKAGE = "crosslab_passes"
 
 # TVM 0.26: common subexpression elimination leaves variables without a definition in host code.
 PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
 
 def load_tensorize_pass(path: Path, target: Any) -> Any:
-    """The tensorization pass from its own file.
+    """The pass from its own file, which may import the files beside it as a package's modules.
 
     Raises:
         LabError: the file cannot be loaded, or does not define the pass.
     """
-    spec = importlib.util.spec_from_file_location("crosslab_tensorization", path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if not path.is_file() or path.suffix != ".py":
         raise LabError(f"{path} is not a Python file that can be loaded")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, PASS_NAME):
-        raise LabError(f"{path} defines no {PASS_NAME}")
-    return getattr(module, PASS_NAME)(target)
+    package = ModuleType(PASS_PACKAGE)
+    package.__path__ = [str(path.parent.resolve())]
+    sys.modules[PASS_PACKAGE] = package
+    module = importlib.import_module(f"{PASS_PACKAGE}.{path.stem}")
+    for name in PASS_NAMES:
+        if hasattr(module, name):
+            return getattr(module, name)(target)
+    raise LabError(f"{path} defines no {' and no '.join(PASS_NAMES)}")
 
 
 def _module_pass(function: Callable[[Any, Any], Any], name: str) -> Any:

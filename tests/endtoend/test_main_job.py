@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job: what it refuses and says, and its whole road on the pinned model."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runner_kit import PROJECT, cross, need_emulator, tvm_tree
+
+from crosslab.counter import Counts, Measurement
+from crosslab.dist import MANIFEST, Dist, write_dist
+from crosslab.errors import LabError
+from crosslab.job_options import Omission, parse_job
+from crosslab.main_job import Said, counters, main, omissions
+from crosslab.models.asset import fetch_asset
+from crosslab.pins import read_pins
+
+SCRIPTS = PROJECT / "scripts"
+
+
+def crosslab(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "crosslab", "build-and-test", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_quantization_without_mlc_says_how_to_supply_it(tmp_path: Path) -> None:
+    done = crosslab("--tvm-tree", str(tmp_path), "--quantization", "q4f32_1")
+    assert done.returncode == 2
+    assert "MLC-LLM is not here" in done.stderr
+    assert "--mirror mlc-llm=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_was_left_out_heads_the_output(tmp_path: Path) -> None:
+    need_emulator()
+    reason = "mlc-llm: no mirror has it; nox -s build_and_test -- --mirror mlc-llm=PATH"
+    options = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), "--without", reason]
+    done = crosslab(*options)
+    first, second, *rest = done.stderr.splitlines()
+    assert first == "left out: mlc-llm: no mirror has it"
+    assert second == "  to supply it: nox -s build_and_test -- --mirror mlc-llm=PATH"
+    # The folder is no project: the next thing it looks for is the lock.
+    assert "VERSIONS.lock" in "".join(rest)
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "options", [["--threads", "0"], ["--max-new", "0"], ["--vlen", "300"], ["--quantization", "q3"]]
+)
+def test_values_that_cannot_be_are_refused(options: list[str], tmp_path: Path) -> None:
+    done = crosslab("--tvm-tree", str(tmp_path), *options)
+    assert done.returncode == 2
+    assert options[0] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_mlc_tree_is_named_once(tmp_path: Path) -> None:
+    job = parse_job(["--tvm-tree", str(tmp_path)])
+    (own,) = omissions(job)
+    assert own.what == "mlc-llm"
+    assert "--mirror" in own.remedy
+    told = Omission.parse("mlc-llm: offline; give a mirror")
+    assert told == Omission("mlc-llm", "offline", "give a mirror")
+    assert omissions(replace(job, without=(told,))) == [told]
+    other = Omission("counters", "no compiler")
+    both = replace(job, mlc_tree=tmp_path, without=(other,))
+    assert omissions(both) == [other]
+    assert (job.path, both.path) == ("tvm-only", "mlc-llm")
+
+
+def test_counters_part_prefill_from_steady_decode() -> None:
+    regions = tuple(Counts(insns=n) for n in (100, 50, 9, 4, 6))
+    measured = Measurement(whole=Counts(insns=200), regions=regions, threads=1)
+    empty = np.zeros((4, 1), np.float32)
+    said = Said((1, 2, 3, 4), empty, (0.1, 0.1), (0.1, 0.1, 0.1), measured)
+    table = counters(said)
+    assert table["whole"]["insns"] == 200
+    assert table["prefill"]["insns"] == 150
+    assert table["decode_per_token"]["insns"] == 5
+    alone = replace(said, decode_seconds=(), counted=replace(measured, regions=regions[:2]))
+    assert counters(alone)["decode_per_token"] is None
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> Dist:
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params" / "tensor-cache.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "built").write_bytes(b"\x7fELF")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    folder = tmp_path / "dist" / "R" / "T" / "M"
+    about = {"model": "M"}
+    at = tmp_path
+    return Dist(folder, at / "built", at / "params", at / "tokenizer.json", about)
+
+
+def test_dist_is_whole_and_described(dist: Dist) -> None:
+    manifest = json.loads(write_dist(dist).read_text(encoding="utf-8"))
+    names = {entry["path"] for entry in manifest["files"]}
+    assert names == {"runner", "tokenizer.json", "params/tensor-cache.json"}
+    assert manifest["model"] == "M"
+    assert [p.name for p in dist.folder.parent.iterdir()] == ["M"]
+
+
+def test_dist_is_written_again_only_when_something_changed(dist: Dist) -> None:
+    first = write_dist(dist).stat().st_mtime_ns
+    assert write_dist(dist).stat().st_mtime_ns == first
+    (dist.folder / "left-over").write_text("", encoding="utf-8")
+    changed = replace(dist, about={"model": "M", "vlen": 128})
+    manifest = json.loads(write_dist(changed).read_text(encoding="utf-8"))
+    assert manifest["vlen"] == 128
+    assert not (dist.folder / "left-over").exists()
+    assert (dist.folder / MANIFEST).is_file()
+
+
+@pytest.mark.skipif(
+    not os.environ.get("CROSSLAB_MAIN_JOB"),
+    reason="takes minutes, and CI runs the main job by itself; set CROSSLAB_MAIN_JOB=1 to run it",
+)
+def test_the_pinned_model_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    need_emulator()
+    cross()
+    options = ["--project", str(PROJECT), "--tvm-tree", str(tvm_tree()), "--release", "test"]
+    options += ["--json", str(tmp_path / "report.json")]
+    try:
+        job = parse_job(options)
+        fetch_asset(read_pins(PROJECT).asset(job.model), job.cache)
+    except LabError as error:
+        pytest.skip(f"the model cannot be had: {error.what}")
+    assert main(options) == 0
+    assert capsys.readouterr().out.strip() == "The capital of France is Paris."
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert (
+        report["tokens"] == report["reference_tokens"] == [504, 3575, 282, 4649, 314, 7042, 30, 2]
+    )
+    assert report["max_logit_error"] < 1e-3
+    assert {entry["block"] for entry in report["tensorized"] if entry["symbol"]} == {
+        "S_gemm",
+        "O_gemm",
+    }
+    assert report["counters"]["prefill"]["vector"] > 0
