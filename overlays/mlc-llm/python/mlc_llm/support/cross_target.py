@@ -15,7 +15,8 @@ On RISC-V, what is not given comes from the CPU that is named; when none is, fro
 lp64d and vectors of 256 bits. That default asks for ``zve64d`` and ``zvl<N>b`` rather than ``v``,
 for which TVM makes masked scalable loops that take several times as many instructions.
 
-The modules of this pair import TVM alone, so that they are of use without the rest of MLC-LLM.
+This module and its neighbours cross_link and cross_errors import TVM alone, so that they are of use
+without the rest of MLC-LLM.
 """
 
 from __future__ import annotations
