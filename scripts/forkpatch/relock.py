@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import tomlkit
 from packaging.utils import parse_wheel_filename
 
 from forkpatch.cache import Pristine
@@ -56,8 +53,6 @@ def relock(fork: Fork, options: SourceOptions) -> Relocked:
         IntegrityError: wheel and git give different trees.
         ForkError: an overlay takes the place of a file of the upstream's whole git tree.
     """
-    options.check(fork.lock)
-    fork.cache.remember(options.mirrors)
     notes = _Notes()
     old = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
     new = [_look_up(fork, upstream, options, notes) for upstream in old]
@@ -205,44 +200,3 @@ def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
             if before.get(path) != after.get(path):
                 had, has = before.get(path, "not pinned"), after.get(path, "not needed")
                 yield f"{old}: {kind} {path} is {had}, found {has}"
-
-
-def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
-    """Put the pins of ``upstreams`` into the lock; all else in the file stays as it is."""
-    document = tomlkit.parse(path.read_text("utf-8"))
-    tables: Any = document["upstreams"]
-    for upstream in upstreams:
-        entry = tables[upstream.name]["versions"][upstream.version]
-        entry["commit"] = upstream.commit
-        entry["tree"] = upstream.tree
-        _set(entry, "executable", _array(sorted(upstream.executable)))
-        if upstream.wheel:
-            files = tomlkit.array().multiline(True)
-            for file in upstream.wheel.files:
-                item = tomlkit.inline_table()
-                item.update({"name": file.name, "sha256": file.sha256})
-                files.append(item)
-            _set(entry["wheel"], "files", files)
-        blobs = tomlkit.table()
-        blobs.update(upstream.blobs)
-        _set(entry, "blobs", blobs)
-    text = tomlkit.dumps(document)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as stream:
-        stream.write(text)
-    Path(stream.name).chmod(path.stat().st_mode)
-    Path(stream.name).replace(path)
-
-
-def _set(entry: Any, key: str, value: Any) -> None:
-    """Set a key, unless it has that very value: what is right keeps its layout."""
-    empty = not value and key not in entry
-    if not empty and (key not in entry or entry[key].unwrap() != value.unwrap()):
-        entry[key] = value
-
-
-def _array(values: list[str]) -> Any:
-    array = tomlkit.array().multiline(len(values) > 1)
-    array.extend(values)
-    return array

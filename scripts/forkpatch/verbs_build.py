@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from forkpatch.applying import Applied, State, apply_release
 from forkpatch.cli import Registry, add_source_options, source_options, upstream_of
 from forkpatch.fork import Fork, plan_tree
 from forkpatch.report import print_table, say, write_report
-from forkpatch.sources import obtain
+from forkpatch.sources import mirrors_of, obtain
 from forkpatch.status import Condition, release_status
 from forkpatch.variants import choose_patches, write_variant
 
@@ -27,7 +28,12 @@ def register(verbs: Registry) -> None:
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb = verbs.add("lock", run_lock)
     add_source_options(verb)
-    verb.add_argument("--check", action="store_true", help="change nothing; name each difference")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--check", action="store_true", help="change nothing; name each difference")
+    choice.add_argument("--add", metavar="NAME=VERSION", help="pin one more version of an upstream")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--tag", default="", metavar="TAG", help="with --add: its tag")
+    choice.add_argument("--commit", default="", metavar="ID", help="with --add: its commit")
     _add_tree(verbs)
 
 
@@ -116,9 +122,21 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     """Look every pin of the upstreams up again and rewrite them, or check them."""
-    from forkpatch.relock import relock, write_lock  # noqa: PLC0415 - tomlkit, for this verb only
+    from forkpatch.lockfile import add_version, write_lock  # noqa: PLC0415 - for this verb only
+    from forkpatch.relock import relock  # noqa: PLC0415
 
-    result = relock(fork, source_options(options))
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    if options.add:
+        name, _, version = options.add.partition("=")
+        like = upstream_of(fork, None, name)[1]
+        places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
+        lock = add_version(
+            fork.lock, like, version, tag=options.tag, commit=options.commit, places=places
+        )
+        fork = replace(fork, lock=lock)
+    result = relock(fork, chosen)
     if not options.check and result.differences:
         write_lock(fork.settings.lock, result.upstreams)
     if options.json != "-":

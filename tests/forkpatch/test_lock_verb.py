@@ -9,6 +9,7 @@ from pathlib import Path
 from forklab import FILES, ForkLab, core, git, make_wheel
 
 from forkpatch.treefile import blob_id
+from forkpatch.wheels import sha256_of
 
 
 def read(lab: ForkLab) -> dict[str, object]:
@@ -88,3 +89,25 @@ def test_lock_without_a_tree_is_to_be_filled_in(lab: ForkLab) -> None:
     done = lab.run("apply")
     assert done.code == 2
     assert "forkpatch lock" in done.err
+
+
+def test_version_is_added_like_the_one_before(lab: ForkLab, tmp_path: Path) -> None:
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    newer = {**FILES, "python/calc/core.py": core(add="a")}
+    commit = lab.repo.commit({"python/calc/core.py": core(add="a")}, "Move")
+    git(lab.repo.path, "tag", "v1.5")
+    wheel = make_wheel(tmp_path / "wheels", newer, "calc-1.5-py3-none-any.whl")
+    before = (lab.root / "VERSIONS.lock").read_text()
+    lab.ok("lock", "--add", "calc=1.5")
+    text = (lab.root / "VERSIONS.lock").read_text()
+    assert text.startswith(before)
+    entry = read(lab)["upstreams"]["calc"]["versions"]["1.5"]  # type: ignore[index]
+    assert (entry["tag"], entry["commit"]) == ("v1.5", commit)
+    assert entry["wheel"]["files"] == [{"name": wheel.name, "sha256": sha256_of(wheel)}]
+    assert lab.ok("lock", "--check").code == 0
+    assert lab.run("lock", "--add", "calc=1.5").code == 2
+    done = lab.run("lock", "--add", "calc=9.9")
+    assert done.code == 2 and "no tag v9.9 or 9.9 of calc was found" in done.err
+    lab.ok("lock", "--add", "calc=next", "--commit", commit)
+    entry = read(lab)["upstreams"]["calc"]["versions"]["next"]  # type: ignore[index]
+    assert "wheel" not in entry and entry["tree"]

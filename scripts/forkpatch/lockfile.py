@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes to the lock's text: pins renewed, a version added; all else stays as it is."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from forkpatch.errors import SourceError, UserError
+from forkpatch.gitsource import commit_of_tag
+from forkpatch.lock import Lock, Upstream, read_lock
+from forkpatch.safety import check_name, check_object_id
+from forkpatch.versions import version_of
+
+
+def add_version(
+    lock: Lock, like: Upstream, version: str, *, tag: str, commit: str, places: Sequence[str]
+) -> Lock:
+    """Append a version of an upstream to the lock, laid out like another one.
+
+    Args:
+        lock: the lock as it is.
+        like: the version whose paths, globs and wheel layout are taken over.
+        version: the new version's name.
+        tag: its tag; without one, ``v<version>`` and ``<version>`` are tried.
+        commit: its commit, when it has no tag.
+        places: repositories to look the tag up in.
+
+    Returns:
+        The lock with the new version, whose tree is still to be looked up.
+
+    Raises:
+        UserError: the version is there already, or no repository has such a tag.
+    """
+    check_name(version, "version")
+    if version in lock.versions(like.name):
+        raise UserError(f"the lock has {like.name} {version} already")
+    if commit:
+        check_object_id(commit, "--commit")
+    else:
+        candidates = (tag,) if tag else (f"v{version}", version)
+        tag, commit = _first_tag(candidates, places, like)
+    entry: dict[str, Any] = {"tag": tag} if tag else {}
+    entry |= {"commit": commit, "include": list(like.include), "exclude": list(like.exclude)}
+    head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
+    text = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"
+    if like.wheel and version_of(version):
+        prefixes = tomlkit.inline_table()
+        prefixes.update(like.wheel.prefixes)
+        wheel = {
+            "package": like.wheel.package,
+            "version": version,
+            "exclude": list(like.wheel.exclude),
+            "map": prefixes,
+            "files": [],
+        }
+        text += f"\n[{head}.wheel]\n{tomlkit.dumps(wheel)}"
+    replace_text(lock.path, lock.path.read_text("utf-8").rstrip("\n") + "\n" + text)
+    return read_lock(lock.path)
+
+
+def _first_tag(candidates: Sequence[str], places: Sequence[str], like: Upstream) -> tuple[str, str]:
+    errors = []
+    for place in places:
+        for name in candidates:
+            try:
+                return name, commit_of_tag(place, name)
+            except SourceError as error:
+                errors.append(error.what)
+    raise UserError(
+        f"no tag {' or '.join(candidates)} of {like.name} was found: {'; '.join(errors)}",
+        remedy=f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH",
+    )
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+
+
+def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
+    """Put the pins of ``upstreams`` into the lock; all else in the file stays as it is."""
+    document = tomlkit.parse(path.read_text("utf-8"))
+    tables: Any = document["upstreams"]
+    for upstream in upstreams:
+        entry = tables[upstream.name]["versions"][upstream.version]
+        entry["commit"] = upstream.commit
+        entry["tree"] = upstream.tree
+        _set(entry, "executable", _array(sorted(upstream.executable)))
+        if upstream.wheel:
+            files = tomlkit.array().multiline(True)
+            for file in upstream.wheel.files:
+                item = tomlkit.inline_table()
+                item.update({"name": file.name, "sha256": file.sha256})
+                files.append(item)
+            _set(entry["wheel"], "files", files)
+        blobs = tomlkit.table()
+        blobs.update(upstream.blobs)
+        _set(entry, "blobs", blobs)
+    replace_text(path, tomlkit.dumps(document))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write the lock, whole or not at all."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as stream:
+        stream.write(text)
+    Path(stream.name).chmod(path.stat().st_mode)
+    Path(stream.name).replace(path)
+
+
+def _set(entry: Any, key: str, value: Any) -> None:
+    """Set a key, unless it has that very value: what is right keeps its layout."""
+    empty = not value and key not in entry
+    if not empty and (key not in entry or entry[key].unwrap() != value.unwrap()):
+        entry[key] = value
+
+
+def _array(values: list[str]) -> Any:
+    array = tomlkit.array().multiline(len(values) > 1)
+    array.extend(values)
+    return array
