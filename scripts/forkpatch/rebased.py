@@ -124,6 +124,7 @@ def finish(rebase: Rebase) -> RebaseReport:
     plan = planned(fork, new, patches)
     old_record, new_record = record_of(fork, rebase.old), record_of(fork, plan)
     findings = compare(old_record, new_record, read_base(plan, named_paths(old_record, new_record)))
+    dropped = {step.patch for step in state.done if step.outcome is Outcome.DROPPED}
     folder = fork.patch_folder(new)
     write_series(folder, patches, format_record(new_record))
     report = RebaseReport(
@@ -132,7 +133,9 @@ def finish(rebase: Rebase) -> RebaseReport:
         state.new,
         folder,
         tuple(_patch_report(rebase, step, patches) for step in state.done),
-        tuple(one for one in findings if one.drift is not Drift.UNCHANGED),
+        tuple(
+            one for one in findings if one.drift is not Drift.UNCHANGED and one.what not in dropped
+        ),
     )
     remove_tree(rebase.folder)
     return report

@@ -43,6 +43,12 @@ def say(*lines: str) -> None:
         print(line)
 
 
+def counted(count: int, word: str) -> str:
+    """``1 patch``, ``2 patches``."""
+    plural = f"{word}es" if word.endswith("ch") else f"{word}s"
+    return f"{count} {word if count == 1 else plural}"
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """Print a table; a cell that is the name of a state gets the state's colour."""
     table = Table(

@@ -22,7 +22,7 @@ from forkpatch.errors import UserError
 from forkpatch.fork import Fork, Plan, plan_tree
 from forkpatch.lock import Upstream
 from forkpatch.patchfile import Patch
-from forkpatch.report import print_table, say, write_report, write_text
+from forkpatch.report import counted, print_table, say, write_report, write_text
 from forkpatch.sources import MissingUpstreamError, obtain
 from forkpatch.variants import patch_name
 
@@ -69,8 +69,7 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(*(str(finding) for finding in report.findings))
         say(*(f"not checked: {note}" for note in report.notes))
-        count = len(report.findings)
-        say("no findings" if not count else f"{count} finding{'s' if count > 1 else ''}")
+        say(counted(len(report.findings), "finding") if report.findings else "no findings")
     write_report(options.json, report)
     return 1 if report.findings else 0
 
@@ -105,7 +104,7 @@ def run_symbols(fork: Fork, options: argparse.Namespace) -> int:
             say(*(str(finding) for finding in drifted))
             state = "up to date" if same else "differs" if options.check else "written"
             places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
-            say(f"{upstream}: {places} places, {RECORD} {state}")
+            say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
         wrong |= options.check and not same
     write_report(options.json, result)
     return 1 if wrong else 0

@@ -10,7 +10,7 @@ from forkpatch.cli import Registry, add_source_options, source_options, upstream
 from forkpatch.errors import UserError
 from forkpatch.fork import Fork, plan_tree
 from forkpatch.lock import Upstream
-from forkpatch.report import print_table, say, write_report
+from forkpatch.report import counted, print_table, say, write_report
 from forkpatch.sources import SourceOptions, mirrors_of, obtain
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def _say_probe(report: ProbeReport) -> None:
         for verdict in row.patches:
             cells.setdefault(verdict.patch, [verdict.patch]).append(verdict.fit)
     print_table(("patch", *(row.version for row in report.versions)), list(cells.values()))
-    say(f"{report.commits} upstream commits touch these files since {report.base}")
+    commits = counted(report.commits, "upstream commit")
+    say(f"{commits} since {report.base} concerned these files; each was looked at")
     for stop in report.breaks:
         again = "; it applies again later" if stop.again else ""
         say(f"{stop.patch}: {stop.fit} since {stop.commit[:12]} {stop.subject}{again}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from forkpatch.cli import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.fork import Fork
-from forkpatch.report import say, write_report
+from forkpatch.report import counted, say, write_report
 from forkpatch.swap import locked, recover
 from forkpatch.worktree import OVERLAYS_REF
 
@@ -61,7 +61,7 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
         raise UserError(f"{upstream} is missing: {applied.reason}", remedy=applied.remedy)
     if options.json != "-":
         say(
-            f"{applied.path}: {len(applied.patches)} patches, one commit each",
+            f"{applied.path}: {counted(len(applied.patches), 'patch')}, one commit each",
             "change them with git:",
             f"  git -C {applied.path} rebase -i {OVERLAYS_REF}",
             "or add a commit; then write the series anew:",
@@ -89,7 +89,9 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
             say(*(f"{report.upstream}: {line}" for line in report.changes))
             done = "differs" if options.check else "written"
             state = done if report.changes else "unchanged"
-            say(f"{report.upstream} {report.version}: {len(report.patches)} patches, {state}")
+            say(
+                f"{report.upstream} {report.version}: {counted(len(report.patches), 'patch')}, {state}"
+            )
     write_report(options.json, reports)
     return 1 if options.check and any(report.changes for report in reports) else 0
 
@@ -107,7 +109,7 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
     report = import_series(fork, upstream, options.folder, chosen)
     if options.json != "-":
         say(*(f"moved: {line}" for line in report.shifted))
-        say(f"{upstream}: {len(report.patches)} patches imported to {report.folder}")
+        say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
     write_report(options.json, report)
     return 0
 
@@ -168,7 +170,7 @@ def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
         else:
             say(
                 f"{name}: from {state.old} to {state.new}:"
-                f" {len(state.done)} patches done, {len(state.todo)} to come"
+                f" {counted(len(state.done), 'patch')} done, {len(state.todo)} to come"
             )
             say(*(f"  {step.patch}: {step.outcome} {step.reason}".rstrip() for step in state.done))
             say(*(f"  {one['patch']}: {one['path']}: {one['kind']}" for one in state.stopped))

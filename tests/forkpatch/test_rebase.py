@@ -134,7 +134,7 @@ def test_renamed_and_removed_files(one: ForkLab) -> None:
     (trouble,) = done.json["state"]["stopped"]
     assert (trouble["patch"], trouble["kind"]) == ("run.patch", "file gone")
     status = one.ok("rebase", "calc", "--status")
-    assert "1 patches done, 1 to come" in status.out
+    assert "1 patch done, 1 to come" in status.out
     assert one.run("rebase", "calc", "--skip", " ").code == 2
     done = one.ok("rebase", "calc", "--skip", "the file is gone for good")
     assert "turn.patch: adapted: merged by git" in done.out
