@@ -89,9 +89,8 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
             say(*(f"{report.upstream}: {line}" for line in report.changes))
             done = "differs" if options.check else "written"
             state = done if report.changes else "unchanged"
-            say(
-                f"{report.upstream} {report.version}: {counted(len(report.patches), 'patch')}, {state}"
-            )
+            count = counted(len(report.patches), "patch")
+            say(f"{report.upstream} {report.version}: {count}, {state}")
     write_report(options.json, reports)
     return 1 if options.check and any(report.changes for report in reports) else 0
 
