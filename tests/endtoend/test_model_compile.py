@@ -233,7 +233,7 @@ def test_a_file_without_the_pass_is_named_and_nothing_is_left(tmp_path: Path) ->
     empty = tmp_path / "empty.py"
     empty.write_text("", encoding="utf-8")
     request = CompileRequest(tvm_tree(), GQA, LabTarget("host"), pass_file=empty)
-    with pytest.raises(LabError, match=r"empty\.py defines no TensorizePrefill"):
+    with pytest.raises(LabError, match=r"empty\.py defines no "):
         compile_llama(request, tmp_path / "cache")
     assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
 
