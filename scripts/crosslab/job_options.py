@@ -14,7 +14,7 @@ from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.mlc import QUANTIZATIONS
 
-PASS_FILE = Path("overlays/mlc-llm/python/mlc_llm/compiler_pass/tensorization.py")
+PASS_FILE = Path("overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv_passes.py")
 PROMPT = "What is the capital of France?"
 SUPPLY_MLC = (
     "nox -s build_and_test -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
@@ -90,7 +90,8 @@ class Job:
     @property
     def dist(self) -> Path:
         """Where the finished model goes."""
-        return self.project / "dist" / self.release / self.target.label / self.model
+        name = f"{self.model}-{self.quantization}"
+        return self.project / "dist" / self.release / self.target.label / name
 
 
 def parser() -> argparse.ArgumentParser:
