@@ -111,7 +111,10 @@ def _apply_upstream(
 ) -> Applied:
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
-    changes = local_changes(folder, stamp) if stamp else ()
+    try:
+        changes = local_changes(folder, stamp) if stamp else ()
+    except GitError as error:
+        changes = (f"its repository cannot be read: {error.what}",)
     if changes and not discard:
         raise UserError(
             f"{folder} was worked in: {'; '.join(changes[:5])}{' …' if len(changes) > 5 else ''}",

@@ -232,7 +232,7 @@ def export_upstream(fork: Fork, release: str, upstream: Upstream, *, check: bool
         commits = _commits(folder, upstream)
         patches = export_commits(folder / ".git/objects", commits)
         plan = planned(fork, upstream, patches)
-        _check_overlays_untouched(fork, plan, folder, upstream)
+        _check_faithful(fork, plan, folder, upstream)
         record = format_record(record_of(fork, plan)) if _keeps_record(series, plan) else ""
         if check:
             changes = series_changes(series, patches, record)
@@ -272,8 +272,8 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
     return git.text("rev-list", "--reverse", f"{start}..HEAD").split()
 
 
-def _check_overlays_untouched(fork: Fork, plan: Plan, folder: Path, upstream: Upstream) -> None:
-    """Raise unless the series gives the very tree that is checked out."""
+def _check_faithful(fork: Fork, plan: Plan, folder: Path, upstream: Upstream) -> None:
+    """Raise unless the series gives the very files that were committed, overlays left alone."""
     git = Git(folder / ".git", folder)
     expected = dict(plan.weave.changes())
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)

@@ -240,4 +240,6 @@ def _last(said: str) -> str:
     """The line of a test's output that says most."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line[2:].strip() for line in lines if line.startswith("E ") and line[2:].strip()]
+    if len(errors) > 1 and errors[0].endswith(":"):
+        return " ".join(errors[:2])
     return (errors or lines[-1:] or ["it said nothing"])[0]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +23,7 @@ from forkpatch.drift import changed_symbols, record_of
 from forkpatch.errors import ForkError, UserError
 from forkpatch.exporting import export_commits
 from forkpatch.fork import Fork, Plan, plan_tree
-from forkpatch.gitcall import Git, GitError
+from forkpatch.gitcall import Git
 from forkpatch.lock import Upstream
 from forkpatch.overlays import check_collisions
 from forkpatch.patchfile import Patch
@@ -32,7 +31,7 @@ from forkpatch.safety import SYMLINK_MODE
 from forkpatch.sources import SourceOptions, obtain
 from forkpatch.swap import remove_tree, scratch_beside
 from forkpatch.treefile import Commit, list_tree, read_blobs, write_commits
-from forkpatch.upstreamed import NewBase, already_there, bare_name
+from forkpatch.upstreamed import NewBase, bare_name
 from forkpatch.worktree import BRANCH, add_objects, build_repository
 
 SCHEMA = 1
@@ -40,11 +39,6 @@ _STATE = "state.json"
 _TREE = "tree"
 _OLD = "refs/forkpatch/old"
 _NEW = "refs/forkpatch/new"
-_MERGE = ("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false")
-_PERSON = {
-    "GIT_COMMITTER_NAME": "forkpatch",
-    "GIT_COMMITTER_EMAIL": "forkpatch@localhost",
-}
 
 
 class Outcome(StrEnum):
@@ -242,62 +236,6 @@ def _renames(git: Git, old: str, new: str) -> dict[str, str]:
     command = ("diff-tree", "-r", "-z", "-M40%", "-l0", "--diff-filter=R", "--name-status")
     fields = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
     return dict(zip(fields[1::3], fields[2::3], strict=True))
-
-
-def advance(rebase: Rebase) -> Rebase:
-    """Put patches onto the new base until one stops the rebase, or all are done."""
-    while rebase.state.todo and not rebase.state.stopped:
-        rebase = _one(rebase)
-    return rebase
-
-
-def _one(rebase: Rebase) -> Rebase:
-    """Put the next patch onto the new base."""
-    from forkpatch.conflicts import classify, misplaced  # noqa: PLC0415 - it needs Rebase
-
-    name, commit = rebase.state.todo[0]
-    git, head = rebase.git, rebase.state.head
-    git.run("reset", "-q", "--hard", head)
-    git.run("clean", "-fdq")
-    there = already_there(rebase.patch(name), *_around(rebase, commit), rebase.base)
-    if there:
-        return finish_step(
-            rebase, Step(name, Outcome.DROPPED, "", f"already upstream: {'; '.join(there)}")
-        )
-    pick = (*_MERGE, "cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort")
-    try:
-        git.run(*pick, commit, env=_PERSON)
-    except GitError:
-        if not (rebase.tree / ".git/CHERRY_PICK_HEAD").exists():
-            raise
-        return rebase.saved(stopped=tuple(asdict(one) for one in classify(rebase, name)))
-    if git.text("rev-parse", "HEAD^{tree}") == git.text("rev-parse", f"{head}^{{tree}}"):
-        return finish_step(
-            rebase, Step(name, Outcome.DROPPED, "", "already upstream: it changes nothing any more")
-        )
-    picked = git.text("rev-parse", "HEAD")
-    if wrong := misplaced(rebase, name, head, picked):
-        git.run("reset", "-q", "--soft", head)
-        return rebase.saved(stopped=tuple(asdict(one) for one in wrong))
-    return finish_step(rebase, Step(name, Outcome.CLEAN, picked))
-
-
-def finish_step(rebase: Rebase, step: Step) -> Rebase:
-    """Note that the patch under way is done."""
-    head = step.commit or rebase.state.head
-    done = (*rebase.state.done, step)
-    rebase = rebase.saved(head=head, todo=rebase.state.todo[1:], done=done, stopped=())
-    rebase.git.run("reset", "-q", "--hard", head)
-    return rebase
-
-
-def _around(rebase: Rebase, commit: str) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
-    """The files that a commit of the old series changes, before and after it."""
-    paths = rebase.git.run(
-        "diff-tree", "-r", "-z", "--no-renames", "--name-only", "--no-commit-id", commit
-    ).stdout
-    names = [path.decode("utf-8", "surrogateescape") for path in paths.split(b"\0")[:-1]]
-    return files_at(rebase.git, f"{commit}^", names), files_at(rebase.git, commit, names)
 
 
 def files_at(git: Git, commit: str, paths: list[str]) -> dict[str, bytes]:

@@ -21,7 +21,8 @@ from forkpatch.drift import (
 from forkpatch.errors import UserError
 from forkpatch.exporting import Exported, export_commits, planned, write_commit, write_series
 from forkpatch.fork import Fork
-from forkpatch.rebase import Outcome, Rebase, Step, finish_step, rebase_folder
+from forkpatch.rebase import Outcome, Rebase, Step, rebase_folder
+from forkpatch.replay import finish_step
 from forkpatch.swap import remove_tree
 
 _MARKER = re.compile(rb"^(<{7} |={7}$|>{7} |\|{7} )", re.MULTILINE)

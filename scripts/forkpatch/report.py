@@ -43,6 +43,12 @@ def say(*lines: str) -> None:
         print(line)
 
 
+def warn(*lines: str) -> None:
+    """Print plain lines beside the result."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
 def counted(count: int, word: str) -> str:
     """``1 patch``, ``2 patches``."""
     plural = f"{word}es" if word.endswith("ch") else f"{word}s"

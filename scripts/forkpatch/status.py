@@ -9,9 +9,10 @@ from pathlib import Path
 
 from forkpatch.errors import ForkError
 from forkpatch.fork import Fork
+from forkpatch.gitcall import GitError
 from forkpatch.lock import Upstream
 from forkpatch.swap import busy, locked, recover
-from forkpatch.worktree import FORMAT, local_changes, read_stamp
+from forkpatch.worktree import FORMAT, Inputs, Stamp, local_changes, read_stamp
 
 
 class Condition(StrEnum):
@@ -73,18 +74,7 @@ def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
     except ForkError as error:
         inputs = None
         problems = (error.what,)
-    state, reasons = Condition.APPLIED, problems
-    if not folder.exists():
-        state, reasons = Condition.MISSING, ("it was never applied", *problems)
-    elif stamp is None:
-        state, reasons = Condition.BROKEN, ("it carries no stamp that can be read",)
-    elif changes := local_changes(folder, stamp):
-        state, reasons = Condition.EDITED, changes
-    elif stamp.format != FORMAT:
-        state, reasons = Condition.STALE, ("it was built by another version of forkpatch",)
-    elif inputs is None or inputs != stamp.inputs:
-        state = Condition.STALE
-        reasons = inputs.differences(stamp.inputs) if inputs else problems
+    state, reasons = _judge(folder, stamp, inputs, problems)
     return TreeStatus(
         name=upstream.name,
         version=upstream.version,
@@ -97,3 +87,30 @@ def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
         state=state,
         reasons=reasons,
     )
+
+
+def _judge(
+    folder: Path, stamp: Stamp | None, inputs: Inputs | None, problems: tuple[str, ...]
+) -> tuple[Condition, tuple[str, ...]]:
+    """What a tree is, and why.
+
+    Args:
+        folder: where it is.
+        stamp: what it says of itself.
+        inputs: what it would be made from now, None when that cannot be read.
+        problems: why it cannot be read.
+    """
+    if not folder.exists():
+        return Condition.MISSING, ("it was never applied", *problems)
+    if stamp is None:
+        return Condition.BROKEN, ("it carries no stamp that can be read",)
+    try:
+        changes = local_changes(folder, stamp)
+    except GitError as error:
+        return Condition.BROKEN, (f"its repository cannot be read: {error.what}",)
+    if changes:
+        return Condition.EDITED, changes
+    reasons = problems if inputs is None else inputs.differences(stamp.inputs)
+    if stamp.format != FORMAT:
+        reasons = ("it was built by another version of forkpatch",)
+    return (Condition.STALE if reasons else Condition.APPLIED), reasons

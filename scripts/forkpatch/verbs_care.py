@@ -22,7 +22,7 @@ from forkpatch.errors import UserError
 from forkpatch.fork import Fork, Plan, plan_tree
 from forkpatch.lock import Upstream
 from forkpatch.patchfile import Patch
-from forkpatch.report import counted, print_table, say, write_report, write_text
+from forkpatch.report import counted, print_table, say, warn, write_report, write_text
 from forkpatch.sources import MissingUpstreamError, obtain
 from forkpatch.variants import patch_name
 
@@ -88,7 +88,7 @@ def run_symbols(fork: Fork, options: argparse.Namespace) -> int:
         except MissingUpstreamError as error:
             if not upstream.optional or upstream.name in options.require:
                 raise
-            say(f"{upstream} was left out: {error.attempts[-1]}")
+            warn(f"{upstream} was left out: {error.attempts[-1]}")
             continue
         folder = fork.patch_folder(upstream)
         new, old = record_of(fork, plan), read_record(folder)
@@ -137,7 +137,7 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
         except MissingUpstreamError as error:
             if not upstream.optional or upstream.name in options.require:
                 raise
-            say(f"{upstream} was left out: {error.attempts[-1]}")
+            warn(f"{upstream} was left out: {error.attempts[-1]}")
     wanted = _wanted(plans, options.patches)
     judgements = []
     with open_bench(fork, plans, options.timeout) as bench:

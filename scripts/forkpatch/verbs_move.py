@@ -121,7 +121,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _rebase(fork: Fork, options: argparse.Namespace) -> int:
-    from forkpatch import rebase, rebased  # noqa: PLC0415 - for this verb only
+    from forkpatch import rebase, rebased, replay  # noqa: PLC0415 - for this verb only
 
     name = options.upstream
     fork.lock.versions(name)
@@ -147,7 +147,7 @@ def _rebase(fork: Fork, options: argparse.Namespace) -> int:
         old = fork.lock.upstream(name, options.old) if options.old else None
         old = old or upstream_of(fork, None, name)[1]
         current = rebase.start(fork, old, fork.lock.upstream(name, options.version), chosen)
-    current = rebase.advance(current)
+    current = replay.advance(current)
     if current.state.stopped:
         _say_stopped(current, options.json)
         return 1

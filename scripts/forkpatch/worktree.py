@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forkpatch.cache import Pristine, write_json
-from forkpatch.gitcall import Git, GitError, init_repository
+from forkpatch.gitcall import Git, init_repository
 from forkpatch.patchfile import Patch
 from forkpatch.treefile import Commit, TreeFile, blob_id, write_commits
 
@@ -185,13 +185,14 @@ def read_stamp(folder: Path) -> Stamp | None:
 
 
 def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
-    """What was done in the tree since it was built, in words; empty when it is as stamped."""
+    """What was done in the tree since it was built, in words; empty when it is as stamped.
+
+    Raises:
+        GitError: its repository cannot be read.
+    """
     git = Git(folder / ".git", folder)
-    try:
-        head = git.text("rev-parse", "--verify", "HEAD^{commit}")
-        out = git.run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
-    except GitError as error:
-        return (f"its repository cannot be read: {error.what}",)
+    head = git.text("rev-parse", "--verify", "HEAD^{commit}")
+    out = git.run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
     found = [] if head == stamp.head else ["it has other commits than the series"]
     for record in out.stdout.split(b"\0")[:-1]:
         kind, path = record[:2], os.fsdecode(record[3:])

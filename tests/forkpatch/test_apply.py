@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,17 @@ def test_user_mistakes_exit_2_with_a_remedy(lab: ForkLab, tmp_path: Path) -> Non
         assert done.code == 2, args
         assert all(word in done.err for word in words), done.err
         assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("harm", ["stamp", "objects"])
+def test_damaged_tree_is_called_broken_and_can_be_built_anew(lab: ForkLab, harm: str) -> None:
+    lab.ok("apply")
+    if harm == "stamp":
+        (lab.tree / ".git/forkpatch.json").write_text("{")
+    else:
+        shutil.rmtree(lab.tree / ".git/objects")
+    (tree,) = lab.ok("status", "--json", "-").json["upstreams"]
+    assert tree["state"] == "broken"
+    lab.ok("apply", "--discard")
+    (tree,) = lab.ok("status", "--json", "-").json["upstreams"]
+    assert (tree["state"], tree["reasons"]) == ("applied", [])

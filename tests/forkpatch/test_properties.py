@@ -149,3 +149,25 @@ def test_leaving_all_out_gives_the_base_and_subsets_keep_their_lines(contents: l
 def test_exports_use_the_options_that_patches_are_made_with() -> None:
     assert set(FORMAT) - {"-N"} <= set(FORMAT_PATCH)
     assert "--no-numbered" in FORMAT_PATCH
+
+
+@relaxed
+@given(histories(), st.integers(0, 3), st.data())
+def test_weave_takes_a_patch_whole_or_not_at_all(
+    contents: list[bytes], which: int, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        patches = parsed(export_series(Path(folder), contents))
+    if not patches:
+        return
+    which %= len(patches)
+    lines = split_lines(contents[0])
+    at = data.draw(st.integers(0, len(lines) - 1))
+    base = b"".join([*lines[:at], b"unlike\n", *lines[at + 1 :]])
+    weave = Weave({PATH: "100644"}, lambda _: base)
+    try:
+        for patch in patches[: which + 1]:
+            before = content(weave, base)
+            weave.apply(patch)
+    except PatchError:
+        assert content(weave, base) == before
