@@ -124,6 +124,18 @@ def rebase(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def probe(session: nox.Session) -> None:
+    """Map which patches apply to which upstream versions, and since which commit not."""
+    face.patches(session, "probe")
+
+
+@nox.session(default=False)
+def watch(session: nox.Session) -> None:
+    """Say which upstream versions are newer than the pinned ones."""
+    face.patches(session, "watch")
+
+
+@nox.session(default=False)
 def graph(session: nox.Session) -> None:
     """Show which patch needs which."""
     face.patches(session, "graph")
