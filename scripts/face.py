@@ -22,11 +22,15 @@ WORK = ROOT / ".work"
 USER_MISTAKE = 2
 
 # The steps from upstream to ours: what of the series is in the tree, and what is switched on.
+DECODE = "kv-cache-vectorised-decode-cpu.patch"
 LADDER = (
     ("upstream", ["--pristine"], ""),
-    ("fixes", ["--without", "kv-cache-tiled-prefill-cpu.patch"], ""),
-    ("tiling", None, ""),
-    ("tensorized", None, ",kernels"),
+    ("fixes", ["--without", "kv-cache-tiled-prefill-cpu.patch", DECODE], ""),
+    ("tiling", ["--without", DECODE], ""),
+    ("attention", ["--without", DECODE], ",kernels,steps=attention"),
+    ("linear", ["--without", DECODE], ",kernels,steps=attention+linear"),
+    ("noalias", ["--without", DECODE], ",kernels,noalias,steps=attention+linear"),
+    ("vectors", ["--without", DECODE], ",kernels,noalias"),
     ("ours", None, ",kernels,noalias"),
 )
 

@@ -54,27 +54,34 @@ class Variant:
         tree: the TVM tree.
         kernels: tensorize with the RVV kernels.
         noalias: promise the code generator that outputs overlap no inputs.
+        steps: which of the passes for RVV are taken; None takes all.
     """
 
     name: str
     tree: Path
     kernels: bool
     noalias: bool
+    steps: tuple[str, ...] | None = None
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """Read ``NAME=TREE[,kernels][,noalias]``.
+        """Read ``NAME=TREE[,kernels][,noalias][,steps=A+B]``.
 
         Raises:
             UserError: it is not of this form.
         """
         name, equals, rest = text.partition("=")
         tree, *switches = rest.split(",")
+        steps = None
+        if switches and switches[-1].startswith("steps="):
+            steps = tuple(filter(None, switches.pop().removeprefix("steps=").split("+")))
         unknown = [switch for switch in switches if switch not in SWITCHES]
         if not (name and equals and tree) or unknown:
             form = "".join(f"[,{switch}]" for switch in SWITCHES)
-            raise UserError(f"--variant {text!r}", remedy=f"its form is NAME=TREE{form}")
-        return cls(name, Path(tree), "kernels" in switches, "noalias" in switches)
+            raise UserError(
+                f"--variant {text!r}", remedy=f"its form is NAME=TREE{form}[,steps=A+B]"
+            )
+        return cls(name, Path(tree), "kernels" in switches, "noalias" in switches, steps)
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,7 @@ def build_variant(bench: Bench, variant: Variant, project: Path) -> tuple[Path, 
         config=bench.config,
         target=LabTarget("riscv64", bench.vlen),
         pass_file=project / PASS_FILE if variant.kernels else None,
+        steps=variant.steps,
         kernels=cached_kernels(KernelTarget.RISCV64, bench.cache) if variant.kernels else None,
         require_tensorize=variant.kernels,
         noalias=variant.noalias,

@@ -35,16 +35,29 @@ STEPS = {
 
 
 def rvv_passes(target: Target) -> Any:
-    """The steps for a target, in their order; each is the identity where it does not apply.
+    """All steps for a target, in their order; each is the identity where it does not apply.
 
     Raises:
         RuntimeError: ``MLC_RVV_STEPS`` names a step that there is not.
     """
+    return _sequence(target, list(STEPS))
+
+
+def beyond_attention(target: Target) -> Any:
+    """The steps after ``attention``, for a pipeline that has TensorizePrefill on its own.
+
+    Raises:
+        RuntimeError: ``MLC_RVV_STEPS`` names a step that there is not.
+    """
+    return _sequence(target, [name for name in STEPS if name != "attention"])
+
+
+def _sequence(target: Target, names: list[str]) -> Any:
     chosen = os.environ.get(STEPS_VARIABLE)
-    names = list(STEPS) if chosen is None else [name for name in chosen.split(",") if name]
-    if unknown := [name for name in names if name not in STEPS]:
+    wanted = list(STEPS) if chosen is None else [name for name in chosen.split(",") if name]
+    if unknown := [name for name in wanted if name not in STEPS]:
         raise RuntimeError(
             f"{STEPS_VARIABLE} names {', '.join(unknown)}; the steps are: {', '.join(STEPS)}"
         )
-    passes = [make(target) for name, make in STEPS.items() if name in names]
+    passes = [STEPS[name](target) for name in names if name in wanted]
     return tvm.transform.Sequential(passes, name="RvvPasses")
