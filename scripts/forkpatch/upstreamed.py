@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forkpatch.drift import changed_symbols
 from forkpatch.patchfile import FileDiff, Hunk, Patch
@@ -96,21 +96,13 @@ def already_there(
 
 def _hunk_there(diff: FileDiff, hunk: Hunk, before: bytes, after: bytes, base: NewBase) -> str:
     path = diff.new or ""
-    one = FileDiff(
-        diff.old,
-        diff.new,
-        None,
-        None,
-        "",
-        "",
-        binary=False,
-        copied=False,
-        hunks=(hunk,),
-        patch_line=diff.patch_line,
-    )
+    one = replace(diff, hunks=(hunk,))
     for symbol in changed_symbols(one, before, after):
-        old = _block(hunk, "-", outline(path, before).symbols.get(symbol), hunk.old_start)
+        mine = outline(path, before).symbols.get(symbol)
+        old = _block(hunk, "-", mine, hunk.old_start)
         new = _block(hunk, "+", outline(path, after).symbols.get(symbol), hunk.new_start)
+        if mine and _contains(split_lines(before)[mine.first - 1 : mine.last], new):
+            continue  # it said the same elsewhere before: that it still does proves nothing
         for candidate, item in places_of(base, diff.old or "", symbol):
             lines = split_lines(base.read(candidate) or b"")[item.first - 1 : item.last]
             if _contains(lines, new) and not _contains(lines, old):
