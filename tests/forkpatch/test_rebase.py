@@ -216,13 +216,14 @@ def test_message_and_author_survive_a_resolution(lab: ForkLab) -> None:
 def test_lines_that_were_there_before_do_not_pass_for_the_patch(lab: ForkLab) -> None:
     # Both halves of the function read alike after the patch; upstream rewrites the patched one.
     half = "    start(a)\n    {0}    step(a)\n    stop(a)\n\n\n\n"
-    before = ("def run(a):\n" + half.format("log(a)\n") + half.format("")).encode() + CORE
-    patched = ("def run(a):\n" + half.format("log(a)\n") * 2).encode() + CORE
+    head = "def run(a):\n    begin()\n\n\n\n"
+    before = (head + half.format("log(a)\n") + half.format("")).encode() + CORE
+    patched = (head + half.format("log(a)\n") * 2).encode() + CORE
     lab.repo.commit({CORE_PATH: before}, "Base")
     git(lab.repo.path, "tag", "-f", "v1.0")
     lab.locked(tag="")
     lab.change("log.patch", {CORE_PATH: patched})
-    upstream_moves(lab, {CORE_PATH: ("def run(a):\n" + half.format("log(a)\n")).encode() + CORE})
+    upstream_moves(lab, {CORE_PATH: (head + half.format("log(a)\n")).encode() + CORE})
     done = lab.run("rebase", "calc", "2.0", "--json", "-")
     assert done.code == 1
     assert done.json["state"]["stopped"][0]["kind"] == "conflict"
