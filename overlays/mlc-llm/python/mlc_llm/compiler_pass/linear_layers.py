@@ -267,7 +267,8 @@ def _call(symbol: str, arguments: list[Any]) -> Any:
     make all indices int32, and would take the arguments of a call along.
     """
     words = [
-        tirx.Cast("int64", a) if str(getattr(a.ty, "dtype", "")) == "int64" else a for a in arguments
+        tirx.Cast("int64", a) if str(getattr(a.ty, "dtype", "")) == "int64" else a
+        for a in arguments
     ]
     return tirx.Evaluate(tirx.call_extern("void", symbol, *words))
 

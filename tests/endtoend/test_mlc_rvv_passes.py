@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLC-LLM's own compiler gives a model's linear layers to the kernels, in both quantizations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from mlc_tree import TINY, hf_weights, run_python, tools, write_model
+
+from crosslab.kernels import KernelTarget, build_kernels
+
+EXPECTED = {
+    "q0f32": {"mlc_rvv_gemm_f32", "mlc_rvv_gemv_f32"},
+    "q4f32_1": {"mlc_rvv_gemm_q4", "mlc_rvv_gemv_q4"},
+}
+
+
+@pytest.mark.parametrize("quantization", EXPECTED)
+def test_linear_layers_call_kernels(tmp_path: Path, quantization: str) -> None:
+    tools()
+    if shutil.which("clang-19") is None:
+        pytest.skip("not installed: clang-19")
+    kernels = build_kernels(KernelTarget.RISCV64, tmp_path / "kernels").parent
+    model = tmp_path / "model"
+    write_model(model, hf_weights(TINY, 5))
+    report, library = tmp_path / "report.json", tmp_path / "model.tar"
+    options = ["--model-type", "llama", "--quantization", quantization, "--output", str(library)]
+    done = run_python(
+        *("-m", "mlc_llm", "compile", str(model / "config.json"), "--device", "riscv64:rvv256"),
+        *options,
+        MLC_RVV_KERNELS=str(kernels),
+        MLC_RVV_TENSORIZE_REPORT=str(report),
+    )
+    assert done.returncode == 0, done.stderr
+    layers = [o for o in json.loads(report.read_text()) if o["block"] == "NT_matmul"]
+    assert {o["symbol"] for o in layers} == EXPECTED[quantization]
+    # Per kind of layer (qkv, o, gate and up, down, head): prefill, batch prefill, decode, batch
+    # decode; none may be left to naive loops.
+    assert len(layers) >= 15
+    assert library.is_file()
