@@ -2,7 +2,7 @@
 """Run one pytest test and tell by the exit code what became of it.
 
 pytest itself exits with 0 when its one test was skipped, so that a test which cannot run would
-count as one that passes.
+count as one that passes; and with 1 when it could not even be set up, which says nothing of it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class _Outcomes:
 
     def pytest_runtest_logreport(self, report: object) -> None:
         outcome = str(getattr(report, "outcome", ""))
-        if outcome != "passed" or getattr(report, "when", "") == "call":
+        called = getattr(report, "when", "") == "call"
+        if called:
             self.seen.add(outcome)
-        if outcome == "skipped":
+        if outcome == "skipped" or (outcome == "failed" and not called):
             self.reasons.append(str(getattr(report, "longrepr", "")))
 
 

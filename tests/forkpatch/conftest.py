@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from forklab import FILES, ForkLab, Repo, git
+from forklab import FILES, ForkLab, Repo, copy_of, git
 
 
 @pytest.fixture
@@ -37,11 +36,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, home: Path, template: Path, capsys: pytest.CaptureFixture[str]) -> ForkLab:
+def lab(
+    tmp_path: Path,
+    home: Path,
+    template: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> ForkLab:
     """A fork of an upstream with tag v1.0, whose lock is complete; the repository is at 1.0."""
-    for name in ("upstream", "fork", "home/cache"):
-        shutil.copytree(template / name, tmp_path / name, symlinks=True)
-    lab = ForkLab(tmp_path / "fork", home, Repo(tmp_path / "upstream"), capsys)
-    for path in (lab.root / "VERSIONS.lock", lab.cache / "mirrors.json"):
-        path.write_text(path.read_text().replace(str(template), str(tmp_path)))
+    lab = copy_of(template, tmp_path, monkeypatch)
+    lab.capsys = capsys
     return lab

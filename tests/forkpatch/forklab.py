@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -277,3 +278,14 @@ def core(**bodies: str) -> bytes:
         sign = {"add": "+", "sub": "-", "mul": "*"}[name]
         text = text.replace(f"    return a {sign} b\n", f"    return {body}\n")
     return text.encode()
+
+
+def copy_of(template: Path, folder: Path, patch: pytest.MonkeyPatch) -> ForkLab:
+    """A copy of the template's upstream, fork and cache, with a cache of its own."""
+    for name in ("upstream", "fork", "home/cache"):
+        shutil.copytree(template / name, folder / name, symlinks=True)
+    patch.setenv("XDG_CACHE_HOME", str(folder / "home/cache"))
+    lab = ForkLab(folder / "fork", folder / "home", Repo(folder / "upstream"))
+    for path in (lab.root / "VERSIONS.lock", lab.cache / "mirrors.json"):
+        path.write_text(path.read_text().replace(str(template), str(folder)))
+    return lab

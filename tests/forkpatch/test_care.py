@@ -157,6 +157,10 @@ def test_mul_runs(): assert core.mul(2, 2) == 4
 def test_add(): assert core.add(1, 1) == 2
 def test_wrong(): assert core.add(1, 1) == 3
 def test_skipped(): pytest.skip("no board here")
+
+@pytest.fixture
+def built(): assert core.add(2, 2) == 5, "it does not build"
+def test_unbuilt(built): pass
 """
 
 
@@ -170,6 +174,7 @@ def test_necessity_gives_each_verdict(lab: ForkLab, monkeypatch: pytest.MonkeyPa
         ("unseen", "python/calc/dos.py", b"A = 1\r\nB = 2\r\nC = 4\r\n", "test_add"),
         ("wrong", "src/run.c", b"int run(void)\n{\n    return 1;\n}\n", "test_wrong"),
         ("skipped", "python/calc/tail.py", b"X = 1\nY = 3", "test_skipped"),
+        ("unbuilt", "LICENSE", b"ours\n", "test_unbuilt"),
     )
     for name, path, data, test in series:
         trailer = message(name, f"tests/test_calc.py::{test}")
@@ -185,12 +190,14 @@ def test_necessity_gives_each_verdict(lab: ForkLab, monkeypatch: pytest.MonkeyPa
         "unseen.patch": ("test does not see it", []),
         "wrong.patch": ("cannot tell", []),
         "skipped.patch": ("cannot tell", []),
+        "unbuilt.patch": ("cannot tell", []),
         "follows.patch": ("cannot tell", []),
     }
     reasons = {one["patch"]: one["reason"] for one in done.json}
     assert "assert -1 == 1" in reasons["needed.patch"]
     assert "python/calc/dos.py: <file> broken" in reasons["unseen.patch"]
     assert "no board here" in reasons["skipped.patch"]
+    assert "did not run" in reasons["unbuilt.patch"]
     assert reasons["follows.patch"] == "it has no Test trailer"
     assert lab.run("necessity", "needed").code == 0
     assert list((lab.root / ".work").glob("necessity-*")) == []

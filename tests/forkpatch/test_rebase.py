@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
-from forklab import CORE, FILES, ForkLab, core, git, message
+from forklab import CORE, FILES, ForkLab, copy_of, core, git, message
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 CORE_PATH = "python/calc/core.py"
 VERSION = """
@@ -227,3 +233,39 @@ def test_lines_that_were_there_before_do_not_pass_for_the_patch(lab: ForkLab) ->
     done = lab.run("rebase", "calc", "2.0", "--json", "-")
     assert done.code == 1
     assert done.json["state"]["stopped"][0]["kind"] == "conflict"
+
+
+BODIES = {"add": "0 + a + b", "sub": "b - a", "mul": "a * b * 1"}
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    series=st.permutations(sorted(BODIES)).flatmap(
+        lambda names: st.integers(1, 3).map(lambda count: list(names)[:count])
+    ),
+    drift=st.lists(st.tuples(st.integers(0, 19), st.integers(1, 3)), min_size=1, max_size=3),
+)
+def test_random_series_there_and_back(
+    template: Path, series: list[str], drift: list[tuple[int, int]]
+) -> None:
+    lines = CORE.splitlines(keepends=True)
+    for at, count in sorted(drift, reverse=True):
+        lines[at:at] = [b"# drift\n"] * count
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        lab = copy_of(template, Path(name), patch)
+        bodies: dict[str, str] = {}
+        for function in series:
+            bodies[function] = BODIES[function]
+            lab.change(f"{function}.patch", {CORE_PATH: core(**bodies)}, subject=function)
+        lab.ok("symbols")
+        first = {path.name: path.read_bytes() for path in lab.patches.iterdir()}
+        upstream_moves(lab, {CORE_PATH: b"".join(lines)})
+        if lab.run("rebase", "calc", "2.0").code:
+            # A conflict, where the drift touches what a patch changes: told, and nothing written.
+            lab.ok("rebase", "calc", "--abort")
+            assert not (lab.root / "patches/calc/2.0").exists()
+            assert first == {path.name: path.read_bytes() for path in lab.patches.iterdir()}
+            return
+        shutil.rmtree(lab.patches)
+        lab.ok("rebase", "calc", "1.0", "--from", "2.0")
+        assert first == {path.name: path.read_bytes() for path in lab.patches.iterdir()}
