@@ -143,7 +143,7 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
     result = json.loads(report.read_text(encoding="utf-8"))
     there = {u["name"]: Path(u["path"]) for u in result["upstreams"] if u["state"] != "missing"}
     missing = {
-        u["name"]: f"{u['reason']}; {u['remedy']}"
+        u["name"]: f"{', '.join(u['reason'].splitlines())}; {u['remedy']}"
         for u in result["upstreams"]
         if u["state"] == "missing"
     }

@@ -17,7 +17,7 @@ from crosslab.mlc import QUANTIZATIONS
 PASS_FILE = Path("overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv_passes.py")
 PROMPT = "What is the capital of France?"
 SUPPLY_MLC = (
-    "nox -s build_and_test -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
+    "supply it with: nox -s build_and_test -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
     "https://github.com/mlc-ai/mlc-llm is"
 )
 
@@ -138,6 +138,6 @@ def parse_job(argv: Sequence[str]) -> Job:
         raise UserError(
             f"{job.quantization} is MLC-LLM's own quantization, and MLC-LLM is not here: "
             "the project's own model definition takes q0f32 alone",
-            remedy=f"supply it: {SUPPLY_MLC}",
+            remedy=SUPPLY_MLC,
         )
     return job

@@ -109,9 +109,9 @@ def main(argv: Sequence[str]) -> int:
     job, clock = parse_job(argv), Clock()
     left_out = omissions(job)
     for omission in left_out:
-        _progress.print(f"[yellow]left out:[/] {omission.what}: {omission.why}")
+        _progress.print(f"[yellow]left out:[/] {omission.what}: {omission.why}", soft_wrap=True)
         if omission.remedy:
-            _progress.print(f"  to supply it: {omission.remedy}", soft_wrap=True)
+            _progress.print(f"  {omission.remedy}", soft_wrap=True)
     require_qemu()
     question = ask(job, clock)
     library = compile_library(job, question, clock)
