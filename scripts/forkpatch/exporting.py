@@ -212,7 +212,9 @@ def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> Plan
     return plan_tree(fork, upstream, pristine, tuple(patch.parse() for patch in patches))
 
 
-def export_upstream(fork: Fork, release: str, upstream: Upstream, *, check: bool) -> ExportReport:
+def export_upstream(
+    fork: Fork, release: str, upstream: Upstream, *, check: bool = False, force: bool = False
+) -> ExportReport:
     """Write the commits of a patched tree back to its series.
 
     Args:
@@ -220,9 +222,11 @@ def export_upstream(fork: Fork, release: str, upstream: Upstream, *, check: bool
         release: the release whose tree it is.
         upstream: the upstream whose tree it is.
         check: write nothing.
+        force: write over patch files that changed since the tree was built.
 
     Raises:
-        UserError: there is no tree, or it has changes that are in no commit.
+        UserError: there is no tree, it has changes that are in no commit, or the patch files
+            changed since it was built.
         ForkError: a commit cannot be a patch: a merge, or a change to an overlay.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
@@ -234,13 +238,26 @@ def export_upstream(fork: Fork, release: str, upstream: Upstream, *, check: bool
         plan = planned(fork, upstream, patches)
         _check_faithful(fork, plan, folder, upstream)
         record = format_record(record_of(fork, plan)) if _keeps_record(series, plan) else ""
-        if check:
-            changes = series_changes(series, patches, record)
-        else:
-            changes = write_series(series, patches, record)
+        changes = series_changes(series, patches, record)
+        if not check:
+            if changes and not force:
+                _check_not_outdated(fork, folder, upstream)
+            write_series(series, patches, record)
             _rebuild(plan, folder, release)
     names = tuple(patch.name for patch in patches)
     return ExportReport(upstream.name, upstream.version, series, names, changes)
+
+
+def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
+    """Raise when the tree was not built from the patch files that an export would replace."""
+    stamp = read_stamp(folder)
+    now = tuple((patch.name, patch.sha256) for patch in fork.series(upstream))
+    if stamp is not None and stamp.inputs.patches != now:
+        raise UserError(
+            f"the series of {upstream} changed since {folder} was built",
+            remedy="take the files: forkpatch apply --discard;"
+            " or the tree: forkpatch export --force",
+        )
 
 
 def _keeps_record(series: Path, plan: Plan) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import email.utils
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,15 +85,13 @@ def import_series(
     weave = Weave({path: mode for path, (mode, _) in listed.items()}, read)
     commits = [Commit(f"{upstream}\n".encode(), tree=upstream.tree)]
     shifted: list[str] = []
-    names: set[str] = set()
     for entry in read_quilt_series(source):
-        patch = _parse(source / entry.name, entry, names)
-        names.add(patch.name)
-        state = {path: file.data for path, file in weave.changes().items() if file}
+        patch = _parse(source / entry.name, entry, weave.patches)
+        state = weave.changes()
         files = []
         for diff in patch.files:
-            old = diff.old or ""
-            known = state.get(old) or (read(old) if old in listed else b"")
+            made = state.get(diff.old or "")
+            known = made.data if made else read(diff.old) if diff.old in listed else b""
             files.append(_settle(diff, split_lines(known), entry.name, shifted))
         patch = replace(patch, files=tuple(files))
         weave.apply(patch)
@@ -136,7 +134,7 @@ def read_quilt_series(folder: Path) -> tuple[_Entry, ...]:
     return tuple(entries)
 
 
-def _parse(path: Path, entry: _Entry, names: set[str]) -> Patch:
+def _parse(path: Path, entry: _Entry, taken: Collection[str]) -> Patch:
     """A quilt patch in the form of the engine's own."""
     try:
         data = path.read_bytes()
@@ -151,7 +149,7 @@ def _parse(path: Path, entry: _Entry, names: set[str]) -> Patch:
         f"From: {author}\nDate: Thu, 1 Jan 1970 00:00:00 +0000\nSubject: x\n\n".encode()
         + _as_git(diff, entry.strip)
     )
-    name = new_name(re.sub(r"^\d+[-_.]?", "", path.stem), names)
+    name = new_name(re.sub(r"^\d+[-_.]?", "", path.stem), taken)
     return replace(
         parse_patch(mail, name, str(path)), message=message, author=author, date=_NO_DATE
     )

@@ -33,6 +33,9 @@ def register(verbs: Registry) -> None:
     verb.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 when a byte would change"
     )
+    verb.add_argument(
+        "--force", action="store_true", help="write over patch files changed since the apply"
+    )
     verb = verbs.add("rebase", run_rebase)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="NAME")
@@ -83,7 +86,10 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
         upstreams = (upstream_of(fork, options.release, options.upstream)[1],)
     else:
         upstreams = tuple(one for one in upstreams if fork.tree_folder(release, one).exists())
-    reports = [export_upstream(fork, release, one, check=options.check) for one in upstreams]
+    reports = [
+        export_upstream(fork, release, one, check=options.check, force=options.force)
+        for one in upstreams
+    ]
     if options.json != "-":
         for report in reports:
             say(*(f"{report.upstream}: {line}" for line in report.changes))

@@ -196,3 +196,15 @@ def test_user_reorders_with_git_rebase_itself(two: ForkLab) -> None:
     two.ok("export")
     assert names(two) == ["turn.patch", "ends.patch"]
     assert b"+amended" in (two.patches / "turn.patch").read_bytes()
+
+
+def test_patch_files_changed_since_the_apply_are_not_written_over(two: ForkLab) -> None:
+    path = two.patches / "turn.patch"
+    changed = path.read_bytes().replace(b"+    return b - a", b"+    return b - a - 0")
+    path.write_bytes(changed)
+    done = two.run("export")
+    assert done.code == 2
+    assert "changed since" in done.err and "export --force" in done.err
+    assert path.read_bytes() == changed
+    two.ok("export", "--force")
+    assert b"b - a - 0" not in path.read_bytes()
