@@ -13,8 +13,8 @@ from forkpatch.history import Culprit, History
 from forkpatch.patchfile import Hunk
 from forkpatch.rebase import Rebase, changed_places, old_names
 from forkpatch.sources import SourceOptions, mirrors_of
-from forkpatch.symbols import MODULE, outline
-from forkpatch.upstreamed import bare_name, places_of
+from forkpatch.symbols import MODULE, bare_name, outline
+from forkpatch.upstreamed import places_of
 from forkpatch.weave import split_lines
 
 

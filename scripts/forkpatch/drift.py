@@ -19,7 +19,7 @@ from forkpatch.errors import ForkError, UserError
 from forkpatch.fork import Fork, Plan
 from forkpatch.overlays import SHADOWS
 from forkpatch.patchfile import FileDiff, Patch
-from forkpatch.symbols import MODULE, Outline, outline
+from forkpatch.symbols import MODULE, Outline, bare_name, outline
 from forkpatch.treefile import list_tree, read_blobs
 
 RECORD = "symbols.json"
@@ -163,6 +163,29 @@ def read_base(plan: Plan, paths: Iterable[str]) -> dict[str, bytes]:
     return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
 
 
+def files_to_compare(plan: Plan, *records: Record) -> dict[str, bytes]:
+    """The files of the base that records name, and those where a lost symbol may be now."""
+    places = [
+        place
+        for record in records
+        for group in (*record.patches.values(), record.shadows)
+        for place in group
+    ]
+    found = read_base(plan, {place.path for place in places})
+    lost = {
+        bare_name(place.symbol)
+        for place in places
+        if place.body and outline(place.path, found.get(place.path, b"")).body(place.symbol) is None
+    }
+    words = [part for word in sorted(lost) for part in ("-e", word)]
+    if words:
+        git = plan.pristine.git
+        out = git.run("grep", "-l", "-z", "-I", "-w", "-F", *words, plan.pristine.tree, ok=(0, 1))
+        listed = out.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+        found |= read_base(plan, {item.partition(":")[2] for item in listed})
+    return found
+
+
 def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[Finding, ...]:
     """What became of each recorded place.
 
@@ -212,10 +235,10 @@ def _became(place: Place, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple
     body = known.body(place.symbol) if known else None
     if body == place.body:
         return Drift.UNCHANGED, here
-    bare = place.symbol.rpartition(".")[2]
+    bare = bare_name(place.symbol)
     for path, other in outlines.items():
         for symbol in other.symbols.values():
-            same_name = symbol.name.rpartition(".")[2] == bare and (path, symbol.name) != here
+            same_name = bare_name(symbol.name) == bare and (path, symbol.name) != here
             if symbol.body == place.body or (body is None and same_name and bare != MODULE):
                 return Drift.MOVED, (path, symbol.name)
     return (Drift.GONE if body is None else Drift.CHANGED), here
@@ -285,7 +308,7 @@ def check_placement(fork: Fork, plan: Plan) -> tuple[Finding, ...]:
     )
     if old.base == new.base:
         return ()
-    findings = compare(old, new, read_base(plan, named_paths(old, new)))
+    findings = compare(old, new, files_to_compare(plan, old, new))
     wrong = [finding for finding in findings if finding.drift is Drift.MISPLACED]
     if wrong:
         raise ForkError(
@@ -294,16 +317,6 @@ def check_placement(fork: Fork, plan: Plan) -> tuple[Finding, ...]:
             " move the series with forkpatch rebase, or correct the patch",
         )
     return findings
-
-
-def named_paths(*records: Record) -> set[str]:
-    """Every path that the records name."""
-    return {
-        place.path
-        for record in records
-        for places in (*record.patches.values(), record.shadows)
-        for place in places
-    }
 
 
 def touched_by(patch: Patch, record: Record) -> set[tuple[str, str]]:

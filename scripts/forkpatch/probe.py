@@ -16,9 +16,9 @@ from forkpatch.fork import Plan
 from forkpatch.gitcall import Git, GitError
 from forkpatch.history import Culprit
 from forkpatch.patchfile import FileDiff, Hunk, Patch
-from forkpatch.symbols import MODULE, outline
+from forkpatch.symbols import MODULE, bare_name, outline
 from forkpatch.treefile import read_blobs
-from forkpatch.upstreamed import NewBase, already_there, bare_name
+from forkpatch.upstreamed import NewBase, already_there
 from forkpatch.weave import split_lines
 
 Contents = Mapping[str, bytes | None]

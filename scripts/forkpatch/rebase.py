@@ -30,8 +30,9 @@ from forkpatch.patchfile import Patch
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.sources import SourceOptions, obtain
 from forkpatch.swap import remove_tree, scratch_beside
+from forkpatch.symbols import bare_name
 from forkpatch.treefile import Commit, list_tree, read_blobs, write_commits
-from forkpatch.upstreamed import NewBase, bare_name
+from forkpatch.upstreamed import NewBase
 from forkpatch.worktree import BRANCH, add_objects, build_repository
 
 SCHEMA = 1

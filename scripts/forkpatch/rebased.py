@@ -13,9 +13,8 @@ from forkpatch.drift import (
     Drift,
     Finding,
     compare,
+    files_to_compare,
     format_record,
-    named_paths,
-    read_base,
     record_of,
 )
 from forkpatch.errors import UserError
@@ -124,7 +123,7 @@ def finish(rebase: Rebase) -> RebaseReport:
     patches = export_commits(rebase.tree / ".git/objects", commits)
     plan = planned(fork, new, patches)
     old_record, new_record = record_of(fork, rebase.old), record_of(fork, plan)
-    findings = compare(old_record, new_record, read_base(plan, named_paths(old_record, new_record)))
+    findings = compare(old_record, new_record, files_to_compare(plan, old_record, new_record))
     dropped = {step.patch for step in state.done if step.outcome is Outcome.DROPPED}
     folder = fork.patch_folder(new)
     write_series(folder, patches, format_record(new_record))

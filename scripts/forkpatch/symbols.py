@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 MODULE = "<file>"
@@ -111,6 +112,16 @@ class Outline:
         return symbol.body if symbol else None
 
 
+def bare_name(symbol: str) -> str:
+    """The name of a symbol without what encloses it or its parameters."""
+    if symbol == MODULE:
+        return MODULE
+    called = re.search(r"([A-Za-z_$][\w$]*)\s*\(", symbol)
+    if called:
+        return called.group(1)
+    return symbol.split("#", 1)[0].rpartition(".")[2].rsplit(maxsplit=1)[-1]
+
+
 def _innermost(symbols: list[Symbol]) -> Symbol:
     # Of two that cover the same lines, the later one is inside of the other.
     return min(reversed(symbols), key=lambda symbol: symbol.last - symbol.first)
@@ -183,7 +194,7 @@ def _line_symbols(data: bytes, suffix: str) -> Iterator[Symbol]:
     ]
     head = lines[: starts[0] - 1] if starts else lines
     yield Symbol(MODULE, 1, len(lines), partial(tokens, b"\n".join(head), suffix))
-    for first, following in zip(starts, [*starts[1:], len(lines) + 1], strict=True):
+    for first, following in pairwise([*starts, len(lines) + 1]):
         text = lines[first - 1].decode("utf-8", "replace")
         name = " ".join(text.split()).rstrip("{ ;")
         body = b"\n".join(lines[first - 1 : following - 1])

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from forkpatch.drift import changed_symbols
 from forkpatch.patchfile import FileDiff, Hunk, Patch
-from forkpatch.symbols import MODULE, Symbol, outline
+from forkpatch.symbols import MODULE, Symbol, bare_name, outline
 from forkpatch.weave import split_lines
 
 Read = Callable[[str], bytes | None]
@@ -33,16 +32,6 @@ class NewBase:
     def path_of(self, path: str) -> str:
         """Where a file of the old version is now."""
         return self.renames.get(path, path)
-
-
-def bare_name(symbol: str) -> str:
-    """The name of a symbol without what encloses it or its parameters."""
-    if symbol == MODULE:
-        return MODULE
-    called = re.search(r"([A-Za-z_$][\w$]*)\s*\(", symbol)
-    if called:
-        return called.group(1)
-    return symbol.split("#", 1)[0].rpartition(".")[2].rsplit(maxsplit=1)[-1]
 
 
 def places_of(base: NewBase, path: str, symbol: str) -> tuple[tuple[str, Symbol], ...]:

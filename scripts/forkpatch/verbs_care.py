@@ -12,9 +12,8 @@ from forkpatch.drift import (
     Drift,
     check_placement,
     compare,
+    files_to_compare,
     format_record,
-    named_paths,
-    read_base,
     read_record,
     record_of,
 )
@@ -92,7 +91,7 @@ def run_symbols(fork: Fork, options: argparse.Namespace) -> int:
             continue
         folder = fork.patch_folder(upstream)
         new, old = record_of(fork, plan), read_record(folder)
-        findings = compare(old, new, read_base(plan, named_paths(old, new))) if old else ()
+        findings = compare(old, new, files_to_compare(plan, old, new)) if old else ()
         result.append({"upstream": upstream.name, "version": upstream.version, "places": findings})
         drifted = [finding for finding in findings if finding.drift is not Drift.UNCHANGED]
         text = format_record(new)

@@ -85,6 +85,12 @@ def test_meaning_and_comment_signs_in_strings_do_change_a_body() -> None:
     assert one.body("int f()") != other.body("int f()")
 
 
+def test_file_without_any_symbol_is_one_place() -> None:
+    for data in (b"", b"\n", b"  indented\n"):
+        assert list(Outline("a.c", data).symbols) == [MODULE]
+        assert Outline("a.c", data).at(1).name == MODULE
+
+
 def test_file_that_is_no_python_is_still_outlined() -> None:
     assert Outline("a.py", b"print 'x'\ndef f(:\n").at(2).name == "def f(:"
 
@@ -184,3 +190,12 @@ def test_shadowed_symbol_that_upstream_changes_is_drift(lab: ForkLab) -> None:
     done = lab.run("symbols", "--check")
     assert done.code == 1
     assert "overlay: python/calc/core.py: mul: body changed" in done.out
+    start, end = CORE.index(b"def mul"), CORE.index(b"def check")
+    moved = {"python/calc/core.py": CORE[:start] + CORE[end:], "python/calc/m.py": CORE[start:end]}
+    lab.repo.commit(moved, "Move")
+    lab.locked(tag="")
+    done = lab.run("symbols", "--check")
+    assert "core.py: mul: moved (now python/calc/m.py: mul)" in done.out
+    lab.repo.commit({"python/calc/m.py": None}, "Remove")
+    lab.locked(tag="")
+    assert "core.py: mul: gone" in lab.run("symbols", "--check").out
