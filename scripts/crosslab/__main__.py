@@ -27,6 +27,7 @@ VERBS = (
     Verb("prepare", "crosslab.doctor", "install the missing system packages"),
     Verb("kernels", "crosslab.kernels", "compile the micro-kernels"),
     Verb("build-and-test", "crosslab.main_job", "build a model and check its answer in QEMU"),
+    Verb("picture", "crosslab.summary", "draw the answer of build-and-test as an SVG"),
     Verb("compile-model", "crosslab.compile.cli", "compile a config.json to a model library"),
     Verb("bench", "crosslab.bench", "count instructions, ours against upstream's"),
     Verb("cost", "crosslab.cost.cli", "estimate latency, volumes and energy on an accelerator"),

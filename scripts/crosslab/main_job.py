@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.counter import Counts, Measurement, count_guest
@@ -32,7 +31,7 @@ from crosslab.kernels import KernelTarget, cached_kernels
 from crosslab.link import LinkRequest, link_runner
 from crosslab.mlc import MlcCompileRequest, MlcTools, compile_model, convert_weight, device_of
 from crosslab.models.asset import fetch_asset
-from crosslab.models.compare import TOLERANCE, Comparison, compare
+from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import read_config
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import convert_params, param_shapes
@@ -41,6 +40,7 @@ from crosslab.models.reference import Answer, answer
 from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.pins import read_pins
 from crosslab.runtime import build_runtime
+from crosslab.summary import summary
 from crosslab.toolchain import find_cross, require_qemu
 
 _progress = Console(stderr=True, highlight=False)
@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
     report = report_of(job, question, library, said, verdict, left_out, clock)
     job.report.parent.mkdir(parents=True, exist_ok=True)
     job.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    show(job, report, verdict)
+    show(report)
     return 0 if verdict.right else 1
 
 
@@ -296,36 +296,16 @@ def report_of(
         "prefill_seconds": list(said.prefill_seconds),
         "decode_seconds": list(said.decode_seconds),
         "seconds": clock.seconds,
+        "report": str(job.report),
         "dist": str(job.dist),
     }
 
 
-def _millions(counts: dict[str, int] | None, each: str = "") -> str:
-    return f", {counts['insns'] / 1e6:.1f} M instructions{each}" if counts else ""
-
-
-def show(job: Job, report: dict[str, Any], verdict: Comparison) -> None:
+def show(report: dict[str, Any]) -> None:
     """Print the words, and what there is to know about them."""
     _answers.print(report["text"], markup=False, soft_wrap=True)
-    table = Table(show_header=False, box=None, pad_edge=False)
-    done = [entry for entry in report["tensorized"] if entry.get("symbol")]
-    tokens = "equal" if verdict.same_tokens else "NOT the reference's"
-    decode = report["decode_seconds"]
-    rows = {
-        "model": f"{job.model}, {job.quantization}, {job.path}, {job.target.label}",
-        "tokens": f"{len(report['tokens'])}, {tokens}",
-        "logit error": f"{verdict.logit_error:.1e} of the largest (bound {TOLERANCE:.0e})",
-        "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
-        "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(report['prefill_seconds']):.1f} s"
-        + _millions(report["counters"]["prefill"]),
-        "decode": f"{len(decode)} tokens, {sum(decode):.1f} s"
-        + _millions(report["counters"]["decode_per_token"], " a token"),
-        "steps": ", ".join(f"{name} {s:.0f} s" for name, s in report["seconds"].items()),
-        "report": str(job.report),
-        "dist": report["dist"],
-    }
-    for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/]", value)
-    _progress.print(table)
-    if not verdict.right:
+    _progress.print(summary(report))
+    for name in ("report", "dist"):
+        _progress.print(f"[bold]{name}[/] {report[name]}", soft_wrap=True)
+    if not report["right"]:
         _progress.print(f"[bold red]wrong:[/] the reference says {report['reference_tokens']}")

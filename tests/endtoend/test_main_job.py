@@ -39,12 +39,12 @@ def test_quantization_without_mlc_says_how_to_supply_it(tmp_path: Path) -> None:
 
 def test_what_was_left_out_heads_the_output(tmp_path: Path) -> None:
     need_emulator()
-    reason = "mlc-llm: no mirror has it; nox -s build_and_test -- --mirror mlc-llm=PATH"
+    reason = "mlc-llm: no mirror has it; supply it with --mirror mlc-llm=PATH"
     options = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), "--without", reason]
     done = crosslab(*options)
     first, second, *rest = done.stderr.splitlines()
     assert first == "left out: mlc-llm: no mirror has it"
-    assert second == "  to supply it: nox -s build_and_test -- --mirror mlc-llm=PATH"
+    assert second == "  supply it with --mirror mlc-llm=PATH"
     # The folder is no project: the next thing it looks for is the lock.
     assert "VERSIONS.lock" in "".join(rest)
     assert done.returncode == 1

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of the main job in a few lines, made from its report alone.
+
+``crosslab picture`` draws it as an SVG of a terminal, for a page that has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.errors import UserError
+from crosslab.models.compare import TOLERANCE
+
+WIDTH = 84
+
+
+def summary(report: Mapping[str, Any]) -> Table:
+    """What ran, whether it was right, and what it took."""
+    done = [entry for entry in report["tensorized"] if entry.get("symbol")]
+    tokens = "equal" if report["tokens"] == report["reference_tokens"] else "NOT the reference's"
+    prefill, decode = report["prefill_seconds"], report["decode_seconds"]
+    counters = report["counters"]
+    about = ("model", "quantization", "path", "target")
+    rows = {
+        "model": ", ".join(str(report[name]) for name in about),
+        "tokens": f"{len(report['tokens'])}, {tokens}",
+        "logit error": f"{report['max_logit_error']:.1e} of the largest (bound {TOLERANCE:.0e})",
+        "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
+        "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(prefill):.1f} s"
+        + _millions(counters["prefill"]),
+        "decode": f"{len(decode)} tokens, {sum(decode):.1f} s"
+        + _millions(counters["decode_per_token"], " a token"),
+        "steps": ", ".join(f"{name} {s:.0f} s" for name, s in report["seconds"].items()),
+    }
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/]", value)
+    return table
+
+
+def _millions(counts: Mapping[str, int] | None, each: str = "") -> str:
+    return f", {counts['insns'] / 1e6:.1f} M instructions{each}" if counts else ""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Draw the report of a finished main job.
+
+    Raises:
+        UserError: there is no such report.
+    """
+    parser = argparse.ArgumentParser(prog="crosslab picture", description=main.__doc__)
+    parser.add_argument("--report", type=Path, default=Path("out/build_and_test.json"))
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.svg")
+    args = parser.parse_args(argv)
+    try:
+        report = json.loads(args.report.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"no report in {args.report}: {error.strerror}",
+            remedy="make it with: nox -s build_and_test",
+        ) from error
+    console = Console(record=True, file=io.StringIO(), width=WIDTH, highlight=False)
+    console.print("[green]$[/] nox -s build_and_test")
+    console.print(f"[dim]  the question:[/] {report['prompt']}")
+    console.print(f"[bold]{report['text']}[/]\n")
+    console.print(summary(report))
+    console.save_svg(str(args.output), title="SmolLM2-135M on an emulated RVV CPU")
+    return 0
