@@ -27,7 +27,7 @@ def apply_patches(session: nox.Session) -> None:
 @nox.session(default=False)
 def build_and_test(session: nox.Session) -> None:
     """Build SmolLM2-135M for RVV from the patched trees and check its answer under QEMU."""
-    of_trees, of_lab = face.split("build_and_test", session.posargs)
+    of_trees, of_lab = face.split(session, "crosslab", "build-and-test")
     face.install(session, "forkpatch")
     trees = face.apply(session, of_trees)
     face.lab(session, trees)
@@ -37,7 +37,7 @@ def build_and_test(session: nox.Session) -> None:
 @nox.session(default=False)
 def tests(session: nox.Session) -> None:
     """Run every test; what this machine cannot run is skipped with its reason."""
-    of_trees, of_pytest = face.split("tests", session.posargs)
+    of_trees, of_pytest = face.split(session, "pytest")
     face.install(session, "forkpatch")
     trees = face.apply(session, of_trees)
     face.lab(session, trees)
@@ -47,7 +47,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Count what each step from upstream to ours costs, in guest instructions."""
-    of_trees, of_lab = face.split("bench", session.posargs)
+    of_trees, of_lab = face.split(session, "crosslab", "bench")
     face.install(session, "forkpatch")
     trees = face.apply(session, of_trees)
     face.lab(session, trees)
@@ -57,7 +57,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(default=False)
 def cost(session: nox.Session) -> None:
     """Estimate what a model or a GEMM would cost on an accelerator."""
-    of_trees, of_cost = face.split("cost", session.posargs)
+    of_trees, of_cost = face.split(session, "crosslab", "cost")
     face.install(session, "forkpatch")
     trees = face.apply(session, of_trees)
     face.install(session, "crosslab", "cost", "tvm", release=trees.release)
@@ -144,7 +144,7 @@ def graph(session: nox.Session) -> None:
 @nox.session(default=False)
 def necessity(session: nox.Session) -> None:
     """Leave out one patch at a time and see whether the test that it names notices."""
-    of_trees, of_verb = face.split("necessity", session.posargs)
+    of_trees, of_verb = face.split(session, "forkpatch", "necessity")
     face.install(session, "forkpatch")
     trees = face.apply(session, of_trees)
     face.lab(session, trees)

@@ -21,6 +21,14 @@ SCRIPTS = ROOT / "scripts"
 WORK = ROOT / ".work"
 USER_MISTAKE = 2
 
+# What of a session's options goes to `forkpatch apply`.
+TREE_OPTIONS = (
+    ("--release", "R", "the release (default: the lock's)"),
+    ("--source", "NAME=wheel|git", "take the upstream from this source only"),
+    ("--mirror", "NAME=PATH_OR_URL", "a git repository that has the upstream; remembered"),
+    ("--require", "NAME", "fail when the optional upstream is missing"),
+)
+
 # The steps from upstream to ours: what of the series is in the tree, and what is switched on.
 DECODE = "kv-cache-vectorised-decode-cpu.patch"
 LADDER = (
@@ -117,21 +125,37 @@ def patches(session: nox.Session, verb: str) -> None:
     run(session, "forkpatch", verb, *session.posargs)
 
 
-def split(prog: str, posargs: list[str]) -> tuple[list[str], list[str]]:
-    """Part a session's options into those about trees and those about the lab."""
-    parser = argparse.ArgumentParser(prog=f"nox -s {prog} --", add_help=False, allow_abbrev=False)
-    for option in ("--release", "--source", "--mirror", "--require"):
-        parser.add_argument(option, action="append", default=[])
-    parser.add_argument("--offline", action="store_true")
-    parser.add_argument("-h", "--help", action="store_true")
-    known, rest = parser.parse_known_args(posargs)
+def split(session: nox.Session, *inner: str) -> tuple[list[str], list[str]]:
+    """Part a session's options into those about trees and those of the command it ends in.
+
+    Args:
+        session: with ``--help`` among its options, both halves are explained and nox ends.
+        inner: module and verb of the command.
+
+    Raises:
+        SystemExit: with 0, after ``--help``.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"nox -s {session.name} --",
+        description="Options of the patched trees come first:",
+        add_help=False,
+        allow_abbrev=False,
+    )
+    for option, metavar, text in TREE_OPTIONS:
+        parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+    parser.add_argument("--offline", action="store_true", help="ask no index and no server")
+    parser.add_argument("-h", "--help", action="store_true", help="this text")
+    known, rest = parser.parse_known_args(session.posargs)
     if known.help:
-        print(f"nox -s {prog} -- takes the options of `apply` and of `{prog}`:\n")
-        return ["--help"], ["--help"]
+        parser.print_help()
+        print(f"\nAnd the options of {' '.join(inner)}, those about trees aside:\n", flush=True)
+        install(session, "crosslab", "forkpatch", "test")
+        run(session, *inner, "--help")
+        raise SystemExit(0)
     trees = ["--offline"] if known.offline else []
-    for option in ("release", "source", "mirror", "require"):
-        for value in getattr(known, option):
-            trees += [f"--{option}", value]
+    for option, _, _ in TREE_OPTIONS:
+        for value in getattr(known, option.removeprefix("--")):
+            trees += [option, value]
     return trees, rest
 
 
