@@ -41,6 +41,7 @@ def tests(session: nox.Session) -> None:
     face.install(session, "forkpatch")
     trees = face.apply(session, of_trees)
     face.lab(session, trees)
+    face.install(session, "cost")
     face.run(session, "pytest", *of_pytest, FORKPATCH_TREES=str(trees.root))
 
 
