@@ -91,7 +91,9 @@ def types(session: nox.Session) -> None:
 def lock(session: nox.Session) -> None:
     """Rewrite VERSIONS.lock from its sources; with -- --check, verify it."""
     face.patches(session, "lock")
-    face.run(session, "pythonlock", "check" if "--check" in session.posargs else "refresh")
+    checking = "--check" in session.posargs
+    face.run(session, "crosslab", "lock", *(["--check"] if checking else []))
+    face.run(session, "pythonlock", "check" if checking else "refresh")
 
 
 @nox.session(default=False)

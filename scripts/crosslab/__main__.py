@@ -26,6 +26,7 @@ VERBS = (
     Verb("doctor", "crosslab.doctor", "say which tools this machine has and what is missing"),
     Verb("prepare", "crosslab.doctor", "install the missing system packages"),
     Verb("kernels", "crosslab.kernels", "compile the micro-kernels"),
+    Verb("lock", "crosslab.relock", "look the pinned models up again"),
     Verb("build-and-test", "crosslab.main_job", "build a model and check its answer in QEMU"),
     Verb("picture", "crosslab.summary", "draw the answer of build-and-test as an SVG"),
     Verb("compile-model", "crosslab.compile.cli", "compile a config.json to a model library"),

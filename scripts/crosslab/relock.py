@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab lock``: look the pinned models up again; rewrite their hashes, or name differences."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import tomlkit
+
+from crosslab.models.asset import look_up
+from crosslab.pins import LOCK_NAME, read_pins
+
+NOT_PINNED = ("name",)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Download every pinned model anew; with ``--check``, 1 when one is not the pinned one.
+
+    Raises:
+        LabError: a model cannot be downloaded.
+    """
+    parser = argparse.ArgumentParser(prog="crosslab lock", description=__doc__)
+    parser.add_argument("--project", type=Path, default=Path())
+    parser.add_argument("--check", action="store_true", help="change nothing; name differences")
+    args = parser.parse_args(argv)
+    path = args.project / LOCK_NAME
+    document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    differs = False
+    for name, pinned in read_pins(args.project).assets.items():
+        with tempfile.TemporaryDirectory(prefix="asset-") as folder:
+            found = asdict(look_up(pinned, Path(folder)))
+        for field, value in asdict(pinned).items():
+            if field not in NOT_PINNED and found[field] != value:
+                differs = True
+                print(f"model {name}: {field} is {found[field]}, pinned {value}")
+                document["assets"][name][field] = found[field]
+    if differs and not args.check:
+        path.write_text(tomlkit.dumps(document), encoding="utf-8")
+    return 1 if differs and args.check else 0
