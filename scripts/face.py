@@ -32,14 +32,14 @@ TREE_OPTIONS = (
 # The steps from upstream to ours: what of the series is in the tree, and what is switched on.
 DECODE = "kv-cache-vectorised-decode-cpu.patch"
 LADDER = (
-    ("upstream", ["--pristine"], ""),
-    ("fixes", ["--without", "kv-cache-tiled-prefill-cpu.patch", DECODE], ""),
-    ("tiling", ["--without", DECODE], ""),
-    ("attention", ["--without", DECODE], ",kernels,steps=attention"),
-    ("linear", ["--without", DECODE], ",kernels,steps=attention+linear"),
-    ("noalias", ["--without", DECODE], ",kernels,noalias,steps=attention+linear"),
-    ("vectors", ["--without", DECODE], ",kernels,noalias"),
-    ("ours", None, ",kernels,noalias"),
+    ("upstream", ("--pristine",), ""),
+    ("fixes", ("--without", "kv-cache-tiled-prefill-cpu.patch", DECODE), ""),
+    ("tiling", ("--without", DECODE), ""),
+    ("attention", ("--without", DECODE), ",kernels,steps=attention"),
+    ("linear", ("--without", DECODE), ",kernels,steps=attention+linear"),
+    ("noalias", ("--without", DECODE), ",kernels,noalias,steps=attention+linear"),
+    ("vectors", ("--without", DECODE), ",kernels,noalias"),
+    ("ours", (), ",kernels,noalias"),
 )
 
 
@@ -177,14 +177,14 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
 def variants(session: nox.Session, trees: Trees) -> list[str]:
     """Make a tree for each step of the ladder; the options of ``crosslab bench`` for them."""
     options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
+    made: dict[tuple[str, ...], Path] = {(): trees.paths["tvm"]}
     for name, chosen, switches in LADDER:
-        tree = trees.paths["tvm"]
-        if chosen is not None:
-            tree = WORK / "variants" / name
+        if chosen not in made:
+            tree = made[chosen] = WORK / "variants" / name
             shutil.rmtree(tree, ignore_errors=True)
             arguments = ["--release", trees.release, "--offline", "--output", str(tree)]
             run(session, "forkpatch", "tree", "tvm", *chosen, *arguments)
-        options += ["--variant", f"{name}={tree}{switches}"]
+        options += ["--variant", f"{name}={made[chosen]}{switches}"]
     return options
 
 

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +28,7 @@ from crosslab.link import LinkRequest, link_runner
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import random_params
 from crosslab.runtime import build_runtime
+from crosslab.stage import default_cache
 from crosslab.toolchain import find_cross, require_qemu
 
 PHASES = ("prefill", "decode")
@@ -171,7 +171,7 @@ def parser() -> argparse.ArgumentParser:
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
     add("--profile", action="store_true", help=f"the {TOP} functions that execute most")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
-    add("--cache", type=Path, default=user_cache_path("mlc-rvv") / "crosslab")
+    add("--cache", type=Path, default=default_cache())
     return options
 
 

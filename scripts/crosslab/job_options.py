@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.mlc import QUANTIZATIONS
+from crosslab.stage import default_cache
 
 PASS_FILE = Path("overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv_passes.py")
 PROMPT = "What is the capital of France?"
@@ -114,8 +113,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, help="threads of the model (1)")
     add("--max-new", type=int, default=32, help="most tokens to generate (32)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
-    cache = user_cache_path("mlc-rvv") / "crosslab"
-    add("--cache", type=Path, default=cache, help="folder of finished builds")
+    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
 
 

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from platformdirs import user_cache_path
 from rich.console import Console
 from rich.table import Table
 
@@ -23,6 +22,7 @@ from crosslab.counter import count_guest
 from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError
 from crosslab.kernels import KERNELS, OBJECT, KernelTarget, cached_kernels
+from crosslab.stage import default_cache
 from crosslab.toolchain import find_cross
 
 SOURCE = Path(__file__).parent / "native" / "kernel_bench" / "bench.c"
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the table."""
     options = argparse.ArgumentParser(prog="crosslab.kernel_bench", description=__doc__)
     options.add_argument("--vlen", type=int, choices=VLENS, default=256)
-    options.add_argument("--cache", type=Path, default=user_cache_path("mlc-rvv") / "crosslab")
+    options.add_argument("--cache", type=Path, default=default_cache())
     args = options.parse_args(argv)
     table = Table(title=f"linear-layer kernels, VLEN {args.vlen}: instructions a multiply-add")
     for title in ("kernel", "rows", "outputs", "inputs", "all", "LMUL-weighted", "floor", "ratio"):

@@ -12,11 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from platformdirs import user_cache_path
 from rich.console import Console
 
 KEY_LENGTH = 16
 
 _console = Console(stderr=True, highlight=False)
+
+
+def default_cache() -> Path:
+    """Where builds that clones share are kept."""
+    return user_cache_path("mlc-rvv") / "crosslab"
 
 
 def digest(*parts: str | bytes | Path) -> str:

@@ -10,14 +10,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from platformdirs import user_cache_path
 
 from crosslab.errors import UserError
 from crosslab.runtime import Runtime, build_runtime
+from crosslab.stage import default_cache
 from crosslab.toolchain import Toolchain, find_cross, find_native, require_qemu
 
 PROJECT = Path(__file__).resolve().parents[2]
-CACHE = user_cache_path("mlc-rvv") / "crosslab"
+CACHE = default_cache()
 
 
 def need_emulator(*, plugins: bool = False) -> None:

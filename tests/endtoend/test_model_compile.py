@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from platformdirs import user_cache_path
 from runner_kit import cross, need_emulator, runtime, tvm_tree
 
 from crosslab.compile import cli
@@ -31,9 +30,10 @@ from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import param_shapes, random_params
 from crosslab.models.params import read_params
 from crosslab.models.reference import Answer, answer
+from crosslab.stage import default_cache
 
 PROJECT = Path(__file__).resolve().parents[2]
-CACHE = user_cache_path("mlc-rvv") / "crosslab"
+CACHE = default_cache()
 SEED = 20
 
 # Groups of three query heads, head_dim with kernels, an odd vocabulary, and a prompt whose

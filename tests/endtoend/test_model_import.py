@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from platformdirs import user_cache_path
 from safetensors.numpy import load_file
 
 from crosslab import relock
@@ -22,9 +21,10 @@ from crosslab.models.params import from_bfloat16, read_params, to_bfloat16
 from crosslab.models.reference import answer
 from crosslab.models.tokenizer import ChatTokenizer
 from crosslab.pins import Asset, read_pins
+from crosslab.stage import default_cache
 
 PROJECT = Path(__file__).resolve().parents[2]
-CACHE = user_cache_path("mlc-rvv") / "crosslab"
+CACHE = default_cache()
 QUESTION = "What is the capital of France?"
 ANSWER = (504, 3575, 282, 4649, 314, 7042, 30, 2)
 

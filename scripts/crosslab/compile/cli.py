@@ -9,20 +9,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from platformdirs import user_cache_path
 from rich.console import Console
 
 from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
 from crosslab.compile.targets import NAMES, VLENS, LabTarget
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import random_params
+from crosslab.stage import default_cache
 
 _console = Console(highlight=False)
-
-
-def default_cache() -> Path:
-    """Where builds that clones share are kept."""
-    return user_cache_path("mlc-rvv") / "crosslab"
 
 
 def parser() -> argparse.ArgumentParser:
