@@ -25,7 +25,7 @@ def add_version(
 
     Args:
         lock: the lock as it is.
-        like: the version whose paths, globs and wheel layout are taken over.
+        like: the version whose paths, globs, overlay folder and wheel layout are taken over.
         version: the new version's name.
         tag: its tag; without one, ``v<version>`` and ``<version>`` are tried.
         commit: its commit, when it has no tag.
@@ -47,6 +47,7 @@ def add_version(
         tag, commit = _first_tag(candidates, places, like)
     entry: dict[str, Any] = {"tag": tag} if tag else {}
     entry |= {"commit": commit, "include": list(like.include), "exclude": list(like.exclude)}
+    entry |= {"overlays": like.overlays} if like.overlays else {}
     head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
     text = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"
     if like.wheel and version_of(version):

@@ -170,7 +170,7 @@ def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> R
     new_tree = obtain(new, fork.cache, options).pristine
     plan = plan_tree(fork, old, obtain(old, fork.cache, options).pristine)
     modes = {path: mode for path, (mode, _) in list_tree(new_tree.git, new_tree.tree).items()}
-    check_collisions(plan.overlays, modes, (), fork.overlay_folder(new), str(new))
+    check_collisions(fork.overlays(new), modes, (), fork.overlay_folder(new), str(new))
     final = rebase_folder(fork, old.name)
     scratch = scratch_beside(final)
     try:

@@ -145,6 +145,10 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
         return Obtained(pristine, source)
     if not any(attempt.source is Source.MIRROR for attempt in attempts):
         attempts.insert(1, Attempt(Source.MIRROR, "", "none was named"))
+    if upstream.wheel is None and Source.WHEEL in allowed:
+        reason = "the lock pins none: this version is to be had from git only"
+        last = next((at for at, one in enumerate(attempts) if one.source is Source.GIT), None)
+        attempts.insert(len(attempts) if last is None else last, Attempt(Source.WHEEL, "", reason))
     raise MissingUpstreamError(upstream, tuple(attempts))
 
 

@@ -11,6 +11,7 @@ from forkpatch.applying import Applied, State, apply_release
 from forkpatch.cli import Registry, add_source_options, source_options, upstream_of
 from forkpatch.fork import Fork, plan_tree
 from forkpatch.report import print_table, say, write_report
+from forkpatch.safety import check_path
 from forkpatch.sources import mirrors_of, obtain
 from forkpatch.status import Condition, release_status
 from forkpatch.variants import choose_patches, write_variant
@@ -34,6 +35,10 @@ def register(verbs: Registry) -> None:
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument("--tag", default="", metavar="TAG", help="with --add: its tag")
     choice.add_argument("--commit", default="", metavar="ID", help="with --add: its commit")
+    verb.add_argument("--no-wheel", action="store_true", help="with --add: it is in git only")
+    verb.add_argument(
+        "--overlays", default="", metavar="DIR", help="with --add: a folder of overlays of its own"
+    )
     _add_tree(verbs)
 
 
@@ -132,6 +137,11 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
         name, _, version = options.add.partition("=")
         like = upstream_of(fork, None, name)[1]
         places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
+        if options.overlays:
+            like = replace(like, overlays=check_path(options.overlays, "--overlays"))
+        if options.no_wheel:
+            like = replace(like, wheel=None)
+        fork.overlay_folder(like)  # raises before the lock is written
         lock = add_version(
             fork.lock, like, version, tag=options.tag, commit=options.commit, places=places
         )

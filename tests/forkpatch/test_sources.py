@@ -257,12 +257,13 @@ def test_missing_optional_upstream_is_told_first_and_is_no_error(
     lab.edit_lock("optional = false", "optional = true")
     lab.forget()
     done = lab.ok("apply")
-    first = done.out.splitlines()[:5]
+    first = done.out.splitlines()[:6]
     assert first[0] == "calc 1.0 was left out: no source has it"
     assert first[1] == "  cache: not kept from an earlier run"
     assert first[2] == "  mirror: none was named"
-    assert first[3].startswith(f"  git {tmp_path}/nowhere: ")
-    assert "--mirror calc=PATH_OR_URL" in first[4]
+    assert first[3] == "  wheel: the lock pins none: this version is to be had from git only"
+    assert first[4].startswith(f"  git {tmp_path}/nowhere: ")
+    assert "--mirror calc=PATH_OR_URL" in first[5]
     (one,) = lab.ok("apply", "--json", "-").json["upstreams"]
     assert (one["state"], one["path"]) == ("missing", None)
     assert "nowhere" in one["reason"] and "--mirror" in one["remedy"]
