@@ -111,14 +111,16 @@ def _culprit(rebase: Rebase, name: str, path: str) -> Culprit | None:
     """The upstream commit after which the patch's lines are not there any more."""
     old, new = rebase.old.upstream, rebase.new
     mirrors = [*mirrors_of(old, rebase.fork.cache, SourceOptions()), old.url]
-    history = History.find(mirrors, old.commit, new.commit)
-    if history is None:
+    known = [one.commit for one in (old, new) if one.commit]
+    history = History.find(mirrors, *known)
+    if history is None or not old.commit:
         return None
+    newest = new.commit or "HEAD"  # of a wheel, whose commit is not known, it is a guess
     base = split_lines(rebase.old.base.get(path, b""))
     for diff in rebase.patch(name).files:
         for hunk in diff.hunks if diff.old == path else ():
             block = _in_base(base, hunk)
-            found = history.broke(old.commit, new.commit, path, block) if block else None
+            found = history.broke(old.commit, newest, path, block) if block else None
             if found:
                 return found
     return None

@@ -139,5 +139,8 @@ def check_blobs(upstream: Upstream, blobs: dict[str, str]) -> None:
 
 
 def _base_commit(upstream: Upstream) -> Commit:
-    message = f"{upstream}\n\n{upstream.url} commit {upstream.commit}\n"
+    where = f"{upstream.url} commit {upstream.commit}"
+    if upstream.wheel and not upstream.commit:
+        where = f"wheel {upstream.wheel.package} {upstream.wheel.version}"
+    message = f"{upstream}\n\n{where}\n"
     return Commit(message.encode(), tree=upstream.tree)

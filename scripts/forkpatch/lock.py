@@ -14,7 +14,7 @@
 
     [upstreams.foo.versions."1.2"]
     tag = "v1.2"                             # where the commit was looked up; may be absent
-    commit = "<40 hexadecimal digits>"
+    commit = "<40 hexadecimal digits>"       # absent: known as a wheel only
     include = ["python", "LICENSE"]          # files and folders of the git tree
     exclude = ["python/*.cu"]                # globs over git paths; * also spans /
     overlays = "overlays/foo-1.2"            # from the root; default: the upstream's folder
@@ -79,6 +79,7 @@ class Upstream:
     """One pinned version of one upstream.
 
     Attributes:
+        commit: the pinned commit; empty when the version is known as a wheel only.
         overlays: the folder of this version's overlays, relative to the fork's root; empty for
             the one that all versions of the upstream share.
         tree: git tree id of the materialised tree: the included files, and nothing else.
@@ -192,20 +193,22 @@ def _upstream(
     name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> Upstream:
     where = f"lock: {name} {version}"
+    wheel = _wheel(entry["wheel"]) if "wheel" in entry else None
+    wheel_only = wheel is not None and not {"commit", "tag"} & entry.keys()
     return Upstream(
         name=name,
         version=version,
         url=_check_url(table["url"], where),
         optional=bool(table.get("optional", False)),
         tag=entry.get("tag", ""),
-        commit=check_object_id(entry["commit"], f"{where}: commit"),
+        commit="" if wheel_only else check_object_id(entry["commit"], f"{where}: commit"),
         include=tuple(check_path(item, where) for item in entry["include"]),
         exclude=tuple(entry.get("exclude", ())),
         executable=frozenset(entry.get("executable", ())),
         overlays=check_path(entry["overlays"], f"{where}: overlays") if "overlays" in entry else "",
         tree=entry.get("tree", ""),
         blobs=dict(entry.get("blobs", {})),
-        wheel=_wheel(entry["wheel"]) if "wheel" in entry else None,
+        wheel=wheel,
     )
 
 

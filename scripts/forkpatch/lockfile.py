@@ -19,7 +19,14 @@ from forkpatch.versions import version_of
 
 
 def add_version(
-    lock: Lock, like: Upstream, version: str, *, tag: str, commit: str, places: Sequence[str]
+    lock: Lock,
+    like: Upstream,
+    version: str,
+    *,
+    tag: str,
+    commit: str,
+    wheel_only: bool,
+    places: Sequence[str],
 ) -> Lock:
     """Append a version of an upstream to the lock, laid out like another one.
 
@@ -29,25 +36,36 @@ def add_version(
         version: the new version's name.
         tag: its tag; without one, ``v<version>`` and ``<version>`` are tried.
         commit: its commit, when it has no tag.
+        wheel_only: nobody tells which commit its wheel was made from.
         places: repositories to look the tag up in.
 
     Returns:
         The lock with the new version, whose tree is still to be looked up.
 
     Raises:
-        UserError: the version is there already, or no repository has such a tag.
+        UserError: the version is there already, or no repository has such a tag, or there is
+            no wheel to be had alone.
     """
     check_name(version, "version")
     if version in lock.versions(like.name):
         raise UserError(f"the lock has {like.name} {version} already")
-    if commit:
+    if wheel_only:
+        if tag or commit or not (like.wheel and version_of(version)):
+            raise UserError(
+                f"{like.name} {version} cannot be had as a wheel only",
+                remedy="give neither --tag nor --commit, and a version like that of a wheel",
+            )
+    elif commit:
         check_object_id(commit, "--commit")
     else:
         candidates = (tag,) if tag else (f"v{version}", version)
         tag, commit = _first_tag(candidates, places, like)
     entry: dict[str, Any] = {"tag": tag} if tag else {}
-    entry |= {"commit": commit, "include": list(like.include), "exclude": list(like.exclude)}
+    entry |= {"commit": commit} if commit else {}
+    entry |= {"include": list(like.include), "exclude": list(like.exclude)}
     entry |= {"overlays": like.overlays} if like.overlays else {}
+    if wheel_only:  # git is not there to tell, and a wheel forgets it
+        entry["executable"] = sorted(like.executable)
     head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
     text = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"
     if like.wheel and version_of(version):
@@ -75,7 +93,8 @@ def _first_tag(candidates: Sequence[str], places: Sequence[str], like: Upstream)
                 errors.append(error.what)
     raise UserError(
         f"no tag {' or '.join(candidates)} of {like.name} was found: {'; '.join(errors)}",
-        remedy=f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH",
+        remedy=f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH;"
+        " or, when nobody knows the commit of its wheel: --wheel-only",
     )
 
 
@@ -89,7 +108,8 @@ def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
     tables: Any = document["upstreams"]
     for upstream in upstreams:
         entry = tables[upstream.name]["versions"][upstream.version]
-        entry["commit"] = upstream.commit
+        if upstream.commit:
+            entry["commit"] = upstream.commit
         entry["tree"] = upstream.tree
         _set(entry, "executable", _array(sorted(upstream.executable)))
         if upstream.wheel:

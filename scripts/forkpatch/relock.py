@@ -65,7 +65,7 @@ def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Not
     if not options.offline:
         places.append(upstream.url)
     upstream = replace(upstream, commit=_commit(upstream, places, notes))
-    from_git = _from_git(fork, upstream, places, notes)
+    from_git = _from_git(fork, upstream, places, notes) if upstream.commit else None
     if from_git:
         listed = list_tree(from_git.git, from_git.tree)
         runs = frozenset(path for path, (mode, _) in listed.items() if mode == FILE_MODES[1])
@@ -121,49 +121,79 @@ def _from_wheels(
     """The wheel with the hashes of its files, and the tree of the last file looked up."""
     files: list[WheelFile] = []
     pristine = None
-    for pinned in wheel.files or (WheelFile("", ""),):
+    for pinned, platforms in _wanted(fork, upstream, wheel):
         with fork.cache.scratch() as scratch:
             try:
-                path = _wheel_file(fork, wheel, pinned, options, scratch)
+                path = _wheel_file(fork, wheel, pinned, platforms, options, scratch)
             except SourceError as error:
-                notes.add(upstream, f"the wheel {pinned.name} was not looked up", error)
+                what = pinned.name or f"for {', '.join(platforms) or 'this machine'}"
+                notes.add(upstream, f"the wheel {what} was not looked up", error)
                 files += [pinned] if pinned.name else []
                 continue
             members = wheel_files(upstream, wheel, path)
-            pristine = fork.cache.store(members, Source.WHEEL, "")
+            found = fork.cache.store(members, Source.WHEEL, "")
+            if pristine and pristine.tree != found.tree:
+                differing = _tree_differences(pristine, found, files[-1].name, path.name)
+                raise IntegrityError(
+                    f"{upstream}: two wheels give different trees: {'; '.join(differing[:10])}",
+                    remedy="correct exclude and map of the wheel in the lock",
+                )
+            pristine = found
             files.append(WheelFile(path.name, sha256_of(path)))
             if path.is_relative_to(scratch):
                 fork.cache.keep_wheel(path, files[-1].sha256)
     return replace(wheel, files=tuple(files)), pristine
 
 
+def _wanted(
+    fork: Fork, upstream: Upstream, wheel: Wheel
+) -> list[tuple[WheelFile, tuple[str, ...]]]:
+    """The wheel's files to look up, and the platforms of each; none means this machine.
+
+    A version without files, just added, gets one for each platform another version has one for.
+    """
+    if wheel.files:
+        return [(file, _platforms(file)) for file in wheel.files]
+    others = fork.lock.versions(upstream.name).values()
+    known = [_platforms(file) for one in others if one.wheel for file in one.wheel.files]
+    return [(WheelFile("", ""), platforms) for platforms in dict.fromkeys(known or [()])]
+
+
+def _platforms(file: WheelFile) -> tuple[str, ...]:
+    tags = parse_wheel_filename(file.name)[3]
+    return tuple(sorted({tag.platform for tag in tags if tag.platform != "any"}))
+
+
 def _wheel_file(
-    fork: Fork, wheel: Wheel, pinned: WheelFile, options: SourceOptions, scratch: Path
+    fork: Fork,
+    wheel: Wheel,
+    pinned: WheelFile,
+    platforms: tuple[str, ...],
+    options: SourceOptions,
+    scratch: Path,
 ) -> Path:
     kept = fork.cache.wheel(pinned.sha256) if pinned.sha256 else None
     if kept:
         return kept
     if options.offline:
         raise SourceError("it is not in the cache, and this run is offline")
-    platforms = []
-    if pinned.name:
-        tags = parse_wheel_filename(pinned.name)[3]
-        platforms = sorted({tag.platform for tag in tags if tag.platform != "any"})
     return download_wheel(wheel.package, wheel.version, scratch, *platforms)
 
 
-def _tree_differences(one: Pristine, other: Pristine) -> list[str]:
-    git, wheel = (list_tree(tree.git, tree.tree) for tree in (one, other))
-    found = [f"only git has {path}" for path in git if path not in wheel]
-    found += [f"only the wheel has {path}" for path in wheel if path not in git]
-    found += [f"{path} differs" for path in git if path in wheel and git[path] != wheel[path]]
+def _tree_differences(
+    one: Pristine, other: Pristine, first: str = "git", second: str = "the wheel"
+) -> list[str]:
+    left, right = (list_tree(tree.git, tree.tree) for tree in (one, other))
+    found = [f"only {first} has {path}" for path in left if path not in right]
+    found += [f"only {second} has {path}" for path in right if path not in left]
+    found += [f"{path} differs" for path in left if path in right and left[path] != right[path]]
     return found
 
 
 def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
     """Compare overlays with all of the upstream's files, also those outside the tree."""
     overlays = fork.overlays(upstream)
-    for place in places:
+    for place in places if upstream.commit else ():
         path = local_path(place)
         if path is None or not overlays:
             continue

@@ -103,6 +103,8 @@ class MissingUpstreamError(SourceError):
 
 def how_to_supply(upstream: Upstream) -> str:
     """What to type to supply a missing upstream."""
+    if upstream.wheel and not upstream.commit:
+        return f"let pip reach an index that has {upstream.wheel.package} {upstream.wheel.version}"
     return (
         f"supply it with --mirror {upstream.name}=PATH_OR_URL: a clone of {upstream.url}"
         f" (a partial one will do) that has commit {upstream.commit}"
@@ -183,7 +185,7 @@ def rewritten_url(url: str) -> str:
 def _candidates(
     upstream: Upstream, cache: Cache, options: SourceOptions
 ) -> Iterator[tuple[Source, str, Callable[[], Files]]]:
-    for place in mirrors_of(upstream, cache, options):
+    for place in mirrors_of(upstream, cache, options) if upstream.commit else ():
         yield Source.MIRROR, place, _from_git(upstream, place, cache)
     wheel = upstream.wheel
     if wheel is not None:
@@ -194,7 +196,9 @@ def _candidates(
             )
 
         yield Source.WHEEL, f"{wheel.package} {wheel.version}", from_wheel
-    if options.offline:
+    if not upstream.commit:
+        yield Source.GIT, upstream.url, _wheel_only
+    elif options.offline:
         yield Source.GIT, upstream.url, _offline
     else:
         yield Source.GIT, upstream.url, _from_git(upstream, upstream.url, cache)
@@ -202,6 +206,10 @@ def _candidates(
 
 def _from_git(upstream: Upstream, place: str, cache: Cache) -> Callable[[], Files]:
     return lambda: git_files(upstream, place, cache)
+
+
+def _wheel_only() -> Files:
+    raise SourceError("not asked: the lock pins a wheel, and no commit that it was made from")
 
 
 def _offline() -> Files:

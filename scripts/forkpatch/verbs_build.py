@@ -35,6 +35,9 @@ def register(verbs: Registry) -> None:
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument("--tag", default="", metavar="TAG", help="with --add: its tag")
     choice.add_argument("--commit", default="", metavar="ID", help="with --add: its commit")
+    choice.add_argument(
+        "--wheel-only", action="store_true", help="with --add: its wheel; no commit is known"
+    )
     verb.add_argument("--no-wheel", action="store_true", help="with --add: it is in git only")
     verb.add_argument(
         "--overlays", default="", metavar="DIR", help="with --add: a folder of overlays of its own"
@@ -108,7 +111,7 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
                     tree.name,
                     tree.version,
                     tree.source or "-",
-                    tree.commit[:12],
+                    tree.commit[:12] or "-",
                     str(len(tree.patches)),
                     str(len(tree.overlays)),
                     tree.state,
@@ -143,7 +146,13 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
             like = replace(like, wheel=None)
         fork.overlay_folder(like)  # raises before the lock is written
         lock = add_version(
-            fork.lock, like, version, tag=options.tag, commit=options.commit, places=places
+            fork.lock,
+            like,
+            version,
+            tag=options.tag,
+            commit=options.commit,
+            wheel_only=options.wheel_only,
+            places=places,
         )
         fork = replace(fork, lock=lock)
     result = relock(fork, chosen)

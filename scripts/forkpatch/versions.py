@@ -142,7 +142,7 @@ def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) ->
         except SourceError as error:
             notes.append(error.what)
             continue
-        if not upstream.tag and newest != upstream.commit:
+        if upstream.commit and not upstream.tag and newest != upstream.commit:
             head = newest
     wheels: tuple[str, ...] = ()
     if upstream.wheel and index:

@@ -111,3 +111,51 @@ def test_version_is_added_like_the_one_before(lab: ForkLab, tmp_path: Path) -> N
     lab.ok("lock", "--add", "calc=next", "--commit", commit)
     entry = read(lab)["upstreams"]["calc"]["versions"]["next"]  # type: ignore[index]
     assert "wheel" not in entry and entry["tree"]
+
+
+def test_version_may_be_known_as_a_wheel_only(lab: ForkLab, tmp_path: Path) -> None:
+    lab.change("a.patch", {"python/calc/core.py": core(sub="b - a")})
+    git(lab.repo.path, "checkout", "-q", "v1.0")
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    newer = {**FILES, "python/calc/core.py": core(add="a")}
+    wheel = make_wheel(tmp_path / "wheels", newer, "calc-1.5.post1-py3-none-any.whl")
+    refused = lab.run("lock", "--add", "calc=next", "--wheel-only")
+    assert refused.code == 2 and "cannot be had as a wheel only" in refused.err
+    lab.ok("lock", "--add", "calc=1.5.post1", "--wheel-only")
+    entry = read(lab)["upstreams"]["calc"]["versions"]["1.5.post1"]  # type: ignore[index]
+    assert not {"tag", "commit"} & entry.keys()
+    assert entry["executable"] == ["python/calc/tool.sh"]
+    assert entry["wheel"]["files"] == [{"name": wheel.name, "sha256": sha256_of(wheel)}]
+    assert lab.ok("lock", "--check").out.splitlines() == ["VERSIONS.lock: up to date"]
+    assert "a.patch: clean" in lab.ok("rebase", "calc", "1.5.post1").out
+    lab.edit_lock('calc = "1.0"', 'calc = "1.5.post1"')
+    (one,) = lab.ok("apply", "--json", "-").json["upstreams"]
+    assert one["source"] == "cache (wheel)"
+    assert (lab.tree / "python/calc/core.py").read_bytes() == core(add="a", sub="b - a")
+    lab.ok("status")
+    lab.forget(mirrors=False)  # a mirror has no answer for what is known as a wheel only
+    done = lab.run("apply", "--discard", "--source", "calc=git")
+    assert done.code == 2
+    assert "the lock pins a wheel, and no commit" in done.err
+    assert "let pip reach an index that has calc 1.5.post1" in done.err
+
+
+def test_wheels_of_one_version_must_agree(lab: ForkLab, tmp_path: Path) -> None:
+    names = [f"calc-1.0-py3-none-{platform}.whl" for platform in ("linux_x86_64", "any")]
+    other = {**FILES, "python/calc/core.py": core(add="a")}
+    wheels = [
+        make_wheel(tmp_path / f"wheels{at}", files, names[at])
+        for at, files in enumerate((other, FILES))
+    ]
+    lab.locked(wheel=wheels[1])
+    pinned = f'{{ name = "{names[1]}", sha256 = "{sha256_of(wheels[1])}" }}'
+    second = f'{{ name = "{names[0]}", sha256 = "{sha256_of(wheels[0])}" }}'
+    lab.edit_lock(pinned, f"{second}, {pinned}")
+    for wheel in wheels:
+        kept = lab.cache / "wheels" / sha256_of(wheel)
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / wheel.name).write_bytes(wheel.read_bytes())
+    done = lab.run("lock", "--check")
+    assert done.code == 1
+    assert "two wheels give different trees" in done.err
+    assert "python/calc/core.py differs" in done.err
