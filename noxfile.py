@@ -41,7 +41,7 @@ def tests(session: nox.Session) -> None:
     face.install(session, "forkpatch")
     trees = face.apply(session, of_trees)
     face.lab(session, trees)
-    face.install(session, "cost")
+    face.install(session, "cost", "browser")
     face.run(session, "pytest", *of_pytest, FORKPATCH_TREES=str(trees.root))
 
 
@@ -65,11 +65,19 @@ def cost(session: nox.Session) -> None:
     face.run(session, "crosslab", "cost", *of_cost, FORKPATCH_TREES=str(trees.root))
 
 
+@nox.session(default=False)
+def report(session: nox.Session) -> None:
+    """Make one HTML page of all results: out/report.html; what is missing says what makes it."""
+    face.install(session, "forkpatch", "report")
+    face.look(session)
+    face.run(session, "report", *session.posargs)
+
+
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither network nor toolchain."""
-    face.install(session, "forkpatch", "crosslab", "test")
-    face.run(session, "pytest", "tests/forkpatch", "tests/cost", *session.posargs)
+    face.install(session, "forkpatch", "crosslab", "report", "test")
+    face.run(session, "pytest", "tests/forkpatch", "tests/cost", "tests/report", *session.posargs)
 
 
 @nox.session

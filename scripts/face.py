@@ -125,6 +125,16 @@ def patches(session: nox.Session, verb: str) -> None:
     run(session, "forkpatch", verb, *session.posargs)
 
 
+def look(session: nox.Session) -> None:
+    """Write down for the report how trees and symbols stand; a drift is shown there."""
+    out = ROOT / "out"
+    out.mkdir(exist_ok=True)
+    for verb, *options in (("status",), ("symbols", "--check")):
+        words = ("forkpatch", verb, *options, "--json", str(out / f"{verb}.json"))
+        codes = [0, 1, USER_MISTAKE]
+        session.run("python", "-m", *words, env=_environment({}), success_codes=codes, silent=True)
+
+
 def split(session: nox.Session, *inner: str) -> tuple[list[str], list[str]]:
     """Part a session's options into those about trees and those of the command it ends in.
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m report``: write the page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from report.page import render, sections
+
+USER_MISTAKE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page and say which parts are missing; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="report", description="One HTML page of all results.")
+    parser.add_argument("--root", type=Path, default=Path(), help="the project (default: .)")
+    parser.add_argument("--output", type=Path, help="default: ROOT/out/report.html")
+    args = parser.parse_args(argv)
+    if not (args.root / "VERSIONS.lock").is_file():
+        print(
+            f"report: {args.root} holds no VERSIONS.lock\n"
+            "  run it in the project's folder, or name that with --root",
+            file=sys.stderr,
+        )
+        return USER_MISTAKE
+    output: Path = args.output or args.root / "out" / "report.html"
+    parts = sections(args.root)
+    aside = output.with_name(output.name + ".part")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(render(parts), encoding="utf-8")
+        aside.replace(output)
+    except OSError as error:
+        print(f"report: {output} cannot be written: {error}", file=sys.stderr)
+        return USER_MISTAKE
+    for part in parts:
+        if part.why:
+            print(f"missing: {part.title} ({part.why}); {part.command}")
+    print(f"{output}: {len(parts)} sections, {sum(not p.why for p in parts)} with results")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

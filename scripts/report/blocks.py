@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page is built of: sections that hold tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Mood(StrEnum):
+    """How a cell is to be read; the page shows it by a mark as well as by colour."""
+
+    PLAIN = ""
+    GOOD = "good"
+    BAD = "bad"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of a table; ``number`` sets it flush right."""
+
+    text: str
+    mood: Mood = Mood.PLAIN
+    number: bool = False
+    code: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first cell of a row is its heading."""
+
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing as inline SVG, its title, and what it shows in words for who cannot see it."""
+
+    svg: str
+    title: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        key: the anchor.
+        why: why the part is missing; empty when it is there.
+        command: makes the part, or makes it anew.
+    """
+
+    key: str
+    title: str
+    lead: str
+    command: str
+    why: str = ""
+    facts: Sequence[tuple[str, Cell]] = field(default=())
+    tables: Sequence[Table] = field(default=())
+    figures: Sequence[Figure] = field(default=())
+
+
+NONE = "\N{EN DASH}"
+
+
+def text(value: object, mood: Mood = Mood.PLAIN) -> Cell:
+    """A cell of words."""
+    return Cell(str(value), mood)
+
+
+def code(value: object) -> Cell:
+    """A cell of a name that somebody may want to copy."""
+    return Cell(str(value), code=True)
+
+
+def number(value: float | None, digits: int = 2, mood: Mood = Mood.PLAIN) -> Cell:
+    """A number with ``digits`` behind the point; a dash for none."""
+    return Cell(NONE if value is None else f"{value:,.{digits}f}", mood, number=True)
+
+
+def tiny(value: float | None, mood: Mood = Mood.PLAIN) -> Cell:
+    """A number such as an error, in powers of ten."""
+    return Cell(NONE if value is None else f"{value:.1e}", mood, number=True)
+
+
+def verdict(holds: bool, yes: str = "yes", no: str = "no") -> Cell:
+    """A cell that is good or bad."""
+    return Cell(yes if holds else no, Mood.GOOD if holds else Mood.BAD)
+
+
+def once(values: Iterable[str]) -> list[str]:
+    """The values without repetition, in their order."""
+    return list(dict.fromkeys(values))

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections about the fork: releases and their patches, symbol drift, the map of versions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forkpatch.patchfile import SERIES, load_series
+from report.blocks import NONE, Cell, Mood, Section, Table, code, number, once, text, verdict
+from report.evidence import Evidence
+
+# How a place that was looked at again compares with the record.
+UNCHANGED = "unchanged"
+NEEDED = "needed"
+
+
+def releases(root: Path, lock: Mapping[str, Any], status: Evidence, necessity: Evidence) -> Section:
+    """Each release with the state of its trees, and each series with why every patch is there."""
+    default = str(lock["default-release"])
+    states = {}
+    if status.found:
+        states = {(u["name"], u["version"]): u for u in status.first["upstreams"]}
+    rows = []
+    for name, versions in lock["releases"].items():
+        for upstream, version in versions.items():
+            state = states.get((upstream, version)) if name == default else None
+            rows.append(
+                [
+                    text(f"{name} (default)" if name == default else name),
+                    text(upstream),
+                    code(version),
+                    text(state["source"] if state else NONE),
+                    _state(state),
+                ]
+            )
+    tables = [Table("Releases", ("release", "upstream", "version", "source", "trees"), rows)]
+    judged = {}
+    if necessity.found:
+        judged = {(j["upstream"], j["patch"]): j["verdict"] for j in _judgements(necessity.first)}
+    for series in sorted(root.glob(f"patches/*/*/{SERIES}")):
+        tables.append(_series(series.parent, judged))
+    lead = "A release names one version of each upstream that work together. "
+    if not necessity.found:
+        lead += f"Whether each patch is still needed is not known here: {necessity.command}."
+    return Section("releases", "Releases and patches", lead, status.command, tables=tables)
+
+
+def _state(state: Mapping[str, Any] | None) -> Cell:
+    if state is None:
+        return text("not looked at")
+    good = state["state"] == "applied"
+    return text(state["state"], Mood.GOOD if good else Mood.NOTE)
+
+
+def _judgements(found: Any) -> list[Mapping[str, Any]]:
+    return list(found["patches"] if isinstance(found, dict) else found)
+
+
+def _series(folder: Path, judged: Mapping[tuple[str, str], str]) -> Table:
+    upstream, version = folder.parts[-2:]
+    rows = []
+    for patch in load_series(folder):
+        verdict_of = judged.get((upstream, patch.name))
+        mood = Mood.GOOD if verdict_of == NEEDED else Mood.BAD
+        rows.append(
+            [
+                code(patch.name.removesuffix(".patch")),
+                text(patch.subject),
+                text(patch.trailer("Upstream-Status") or NONE),
+                number(len(patch.files), 0),
+                text(verdict_of, mood) if verdict_of else text(NONE),
+            ]
+        )
+    heads = ("patch", "what it does", "upstream status", "files", "needed")
+    return Table(f"{upstream} {version}: {len(rows)} patches, in order", heads, rows)
+
+
+def drift(symbols: Evidence) -> Section:
+    """Whether every hunk still sits in the function that it was recorded in."""
+    title, lead = (
+        "Symbol drift",
+        (
+            "Each hunk's function on the pinned base, and each upstream function that an overlay"
+            " takes the place of, compared with what was recorded."
+        ),
+    )
+    if not symbols.found:
+        return Section("drift", title, lead, symbols.command, symbols.why)
+    rows = []
+    for series in symbols.first:
+        counts = Counter(place["drift"] for place in series["places"])
+        moved = [p for p in series["places"] if p["drift"] != UNCHANGED]
+        rows.append(
+            [
+                text(f"{series['upstream']} {series['version']}"),
+                number(len(series["places"]), 0),
+                number(counts[UNCHANGED], 0),
+                verdict(not moved, "none", ", ".join(f"{p['what']}: {p['drift']}" for p in moved)),
+            ]
+        )
+    table = Table("Places compared", ("series", "places", "unchanged", "drift"), rows)
+    return Section("drift", title, lead, symbols.command, tables=[table])
+
+
+def applicability(found: Evidence) -> Section:
+    """On which upstream versions each series applies, and since which commit it does not."""
+    title = "Applicability map"
+    lead = "Every set of patches tried on every version of its upstream."
+    if not found.found:
+        return Section("map", title, lead, found.command, found.why)
+    tables = [
+        _map(name, [r for r in found.first if f"{r['upstream']} {r['set']}" == name])
+        for name in once(f"{r['upstream']} {r['set']}" for r in found.first)
+    ]
+    return Section("map", title, lead, found.command, tables=tables)
+
+
+def _map(name: str, records: list[Mapping[str, Any]]) -> Table:
+    rows = []
+    for version in once(r["version"] for r in records):
+        own = [r for r in records if r["version"] == version]
+        bad = [r for r in own if r["outcome"] not in ("applies", "upstream")]
+        commits = once(r["first_bad"][:12] for r in bad if r.get("first_bad"))
+        rows.append(
+            [
+                text(version),
+                text(own[0]["source"]),
+                number(len(own) - len(bad), 0),
+                number(len(own), 0),
+                verdict(
+                    not bad, "all apply", ", ".join(f"{r['patch']}: {r['outcome']}" for r in bad)
+                ),
+                code(", ".join(commits) or NONE),
+            ]
+        )
+    heads = ("version", "source", "apply", "of", "what does not", "since commit")
+    return Table(f"Patches of {name}", heads, rows)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections about what was measured: the answer, the ladder of speed, families, artefacts."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from report.blocks import (
+    NONE,
+    Cell,
+    Figure,
+    Mood,
+    Section,
+    Table,
+    code,
+    number,
+    once,
+    text,
+    tiny,
+    verdict,
+)
+from report.evidence import Evidence
+from report.plots import bars
+
+MILLION = 1e6
+OURS = "ours"
+
+
+def answer(found: Evidence) -> Section:
+    """The main job's answer, checked against the reference."""
+    title, lead = "The answer", "A real model, cross-compiled, run under emulation and checked."
+    if not found.found:
+        return Section("answer", title, lead, found.command, found.why)
+    job = found.first
+    counters = job["counters"]
+    facts = [
+        ("model", text(f"{job['model']}, {job['quantization']}, {job['target']}")),
+        ("compiled by", text(job["path"])),
+        ("prompt", text(job["prompt"])),
+        ("answer", text(job["text"])),
+        (
+            "tokens",
+            verdict(
+                job["tokens"] == job["reference_tokens"],
+                "equal to the reference's",
+                "differ from the reference's",
+            ),
+        ),
+        ("largest logit error", tiny(job["max_logit_error"])),
+        ("prefill", text(f"{counters['prefill']['insns'] / MILLION:.1f} M instructions")),
+        ("decode", text(f"{counters['decode_per_token']['insns'] / MILLION:.1f} M a token")),
+    ]
+    return Section("answer", title, lead, found.command, facts=facts)
+
+
+def ladder(found: Evidence) -> Section:
+    """Guest instructions from upstream to ours, step by step, and recorded peers."""
+    title = "The ladder of speed"
+    lead = (
+        "Guest instructions in millions, all of them and weighted by LMUL; they repeat exactly."
+        " Peers are marked as recorded: they were measured once, elsewhere."
+    )
+    if not found.found:
+        return Section("bench", title, lead, found.command, found.why)
+    groups = once(_group(row) for row in found.first)
+    tables, figures = [], []
+    for name in groups:
+        rows = [row for row in found.first if _group(row) == name]
+        tables.append(
+            Table(name, ("step", "all", "weighted by LMUL", "first / this"), _steps(rows))
+        )
+        labels = [_label(row) for row in rows]
+        values = [row["insns"] / MILLION for row in rows]
+        drawing = bars(labels, values, "M guest instructions", _marks(rows), name)
+        figures.append(Figure(drawing, name, _words(labels, values)))
+    return Section("bench", title, lead, found.command, tables=tables, figures=figures)
+
+
+def _group(row: Mapping[str, Any]) -> str:
+    phase = f"prefill {row['tokens']}" if row["phase"] == "prefill" else "decode, a token"
+    threads = f", {row['threads']} threads" if row["threads"] != 1 else ""
+    return f"{row['model']}, {row['quantization']}, VLEN {row['vlen']}, {phase}{threads}"
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    return f"{row['variant']} (recorded)" if row.get("recorded") else str(row["variant"])
+
+
+def _marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    marks = []
+    for row in rows:
+        marks.append(
+            "peer" if row.get("recorded") else "ours" if row["variant"] == OURS else "step"
+        )
+    return marks
+
+
+def _steps(rows: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
+    first = rows[0]["insns"]
+    table = []
+    for row in rows:
+        weighted = row.get("lmul_weighted")
+        table.append(
+            [
+                text(_label(row)),
+                number(row["insns"] / MILLION),
+                number(weighted / MILLION if weighted else None),
+                Cell(f"{first / row['insns']:.1f} x", number=True),
+            ]
+        )
+    return table
+
+
+def _words(labels: Sequence[str], values: Sequence[float]) -> str:
+    return ", ".join(f"{label} {value:.3g} M" for label, value in zip(labels, values, strict=True))
+
+
+def host(found: Evidence) -> Section:
+    """Wall time of upstream over ours on the machine that compiled."""
+    title, lead = (
+        "On the host",
+        "The same patches on the host's own CPU, upstream and ours in one run.",
+    )
+    if not found.found:
+        return Section("host", title, lead, found.command, found.why)
+    rows = [
+        [
+            text(f"{row['phase']} {row['tokens']}"),
+            text(row["variant"]),
+            number(row["threads"], 0),
+            number(row["seconds"] * 1e3, 1),
+            Cell(f"{row['ratio']:.2f} x" if row.get("ratio") else NONE, number=True),
+        ]
+        for row in found.first
+    ]
+    heads = ("phase", "variant", "threads", "milliseconds", "upstream / this")
+    return Section("host", title, lead, found.command, tables=[Table("Wall time", heads, rows)])
+
+
+def families(found: Evidence) -> Section:
+    """Which architectures compile, answer right, and use the kernels."""
+    title = "Model families"
+    lead = "Small random models in the shape of the real ones, compared with transformers."
+    if not found.found:
+        return Section("zoo", title, lead, found.command, found.why)
+    rows = []
+    for row in found.first:
+        right = row["outcome"] == "right"
+        rows.append(
+            [
+                text(row["family"]),
+                text(row["quantization"]),
+                text(row["outcome"], Mood.GOOD if right else Mood.BAD),
+                tiny(row["max_logit_error"]),
+                Cell(f"{row['tensorized']} of {row['total']}", number=True),
+                text(row["reason"] or ""),
+            ]
+        )
+    heads = (
+        "family",
+        "quantization",
+        "outcome",
+        "logit error",
+        "GEMM blocks with kernels",
+        "reason",
+    )
+    return Section("zoo", title, lead, found.command, tables=[Table("Families", heads, rows)])
+
+
+def cost(root: Path) -> Section:
+    """The shipped studies of the cost model."""
+    title = "What it would cost on an accelerator"
+    lead = "Estimated latency and energy on PE arrays, for the models as they are compiled."
+    command = "nox -s cost -- --study docs/cost"
+    tables = [_study(path) for path in sorted(root.glob("docs/cost/*.csv"))]
+    why = "" if tables else "docs/cost/*.csv: not there"
+    return Section("cost", title, lead, command, why, tables=tables)
+
+
+def _study(path: Path) -> Table:
+    sums: dict[tuple[str, ...], list[float]] = {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            key = tuple(row[name] for name in ("phase", "hardware", "dataflow", "scheme"))
+            total = sums.setdefault(key, [0.0, 0.0])
+            total[0] += float(row["seconds"])
+            total[1] += float(row["energy_pj"])
+    rows = [
+        [*(text(part) for part in key), number(seconds * 1e3, 3), number(energy / 1e9, 3)]
+        for key, (seconds, energy) in sums.items()
+    ]
+    heads = ("phase", "hardware", "dataflow", "scheme", "latency, ms", "energy, mJ")
+    return Table(path.stem, heads, rows)
+
+
+def artefacts(found: Evidence) -> Section:
+    """What was built, with the digest of every file."""
+    title, lead = "Artefacts", "Every file of each distribution with its sha256."
+    if not found.found:
+        return Section("artefacts", title, lead, found.command, found.why)
+    tables = []
+    for path, manifest in found.found.items():
+        rows = [
+            [code(name), number(entry["size"], 0), code(entry["sha256"])]
+            for name, entry in sorted(manifest["files"].items())
+        ]
+        folder = path.removeprefix("dist/").removesuffix("/MANIFEST.json")
+        tables.append(Table(folder, ("file", "bytes", "sha256"), rows))
+    return Section("artefacts", title, lead, found.command, tables=tables)
