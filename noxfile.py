@@ -56,6 +56,20 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def package(session: nox.Session) -> None:
+    """Put the finished models of dist/ into tarballs, the same bytes each time."""
+    face.install(session, "crosslab")
+    face.run(session, "crosslab", "package", *session.posargs)
+
+
+@nox.session(default=False)
+def verify(session: nox.Session) -> None:
+    """Check a tarball: every file against its manifest, its bill of materials, its paths."""
+    face.install(session, "crosslab")
+    face.run(session, "crosslab", "verify", *session.posargs)
+
+
+@nox.session(default=False)
 def cost(session: nox.Session) -> None:
     """Estimate what a model or a GEMM would cost on an accelerator."""
     of_trees, of_cost = face.split(session, "crosslab", "cost")

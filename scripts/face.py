@@ -19,6 +19,7 @@ from pythonpins import constraints, hashed_requirements
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
 WORK = ROOT / ".work"
+APPLIED = WORK / "apply.json"
 USER_MISTAKE = 2
 
 # What of a session's options goes to `forkpatch apply`.
@@ -55,7 +56,7 @@ class Trees:
     def arguments(self) -> list[str]:
         """The options that hand these trees to the lab."""
         options = ["--project", str(ROOT), "--release", self.release]
-        options += ["--tvm-tree", str(self.paths["tvm"])]
+        options += ["--tvm-tree", str(self.paths["tvm"]), "--origin", str(APPLIED)]
         if "mlc-llm" in self.paths:
             options += ["--mlc-tree", str(self.paths["mlc-llm"])]
         for name, why in self.missing.items():
@@ -172,9 +173,8 @@ def split(session: nox.Session, *inner: str) -> tuple[list[str], list[str]]:
 def apply(session: nox.Session, options: list[str]) -> Trees:
     """Bring the patched trees up to date and say where they are."""
     WORK.mkdir(exist_ok=True)
-    report = WORK / "apply.json"
-    run(session, "forkpatch", "apply", "--json", str(report), *options)
-    result = json.loads(report.read_text(encoding="utf-8"))
+    run(session, "forkpatch", "apply", "--json", str(APPLIED), *options)
+    result = json.loads(APPLIED.read_text(encoding="utf-8"))
     there = {u["name"]: Path(u["path"]) for u in result["upstreams"] if u["state"] != "missing"}
     missing = {
         u["name"]: f"{', '.join(u['reason'].splitlines())}; {u['remedy']}"

@@ -28,6 +28,8 @@ VERBS = (
     Verb("kernels", "crosslab.kernels", "compile the micro-kernels"),
     Verb("lock", "crosslab.relock", "look the pinned models up again"),
     Verb("build-and-test", "crosslab.main_job", "build a model and check its answer in QEMU"),
+    Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
+    Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),
     Verb("picture", "crosslab.summary", "draw the answer of build-and-test as an SVG"),
     Verb("compile-model", "crosslab.compile.cli", "compile a config.json to a model library"),
     Verb("bench", "crosslab.bench", "count instructions, ours against upstream's"),

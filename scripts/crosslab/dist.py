@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-MANIFEST = "manifest.json"
-SCHEMA = 1
-RUNNER = "runner"
+from crosslab.artifact.manifest import MANIFEST, SBOM, Entry, file_entry, render
+from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
+from crosslab.artifact.tarball import PLAIN, PROGRAM, normalised_tar
+from crosslab.errors import LabError
+
+PROGRAMS = ("runner", "run.sh")
+LIBRARY = "model.tar"
 
 _console = Console(stderr=True, highlight=False)
 
@@ -27,17 +29,18 @@ class Dist:
 
     Attributes:
         folder: the folder.
-        runner: the program, with the model library linked in.
-        params: folder of ``tensor-cache.json`` and its shards.
-        tokenizer: ``tokenizer.json``.
+        files: path in the folder to the file or folder that is copied there. A library's tar
+            (``model.tar``) is copied without the dates and owners in it.
         about: what the manifest tells beside names, sizes and hashes.
+        whole: the artefact as one component of the bill of materials.
+        parts: the components it is made of.
     """
 
     folder: Path
-    runner: Path
-    params: Path
-    tokenizer: Path
+    files: Mapping[str, Path]
     about: Mapping[str, Any]
+    whole: Part
+    parts: tuple[Part, ...] = field(default=())
 
 
 def write_dist(dist: Dist) -> Path:
@@ -45,37 +48,69 @@ def write_dist(dist: Dist) -> Path:
 
     Returns:
         the manifest.
+
+    Raises:
+        LabError: the bill of materials is not valid by its own schema.
     """
     final = dist.folder / MANIFEST
-    origin = hashlib.sha256(str((dist.runner, dist.params, dict(dist.about))).encode()).hexdigest()
-    if final.is_file() and json.loads(final.read_text(encoding="utf-8"))["origin"] == origin:
-        _console.print(f"[dim]dist: reused ({dist.folder})[/]")
-        return final
     dist.folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{dist.folder.name}-", dir=dist.folder.parent) as at:
         fresh, old = Path(at) / "new", Path(at) / "old"
-        _fill(dist, fresh, origin)
+        _fill(dist, fresh)
+        if _same(fresh, dist.folder):
+            _console.print(f"[dim]dist: reused ({dist.folder})[/]", soft_wrap=True)
+            return final
         if dist.folder.exists():
             dist.folder.rename(old)
         fresh.rename(dist.folder)
-    _console.print(f"dist: written ({dist.folder})")
+    _console.print(f"dist: written ({dist.folder})", soft_wrap=True)
     return final
 
 
-def _fill(dist: Dist, folder: Path, origin: str) -> None:
+def _fill(dist: Dist, folder: Path) -> None:
     folder.mkdir()
-    shutil.copy2(dist.runner, folder / RUNNER)
-    shutil.copy2(dist.tokenizer, folder / dist.tokenizer.name)
-    shutil.copytree(dist.params, folder / "params")
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    table = [
-        {"path": p.relative_to(folder).as_posix(), "bytes": p.stat().st_size, "sha256": _hash(p)}
-        for p in files
-    ]
-    manifest = {"schema": SCHEMA, "origin": origin, **dist.about, "files": table}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    folder.chmod(0o755)
+    for name, source in sorted(dist.files.items()):
+        _copy(source, folder / name)
+    shipped = entries_of(folder)
+    bill = render_sbom(dist.whole, dist.parts, shipped)
+    if problem := sbom_problem(bill):
+        raise LabError(f"the bill of materials is not valid CycloneDX: {problem}")
+    _write(folder / SBOM, bill)
+    _write(folder / MANIFEST, render(dist.about, entries_of(folder)))
 
 
-def _hash(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or folder; modes are the artefact's, not those of whoever builds it."""
+    if source.is_dir():
+        for file in sorted(p for p in source.rglob("*") if p.is_file()):
+            _copy(file, target / file.relative_to(source))
+        return
+    for parent in reversed(target.parents):
+        if not parent.exists():
+            parent.mkdir()
+            parent.chmod(0o755)
+    if target.name == LIBRARY:
+        target.write_bytes(normalised_tar(source))
+    else:
+        shutil.copyfile(source, target)
+    target.chmod(PROGRAM if target.name in PROGRAMS else PLAIN)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(PLAIN)
+
+
+def entries_of(folder: Path) -> list[Entry]:
+    """Every file of a folder, sorted by path."""
+    files = ((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*") if p.is_file())
+    return sorted(file_entry(path, file) for path, file in files)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.is_dir() and _listed(entries_of(one)) == _listed(entries_of(other))
+
+
+def _listed(entries: Iterable[Entry]) -> list[tuple[str, str]]:
+    return [(entry.path, entry.sha256) for entry in entries]

@@ -47,6 +47,7 @@ class Job:
         tvm_tree: the patched TVM tree.
         mlc_tree: the patched MLC-LLM tree; None compiles the project's own definition.
         without: what the trees came without.
+        origin: report of what the trees were made from, for the manifest; None when nobody told.
         model: a model asset's name.
         vlen: bits in a vector register.
         prompt: the user's message.
@@ -62,6 +63,7 @@ class Job:
     tvm_tree: Path
     mlc_tree: Path | None
     without: tuple[Omission, ...]
+    origin: Path | None
     model: str
     vlen: int
     prompt: str
@@ -106,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
     add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
     add("--without", action="append", default=[], metavar="WHAT: WHY; REMEDY")
+    add("--origin", type=Path, metavar="FILE", help="report of forkpatch apply --json")
     add("--model", default="smollm2-135m", help="a model of VERSIONS.lock (smollm2-135m)")
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
     add("--prompt", default=PROMPT, help="the user's message")

@@ -30,7 +30,7 @@ _COMPILER_HELP = "a C compiler with its target options; default: what `crosslab`
 
 # No libc symbol may be needed, and a kernel never unwinds: a model library links the object
 # whatever its C library is.
-_COMMON_FLAGS = (
+COMMON_FLAGS = (
     "-std=c17",
     "-O3",
     "-g0",
@@ -232,7 +232,7 @@ def build_kernels(
     with tempfile.TemporaryDirectory(prefix=".kernels-", dir=output) as scratch_name:
         scratch = Path(scratch_name)
         unit, include = write_sources(target, scratch, root)
-        flags = [*_COMMON_FLAGS, *extra_flags, *include]
+        flags = [*COMMON_FLAGS, *extra_flags, *include]
         _run([*command, *flags, "-c", str(unit), "-o", str(scratch / OBJECT)])
         (scratch / INDEX).write_text(_index(target, root), encoding="utf-8")
         (output / INDEX).unlink(missing_ok=True)
@@ -245,7 +245,7 @@ def cached_kernels(target: KernelTarget, cache: Path) -> Path:
     """The folder of compiled kernels, made once for these sources and this compiler."""
     command = compiler_for(target)
     toolchain = find_native() if target is KernelTarget.HOST else find_cross()
-    key = digest(toolchain.digest, " ".join((*command, *_COMMON_FLAGS)), KERNELS, Path(__file__))
+    key = digest(toolchain.digest, " ".join((*command, *COMMON_FLAGS)), KERNELS, Path(__file__))
 
     def make(folder: Path) -> None:
         build_kernels(target, folder, compiler=command)

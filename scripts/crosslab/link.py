@@ -73,7 +73,7 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
         runner.name,
         request.runtime.folder.name,
         request.toolchain.digest,
-        shlex.join(_link_options(request)),
+        shlex.join(link_options(request)),
         _about_library(request),
         *((request.library,) if request.library else ()),
         *request.objects,
@@ -125,7 +125,8 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
     return stage(cache, f"runner-objects-{request.toolchain.machine}", key, make)
 
 
-def _link_options(request: LinkRequest) -> list[str]:
+def link_options(request: LinkRequest) -> list[str]:
+    """What the linking compiler is told beside the names of objects."""
     options = [*request.toolchain.link, *sanitizer_flags(request.instrumented)]
     if request.library is None:
         options.append("-rdynamic")
@@ -159,7 +160,7 @@ def _link(request: LinkRequest, runner: Path, out: Path) -> None:
     # Object names go through a file: there are many, and their paths may be long.
     names = out / "objects.txt"
     names.write_text("\n".join(shlex.quote(str(o)) for o in objects), encoding="utf-8")
-    options = _link_options(request)
+    options = link_options(request)
     _run([*request.toolchain.cxx, f"@{names}", *options, "-o", "runner"], out)
     for scratch in (*model, names, about, out / "about.o"):
         scratch.unlink()

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from crosslab.artifact.contents import dist_of
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.counter import Counts, Measurement, count_guest
-from crosslab.dist import Dist, write_dist
+from crosslab.dist import write_dist
 from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError
 from crosslab.job_options import SUPPLY_MLC, Job, Omission, parse_job
@@ -37,7 +38,7 @@ from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import convert_params, param_shapes
 from crosslab.models.params import read_params
 from crosslab.models.reference import Answer, answer
-from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
+from crosslab.models.tokenizer import ChatTokenizer
 from crosslab.pins import read_pins
 from crosslab.runtime import build_runtime
 from crosslab.summary import summary
@@ -115,10 +116,10 @@ def main(argv: Sequence[str]) -> int:
     require_qemu()
     question = ask(job, clock)
     library = compile_library(job, question, clock)
-    runner = build_runner(job, library, clock)
+    linking, runner = build_runner(job, library, clock)
     said = run_model(job, question, runner, clock)
     verdict = compare(said.tokens, said.logits, question.reference)
-    write_dist(_dist(job, question, runner))
+    write_dist(dist_of(job, question.model, question.params, library.library, linking, runner))
     report = report_of(job, question, library, said, verdict, left_out, clock)
     job.report.parent.mkdir(parents=True, exist_ok=True)
     job.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -184,8 +185,12 @@ def compile_library(job: Job, question: Question, clock: Clock) -> CompiledModel
         return compile_llama(request, job.cache)
 
 
-def build_runner(job: Job, library: CompiledModel, clock: Clock) -> Path:
-    """Cross-build TVM's runtime, and link it with runner and model library."""
+def build_runner(job: Job, library: CompiledModel, clock: Clock) -> tuple[LinkRequest, Path]:
+    """Cross-build TVM's runtime, and link it with runner and model library.
+
+    Returns:
+        what was linked, and the program.
+    """
     toolchain = find_cross()
     with clock.step("runtime"):
         runtime = build_runtime(job.tvm_tree, toolchain, job.cache)
@@ -197,7 +202,7 @@ def build_runner(job: Job, library: CompiledModel, clock: Clock) -> Path:
             library=library.library,
             required_vlen=job.vlen,
         )
-        return link_runner(request, job.cache)
+        return request, link_runner(request, job.cache)
 
 
 def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:
@@ -246,23 +251,6 @@ def counters(said: Said) -> dict[str, Any]:
         "decode_per_token": decode,
         "threads": said.counted.threads,
     }
-
-
-def _dist(job: Job, question: Question, runner: Path) -> Dist:
-    about = {
-        "release": job.release,
-        "target": job.target.label,
-        "vlen": job.vlen,
-        "model": job.model,
-        "quantization": job.quantization,
-        "path": job.path,
-        "stop_ids": question.tokenizer.stop_ids,
-        "chat_template": question.tokenizer.settings.get("chat_template"),
-        "run": "./runner --params params --tokens ID,ID,... --stop "
-        + _ids(question.tokenizer.stop_ids),
-    }
-    tokenizer = question.model / TOKENIZER_FILE
-    return Dist(job.dist, runner, question.params, tokenizer, about)
 
 
 def report_of(

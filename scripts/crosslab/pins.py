@@ -25,6 +25,7 @@ class Asset:
         sha256: hash of the wheel.
         member: path of the model file inside the wheel.
         member_sha256: hash of that file.
+        licence: SPDX expression of its licence; may be empty.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Asset:
     sha256: str
     member: str
     member_sha256: str
+    licence: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,4 +84,5 @@ def _asset(path: Path, name: str, entry: dict[str, str]) -> Asset:
     missing = [field for field in fields if not entry.get(field)]
     if missing:
         raise LabError(f'{path}: [assets."{name}"] lacks {", ".join(missing)}')
-    return Asset(name, **{field: entry[field] for field in fields})
+    pinned = {field: entry[field] for field in fields}
+    return Asset(name, **pinned, licence=entry.get("license", ""))

@@ -14,7 +14,7 @@ import tomlkit
 from crosslab.models.asset import look_up
 from crosslab.pins import LOCK_NAME, read_pins
 
-NOT_PINNED = ("name",)
+NOT_PINNED = ("name", "licence")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -53,6 +53,7 @@ class Applied:
     Attributes:
         source: the source that gave the pristine tree when this patched tree was built.
         path: the patched tree, None when it is missing.
+        inputs: digests of all that it was made from, None when it is missing.
         reason: why it is missing: each source that was tried, a line each.
         remedy: how to supply it.
     """
@@ -67,6 +68,7 @@ class Applied:
     state: State
     reason: str = ""
     remedy: str = ""
+    inputs: Inputs | None = None
 
 
 def apply_release(
@@ -182,6 +184,7 @@ def _outcome(stamp: Stamp, folder: Path, state: State) -> Applied:
         patches=tuple(name for name, _ in stamp.inputs.patches),
         overlays=tuple(path for path, _, _ in stamp.inputs.overlays),
         state=state,
+        inputs=stamp.inputs,
     )
 
 

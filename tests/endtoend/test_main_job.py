@@ -13,7 +13,6 @@ import pytest
 from runner_kit import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.counter import Counts, Measurement
-from crosslab.dist import MANIFEST, Dist, write_dist
 from crosslab.errors import LabError
 from crosslab.job_options import Omission, parse_job
 from crosslab.main_job import Said, counters, main, omissions
@@ -85,37 +84,6 @@ def test_counters_part_prefill_from_steady_decode() -> None:
     assert table["decode_per_token"]["insns"] == 5
     alone = replace(said, decode_seconds=(), counted=replace(measured, regions=regions[:2]))
     assert counters(alone)["decode_per_token"] is None
-
-
-@pytest.fixture
-def dist(tmp_path: Path) -> Dist:
-    (tmp_path / "params").mkdir()
-    (tmp_path / "params" / "tensor-cache.json").write_text("{}", encoding="utf-8")
-    (tmp_path / "built").write_bytes(b"\x7fELF")
-    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
-    folder = tmp_path / "dist" / "R" / "T" / "M"
-    about = {"model": "M"}
-    at = tmp_path
-    return Dist(folder, at / "built", at / "params", at / "tokenizer.json", about)
-
-
-def test_dist_is_whole_and_described(dist: Dist) -> None:
-    manifest = json.loads(write_dist(dist).read_text(encoding="utf-8"))
-    names = {entry["path"] for entry in manifest["files"]}
-    assert names == {"runner", "tokenizer.json", "params/tensor-cache.json"}
-    assert manifest["model"] == "M"
-    assert [p.name for p in dist.folder.parent.iterdir()] == ["M"]
-
-
-def test_dist_is_written_again_only_when_something_changed(dist: Dist) -> None:
-    first = write_dist(dist).stat().st_mtime_ns
-    assert write_dist(dist).stat().st_mtime_ns == first
-    (dist.folder / "left-over").write_text("", encoding="utf-8")
-    changed = replace(dist, about={"model": "M", "vlen": 128})
-    manifest = json.loads(write_dist(changed).read_text(encoding="utf-8"))
-    assert manifest["vlen"] == 128
-    assert not (dist.folder / "left-over").exists()
-    assert (dist.folder / MANIFEST).is_file()
 
 
 @pytest.mark.skipif(

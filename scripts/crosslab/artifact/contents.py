@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files make up an artefact, and what its manifest says of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from crosslab.artifact.manifest import MANIFEST, SBOM
+from crosslab.artifact.provenance import OURS, Provenance, TreeOrigin, read_origins
+from crosslab.artifact.sbom import Part
+from crosslab.dist import LIBRARY, Dist
+from crosslab.job_options import Job
+from crosslab.link import LinkRequest
+from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
+from crosslab.pins import read_pins
+
+RUN = Path(__file__).with_name("run.sh")
+HOLDS = {
+    "run.sh": "asks the model from a shell: ./run.sh PROMPT",
+    "runner": "a static riscv64 program: the runner, TVM's runtime, the model library with its "
+    "kernels, and the C and C++ libraries",
+    LIBRARY: "the model library alone, as objects to link into a program of one's own; "
+    "the runner holds it already",
+    "params": "the model's parameters in MLC-LLM's format",
+    TOKENIZER_FILE: "the tokenizer as Hugging Face writes it",
+    "licenses": "licences and notices of what the runner holds",
+    SBOM: "bill of materials, CycloneDX",
+    MANIFEST: "this file: hash of every other one, and what they were made from",
+}
+
+
+def dist_of(
+    job: Job, model: Path, params: Path, library: Path, linking: LinkRequest, runner: Path
+) -> Dist:
+    """The artefact of a finished job.
+
+    Args:
+        job: what was asked for.
+        model: the imported model's folder.
+        params: folder of the stored parameters.
+        library: the model library, a tar of objects.
+        linking: what the runner was linked from.
+        runner: the program.
+    """
+    files = {
+        "run.sh": RUN,
+        "runner": runner,
+        LIBRARY: library,
+        "params": params,
+        TOKENIZER_FILE: model / TOKENIZER_FILE,
+        **_licences(job),
+    }
+    provenance = Provenance(
+        project=job.project,
+        origins=_origins(job),
+        passes=job.pass_file.parent,
+        asset=read_pins(job.project).asset(job.model),
+        target=job.target,
+        linking=linking,
+        with_mlc=job.mlc_tree is not None,
+    )
+    name = f"{job.model}-{job.quantization}"
+    whole = Part(f"{name}-{job.target.label}", job.release, OURS, shipped=True, kind="application")
+    about = {**_about(job, ChatTokenizer.load(model)), "holds": _held(files)}
+    about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
+    return Dist(job.dist, files, about, whole, tuple(provenance.parts()))
+
+
+def _origins(job: Job) -> tuple[TreeOrigin, ...]:
+    """The trees that took part."""
+    origins = read_origins(job.origin) if job.origin else ()
+    return tuple(origin for origin in origins if job.mlc_tree or origin.name != "mlc-llm")
+
+
+def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
+    return {
+        "release": job.release,
+        "target": job.target.label,
+        "vlen": job.vlen,
+        "model": job.model,
+        "quantization": job.quantization,
+        "path": job.path,
+        "stop_ids": list(tokenizer.stop_ids),
+        "chat_template": tokenizer.settings.get("chat_template"),
+    }
+
+
+def _held(files: dict[str, Path]) -> dict[str, str]:
+    tops = {name.partition("/")[0] for name in files} | {SBOM, MANIFEST}
+    return {name: what for name, what in HOLDS.items() if name in tops}
+
+
+def _licences(job: Job) -> dict[str, Path]:
+    """Licence texts of what is compiled in."""
+    folders = {"mlc-rvv": job.project, "tvm": job.tvm_tree}
+    found = {
+        f"licenses/{name}/{file}": folder / file
+        for name, folder in folders.items()
+        for file in ("LICENSE", "NOTICE")
+    }
+    return {name: path for name, path in found.items() if path.is_file()}

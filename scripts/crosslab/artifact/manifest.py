@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``MANIFEST.json``: which files belong to an artefact, and what they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+MANIFEST = "MANIFEST.json"
+SBOM = "sbom.cdx.json"
+SCHEMA = 2
+MAXIMUM_BYTES = 16 << 20
+_BLOCK = 1 << 20
+_HEX = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """One file.
+
+    Attributes:
+        path: relative to the artefact's folder, with ``/``.
+        bytes: its size.
+        sha256: hash of its content, 64 hexadecimal digits.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class ManifestError(ValueError):
+    """The text is not a manifest that can be used."""
+
+
+def entry_of(path: str, stream: IO[bytes]) -> Entry:
+    """The entry of a file whose content is read from ``stream``."""
+    total, size = hashlib.sha256(), 0
+    while block := stream.read(_BLOCK):
+        total.update(block)
+        size += len(block)
+    return Entry(path, size, total.hexdigest())
+
+
+def file_entry(path: str, file: Path) -> Entry:
+    """The entry that ``file`` gets under the name ``path``."""
+    with file.open("rb") as stream:
+        return entry_of(path, stream)
+
+
+def render(about: Mapping[str, Any], entries: Iterable[Entry]) -> str:
+    """The manifest's text: the same for the same content."""
+    table = {**about, "schema": SCHEMA, "files": [asdict(entry) for entry in sorted(entries)]}
+    return render_json(table)
+
+
+def render_json(value: Any) -> str:
+    """JSON that depends on the value alone: keys sorted, no run's order in it."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
+    """Read a manifest that may come from anybody.
+
+    Returns:
+        the whole table, and the files by path.
+
+    Raises:
+        ManifestError: it is malformed.
+    """
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"it is no JSON: {error}") from error
+    if not isinstance(table, dict) or table.get("schema") != SCHEMA:
+        raise ManifestError(f"its schema is not {SCHEMA}")
+    files = table.get("files")
+    if not isinstance(files, list):
+        raise ManifestError("it has no list of files")
+    entries = [_entry(item) for item in files]
+    by_path = {entry.path: entry for entry in entries}
+    if len(by_path) != len(entries):
+        raise ManifestError("it lists a file twice")
+    return table, by_path
+
+
+def _entry(item: object) -> Entry:
+    if not isinstance(item, dict) or set(item) != {"path", "bytes", "sha256"}:
+        raise ManifestError("an entry has not exactly path, bytes and sha256")
+    path, size, sha256 = item["path"], item["bytes"], item["sha256"]
+    if type(size) is not int or size < 0 or not isinstance(path, str):
+        raise ManifestError(f"the entry of {path!r} has a path or a size of the wrong type")
+    if not isinstance(sha256, str) or len(sha256) != 64 or not _HEX.issuperset(sha256):
+        raise ManifestError(f"the entry of {path!r} has no sha256")
+    return Entry(path, size, sha256)

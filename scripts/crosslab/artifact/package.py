@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab package``: finished models become tarballs that are the same bytes each time."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from crosslab.artifact.manifest import MANIFEST, file_entry
+from crosslab.artifact.tarball import write_tar
+from crosslab.artifact.verify import Finding, check_files
+from crosslab.dist import entries_of
+from crosslab.errors import LabError, UserError
+
+MAKE = "make it with: nox -s build_and_test"
+
+_console = Console(highlight=False, soft_wrap=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write a tarball for each folder; print its name and sha256.
+
+    Raises:
+        UserError: there is no such folder, or it is not a finished model.
+        LabError: a folder is not what its manifest says.
+    """
+    parser = argparse.ArgumentParser(prog="crosslab package", description=main.__doc__)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="all of dist/")
+    parser.add_argument("--project", type=Path, default=Path(), help="the project's root (.)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to (PROJECT/dist)")
+    args = parser.parse_args(argv)
+    dist = args.project.resolve() / "dist"
+    folders = [folder.resolve() for folder in args.folders] or finished(dist)
+    if not folders:
+        raise UserError(f"there is no finished model in {dist}", remedy=MAKE)
+    for folder in folders:
+        target = package(folder, args.output or dist)
+        _console.print(f"{target}\n  sha256 {file_entry('', target).sha256}", markup=False)
+    return 0
+
+
+def finished(dist: Path) -> list[Path]:
+    """The finished models of a project: ``dist/<release>/<target>/<model>``."""
+    return sorted(path.parent for path in dist.glob(f"*/*/*/{MANIFEST}"))
+
+
+def package(folder: Path, output: Path) -> Path:
+    """Write one tarball, after a look at whether the folder is what its manifest says.
+
+    Raises:
+        UserError: the folder is not a finished model.
+        LabError: it was changed since it was written.
+    """
+    try:
+        manifest = (folder / MANIFEST).read_bytes()
+    except OSError as error:
+        raise UserError(f"{folder} holds no {MANIFEST}: {error.strerror}", remedy=MAKE) from error
+    findings, table = check_files(manifest, entries_of(folder))
+    if not findings and not table["inputs"]["upstreams"]:
+        findings = [Finding(MANIFEST, "does not tell which patches went in")]
+    if findings:
+        lines = "".join(f"\n  {finding}" for finding in findings)
+        raise LabError(f"{folder} is not what its manifest says:{lines}", remedy=MAKE)
+    name = "-".join(("mlc-rvv", table["release"], table["target"], folder.name))
+    target = output / f"{name}.tar"
+    write_tar(target, {f"{name}/{e.path}": folder / e.path for e in entries_of(folder)})
+    return target

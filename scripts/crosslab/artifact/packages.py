@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Python packages take part in a build, as they are installed here."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from crosslab.artifact.sbom import Part
+
+# What publishers wrote before licences had one spelling; other texts stay as they are.
+_SPDX = {
+    "Apache 2.0": "Apache-2.0",
+    "Apache License 2.0": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "MIT license": "MIT",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "PSFL": "PSF-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+}
+_LONG = 60  # characters: a whole licence text is no name
+
+
+def canonical(name: str) -> str:
+    """The normal form of a package name (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def build_packages(project: Path, groups: Iterable[str], shipped: frozenset[str]) -> list[Part]:
+    """The packages of these dependency groups with all that they need, sorted by name.
+
+    Args:
+        project: the folder of pyproject.toml, which has the groups.
+        groups: their names.
+        shipped: packages whose code gets into the artefact.
+    """
+    table = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [line for group in groups for line in table["dependency-groups"][group]]
+    found = _closure(map(Requirement, [*wanted, *sorted(shipped)]))
+    return [_part(name, found[name], name in shipped) for name in sorted(found)]
+
+
+def _closure(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution]:
+    """Installed distributions, by canonical name, that these requirements lead to."""
+    found: dict[str, metadata.Distribution] = {}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    waiting = list(wanted)
+    while waiting:
+        need = waiting.pop()
+        name, extras = canonical(need.name), frozenset(need.extras)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another platform, or not asked for in this environment
+        for line in found[name].requires or []:
+            inner = Requirement(line)
+            marker = inner.marker
+            choices = [{"extra": extra} for extra in ("", *extras)]
+            if marker is None or any(marker.evaluate(choice) for choice in choices):
+                waiting.append(inner)
+    return found
+
+
+def _part(name: str, package: metadata.Distribution, shipped: bool) -> Part:
+    return Part(
+        name=name,
+        version=package.version,
+        licence=licence_of(package),
+        shipped=shipped,
+        purl=f"pkg:pypi/{name}@{package.version}",
+    )
+
+
+def licence_of(package: metadata.Distribution) -> str:
+    """What a package says of its licence: an SPDX expression where it has one, else a name."""
+
+    def said(field: str) -> list[str]:
+        return [str(value) for value in package.metadata.get_all(field, [])]
+
+    if expression := said("License-Expression"):
+        return expression[0]
+    text = "".join(said("License")).strip()
+    classifiers = (c for c in said("Classifier") if c.startswith("License :: "))
+    names = [c.rpartition(" :: ")[2] for c in classifiers]
+    plain = [text] if text != "UNKNOWN" and 0 < len(text) < _LONG and "\n" not in text else []
+    for name in (*plain, *names):
+        return _SPDX.get(name, name)
+    return ""

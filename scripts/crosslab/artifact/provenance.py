@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an artefact was made from: lock, trees, kernels, model, tools, with digests and licences."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from crosslab import link, runtime
+from crosslab.artifact.manifest import file_entry
+from crosslab.artifact.packages import build_packages
+from crosslab.artifact.sbom import Part
+from crosslab.compile.targets import LabTarget
+from crosslab.errors import UserError
+from crosslab.kernels import COMMON_FLAGS, KernelTarget, compiler_for
+from crosslab.pins import LOCK_NAME, Asset
+from crosslab.toolchain import Kind, Toolchain, output_of, sysroot_parts
+
+GROUPS = ("crosslab", "tvm")
+MLC_GROUPS = ("mlc",)
+# Its C++ sources are compiled into the runner.
+SHIPPED_PACKAGES = frozenset({"apache-tvm-ffi"})
+OURS = "Apache-2.0"
+_GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
+_LLVM = "Apache-2.0 WITH LLVM-exception"
+
+
+@dataclass(frozen=True)
+class TreeOrigin:
+    """What one patched tree was made from, as whoever made it reports.
+
+    Attributes:
+        name: the upstream.
+        version: its version.
+        base: git tree id of the upstream's own files.
+        tree: git tree id of the patched tree.
+        patches: name and sha256 of each patch, in order.
+        overlays: path and git blob id of each whole file that was added.
+    """
+
+    name: str
+    version: str
+    base: str
+    tree: str
+    patches: tuple[tuple[str, str], ...]
+    overlays: tuple[tuple[str, str], ...]
+
+    def table(self) -> dict[str, Any]:
+        """The same for a manifest."""
+        overlays = {path: f"git-blob:{blob}" for path, blob in self.overlays}
+        patches = [{"name": name, "sha256": sha256} for name, sha256 in self.patches]
+        return {
+            "version": self.version,
+            "base_tree": self.base,
+            "patched_tree": self.tree,
+            "patches": patches,
+            "overlays": overlays,
+        }
+
+
+def read_origins(path: Path) -> tuple[TreeOrigin, ...]:
+    """Read the report of who made the trees (``forkpatch apply --json``).
+
+    Raises:
+        UserError: it is missing or is no such report.
+    """
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        made = [entry for entry in report["upstreams"] if entry["inputs"]]
+        return tuple(
+            TreeOrigin(
+                name=str(entry["name"]),
+                version=str(entry["version"]),
+                base=str(entry["inputs"]["base"]),
+                tree=str(entry["tree"]),
+                patches=tuple((str(n), str(d)) for n, d in entry["inputs"]["patches"]),
+                overlays=tuple((str(p), str(b)) for p, _, b in entry["inputs"]["overlays"]),
+            )
+            for entry in made
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} does not tell what the trees were made from: {error!r}",
+            remedy="write it with: PYTHONPATH=scripts python -m forkpatch apply --json FILE",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Everything that decided what an artefact is.
+
+    Attributes:
+        project: the project's root.
+        origins: the patched trees; empty when nobody told.
+        passes: folder of the compiler passes that ran.
+        asset: the model file.
+        target: what code was generated for.
+        linking: what the runner was linked from and with.
+        with_mlc: MLC-LLM took part.
+    """
+
+    project: Path
+    origins: tuple[TreeOrigin, ...]
+    passes: Path
+    asset: Asset
+    target: LabTarget
+    linking: link.LinkRequest
+    with_mlc: bool
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """What compiled and linked it."""
+        return self.linking.toolchain
+
+    @cached_property
+    def lock(self) -> dict[str, Any]:
+        """VERSIONS.lock."""
+        return tomllib.loads((self.project / LOCK_NAME).read_text(encoding="utf-8"))
+
+    @cached_property
+    def packages(self) -> list[Part]:
+        """The Python packages of the build."""
+        groups = (*GROUPS, *(MLC_GROUPS if self.with_mlc else ()))
+        also = SHIPPED_PACKAGES | {"apache-tvm"}
+        found = build_packages(self.project, groups, also)
+        # TVM's wheel gives the compiler; what it ships is the tree's own runtime.
+        return [_built_only(part) if part.name == "apache-tvm" else part for part in found]
+
+    def inputs(self) -> dict[str, Any]:
+        """The manifest's table of what went in."""
+        return {
+            "lock": _sha256(self.project / LOCK_NAME),
+            "upstreams": {origin.name: origin.table() for origin in self.origins},
+            "kernels": _digests(self.project / "kernels", "**/*.*"),
+            "passes": _digests(self.passes, "*.py"),
+            "lab": _sha256_of_table(_digests(self.project / "scripts" / "crosslab", "**/*.*")),
+            "model": asdict(self.asset),
+            "python_packages": {part.name: part.version for part in self.packages},
+        }
+
+    def tools(self) -> dict[str, Any]:
+        """The manifest's table of tools and the options they were called with."""
+        libc, stdcpp = sysroot_parts()
+        linked = [libc, stdcpp] if self.toolchain.kind is Kind.CLANG else []
+        packages = self.lock.get("toolchain", {}).get("packages", [])
+        return {
+            "compiler": self.toolchain.version,
+            "python": platform.python_version(),
+            "debian_packages": _debian_versions(packages),
+            "static_libraries": {path.name: _sha256(path) for path in linked if path},
+            "target": self.target.table(),
+            "flags": {
+                "runtime": [
+                    *_plain(self.toolchain.cxx),
+                    *runtime.LANGUAGE_FLAGS,
+                    *runtime.BUILD_FLAGS,
+                    *runtime.DEFINES,
+                ],
+                "runner": [*_plain(self.toolchain.cxx), *link.BUILD_FLAGS, *link.WARNINGS],
+                "kernels": [*_plain(compiler_for(KernelTarget.RISCV64)), *COMMON_FLAGS],
+                "link": _plain(link.link_options(self.linking)),
+            },
+        }
+
+    def parts(self) -> list[Part]:
+        """The components of the bill of materials."""
+        digest = _sha256_of_table(_digests(self.project / "kernels", "**/*.*"))
+        own = Part("mlc-rvv-kernels", digest[:16], OURS, shipped=True, sha256=digest)
+        return [*map(self._upstream, self.origins), own, self._model(), *self._c(), *self.packages]
+
+    def _upstream(self, origin: TreeOrigin) -> Part:
+        table = self.lock["upstreams"][origin.name]
+        commit = table["versions"][origin.version]["commit"]
+        path = str(table["url"]).removeprefix("https://").removesuffix(".git")
+        host, _, repository = path.partition("/")
+        purl = f"pkg:github/{repository}@{commit}" if host == "github.com" else ""
+        return Part(
+            name=origin.name,
+            version=origin.version,
+            licence=table.get("license", ""),
+            # The runtime is compiled in; MLC-LLM writes the library, and is not in it.
+            shipped=origin.name == "tvm",
+            purl=purl,
+            patches=tuple((f"patches/{origin.name}/{n}", d) for n, d in origin.patches),
+            notes={
+                "base-tree": origin.base,
+                **{f"overlay:{path}": f"git-blob:{blob}" for path, blob in origin.overlays},
+            },
+        )
+
+    def _model(self) -> Part:
+        return Part(
+            name=self.asset.name,
+            version=self.asset.version,
+            licence=self.asset.licence,
+            shipped=True,
+            kind="machine-learning-model",
+            purl=f"pkg:pypi/{self.asset.package}@{self.asset.version}",
+            sha256=self.asset.member_sha256,
+            notes={"file": self.asset.member},
+        )
+
+    def _c(self) -> list[Part]:
+        """The C and C++ libraries that the runner holds, and the compiler."""
+        compiler = Part(
+            "compiler", self.toolchain.version, _LLVM, shipped=False, kind="application"
+        )
+        if self.toolchain.kind is not Kind.CLANG:
+            version = self.toolchain.version
+            return [
+                compiler,
+                Part("musl", version, "MIT", shipped=True),
+                Part("libc++", version, _LLVM, shipped=True),
+            ]
+        libc, stdcpp = sysroot_parts()
+        assert libc and stdcpp  # the toolchain was found with both
+        gcc = stdcpp.parent.name
+        return [
+            compiler,
+            Part("glibc", "riscv64-cross", "LGPL-2.1-or-later", shipped=True, sha256=_sha256(libc)),
+            Part("libstdc++", gcc, _GCC, shipped=True, sha256=_sha256(stdcpp)),
+            Part("libgcc", gcc, _GCC, shipped=True),
+        ]
+
+
+def _built_only(part: Part) -> Part:
+    return Part(part.name, part.version, part.licence, shipped=False, purl=part.purl)
+
+
+def _plain(command: Sequence[str]) -> list[str]:
+    """A command without the folders that its programs happen to lie in on this machine."""
+    return [word if "/" not in word else _last(word) for word in command]
+
+
+def _last(word: str) -> str:
+    option, equals, value = word.rpartition("=")
+    return f"{option}{equals}{value.rpartition('/')[2]}"
+
+
+def _sha256(path: Path) -> str:
+    return file_entry("", path).sha256
+
+
+def _sha256_of_table(table: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def _digests(folder: Path, pattern: str) -> Mapping[str, str]:
+    files = (p for p in folder.glob(pattern) if p.is_file() and "__pycache__" not in p.parts)
+    return {p.relative_to(folder).as_posix(): _sha256(p) for p in sorted(files)}
+
+
+def _debian_versions(packages: Sequence[str]) -> dict[str, str]:
+    """Version of each package that dpkg knows here; empty where there is no dpkg."""
+    ask = ["dpkg-query", "--show", "--showformat=${Version}"]
+    return {name: found for name in packages if (found := output_of([*ask, name]))}

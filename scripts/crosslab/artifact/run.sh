@@ -1,0 +1,19 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Ask the model that lies beside this file: ./run.sh "PROMPT" [options of ./runner]
+# Where the kernel cannot run riscv64 programs, MLC_RVV_EMULATOR names what can, with its
+# options: MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
+set -eu
+case $0 in
+*/*) here=${0%/*} ;;
+*) here=. ;;
+esac
+if [ $# -lt 1 ] || [ "$1" = -h ] || [ "$1" = --help ]; then
+  echo 'usage: ./run.sh "PROMPT" [options of ./runner; ./runner --help lists them]' >&2
+  exit 2
+fi
+prompt=$1
+shift
+# Unquoted: the emulator is a command with options, or nothing.
+exec ${MLC_RVV_EMULATOR-} "$here/runner" --params "$here/params" \
+  --tokenizer "$here/tokenizer.bin" --prompt "$prompt" "$@"

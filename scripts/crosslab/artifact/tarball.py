@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tar archives whose bytes depend on names and contents alone, and a distrustful look at one.
+
+No compression: the weights hardly shrink, and what compressors write differs between versions.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+MAXIMUM_MEMBERS = 10_000
+PROGRAM, PLAIN = 0o755, 0o644
+
+
+def write_tar(target: Path, members: Mapping[str, Path]) -> None:
+    """Write ``members`` (name in the archive to file), whole or not at all.
+
+    Sorted by name, owned by nobody in particular, dated at the epoch; of a file's mode only
+    counts whether its owner may run it.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
+        scratch = Path(folder) / "archive"
+        with tarfile.open(scratch, "w", format=tarfile.PAX_FORMAT) as archive:
+            for name, file in sorted(members.items()):
+                status = file.stat()
+                mode = PROGRAM if status.st_mode & 0o100 else PLAIN
+                with file.open("rb") as stream:
+                    archive.addfile(_header(name, status.st_size, mode), stream)
+        scratch.replace(target)
+
+
+def _header(name: str, size: int, mode: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, mode
+    return info
+
+
+def normalised_tar(source: Path) -> bytes:
+    """The content of a tar of object files, without who made it and when; order is kept.
+
+    Raises:
+        tarfile.TarError: it is no tar.
+    """
+    out = io.BytesIO()
+    with (
+        tarfile.open(source) as old,
+        tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        for member in old:
+            if stream := old.extractfile(member):
+                new.addfile(_header(member.name, member.size, PLAIN), stream)
+    return out.getvalue()
+
+
+def member_problem(member: tarfile.TarInfo, top: str) -> str:
+    """Why this member is not one that :func:`write_tar` writes; empty when nothing is wrong.
+
+    Args:
+        member: it.
+        top: the one folder that everything must lie in.
+    """
+    parts = PurePosixPath(member.name).parts
+    if not member.isreg() or member.issparse():
+        return "it is not a plain file"
+    if member.name.startswith("/") or ".." in parts or "\\" in member.name:
+        return "its path leaves the folder"
+    if member.name != "/".join(parts) or any(ord(c) < 32 or ord(c) == 127 for c in member.name):
+        return "its path is not written plainly"
+    if len(parts) < 2 or parts[0] != top:
+        return f"it lies outside {top}/"
+    if member.mode not in (PROGRAM, PLAIN):
+        return f"its mode is {member.mode:o}"
+    return ""
+
+
+def is_canonical(member: tarfile.TarInfo, raw: IO[bytes], start: int) -> bool:
+    """Whether header and padding are the bytes that :func:`write_tar` writes.
+
+    Args:
+        member: as read from the archive.
+        raw: the archive's own bytes.
+        start: where the member before it ends.
+    """
+    header = _header(member.name, member.size, member.mode).tobuf(tarfile.PAX_FORMAT)
+    raw.seek(start)
+    if raw.read(member.offset_data - start) != header:
+        return False
+    raw.seek(member.offset_data + member.size)
+    return not raw.read(-member.size % tarfile.BLOCKSIZE).strip(b"\0")
+
+
+def end_of(member: tarfile.TarInfo) -> int:
+    """Where the next member starts."""
+    return member.offset_data + member.size + -member.size % tarfile.BLOCKSIZE
+
+
+def has_content(raw: IO[bytes], start: int) -> bool:
+    """Whether anything but zeros follows."""
+    raw.seek(start)
+    return any(block.strip(b"\0") for block in iter(lambda: raw.read(1 << 20), b""))
+
+
+def plain_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members, not more than are bearable.
+
+    Raises:
+        tarfile.TarError: the archive is damaged, or holds too many.
+    """
+    for number, member in enumerate(archive):
+        if number >= MAXIMUM_MEMBERS:
+            raise tarfile.ReadError(f"it holds more than {MAXIMUM_MEMBERS} members")
+        yield member

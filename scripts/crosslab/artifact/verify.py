@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab verify``: a tarball that may come from anybody, against its own manifest.
+
+Nothing is unpacked. What is found is a list; a tarball is good when it is empty: each file is
+there once with the hash of the manifest, no other file is, no path leaves the one folder, and
+the bill of materials is valid by CycloneDX's schema and names the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tarfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+
+from crosslab.artifact.manifest import (
+    MANIFEST,
+    MAXIMUM_BYTES,
+    SBOM,
+    Entry,
+    ManifestError,
+    entry_of,
+    file_entry,
+    parse,
+)
+from crosslab.artifact.sbom import sbom_problem
+from crosslab.artifact.tarball import (
+    end_of,
+    has_content,
+    is_canonical,
+    member_problem,
+    plain_members,
+)
+from crosslab.errors import UserError
+
+KEPT = (MANIFEST, SBOM)
+SHOWN = 20
+
+_console = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it must be: of which file, and what."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check a tarball; 1 when something is wrong with it.
+
+    Raises:
+        UserError: there is no such file, or it is no tar.
+    """
+    parser = argparse.ArgumentParser(prog="crosslab verify", description=main.__doc__)
+    parser.add_argument("tarball", type=Path, metavar="TARBALL")
+    args = parser.parse_args(argv)
+    findings, table = verify_tarball(args.tarball)
+    for finding in findings[:SHOWN]:
+        _console.print(f"wrong: {finding}", markup=False, style="red")
+    if len(findings) > SHOWN:
+        _console.print(f"and {len(findings) - SHOWN} more")
+    if findings:
+        _console.print(f"{args.tarball}: not as it was packed; do not use it", markup=False)
+        return 1
+    what = " ".join(str(table.get(key)) for key in ("model", "quantization", "target", "release"))
+    _console.print(f"{args.tarball}: good: {what}, {len(table['files'])} files", markup=False)
+    _console.print(f"  sha256 {file_entry('', args.tarball).sha256}")
+    return 0
+
+
+def verify_tarball(path: Path) -> tuple[list[Finding], dict[str, Any]]:
+    """What is wrong with a tarball, and its manifest's table (empty when it cannot be read).
+
+    Raises:
+        UserError: there is no such file, or it is no tar.
+    """
+    try:
+        with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+            return _verify(archive, stream)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except tarfile.TarError as error:
+        raise UserError(
+            f"{path} is no tar archive: {error}",
+            remedy="tarballs are made, uncompressed, by: nox -s package",
+        ) from error
+
+
+def _verify(archive: tarfile.TarFile, raw: IO[bytes]) -> tuple[list[Finding], dict[str, Any]]:
+    findings: list[Finding] = []
+    entries: list[Entry] = []
+    kept: dict[str, bytes] = {}
+    top, end = "", 0
+    try:
+        for member in plain_members(archive):
+            top = top or member.name.partition("/")[0]
+            if problem := member_problem(member, top):
+                findings.append(Finding(repr(member.name), problem))
+                continue
+            if not is_canonical(member, raw, end):
+                findings.append(Finding(repr(member.name), "its header is not one that we write"))
+            path, end = member.name.removeprefix(f"{top}/"), end_of(member)
+            stream = archive.extractfile(member)
+            assert stream is not None  # it is a plain file
+            if path in KEPT:
+                kept[path] = stream.read(MAXIMUM_BYTES)
+                stream.seek(0)
+            entries.append(_read(path, member.size, stream))
+        if has_content(raw, end):
+            findings.append(Finding("the archive", "there is something behind its end"))
+    # Of a damaged header the module lets more than its own errors through.
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+        findings.append(Finding("the archive", f"it is damaged or cut short: {error}"))
+    if MANIFEST not in kept:
+        return [*findings, Finding(MANIFEST, "is missing")], {}
+    found, table = check_files(kept[MANIFEST], entries)
+    return [*findings, *found, *_check_bill(kept.get(SBOM, b""), entries)], table
+
+
+def _read(path: str, size: int, stream: IO[bytes]) -> Entry:
+    entry = entry_of(path, stream)
+    if entry.bytes != size:
+        raise tarfile.ReadError(f"{path} ends early")
+    return entry
+
+
+def check_files(manifest: bytes, entries: Iterable[Entry]) -> tuple[list[Finding], dict[str, Any]]:
+    """Compare the files that are there with those of the manifest.
+
+    Returns:
+        what differs, and the manifest's table.
+    """
+    try:
+        table, wanted = parse(manifest)
+    except ManifestError as error:
+        return [Finding(MANIFEST, str(error))], {}
+    findings: list[Finding] = []
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.path in seen:
+            findings.append(Finding(entry.path, "is there twice"))
+        seen.add(entry.path)
+        if entry.path == MANIFEST:
+            continue
+        if entry.path not in wanted:
+            findings.append(Finding(entry.path, "is not in the manifest"))
+        elif entry != wanted[entry.path]:
+            known = wanted[entry.path]
+            findings.append(
+                Finding(
+                    entry.path,
+                    f"is not the file of the manifest: {entry.bytes} bytes, sha256 "
+                    f"{entry.sha256}; the manifest has {known.bytes}, {known.sha256}",
+                )
+            )
+    findings += [Finding(path, "is missing") for path in sorted(wanted) if path not in seen]
+    return findings, table
+
+
+def _check_bill(bill: bytes, entries: Iterable[Entry]) -> list[Finding]:
+    if not bill:
+        return [Finding(SBOM, "is missing")]
+    try:
+        text = bill.decode("utf-8")
+        if problem := sbom_problem(text):
+            return [Finding(SBOM, f"is not valid CycloneDX: {problem}")]
+        components = json.loads(text).get("components", [])
+    except (ValueError, RecursionError) as error:
+        return [Finding(SBOM, f"is no JSON: {error}")]
+    listed = {
+        str(component["name"]): {h["content"] for h in component.get("hashes", [])}
+        for component in components
+        if component["type"] == "file"
+    }
+    shipped = {entry.path: {entry.sha256} for entry in entries if entry.path not in KEPT}
+    differ = sorted(p for p in listed.keys() | shipped.keys() if listed.get(p) != shipped.get(p))
+    return [Finding(path, f"{SBOM} tells otherwise of it") for path in differ]

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The artefact: folder, manifest, bill of materials, tarball, and the refusal of a bad one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from runner_kit import PROJECT
+
+from crosslab.artifact.contents import RUN
+from crosslab.artifact.manifest import MANIFEST, SBOM
+from crosslab.artifact.package import main as package_main
+from crosslab.artifact.package import package
+from crosslab.artifact.packages import build_packages
+from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
+from crosslab.artifact.tarball import normalised_tar
+from crosslab.artifact.verify import verify_tarball
+from crosslab.dist import Dist, write_dist
+from crosslab.errors import LabError, UserError
+
+ORIGIN = {"tvm": {"version": "1", "patches": [{"name": "a.patch", "sha256": "0" * 64}]}}
+ABOUT = {"release": "R", "target": "T", "model": "M", "quantization": "Q"}
+ABOUT |= {"inputs": {"upstreams": ORIGIN}}  # type: ignore[dict-item]
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> Dist:
+    return make_dist(tmp_path)
+
+
+def make_dist(at: Path) -> Dist:
+    (at / "params").mkdir(parents=True)
+    (at / "params" / "tensor-cache.json").write_text("{}", encoding="utf-8")
+    (at / "params" / "shard.bin").write_bytes(bytes(range(256)) * 5)
+    (at / "built").write_bytes(b"\x7fELF")
+    (at / "built").chmod(0o700)
+    (at / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with tarfile.open(at / "library.tar", "w") as archive:
+        archive.add(at / "built", "lib0.o")
+    files = {"runner": at / "built", "run.sh": RUN, "model.tar": at / "library.tar"}
+    files |= {"params": at / "params", "tokenizer.json": at / "tokenizer.json"}
+    whole = Part("M", "R", "Apache-2.0", shipped=True, kind="application")
+    patched = (("patches/tvm/a.patch", "0" * 64), ("patches/tvm/b.patch", "1" * 64))
+    part = Part("tvm", "1", "Apache-2.0", shipped=True, purl="pkg:github/apache/tvm@1")
+    return Dist(at / "dist/R/T/M", files, ABOUT, whole, (replace(part, patches=patched),))
+
+
+def test_folder_is_whole_and_described(dist: Dist) -> None:
+    manifest = json.loads(write_dist(dist).read_text(encoding="utf-8"))
+    names = {entry["path"] for entry in manifest["files"]}
+    assert names == {
+        "runner",
+        "run.sh",
+        "model.tar",
+        "tokenizer.json",
+        "params/tensor-cache.json",
+        "params/shard.bin",
+        SBOM,
+    }
+    assert manifest["model"] == "M"
+    assert [p.name for p in dist.folder.parent.iterdir()] == ["M"]
+    modes = {p.name: p.stat().st_mode & 0o777 for p in dist.folder.iterdir()}
+    assert (modes["runner"], modes["run.sh"], modes[MANIFEST], modes["params"]) == (
+        0o755,
+        0o755,
+        0o644,
+        0o755,
+    )
+
+
+def test_folder_is_written_again_only_when_something_differs(dist: Dist) -> None:
+    first = write_dist(dist).stat().st_mtime_ns
+    assert write_dist(dist).stat().st_mtime_ns == first
+    (dist.folder / "left-over").write_text("", encoding="utf-8")
+    changed = replace(dist, about={**ABOUT, "vlen": 128})
+    manifest = json.loads(write_dist(changed).read_text(encoding="utf-8"))
+    assert manifest["vlen"] == 128
+    assert not (dist.folder / "left-over").exists()
+    damaged = dist.folder / "params" / "shard.bin"
+    damaged.write_bytes(b"x")
+    write_dist(changed)
+    assert damaged.read_bytes() == bytes(range(256)) * 5
+
+
+def test_bill_of_materials_is_valid_and_names_everything(dist: Dist) -> None:
+    write_dist(dist)
+    text = (dist.folder / SBOM).read_text(encoding="utf-8")
+    assert sbom_problem(text) == ""
+    bill = json.loads(text)
+    by_name = {component["name"]: component for component in bill["components"]}
+    assert by_name["tvm"]["licenses"] == [{"license": {"id": "Apache-2.0"}}]
+    urls = [patch["diff"]["url"] for patch in by_name["tvm"]["pedigree"]["patches"]]
+    assert urls == [f"patches/tvm/{n}.patch#sha256={d * 64}" for n, d in (("a", "0"), ("b", "1"))]
+    assert by_name["params/shard.bin"]["type"] == "file"
+    assert "timestamp" not in bill["metadata"]
+    assert sbom_problem(text.replace('"file"', '"thing"')) != ""
+    assert sbom_problem("{") != ""
+
+
+def test_bill_changes_with_its_parts_alone() -> None:
+    whole = Part("M", "R", "MIT", shipped=True)
+    parts = [Part("a", "1", "", shipped=True), Part("b", "2", "Some licence", shipped=False)]
+    one, same = render_sbom(whole, parts, []), render_sbom(whole, parts, [])
+    assert one == same
+    other = render_sbom(whole, [parts[0], replace(parts[1], version="3")], [])
+    assert json.loads(one)["serialNumber"] != json.loads(other)["serialNumber"]
+
+
+def test_packages_of_a_build_are_followed_to_the_last() -> None:
+    found = {part.name: part for part in build_packages(PROJECT, ["crosslab"], frozenset())}
+    assert {"cyclonedx-python-lib", "numpy", "markupsafe", "jsonschema"} <= set(found)
+    assert found["markupsafe"].purl == f"pkg:pypi/markupsafe@{found['markupsafe'].version}"
+    without = [part.name for part in found.values() if not part.licence]
+    assert without == []
+    assert not any(part.shipped for part in found.values())
+
+
+def test_tarball_is_the_same_whoever_packs_it(dist: Dist, tmp_path: Path) -> None:
+    write_dist(dist)
+    first = package(dist.folder, tmp_path / "one").read_bytes()
+    other = make_dist(tmp_path / "elsewhere, with another näme")
+    before = os.umask(0o077)
+    try:
+        write_dist(other)
+        os.utime(other.folder / "runner", (1, 1))
+        second = package(other.folder, tmp_path / "two").read_bytes()
+    finally:
+        os.umask(before)
+    assert first == second
+    findings, table = verify_tarball(tmp_path / "one" / "mlc-rvv-R-T-M.tar")
+    assert findings == []
+    assert table["inputs"]["upstreams"] == ORIGIN
+
+
+def test_library_loses_its_dates_and_keeps_its_order(tmp_path: Path) -> None:
+    def library(name: str, mtime: int) -> Path:
+        with tarfile.open(tmp_path / name, "w") as archive:
+            for member in ("lib1.o", "devc.o"):
+                info = tarfile.TarInfo(member)
+                info.size, info.mtime, info.uname = 4, mtime, name
+                archive.addfile(info, io.BytesIO(member[:4].encode()))
+        return tmp_path / name
+
+    one, two = normalised_tar(library("a", 1)), normalised_tar(library("b", 2_000_000_000))
+    assert one == two
+    with tarfile.open(fileobj=io.BytesIO(one)) as archive:
+        assert archive.getnames() == ["lib1.o", "devc.o"]
+
+
+def test_folder_that_was_changed_is_not_packed(dist: Dist, tmp_path: Path) -> None:
+    write_dist(dist)
+    (dist.folder / "runner").write_bytes(b"\x7fELG")
+    (dist.folder / "more").write_bytes(b"")
+    with pytest.raises(LabError) as caught:
+        package(dist.folder, tmp_path)
+    assert "runner: is not the file of the manifest" in caught.value.what
+    assert "more: is not in the manifest" in caught.value.what
+    with pytest.raises(UserError, match=f"holds no {MANIFEST}"):
+        package(tmp_path, tmp_path)
+    with pytest.raises(UserError, match="no finished model"):
+        package_main(["--project", str(tmp_path / "params")])
+
+
+def test_artefact_of_unknown_patches_is_not_packed(dist: Dist, tmp_path: Path) -> None:
+    write_dist(replace(dist, about={**ABOUT, "inputs": {"upstreams": {}}}))
+    with pytest.raises(LabError, match="does not tell which patches"):
+        package(dist.folder, tmp_path)
+
+
+@pytest.fixture
+def tarball(dist: Dist, tmp_path: Path) -> Path:
+    write_dist(dist)
+    return package(dist.folder, tmp_path / "packed")
+
+
+Change = Callable[[dict[str, tuple[tarfile.TarInfo, bytes]]], None]
+
+
+def rewrite(tarball: Path, change: Change) -> Path:
+    """The tarball after somebody's changes."""
+    with tarfile.open(tarball) as archive:
+        members = {m.name: (m, archive.extractfile(m).read()) for m in archive}  # type: ignore[union-attr]
+    change(members)
+    with tarfile.open(tarball, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, (info, data) in members.items():
+            info.name, info.size = name.rstrip("+"), len(data) if info.isreg() else 0
+            archive.addfile(info, io.BytesIO(data))
+    return tarball
+
+
+TOP = "mlc-rvv-R-T-M"
+
+
+def plain(data: bytes, **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo("x")
+    info.mode = 0o644
+    for name, value in fields.items():
+        setattr(info, name, value)
+    return info, data
+
+
+def change_byte(members: dict[str, tuple[tarfile.TarInfo, bytes]]) -> None:
+    info, data = members[f"{TOP}/params/shard.bin"]
+    members[f"{TOP}/params/shard.bin"] = info, data[:-1] + b"!"
+
+
+def drop_licence(members: dict[str, tuple[tarfile.TarInfo, bytes]]) -> None:
+    info, data = members[f"{TOP}/{SBOM}"]
+    text = data.replace(b'"type": "application"', b'"type": "thing"')
+    assert text != data
+    members[f"{TOP}/{SBOM}"] = info, text
+
+
+HOSTILE: dict[str, tuple[Change, str]] = {
+    "byte": (change_byte, "params/shard.bin: is not the file of the manifest"),
+    "missing": (lambda m: m.pop(f"{TOP}/runner") and None, "runner: is missing"),
+    "extra": (lambda m: m.update({f"{TOP}/x": plain(b"x")}), "x: is not in the manifest"),
+    "twice": (lambda m: m.update({f"{TOP}/runner+": plain(b"")}), "runner: is there twice"),
+    "up": (lambda m: m.update({f"{TOP}/../../x": plain(b"x")}), "its path leaves the folder"),
+    "absolute": (lambda m: m.update({"/etc/x": plain(b"x")}), "its path leaves the folder"),
+    "beside": (lambda m: m.update({"other/x": plain(b"x")}), f"it lies outside {TOP}/"),
+    "dotted": (lambda m: m.update({f"{TOP}/./x": plain(b"")}), "not written plainly"),
+    "newline": (lambda m: m.update({f"{TOP}/a\nb": plain(b"")}), "not written plainly"),
+    "setuid": (lambda m: m.update({f"{TOP}/x": plain(b"", mode=0o4755)}), "its mode is 4755"),
+    "link": (
+        lambda m: m.update({f"{TOP}/x": plain(b"", type=tarfile.SYMTYPE, linkname="/etc/x")}),
+        "it is not a plain file",
+    ),
+    "device": (
+        lambda m: m.update({f"{TOP}/x": plain(b"", type=tarfile.CHRTYPE)}),
+        "it is not a plain file",
+    ),
+    "owner": (
+        lambda m: m.update({f"{TOP}/x": plain(b"", uname="somebody")}),
+        "its header is not one that we write",
+    ),
+    "no manifest": (lambda m: m.pop(f"{TOP}/{MANIFEST}") and None, f"{MANIFEST}: is missing"),
+    "no bill": (lambda m: m.pop(f"{TOP}/{SBOM}") and None, f"{SBOM}: is missing"),
+    "bad bill": (drop_licence, f"{SBOM}: is not valid CycloneDX"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_changed_tarball_is_refused(tarball: Path, kind: str) -> None:
+    change, message = HOSTILE[kind]
+    findings, _ = verify_tarball(rewrite(tarball, change))
+    assert any(message in str(finding) for finding in findings), [*map(str, findings)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"{", b"[]", b'{"schema": 1}', b'{"schema": 2, "files": [{}]}', b"[" * 100_000, b"\xff"],
+)
+def test_malformed_manifest_is_said_to_be_one(tarball: Path, text: bytes) -> None:
+    def change(members: dict[str, tuple[tarfile.TarInfo, bytes]]) -> None:
+        members[f"{TOP}/{MANIFEST}"] = members[f"{TOP}/{MANIFEST}"][0], text
+
+    findings, table = verify_tarball(rewrite(tarball, change))
+    assert table == {}
+    assert any(finding.path == MANIFEST for finding in findings)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(place=st.floats(0, 1, exclude_max=True), bits=st.integers(1, 255), cut=st.booleans())
+def test_no_single_byte_can_change_unseen(
+    tarball: Path, tmp_path: Path, place: float, bits: int, cut: bool
+) -> None:
+    data = bytearray(tarball.read_bytes())
+    with tarfile.open(tarball) as archive:
+        last = archive.getmembers()[-1]
+    used = last.offset_data + last.size
+    at = int(place * used)
+    data[at] ^= bits
+    changed = tmp_path / "changed.tar"
+    changed.write_bytes(data[: at + 1] if cut else data)
+    try:
+        findings, _ = verify_tarball(changed)
+    except UserError:
+        return
+    assert findings
+
+
+def crosslab(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "crosslab", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_verify_speaks_plainly_and_exits_with_0_1_2(tarball: Path) -> None:
+    done = crosslab("verify", str(tarball))
+    assert (done.returncode, "good: M Q T R, 7 files" in done.stdout) == (0, True), done
+    done = crosslab("verify", str(rewrite(tarball, change_byte)))
+    assert done.returncode == 1
+    assert "wrong: params/shard.bin: is not the file of the manifest: 1280 bytes" in done.stdout
+    tarball.write_bytes(b"no tar")
+    for path in (tarball, tarball.with_name("nothing")):
+        done = crosslab("verify", str(path))
+        assert done.returncode == 2
+        assert str(path) in done.stderr and "Traceback" not in done.stderr
+
+
+def test_run_script_hands_the_prompt_to_the_runner(dist: Dist) -> None:
+    write_dist(dist)
+    runner = dist.folder / "runner"
+    runner.write_text('#!/bin/sh\nprintf "[%s]" "$@"\n', encoding="utf-8")
+    prompt = 'What is "$HOME" * `x`?'
+    for name, cwd in (("./run.sh", dist.folder), ("M/run.sh", dist.folder.parent)):
+        done = subprocess.run(
+            [name, prompt, "--max-new", "3"], cwd=cwd, capture_output=True, text=True, check=True
+        )
+        assert f"[--prompt][{prompt}][--max-new][3]" in done.stdout
+    bare = subprocess.run(
+        ["./run.sh"], cwd=dist.folder, capture_output=True, text=True, check=False
+    )
+    assert (bare.returncode, "usage: ./run.sh" in bare.stderr) == (2, True)
