@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from forkpatch.conflicts import Kind
 from forkpatch.drift import (
     Drift,
     Finding,
@@ -20,7 +22,7 @@ from forkpatch.drift import (
 from forkpatch.errors import UserError
 from forkpatch.exporting import Exported, export_commits, planned, write_commit, write_series
 from forkpatch.fork import Fork
-from forkpatch.rebase import Outcome, Rebase, Step, rebase_folder
+from forkpatch.rebase import Outcome, Rebase, Step, files_at, rebase_folder
 from forkpatch.replay import finish_step
 from forkpatch.swap import remove_tree
 
@@ -73,6 +75,7 @@ def carry_on(rebase: Rebase) -> Rebase:
         path = rebase.tree / trouble["path"]
         if path.is_file() and _MARKER.search(path.read_bytes()):
             raise UserError(f"{path} still has conflict markers", remedy="resolve them first")
+        _forget_leftover(rebase, original, trouble)
     git.run("add", "-A")
     tree = git.text("write-tree")
     if tree == git.text("rev-parse", f"{rebase.state.head}^{{tree}}"):
@@ -86,6 +89,19 @@ def carry_on(rebase: Rebase) -> Rebase:
     commit = write_commit(git, b"\n".join([*parents, *kept]), message)
     kinds = ", ".join(dict.fromkeys(str(trouble["kind"]) for trouble in rebase.state.stopped))
     return finish_step(rebase, Step(name, Outcome.ADAPTED, commit, f"{kinds}: resolved by hand"))
+
+
+def _forget_leftover(rebase: Rebase, original: str, trouble: Mapping[str, Any]) -> None:
+    """Remove a file that is gone upstream and that git left there for reference, untouched.
+
+    Otherwise the resolution would add it to the new version, and the patches after this one
+    would find it there and change it.
+    """
+    path = rebase.tree / trouble["path"]
+    if trouble["kind"] != Kind.FILE_GONE or not path.is_file():
+        return
+    if files_at(rebase.git, original, [trouble["path"]]) == {trouble["path"]: path.read_bytes()}:
+        path.unlink()
 
 
 def skip(rebase: Rebase, reason: str) -> Rebase:

@@ -148,6 +148,27 @@ def test_renamed_and_removed_files(one: ForkLab) -> None:
     assert new_tree(one)["python/calc/kernel.py"] == core(sub="b - a")
 
 
+def test_file_that_git_leaves_of_the_old_version_is_not_added_to_the_new(one: ForkLab) -> None:
+    changed = FILES["src/run.c"].replace(b"return 0", b"return 1")
+    one.change("run.patch", {"src/run.c": changed})
+    one.change("again.patch", {"src/run.c": changed.replace(b"return 1", b"return 2")})
+    upstream_moves(one, {"src/run.c": None, "src/main.c": b"int run(void) { return 0; }\n"})
+    done = one.run("rebase", "calc", "2.0", "--json", "-")
+    assert [trouble["kind"] for trouble in done.json["state"]["stopped"]] == ["file gone"]
+    tree = one.root / ".work/rebase/calc/tree"
+    assert (tree / "src/run.c").read_bytes() == changed  # for reference
+    (tree / "src/main.c").write_bytes(b"int run(void) { return 1; }\n")
+    done = one.run("rebase", "calc", "--continue", "--json", "-")
+    (trouble,) = done.json["state"]["stopped"]
+    assert (trouble["patch"], trouble["kind"]) == ("again.patch", "file gone")
+    # What the user makes of the file is kept, since it is no leftover.
+    (tree / "src/run.c").write_bytes(b"int again(void) { return 2; }\n")
+    one.ok("rebase", "calc", "--continue")
+    files = new_tree(one)
+    assert files["src/main.c"] == b"int run(void) { return 1; }\n"
+    assert files["src/run.c"] == b"int again(void) { return 2; }\n"
+
+
 def test_abort_leaves_everything_as_before(one: ForkLab) -> None:
     rest, _ = moved_away()
     upstream_moves(one, {CORE_PATH: rest})
