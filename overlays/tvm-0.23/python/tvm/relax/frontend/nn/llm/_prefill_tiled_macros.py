@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+# Made from overlays/tvm by tvmdialect; change it there.
+# TIR of this width reads better on one line than wrapped, as in the modules next to this one.
+# ruff: noqa: E501
+# fmt: off
+"""The steps of tiled prefill attention, as macros which its kernels put together.
+
+See ``_prefill_tiled_cpu.py`` for the algorithm and for what the tiles hold.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tir
+from tvm.script import tir as T
+
+from .position_embedding import switch_rope_freq_func
+
+LOG2_E = math.log2(math.e)
+# What a kernel reports for a row without keys: finite, as merge_state subtracts two of them, and
+# the value the decode and GPU kernels leave there too.
+EMPTY_LSE = -5e4
+# Start of the running maximum: below every score which occurs, and finite, so that the difference of
+# two of them is 0 and not NaN.
+LOWEST_SCORE = -1e30
+# Score of a masked key: its weight is 0 even relative to the start of the running maximum.
+MASKED_SCORE = 2 * LOWEST_SCORE
+# 2^f for f in [-1/2, 1/2], from the constant term up: Chebyshev interpolation of degree 6, with a
+# relative error of 3e-9 before rounding.
+EXP2_POLYNOMIAL = (1.0, 0.693147207, 0.240226509, 0.0555032723, 0.00961805668, 0.00134004282, 0.000154614447)
+# Adding 1.5 * 2^23 to a small float32 leaves the nearest integer in the low bits of its mantissa.
+ROUNDING = 1.5 * 2**23
+# Arguments of exp2 below this give 0; above it 2^n is a normal number for every n which occurs.
+EXP2_UNDERFLOW = -125.0
+
+
+@dataclass(frozen=True)
+class PrefillTile:
+    """Tile sizes of a prefill kernel.
+
+    Attributes:
+        q_tile: rows (query position x head of the KV group) of a tile.
+        kv_tile: keys of a tile.
+    """
+
+    q_tile: int = 8
+    kv_tile: int = 16
+
+    def __post_init__(self) -> None:
+        """Refuse sizes no kernel can be built for."""
+        if self.q_tile < 1 or self.kv_tile < 1:
+            raise ValueError(f"tile sizes must be positive, got {self.q_tile}x{self.kv_tile}")
+
+
+def lanes_of(d: int) -> int:
+    """Lanes of a vectorised loop over d elements: the largest power of 2, at most 32, in d."""
+    return math.gcd(d, 32)
+
+
+def num_visible(causal, pos, q_len, kv_len):
+    """Return how many keys, from the first on, the query at pos within its sequence may see."""
+    aligned = T.if_then_else(causal > 0, kv_len - q_len + pos + 1, kv_len)
+    return T.max(T.min(aligned, kv_len), 0)
+
+
+def _exp2(x):
+    """Return 2^x for a float32 x of at most 0, as arithmetic which vectorises; T.exp2 calls libm."""
+    rounded = T.reinterpret("uint32", x + T.float32(ROUNDING))
+    # By way of the bits, as TVM would simplify x + c - c although that is not x in float32.
+    fraction = x - (T.reinterpret("float32", rounded) - T.float32(ROUNDING))
+    power = T.float32(EXP2_POLYNOMIAL[-1])
+    for coefficient in reversed(EXP2_POLYNOMIAL[:-1]):
+        power = power * fraction + T.float32(coefficient)
+    # The bits above the integer in `rounded` are shifted out; the rest is added to the exponent.
+    exponent = T.shift_left(rounded, T.uint32(23))
+    scaled = T.reinterpret("float32", T.reinterpret("uint32", power) + exponent)
+    return T.Select(x < T.float32(EXP2_UNDERFLOW), T.float32(0), scaled)
+
+
+def _row_max(buffer, row, columns: int):
+    """Return the maximum of a row, as one reduction: LLVM makes a chain of branches of a loop."""
+    if columns == 1:
+        return buffer[row, 0]
+    return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fmax", buffer[row, T.ramp(0, 1, columns)])
+
+
+def rope_factor(kind: int, position, d_idx, d: int, theta, scale, rope_scaling: dict[str, Any]):
+    """Return the cosine (kind 0) or sine (kind 1) by which RoPE multiplies dimension d_idx."""
+    frequency = switch_rope_freq_func(rope_scaling)
+    *factors, bindings = frequency(position * scale, d_idx, d, theta, "float32")
+    factor = factors[kind]
+    for variable, value in bindings.items():
+        factor = tir.Let(variable, value, factor)
+    return factor
+
+
+def rotated_low(x, row, cos, sin, position, d_idx, half: int, dtype: str):
+    """Return dimension d_idx < half of a row of x after RoPE, rounded to dtype, as float32."""
+    low, high = (T.cast(x[(*row, d_idx + at)], "float32") for at in (0, half))
+    rotated = cos[position, d_idx] * low - sin[position, d_idx] * high
+    return T.cast(T.cast(rotated, dtype), "float32")
+
+
+def rotated_high(x, row, cos, sin, position, d_idx, half: int, dtype: str):
+    """Return dimension d_idx + half of a row of x after RoPE, rounded to dtype, as float32."""
+    low, high = (T.cast(x[(*row, d_idx + at)], "float32") for at in (0, half))
+    rotated = cos[position, d_idx + half] * high + sin[position, d_idx + half] * low
+    return T.cast(T.cast(rotated, dtype), "float32")
+
+
+def rope_macros(d: int, rope_scaling: dict[str, Any]) -> Any:
+    """Return fill_rope, which fills one row of the tables of RoPE's cosines and sines."""
+
+    @T.macro
+    def fill_rope(cos, sin, row, position, theta, scale):
+        for c in T.serial(d):
+            cos[row, c] = rope_factor(0, position[0], c, d, theta, scale, rope_scaling)
+            sin[row, c] = rope_factor(1, position[0], c, d, theta, scale, rope_scaling)
+
+    return fill_rope
+
+
+def staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype: str) -> tuple:
+    """Return stage_q, which fills Q_tile, and clear_kv, which zeroes what is behind the last key.
+
+    Names in all macros of this module: ``row_begin`` is the tile's first row within its sequence,
+    ``seq_begin`` the sequence's first query, ``h_kv`` the KV head, ``kv_begin`` the tile's first
+    key, ``q_len`` and ``kv_len`` the sequence's lengths.
+    """
+    q_tile, kv_tile = tile.q_tile, tile.kv_tile
+    qk_lanes, v_lanes = lanes_of(d_qk), lanes_of(d_v)
+    half = d_qk // 2
+    half_lanes = lanes_of(half)
+
+    @T.macro
+    def stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, h_kv, q_len, rotary_mode, sm_scale):
+        for i in T.serial(q_tile):
+            row: T.int32 = row_begin + i
+            pos: T.int32 = seq_begin + row // group_size
+            head: T.int32 = h_kv * group_size + row % group_size
+            if row // group_size < q_len:
+                if rotary_mode == 1:
+                    for ko in T.serial(half // half_lanes):
+                        for ki in T.vectorized(half_lanes):
+                            Q_tile[i, ko * half_lanes + ki] = rotated_low(q, (pos, head), q_cos, q_sin, pos, ko * half_lanes + ki, half, dtype) * (sm_scale * T.float32(LOG2_E))
+                            Q_tile[i, half + ko * half_lanes + ki] = rotated_high(q, (pos, head), q_cos, q_sin, pos, ko * half_lanes + ki, half, dtype) * (sm_scale * T.float32(LOG2_E))
+                else:
+                    for ko in T.serial(d_qk // qk_lanes):
+                        for ki in T.vectorized(qk_lanes):
+                            Q_tile[i, ko * qk_lanes + ki] = T.cast(q[pos, head, ko * qk_lanes + ki], "float32") * (sm_scale * T.float32(LOG2_E))
+            else:
+                for ko in T.serial(d_qk // qk_lanes):
+                    for ki in T.vectorized(qk_lanes):
+                        Q_tile[i, ko * qk_lanes + ki] = T.float32(0)
+
+    @T.macro
+    def clear_kv(K_tile, V_tile, num_keys):
+        # Zeros, because whatever is in V is multiplied by the weight 0 of a masked key.
+        for j in T.serial(kv_tile - num_keys):
+            for ko in T.serial(d_qk // qk_lanes):
+                for ki in T.vectorized(qk_lanes):
+                    K_tile[num_keys + j, ko * qk_lanes + ki] = T.float32(0)
+            for co in T.serial(d_v // v_lanes):
+                for ci in T.vectorized(v_lanes):
+                    V_tile[num_keys + j, co * v_lanes + ci] = T.float32(0)
+
+    return stage_q, clear_kv
+
+
+def product_macros(tile: PrefillTile, d_qk: int, d_v: int) -> tuple:
+    """Return compute_s and compute_o, the blocks S_gemm and O_gemm."""
+    q_tile, kv_tile = tile.q_tile, tile.kv_tile
+
+    @T.macro
+    def compute_s(Q_tile, K_tile, S_tile):
+        with T.block():
+            for li, lj, lk in T.grid(q_tile, kv_tile, d_qk):
+                with T.block("S_gemm"):
+                    i, j, k = T.axis.remap("SSR", [li, lj, lk])
+                    with T.init():
+                        S_tile[i, j] = T.float32(0)
+                    S_tile[i, j] += Q_tile[i, k] * K_tile[j, k]
+
+    @T.macro
+    def compute_o(S_tile, V_tile, O_tile, scale):
+        with T.block():
+            for li, lc, lj in T.grid(q_tile, d_v, kv_tile):
+                with T.block("O_gemm"):
+                    i, c, j = T.axis.remap("SSR", [li, lc, lj])
+                    # The product's own reads: those of the init are not named, as they would stay
+                    # with the update when the two are decomposed, and no intrinsic matches then.
+                    T.reads(O_tile[i, c], S_tile[i, j], V_tile[j, c])
+                    T.writes(O_tile[i, c])
+                    with T.init():
+                        O_tile[i, c] = O_tile[i, c] * scale[i]
+                    O_tile[i, c] += S_tile[i, j] * V_tile[j, c]
+
+    return compute_s, compute_o
+
+
+def softmax_macros(tile: PrefillTile, group_size: int, d_v: int, dtype: str) -> tuple:
+    """Return init_state, update_softmax and store: the online softmax of a tile of rows.
+
+    Its state, per row: the running maximum ``m_tile``; the running sum, in ``kv_tile`` lanes which
+    are added up only at the end, ``d_lanes``; the sum of weighted values ``O_tile``. After an update
+    ``scale`` holds what ``O_tile`` has to be multiplied by.
+    """
+    q_tile, kv_tile = tile.q_tile, tile.kv_tile
+    v_lanes = lanes_of(d_v)
+
+    @T.macro
+    def init_state(O_tile, m_tile, d_lanes):
+        for i in T.serial(q_tile):
+            m_tile[i] = T.float32(LOWEST_SCORE)
+            for j in T.vectorized(kv_tile):
+                d_lanes[i, j] = T.float32(0)
+            for co in T.serial(d_v // v_lanes):
+                for ci in T.vectorized(v_lanes):
+                    O_tile[i, co * v_lanes + ci] = T.float32(0)
+
+    @T.macro
+    def update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal):
+        for i in T.serial(q_tile):
+            visible: T.int32 = num_visible(causal, (row_begin + i) // group_size, q_len, kv_len) - kv_begin
+            for j in T.vectorized(kv_tile):
+                S_tile[i, j] = T.Select(j < visible, S_tile[i, j], T.float32(MASKED_SCORE))
+            m_new[i] = T.max(m_tile[i], _row_max(S_tile, i, kv_tile))
+        for i in T.vectorized(q_tile):
+            scale[i] = _exp2(m_tile[i] - m_new[i])
+            m_tile[i] = m_new[i]
+        for i in T.serial(q_tile):
+            for j in T.vectorized(kv_tile):
+                S_tile[i, j] = _exp2(S_tile[i, j] - m_new[i])
+                d_lanes[i, j] = d_lanes[i, j] * scale[i] + S_tile[i, j]
+
+    @T.macro
+    def store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, h_kv, q_len):
+        for i in T.serial(q_tile):
+            row: T.int32 = row_begin + i
+            pos: T.int32 = seq_begin + row // group_size
+            head: T.int32 = h_kv * group_size + row % group_size
+            if row // group_size < q_len:
+                d_sum[0] = T.float32(0)
+                for j in T.serial(kv_tile):
+                    d_sum[0] += d_lanes[i, j]
+                # The sum is 0 only for a row without keys; any other has its maximum's 1 in it, or NaN.
+                lse[pos, head] = T.if_then_else(d_sum[0] == T.float32(0), T.float32(EMPTY_LSE), m_tile[i] + T.log2(d_sum[0]))
+                d_sum[0] = T.if_then_else(d_sum[0] == T.float32(0), T.float32(0), T.float32(1) / d_sum[0])
+                for co in T.serial(d_v // v_lanes):
+                    for ci in T.vectorized(v_lanes):
+                        output[pos, head, co * v_lanes + ci] = T.cast(O_tile[i, co * v_lanes + ci] * d_sum[0], dtype)
+
+    return init_state, update_softmax, store
