@@ -112,6 +112,7 @@ def types(session: nox.Session) -> None:
 @nox.session(default=False)
 def lock(session: nox.Session) -> None:
     """Rewrite VERSIONS.lock from its sources; with -- --check, verify it."""
+    face.install(session, "lock")
     face.patches(session, "lock")
     checking = "--check" in session.posargs
     face.run(session, "crosslab", "lock", *(["--check"] if checking else []))

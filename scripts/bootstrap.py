@@ -7,11 +7,12 @@ nox that VERSIONS.lock pins, in an environment of its own (``.bootstrap/``). Sta
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import venv
 from pathlib import Path
+
+import pythonpins
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bootstrap"
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
     if any(name.startswith("-") for name in sessions):
         return _fail(f"{USAGE}\n  options go after --, e.g. build_and_test -- --vlen 512")
     try:
-        nox = _environment(_pinned("nox"))
+        nox = _environment(_pinned())
     except (OSError, subprocess.CalledProcessError, LookupError) as error:
         return _fail(f"cannot make the private environment in {HOME}: {error}", code=1)
     chosen = ["-s", *sessions] if sessions else ["-l"]
@@ -42,27 +43,28 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
     return arguments[:middle], ["--"], arguments[middle + 1 :]
 
 
-def _pinned(package: str) -> str:
-    """The version of a Python package in VERSIONS.lock (a plain ``name = "version"`` line)."""
-    text = (ROOT / "VERSIONS.lock").read_text(encoding="utf-8")
-    found = re.search(rf'^{re.escape(package)} = "([^"]+)"$', text, re.MULTILINE)
-    if not found:
-        raise LookupError(f"VERSIONS.lock does not pin {package}")
-    return f"{package}=={found[1]}"
+def _pinned() -> str:
+    """A pip requirements file with nox and all that it needs, each with its hashes."""
+    import tomllib  # noqa: PLC0415 - an older Python has to get as far as being told so
+
+    lock = tomllib.loads((ROOT / "VERSIONS.lock").read_text(encoding="utf-8"))
+    return pythonpins.hashed_requirements(lock, pythonpins.packages(lock, ["nox"]))
 
 
-def _environment(requirement: str) -> Path:
-    """A virtual environment with exactly this requirement; made once, again when it changes."""
-    stamp = HOME / "requirement"
+def _environment(requirements: str) -> Path:
+    """A virtual environment with exactly these packages; made once, again when they change."""
+    stamp, listed = HOME / "requirement", HOME / "requirements.txt"
     bin_dir = HOME / ("Scripts" if sys.platform == "win32" else "bin")
-    wanted = f"{requirement} on {sys.version}"
+    wanted = f"{requirements}on {sys.version}"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return bin_dir / "nox"
-    print(f"bootstrap: installing {requirement} into {HOME.name}/", file=sys.stderr)
+    nox = next(line.split()[0] for line in requirements.splitlines() if line.startswith("nox=="))
+    print(f"bootstrap: installing {nox} into {HOME.name}/", file=sys.stderr)
     venv.create(HOME, with_pip=False, clear=True)
+    listed.write_text(requirements, encoding="utf-8")
     # The caller's pip fills it: Debian's python3 has no ensurepip unless python3-venv is there.
-    pip = [sys.executable, "-m", "pip", "--python", str(bin_dir / "python")]
-    subprocess.run([*pip, "install", "--quiet", requirement], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(bin_dir / "python"), "install", "--quiet"]
+    subprocess.run([*pip, *pythonpins.PIP_OPTIONS, "-r", str(listed)], check=True)
     stamp.write_text(wanted, encoding="utf-8")
     return bin_dir / "nox"
 

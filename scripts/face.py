@@ -14,7 +14,7 @@ from pathlib import Path
 import nox
 import nox.command
 
-from pythonpins import constraints, hashed_requirements
+from pythonpins import PIP_OPTIONS, hashed_requirements, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
@@ -72,25 +72,20 @@ def lock() -> dict[str, object]:
 def install(session: nox.Session, *groups: str, release: str = "") -> None:
     """Install dependency groups at their pinned versions; nothing when they are there already.
 
-    The group ``tvm`` is special: it names what TVM's wheels depend on, and brings the wheels
-    themselves, which are checked by content before pip opens them.
+    Every file is checked against its pinned hash before pip opens it, those of dependencies
+    too. The group ``tvm`` also brings the release's own packages: TVM's wheels.
     """
     pinned = lock()
     release = release or str(pinned["default-release"])
-    texts = {"constraints": constraints(pinned, release)}
-    table = nox.project.load_toml(ROOT / "pyproject.toml")
-    names = nox.project.dependency_groups(table, *groups)
-    if "tvm" in groups:
-        texts["hashed"] = hashed_requirements(pinned, release)
+    try:
+        wanted = hashed_requirements(pinned, packages(pinned, groups, release), release)
+    except LookupError as error:
+        session.error(str(error.args[0]))
     stamp = Path(session.virtualenv.location) / "installed"
-    key = hashlib.sha256(repr((sorted(names), texts)).encode()).hexdigest()
+    key = hashlib.sha256(wanted.encode()).hexdigest()
     if stamp.is_file() and key in stamp.read_text(encoding="utf-8").split():
         return
-    files = {name: _write(session, name, text) for name, text in texts.items()}
-    if "hashed" in files:
-        session.install("--quiet", "--no-deps", "--require-hashes", "-r", files["hashed"])
-    # One list of the ones installed before and now: pip only adds to an environment.
-    session.install("--quiet", "-c", files["constraints"], *names)
+    session.install("--quiet", *PIP_OPTIONS, "-r", _write(session, "requirements", wanted))
     with stamp.open("a", encoding="utf-8") as log:
         log.write(f"{key}\n")
 

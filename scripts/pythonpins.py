@@ -2,17 +2,23 @@
 """The Python packages of every session: named in pyproject.toml, pinned in VERSIONS.lock.
 
 ``[python]`` holds one version of each package that any session installs, dependencies included;
-``[python-hashes]`` the content of those that bring native code into a build (TVM and its FFI),
-for every platform they are offered on. A release may pin packages of its own over these, under
-``[python-releases."R"]``. Standard library only: nox itself imports this.
+``[python-groups]`` which of them a dependency group means; ``[python-hashes]`` the sha256 of
+their wheels for Linux on x86-64 and AArch64. A release may pin packages of its own over these,
+under ``[python-releases."R"]``. Standard library only: nox and the bootstrap import this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Pins = dict[str, str]
+
+# The group that also means what the release itself pins: TVM and its FFI.
+RELEASE_GROUP = "tvm"
+# What pip is told beside the list: nothing that is not on it, nothing that would be built here.
+PIP_OPTIONS = ("--no-deps", "--require-hashes", "--only-binary=:all:")
+REMEDY = "pin it with: nox -s lock"
 
 
 def pins(lock: Mapping[str, Any], release: str) -> Pins:
@@ -21,16 +27,35 @@ def pins(lock: Mapping[str, Any], release: str) -> Pins:
     return {**lock.get("python", {}), **own}
 
 
-def constraints(lock: Mapping[str, Any], release: str) -> str:
-    """The text of a pip constraints file for one release."""
-    return "".join(f"{name}=={version}\n" for name, version in sorted(pins(lock, release).items()))
+def packages(lock: Mapping[str, Any], groups: Iterable[str], release: str = "") -> set[str]:
+    """The names of all packages that these groups mean, dependencies included.
+
+    Raises:
+        LookupError: the lock does not know a group.
+    """
+    table = lock.get("python-groups", {})
+    found: set[str] = set()
+    for group in groups:
+        if group not in table:
+            raise LookupError(f"VERSIONS.lock does not know the group {group}; {REMEDY}")
+        found.update(table[group])
+        if group == RELEASE_GROUP:
+            found.update(lock.get("python-releases", {}).get(release, {}))
+    return found
 
 
-def hashed_requirements(lock: Mapping[str, Any], release: str) -> str:
-    """The text of a pip requirements file, with hashes, for the packages pinned by content."""
-    versions = pins(lock, release)
+def hashed_requirements(lock: Mapping[str, Any], names: Iterable[str], release: str = "") -> str:
+    """The text of a pip requirements file with every version and every hash.
+
+    Raises:
+        LookupError: a package has no version or no hash in the lock.
+    """
+    versions, hashes = pins(lock, release), lock.get("python-hashes", {})
     lines = []
-    for name, entries in sorted(lock.get("python-hashes", {}).items()):
-        hashes = [f"--hash=sha256:{known}" for known in entries.get(versions[name], [])]
-        lines.append(" ".join([f"{name}=={versions[name]}", *hashes]))
-    return "\n".join(lines) + "\n"
+    for name in sorted(names):
+        known = hashes.get(name, {}).get(versions.get(name, ""), [])
+        if not known:
+            raise LookupError(f"VERSIONS.lock has no hash for {name}; {REMEDY}")
+        options = (f"--hash=sha256:{sha256}" for sha256 in known)
+        lines.append(" ".join([f"{name}=={versions[name]}", *options]))
+    return "".join(f"{line}\n" for line in lines)
