@@ -30,17 +30,21 @@ TREE_OPTIONS = (
     ("--require", "NAME", "fail when the optional upstream is missing"),
 )
 
-# The steps from upstream to ours: what of the series is in the tree, and what is switched on.
+# The steps from upstream to ours: what of TVM's series is in the tree, what of MLC-LLM's is (what
+# lets it compile for RVV at all is no step; None: its patches cannot be parted there), and what is
+# switched on.
 DECODE = "kv-cache-vectorised-decode-cpu.patch"
+ADAPTED = ("--upto", "cross-compile-for-cpus.patch")
+TENSORIZED = ("--upto", "tensorize-prefill.patch")
 LADDER = (
-    ("upstream", ("--pristine",), ""),
-    ("fixes", ("--without", "kv-cache-tiled-prefill-cpu.patch", DECODE), ""),
-    ("tiling", ("--without", DECODE), ""),
-    ("attention", ("--without", DECODE), ",kernels,steps=attention"),
-    ("linear", ("--without", DECODE), ",kernels,steps=attention+linear"),
-    ("noalias", ("--without", DECODE), ",kernels,noalias,steps=attention+linear"),
-    ("vectors", ("--without", DECODE), ",kernels,noalias"),
-    ("ours", (), ",kernels,noalias"),
+    ("upstream", ("--pristine",), ADAPTED, ""),
+    ("fixes", ("--without", "kv-cache-tiled-prefill-cpu.patch", DECODE), ADAPTED, ""),
+    ("tiling", ("--without", DECODE), ADAPTED, ""),
+    ("attention", ("--without", DECODE), TENSORIZED, ",kernels,steps=attention"),
+    ("linear", ("--without", DECODE), None, ",kernels,steps=attention+linear"),
+    ("noalias", ("--without", DECODE), (), ",kernels,noalias,steps=attention+linear"),
+    ("vectors", ("--without", DECODE), (), ",kernels,noalias"),
+    ("ours", (), (), ",kernels,noalias"),
 )
 
 
@@ -180,16 +184,24 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
 
 
 def variants(session: nox.Session, trees: Trees) -> list[str]:
-    """Make a tree for each step of the ladder; the options of ``crosslab bench`` for them."""
+    """Make the trees of each step of the ladder; the options of ``crosslab bench`` for them."""
     options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
-    made: dict[tuple[str, ...], Path] = {(): trees.paths["tvm"]}
-    for name, chosen, switches in LADDER:
-        if chosen not in made:
-            tree = made[chosen] = WORK / "variants" / name
-            shutil.rmtree(tree, ignore_errors=True)
-            arguments = ["--release", trees.release, "--offline", "--output", str(tree)]
-            run(session, "forkpatch", "tree", "tvm", *chosen, *arguments)
-        options += ["--variant", f"{name}={made[chosen]}{switches}"]
+    made: dict[tuple[str, tuple[str, ...]], Path]
+    made = {(name, ()): path for name, path in trees.paths.items()}
+
+    def tree(step: str, upstream: str, chosen: tuple[str, ...]) -> Path:
+        if (upstream, chosen) not in made:
+            path = made[upstream, chosen] = WORK / "variants" / f"{upstream}-{step}"
+            shutil.rmtree(path, ignore_errors=True)
+            arguments = ["--release", trees.release, "--offline", "--output", str(path)]
+            run(session, "forkpatch", "tree", upstream, *chosen, *arguments)
+        return made[upstream, chosen]
+
+    for step, of_tvm, of_mlc, switches in LADDER:
+        mlc = ""
+        if of_mlc is not None and "mlc-llm" in trees.paths:
+            mlc = f",mlc={tree(step, 'mlc-llm', of_mlc)}"
+        options += ["--variant", f"{step}={tree(step, 'tvm', of_tvm)}{mlc}{switches}"]
     return options
 
 

@@ -32,7 +32,7 @@ VERBS = (
     Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),
     Verb("picture", "crosslab.summary", "draw the answer of build-and-test as an SVG"),
     Verb("compile-model", "crosslab.compile.cli", "compile a config.json to a model library"),
-    Verb("bench", "crosslab.bench", "count instructions, ours against upstream's"),
+    Verb("bench", "crosslab.bench.cli", "count instructions, ours against upstream's"),
     Verb("cost", "crosslab.cost.cli", "estimate latency, volumes and energy on an accelerator"),
 )
 

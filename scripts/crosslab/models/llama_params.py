@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import LlamaConfig, read_config, write_config
 from crosslab.models.gguf_import import F32, WEIGHTS_FILE
 from crosslab.models.params import write_params
 from crosslab.stage import digest, stage
@@ -86,6 +87,28 @@ def random_params(config: LlamaConfig, seed: int, cache: Path) -> Path:
     key = digest(repr(config), str(seed), Path(__file__), _writer())
     make = random_weights(config, seed)
     return stage(cache, "params-random", key, lambda out: write_params(make, out))
+
+
+def random_model(config: LlamaConfig, seed: int, cache: Path) -> Path:
+    """A folder in Hugging Face's layout with the weights of :func:`random_params`, made once."""
+
+    def make(folder: Path) -> None:
+        write_config(config, folder / "config.json")
+        save_file(dict(_split(config, random_weights(config, seed))), folder / WEIGHTS_FILE)
+
+    key = digest(repr(config), str(seed), Path(__file__), Path(__file__).with_name("config.py"))
+    return stage(cache, "model-random", key, make)
+
+
+def _split(config: LlamaConfig, fused: Iterable[tuple[str, F32]]) -> Iterator[tuple[str, F32]]:
+    """Weights under Hugging Face's names: what MLC-LLM fuses, in parts."""
+    query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    for name, values in fused:
+        sources = _sources(name)
+        ends = [query, query + key] if len(sources) == 3 else [config.intermediate]
+        parts = np.split(values, ends) if len(sources) > 1 else [values]
+        for source, part in zip(sources, parts, strict=True):
+            yield source, np.ascontiguousarray(part)
 
 
 def _writer() -> Path:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a bench for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from crosslab.bench.rows import PHASES, Row
+
+LEFT = ("variant", "phase", "function")
+HEADINGS = ("variant", "phase", "all", "vector", "vset", "vmem", "weighted", "of first")
+MARK = "*"
+SYMBOL = 46  # characters
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """Print a table for each quantization, VLEN and prompt, and the profiles if there are any."""
+    for _, case in groupby(rows, lambda row: (row.quantization, row.vlen, row.prompt)):
+        console.print(table_of(list(case)))
+    for row in rows:
+        if row.functions:
+            console.print(_profile(row))
+
+
+def table_of(rows: Sequence[Row]) -> Group:
+    """The rows of one case; it fits 80 columns."""
+    first = rows[0]
+    through = {"mlc-llm": "through MLC-LLM", "own": "the project's own definition"}
+    title = (
+        f"model {first.model}, {first.quantization}, {through[first.path or 'own']}\n"
+        f"VLEN {first.vlen}, {first.threads} thread{'s' if first.threads > 1 else ''}: "
+        "millions of guest instructions"
+    )
+    table = _table(HEADINGS, title)
+    for phase in PHASES:
+        chosen = [row for row in rows if row.phase == phase]
+        for row in chosen:
+            label = f"prefill {row.tokens}" if phase == "prefill" else "decode 1"
+            counts = (row.insns, row.vector, row.vsetvl, row.vmem, row.lmul_weighted)
+            cells = [_millions(count) for count in counts]
+            name = row.variant + MARK * row.recorded
+            table.add_row(name, label, *cells, f"{row.insns / chosen[0].insns:.1%}")
+    return Group(table, Text("weighted: a vector instruction counts as its LMUL"), *_notes(rows))
+
+
+def _millions(count: int | None) -> str:
+    if count is None:
+        return "-"
+    return f"{count / 1e6:.3f}" if count < 1e9 else f"{count / 1e6:,.0f}"
+
+
+def _notes(rows: Iterable[Row]) -> list[Text]:
+    sources = dict.fromkeys((row.variant, row.source) for row in rows if row.recorded)
+    notes = [Text(f"* {variant}: {source}") for variant, source in sources]
+    if any(row.threads > 1 for row in rows):
+        notes.append(Text("with several threads, waiting counts too and differs from run to run"))
+    return notes
+
+
+def _profile(row: Row) -> Table:
+    where = f"{row.variant}, {row.phase} {row.tokens}, {row.quantization}, VLEN {row.vlen}"
+    table = _table(("function", "all", "weighted", "share"), f"{where}: by function")
+    for one in row.functions:
+        counts = (f"{one.insns:,}", f"{one.lmul_weighted:,}", f"{one.share:.1%}")
+        # C++'s symbols can be of any length; the report has them whole.
+        short = one.symbol if len(one.symbol) <= SYMBOL else f"{one.symbol[: SYMBOL - 1]}…"
+        table.add_row(short, *counts)
+    return table
+
+
+def _table(headings: Sequence[str], title: str) -> Table:
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0))
+    for heading in headings:
+        # Names fold where the terminal is narrow; figures do not.
+        if heading in LEFT:
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(heading, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bench: what it refuses, what it counts, and what its reports say."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from runner_kit import PROJECT, cross, need_emulator, tvm_tree
+
+from crosslab.bench.cli import counts_of, main
+from crosslab.bench.options import Bench, Variant, parse_bench
+from crosslab.bench.peers import PEERS, peers_of
+from crosslab.bench.rows import Function, Row, write_rows
+from crosslab.bench.table import HEADINGS, show
+from crosslab.counter import Counts
+from crosslab.errors import LabError, UserError
+from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.llama_params import fuse_weights, random_model, random_weights
+
+BASE = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "step=S", "--variant"]
+WITHOUT_MLC = [*BASE, "ours=O,kernels,noalias"]
+WITH_MLC = [*BASE[:3], "upstream=U,mlc=M", *BASE[4:], "ours=O,mlc=N,kernels,noalias"]
+# Every promised field of a row; more may stand beside them.
+FIELDS = {
+    *("model", "variant", "phase", "tokens", "quantization", "vlen", "threads"),
+    *("insns", "vector", "vsetvl", "vmem", "lmul_weighted"),
+}
+TINY = LlamaConfig(64, 96, 2, 1, 32, 1, 64, context=64)
+COUNTED = Row(
+    model="S",
+    variant="upstream",
+    phase="prefill",
+    tokens=128,
+    quantization="q0f32",
+    vlen=256,
+    threads=1,
+    insns=225_774_893,
+    vector=55_553_000,
+    vsetvl=14_292_000,
+    vmem=27_638_000,
+    lmul_weighted=280_560_000,
+    prompt=128,
+    path="own",
+)
+
+
+def bench(*options: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "crosslab", "bench", *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--quantization", "q4f32_1"], "--mirror mlc-llm="),
+        (["--path", "mlc-llm"], "--mirror mlc-llm="),
+        (["--quantization", "q4"], "q4f32_1"),
+        (["--vlen", "300"], "1024"),
+        (["--model", "L"], "config.json"),
+        (["--against", "llama.cpp"], "there are: upstream, step"),
+        (["--prefill", "128", "0"], "--prefill"),
+        (["--prefill", "2041"], "2048"),
+        (["--decode", "2"], "--decode"),
+        (["--threads", "0"], "--threads"),
+        (["--variant", "more=T,fast"], "NAME=TREE"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: list[str], said: str) -> None:
+    done = bench(*WITHOUT_MLC, *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_config_of_another_kind_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "mamba"}', encoding="utf-8")
+    with pytest.raises(UserError, match="mamba"):
+        parse_bench([*WITHOUT_MLC, "--model", str(config)])
+
+
+def test_the_own_definition_takes_float32_alone() -> None:
+    with pytest.raises(UserError, match="q0f32 alone"):
+        parse_bench([*WITH_MLC, "--quantization", "q4f32_1", "--path", "own"])
+
+
+def test_variants_are_read_whole() -> None:
+    assert Variant.parse("a=t") == Variant("a", Path("t"))
+    read = Variant.parse("a=t,mlc=m,kernels,noalias,steps=attention+linear")
+    assert read == Variant("a", Path("t"), Path("m"), True, True, ("attention", "linear"))
+    for wrong in ("a", "=t", "a=", "a=t,mlc=", "a=t,step=b"):
+        with pytest.raises(UserError):
+            Variant.parse(wrong)
+
+
+def test_against_leaves_two_variants() -> None:
+    assert [v.name for v in parse_bench(WITHOUT_MLC).variants] == ["upstream", "step", "ours"]
+    chosen = parse_bench([*WITHOUT_MLC, "--against", "upstream"])
+    assert [v.name for v in chosen.variants] == ["upstream", "ours"]
+
+
+def test_lists_and_paths_of_options() -> None:
+    options = ["--prefill", "32", "64", "--prefill", "32", "--quantization", "q4f32_1", "q0f32"]
+    read: Bench = parse_bench([*WITH_MLC, *options, "--vlen", "128", "--model", "smollm2"])
+    assert (read.prompts, read.vlens) == ((32, 64), (128,))
+    assert (read.model, read.asset, read.config) == ("smollm2", "smollm2-135m", None)
+    assert [read.path_of(q) for q in read.quantizations] == ["mlc-llm", "own"]
+    # A step without an MLC-LLM tree is one of the own definition's only.
+    assert [v.name for v in read.variants_of("q4f32_1")] == ["upstream", "ours"]
+    assert len(read.variants_of("q0f32")) == 3
+    assert replace(read, path="mlc-llm").path_of("q0f32") == "mlc-llm"
+
+
+@pytest.mark.parametrize("quantization", ["q0f32", "q4f32_1"])
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_peers_stand_beside_what_they_were_recorded_for(quantization: str, phase: str) -> None:
+    row = replace(COUNTED, quantization=quantization, phase=phase)
+    (peer,) = peers_of(row)
+    assert peer.recorded
+    assert "llama.cpp 0c1e57098" in peer.source
+    assert (peer.phase, peer.quantization, peer.vector) == (phase, quantization, None)
+    others = ({"model": "smollm2"}, {"vlen": 512}, {"threads": 2}, {"prompt": 64, "tokens": 64})
+    for other in others:
+        assert not list(peers_of(replace(row, **other)))
+
+
+def test_no_peer_is_forgotten() -> None:
+    rows = [
+        replace(COUNTED, quantization=q, phase=p)
+        for q in ("q0f32", "q4f32_1")
+        for p in ("prefill", "decode")
+    ]
+    assert len([peer for row in rows for peer in peers_of(row)]) == len(PEERS)
+
+
+def test_decode_is_the_mean_of_the_steps_after_the_first() -> None:
+    regions = [Counts(insns=n) for n in (100, 50, 9, 4, 7)]
+    assert counts_of(regions, 2, "prefill").insns == 150
+    assert counts_of(regions, 2, "decode").insns == 6
+    assert counts_of(regions[2:], 0, "decode").insns == 6
+
+
+def test_tables_fit_a_narrow_terminal() -> None:
+    function = Function("_ZN3tvm" + "7runtime" * 20, 1_000_000, 2_000_000, 0.25)
+    ours = replace(COUNTED, variant="ours", functions=(function,))
+    huge = replace(COUNTED, variant="vectors", insns=87_654_321_000)
+    rows = [COUNTED, ours, huge, *peers_of(COUNTED)]
+    sink = io.StringIO()
+    show(rows, Console(file=sink, width=80))
+    lines = sink.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.split() == " ".join(HEADINGS).split() for line in lines)
+    assert any("llama.cpp F32*" in line and "50.000" in line for line in lines)
+    assert any(line.startswith("* llama.cpp F32: recorded") for line in lines)
+    assert any("_ZN3tvm" in line and "25.0%" in line for line in lines)
+    assert any("87,654" in line for line in lines)
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    report = tmp_path / "out" / "bench.json"
+    write_rows([COUNTED, *peers_of(COUNTED)], report)
+    counted, peer = json.loads(report.read_text(encoding="utf-8"))
+    assert set(counted) >= FIELDS
+    assert not counted["recorded"]
+    assert (peer["recorded"], peer["insns"], peer["vector"]) == (True, 50_000_000, None)
+    assert [p.name for p in report.parent.iterdir()] == ["bench.json"]
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(LabError, match="cannot write"):
+        write_rows([COUNTED], tmp_path / "file" / "bench.json")
+
+
+def test_random_models_hold_the_same_weights_on_both_paths(tmp_path: Path) -> None:
+    model = random_model(TINY, 3, tmp_path)
+    ours = dict(random_weights(TINY, 3))
+    theirs = dict(fuse_weights(model))
+    assert list(ours) == list(theirs)
+    assert all((ours[name] == theirs[name]).all() for name in ours)
+
+
+def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    need_emulator(plugins=True)
+    cross()
+    write_config(TINY, tmp_path / "config.json")
+    report, tree = tmp_path / "bench.json", tvm_tree()
+    options = ["--project", str(PROJECT), "--tvm-tree", str(tree), "--json", str(report)]
+    options += ["--variant", f"upstream={tree}", "--variant", f"ours={tree},kernels,noalias"]
+    options += ["--model", str(tmp_path / "config.json"), "--prefill", "9", "--decode", "3"]
+    assert main([*options, "--profile"]) == 0
+    rows = json.loads(report.read_text(encoding="utf-8"))
+    assert [(row["variant"], row["phase"], row["tokens"]) for row in rows] == [
+        ("upstream", "prefill", 9),
+        ("ours", "prefill", 9),
+        ("upstream", "decode", 3),
+        ("ours", "decode", 3),
+    ]
+    for row in rows:
+        assert set(row) == {field.name for field in fields(Row)}
+        assert (row["vlen"], row["threads"], row["prompt"]) == (256, 1, 9)
+        assert 0 < row["vmem"] < row["vector"] < row["insns"] < row["lmul_weighted"]
+        assert 0 < len(row["functions"]) <= 20
+        assert sum(f["insns"] for f in row["functions"]) <= row["insns"] * 1.2
+    kernels = {f["symbol"] for f in rows[1]["functions"] + rows[3]["functions"]}
+    assert {"mlc_rvv_gemm_f32", "mlc_rvv_gemv_f32"} <= kernels
+    printed = capsys.readouterr().out
+    assert "recorded" not in printed
+    # Without a profile both phases come from one run, and are the same.
+    again = tmp_path / "again.json"
+    assert main([*options, "--json", str(again)]) == 0
+    for row, other in zip(json.loads(again.read_text(encoding="utf-8")), rows, strict=True):
+        assert row["insns"] == pytest.approx(other["insns"], rel=0.01)
