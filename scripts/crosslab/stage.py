@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyed build stages: a directory per hash of inputs, made once, appearing whole or not at all."""
+"""Keyed build stages: a directory per hash of inputs, made once, appearing whole or not at all.
+
+Beside each lies the hash of every file in it, and nothing is reused that is not what was made.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,31 +58,94 @@ def _tree_digest(path: Path) -> bytes:
     return total.digest()
 
 
-def stage(root: Path, name: str, key: str, make: Callable[[Path], None]) -> Path:
+def stage(
+    root: Path,
+    name: str,
+    key: str,
+    make: Callable[[Path], None],
+    *,
+    known: Mapping[str, str] | None = None,
+) -> Path:
     """Return ``root/name-key``, calling ``make(scratch)`` when it is not there yet.
 
     ``make`` fills a scratch directory beside the final one, which is renamed when it is
     complete: an interruption leaves nothing that a later run would take for a result.
-    Two processes that want the same stage wait for each other.
+    Two processes that want the same stage wait for each other. What is there is read once
+    against the hashes recorded when it was made; a damaged one is said, and made anew.
+
+    Args:
+        root: folder of all stages.
+        name: what it is, for people.
+        key: hash of all that decides what it is.
+        make: makes it.
+        known: path in it to sha256, where that is known beforehand.
     """
     final = root / f"{name}-{key}"
-    if final.is_dir():
+    if final.is_dir() and not _damage(final, known):
         _console.print(f"[dim]{name}: reused ({key})[/]")
         return final
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root / f".{name}-{key}.lock"):
         if final.is_dir():
-            return final
-        _console.print(f"{name}: building ({key})")
+            damage = _damage(final, known)
+            if not damage:
+                return final
+            _console.print(f"[yellow]{name}: damaged in the cache:[/] {damage}; made anew")
+        else:
+            _console.print(f"{name}: building ({key})")
         scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root))
         # mkdtemp makes private directories; a result is for whoever may read the cache.
         scratch.chmod(0o777 & ~_umask())
         try:
             make(scratch)
+            if final.is_dir():
+                _remove(final)
+            _record(final, scratch)
             scratch.rename(final)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return final
+
+
+def _remove(folder: Path) -> None:
+    """Take a folder away at once: nobody finds half of it."""
+    with tempfile.TemporaryDirectory(prefix=".gone-", dir=folder.parent) as gone:
+        folder.rename(Path(gone) / "stage")
+
+
+def _sums_of(final: Path) -> Path:
+    return final.with_name(f".{final.name}.sums")
+
+
+def _record(final: Path, content: Path) -> None:
+    """Write down the hash of every file in ``content``, which is to become ``final``."""
+    sums = {
+        path.relative_to(content).as_posix(): _tree_digest(path).hex()
+        for path in sorted(content.rglob("*"))
+        if path.is_file()
+    }
+    target = _sums_of(final)
+    scratch = target.with_name(f"{target.name}.{os.getpid()}")
+    scratch.write_text(json.dumps(sums, indent=0) + "\n", encoding="utf-8")
+    scratch.replace(target)
+
+
+def _damage(final: Path, known: Mapping[str, str] | None) -> str:
+    """What is wrong with a finished stage; empty when nothing is."""
+    try:
+        sums = json.loads(_sums_of(final).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # Made before hashes were kept, or by a run that was killed: it is taken as it is.
+        sums = {}
+    for name, sha256 in {**sums, **(known or {})}.items():
+        path = final / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if _tree_digest(path).hex() != sha256:
+            return f"{name} is not the file that was made"
+    if not sums:
+        _record(final, final)
+    return ""
 
 
 def _umask() -> int:

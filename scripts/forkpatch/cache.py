@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,7 +64,8 @@ class Cache:
             packs = [str(path) for path in (folder / "objects" / "pack").glob("*.idx")]
             git.run("verify-pack", "--", *packs)
         except GitError:
-            # Damaged: it is made anew under the same name, from the next source.
+            # It is made anew under the same name, from the next source.
+            print(f"the cached tree {tree} is damaged: it is made anew", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
             return None
         return Pristine(git, tree, self._origins(tree))
@@ -131,6 +133,10 @@ class Cache:
         """The wheel file with this hash, None when it is not here. It is not verified here."""
         folder = self.root / "wheels" / sha256
         return next(iter(folder.glob("*.whl")), None)
+
+    def drop_wheel(self, sha256: str) -> None:
+        """Throw away the wheel file that is kept under this hash."""
+        shutil.rmtree(self.root / "wheels" / sha256, ignore_errors=True)
 
     def keep_wheel(self, path: Path, sha256: str) -> Path:
         """Move a verified wheel file into the cache."""

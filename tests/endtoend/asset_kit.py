@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model so small that its wheel is made on the spot."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+from crosslab.pins import Asset
+
+
+def small_asset(index: Path) -> Asset:
+    """Put the wheel into a folder that pip is told to take for its index; the pins of it."""
+    wheel = index / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_model/weights.gguf", b"weights")
+        archive.writestr(
+            "tiny_model-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
+        )
+        archive.writestr(
+            "tiny_model-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    return Asset(
+        name="tiny",
+        package="tiny-model",
+        version="1.0",
+        file=wheel.name,
+        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        member="tiny_model/weights.gguf",
+        member_sha256=hashlib.sha256(b"weights").hexdigest(),
+    )
