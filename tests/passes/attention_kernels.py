@@ -152,10 +152,13 @@ def run_ragged_tree(kernel: Any, batch: Batch, trees: list[Array]) -> tuple[Arra
     return _call(kernel, batch, inputs, [int(batch.rotary)])
 
 
-def tree_visible(batch: Batch, trees: list[Array]) -> list[Array]:
-    """Which query sees which key: its ancestors, itself, and every key before the trees."""
+def tree_visible(batch: Batch, trees: list[Array], first: int = 0) -> list[Array]:
+    """Which query sees which key: its ancestors, itself, and every key before the trees.
+
+    Sequences before the `first` have no tree here.
+    """
     masks = []
-    for sequence, tree in zip(batch.sequences, trees, strict=True):
+    for sequence, tree in zip(batch.sequences[first:], trees, strict=True):
         own = tree[len(tree) - sequence.q_len :, 0]
         inside = (own[:, None] >= tree[None, :, 0]) & (own[:, None] < tree[None, :, 1])
         before = np.ones((sequence.q_len, sequence.kv_len - len(tree)), dtype=bool)

@@ -29,7 +29,10 @@ def math_on_host(tvm: ModuleType) -> Callable[[str, Array], Array]:
         pytest.skip("this machine has no fused multiply-add")
     load_passes()
     vector_math = importlib.import_module("linear_passes_under_test.vector_math")
+    own = importlib.import_module("tvm.relax.frontend.nn.llm._vector_math")
     functions: dict[str, Callable[[Any], Any]] = {
+        "exp2": own.exp2,
+        "log2": own.log2,
         "exp": vector_math.exp,
         "sigmoid": vector_math.sigmoid,
         "sin": lambda x: vector_math.sin_cos(x)[0],
@@ -41,7 +44,7 @@ def math_on_host(tvm: ModuleType) -> Callable[[str, Array], Array]:
     def run(name: str, values: Array) -> Array:
         padded = np.concatenate([values, np.zeros(-len(values) % lanes, np.float32)])
         x = te.placeholder((len(padded),), "float32", name="x")
-        y = te.compute(x.shape, lambda i: functions[name](x[i]), name="y")
+        y = te.compute(x.shape, lambda i: functions[name](x(i)), name="y")
         schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
         (loop,) = schedule.get_loops(schedule.get_sblock("y"))
         schedule.vectorize(schedule.split(loop, [None, lanes])[-1])
@@ -70,6 +73,31 @@ def test_exp_at_the_ends(math_on_host: Callable[[str, Array], Array]) -> None:
     ends = np.array([-np.inf, -1e30, -104, -88, 0, -0.0, 89, 1e30, np.inf, np.nan], np.float32)
     got = math_on_host("exp", ends)
     assert np.array_equal(got, [0, 0, 0, 0, 1, 1, np.inf, np.inf, np.inf, np.nan], equal_nan=True)
+
+
+def test_exp2_keeps_its_relative_bound(math_on_host: Callable[[str, Array], Array]) -> None:
+    x = -np.abs(spread(-124.9, 124.9))
+    want = np.exp2(x.astype(np.float64))
+    assert np.max(np.abs(math_on_host("exp2", x) / want - 1)) < EPSILON
+
+
+def test_exp2_at_the_ends(math_on_host: Callable[[str, Array], Array]) -> None:
+    """A masked key's score less the running maximum, as far as minus infinity, weighs nothing."""
+    ends = np.array([-np.inf, -2e30, -1e30, -200, -126, 0, -0.0, np.nan], np.float32)
+    got = math_on_host("exp2", ends)
+    assert np.array_equal(got, [0, 0, 0, 0, 0, 1, 1, np.nan], equal_nan=True)
+
+
+def test_log2_keeps_its_bound(math_on_host: Callable[[str, Array], Array]) -> None:
+    x = np.exp2(spread(-125.9, 127.9).astype(np.float64)).astype(np.float32)
+    x = np.concatenate([x, np.float32(1) + spread(-0.5, 0.5), [1, 2, 0.5]]).astype(np.float32)
+    want = np.log2(x.astype(np.float64))
+    error = np.abs(math_on_host("log2", x) - want)
+    assert np.max(error / np.maximum(1, np.abs(want))) < EPSILON
+
+
+def test_log2_shows_what_is_no_number(math_on_host: Callable[[str, Array], Array]) -> None:
+    assert np.isnan(math_on_host("log2", np.array([np.nan, np.inf], np.float32))).all()
 
 
 def test_sigmoid(math_on_host: Callable[[str, Array], Array]) -> None:
