@@ -27,6 +27,7 @@ VERBS = (
     Verb("prepare", "crosslab.doctor", "install the missing system packages"),
     Verb("kernels", "crosslab.kernels", "compile the micro-kernels"),
     Verb("lock", "crosslab.relock", "look the pinned models up again"),
+    Verb("unicode-tables", "crosslab.models.unicode_tables", "make the runner's character tables"),
     Verb("build-and-test", "crosslab.main_job", "build a model and check its answer in QEMU"),
     Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
     Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import runner_kit
+import text_kit
 
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
@@ -20,8 +21,10 @@ from crosslab.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.errors import LabError
 from crosslab.link import LinkRequest, link_runner
 from crosslab.models.config import LlamaConfig
+from crosslab.models.device_tokenizer import pack
 from crosslab.models.params import INDEX_FILE, read_params, write_params
 from crosslab.models.reference import Answer, answer
+from crosslab.models.tokenizer import ChatTokenizer
 from crosslab.toolchain import Kind
 
 VLEN = 256
@@ -137,6 +140,65 @@ def test_prints_for_people(runner: Path, params: Path, expected: Answer) -> None
     assert result.stdout.splitlines()[0] == "tokens: " + " ".join(map(str, expected.tokens))
 
 
+@pytest.fixture(scope="module")
+def words_of_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ChatTokenizer]:
+    """A tokenizer with as many tokens as the model, some of them halves of characters."""
+    tokenizer = text_kit.tiny(CONFIG.vocab)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.bin"
+    path.write_bytes(pack(tokenizer))
+    return path, tokenizer
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_answers_in_text(
+    runner: Path, params: Path, words_of_model: tuple[Path, ChatTokenizer], raw: bool
+) -> None:
+    path, tokenizer = words_of_model
+    prompt = "caf\u00e9 \U0001f600?"
+    ids = tokenizer.tokenizer.encode(prompt).ids if raw else tokenizer.chat_ids(prompt)
+    asked = ["--params", str(params), "--tokenizer", str(path), "--prompt", prompt]
+    asked += ["--max-new", "12", *(["--raw"] if raw else [])]
+    expected = answer(CONFIG, read_params(params), ids, max_new=12, stop=tokenizer.stop_ids)
+    told = run(runner, [*asked, "--json"])
+    assert told.returncode == 0, told.stderr
+    report = json.loads(told.stdout)
+    assert report["prompt_ids"] == ids
+    assert report["tokens"] == list(expected.tokens)
+    assert report["text"] == tokenizer.decode(expected.tokens)
+    spoken = run(runner, asked)
+    assert (spoken.returncode, spoken.stdout) == (0, report["text"] + "\n")
+
+
+def test_a_prompt_comes_from_a_file(
+    runner: Path, params: Path, words_of_model: tuple[Path, ChatTokenizer], tmp_path: Path
+) -> None:
+    path, tokenizer = words_of_model
+    (tmp_path / "prompt").write_bytes(b"two\nlines\x00")
+    asked = ["--params", str(params), "--tokenizer", str(path), "--json"]
+    ids = tokenizer.chat_ids("two\nlines\x00")
+    told = run(runner, [*asked, "--prompt-file", str(tmp_path / "prompt"), "--stop", "999"])
+    assert json.loads(told.stdout)["prompt_ids"] == ids
+    # Nobody said how many tokens: as many as fit.
+    assert len(json.loads(told.stdout)["tokens"]) == CONFIG.context - len(ids)
+    refuses(run(runner, [*asked, "--prompt-file", str(tmp_path)]), f"cannot read {tmp_path}")
+    refuses(run(runner, [*asked, "--prompt", " \n"]), "the prompt is blank")
+    refuses(run(runner, [*asked, "--prompt", "", "--raw"]), "gives the model no token to read")
+    (tmp_path / "prompt").write_bytes(b"ab\xff")
+    refused = run(runner, [*asked, "--prompt-file", str(tmp_path / "prompt")])
+    refuses(refused, "--prompt-file: byte 2 is not UTF-8")
+
+
+def test_a_tokenizer_of_another_model_is_refused(
+    runner: Path, params: Path, tmp_path: Path
+) -> None:
+    other = text_kit.trained("gpt2")
+    (tmp_path / "tokenizer.bin").write_bytes(pack(other))
+    asked = ["--params", str(params), "--tokenizer", str(tmp_path / "tokenizer.bin")]
+    refused = run(runner, [*asked, "--prompt", "hello"])
+    tokens = other.tokenizer.get_vocab_size()
+    refuses(refused, f"the tokenizer has {tokens} tokens, the model 97: it is another model's")
+
+
 def test_raw_float32_is_taken_as_it_is(
     library: Path, runner: Path, params: Path, tmp_path: Path
 ) -> None:
@@ -164,6 +226,12 @@ def test_raw_float32_is_taken_as_it_is(
         (["--tokens"], "--tokens needs a value"),
         (["--tokens", "1"], "--params is missing"),
         (["--params", "x"], "--tokens is missing"),
+        (["--params", "x", "--tokenizer", "y"], "--prompt is missing"),
+        (["--params", "x", "--prompt", "y"], "needs --tokenizer"),
+        (["--params", "x", "--prompt", "y", "--tokens", "1"], "give one of --prompt"),
+        (["--params", "x", "--tokens", "1", "--raw"], "--raw is for a prompt in text"),
+        (["--params", "x", "--tokenizer", "/no.bin", "--prompt", "y"], "cannot read /no.bin"),
+        (["--params", "x", "--tokenizer", "/dev/zero", "--prompt", "y"], "/dev/zero is longer"),
         (["--params", "x", "--tokens", "1,,2"], "--tokens: '' is not a whole number"),
         (["--params", "x", "--tokens", "1,a"], "--tokens: 'a' is not a whole number"),
         (["--params", "x", "--tokens", "-1"], "--tokens: -1 is outside 0 to 2147483647"),

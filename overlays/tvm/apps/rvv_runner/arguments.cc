@@ -11,13 +11,18 @@
 namespace rvv_runner {
 
 const char kUsage[] =
-    "usage: runner --params DIR --tokens 1,2,3 [options]\n"
-    "Prefills a prompt of token ids and answers greedily.\n\n"
+    "usage: runner --params DIR --tokenizer FILE --prompt TEXT [options]\n"
+    "       runner --params DIR --tokens 1,2,3 [options]\n"
+    "Reads a prompt and answers it greedily, in text or in token ids.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
-    "  --tokens ID,ID,...   the prompt\n"
+    "  --tokenizer FILE     tokenizer.bin of the model: the answer is printed as text\n"
+    "  --prompt TEXT        the user's message, in the model's chat template\n"
+    "  --prompt-file FILE   the same from a file; - is the standard input\n"
+    "  --raw                take the prompt as it is, without the chat template\n"
+    "  --tokens ID,ID,...   the prompt in token ids\n"
     "  --lib FILE.so        model library; without it, the one that is linked in\n"
-    "  --max-new N          tokens to generate at most (16)\n"
-    "  --stop ID,ID,...     end after one of these tokens\n"
+    "  --max-new N          tokens to generate at most (what fits, up to 256 in text, 16 in ids)\n"
+    "  --stop ID,ID,...     end after one of these tokens (the tokenizer's)\n"
     "  --prefill-chunk N    most tokens of one prefill call (the library's own limit)\n"
     "  --max-seq N          room for prompt and answer (the library's context)\n"
     "  --logits FILE        write float32 logits, one row a generated token\n"
@@ -84,6 +89,9 @@ std::map<std::string, Setter> Options(Arguments* a) {
   return {
       {"--params", [a](const std::string& v) { a->params = v; }},
       {"--lib", [a](const std::string& v) { a->library = v; }},
+      {"--tokenizer", [a](const std::string& v) { a->tokenizer = v; }},
+      {"--prompt", [a](const std::string& v) { a->prompt = v; }},
+      {"--prompt-file", [a](const std::string& v) { a->prompt_file = v; }},
       {"--logits", [a](const std::string& v) { a->logits = v; }},
       {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
       {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
@@ -97,6 +105,23 @@ std::map<std::string, Setter> Options(Arguments* a) {
   };
 }
 
+// One prompt, and what it takes to read it.
+void CheckPrompt(const Arguments& arguments) {
+  const bool text = arguments.prompt.has_value() || !arguments.prompt_file.empty();
+  const int prompts = arguments.prompt.has_value() + !arguments.prompt_file.empty() +
+                      !arguments.tokens.empty();
+  if (prompts == 0) {
+    throw InputError(arguments.tokenizer.empty()
+                         ? "--tokens is missing: the prompt's token ids"
+                         : "--prompt is missing: the user's message");
+  }
+  if (prompts > 1) throw InputError("give one of --prompt, --prompt-file, --tokens");
+  if (text && arguments.tokenizer.empty()) {
+    throw InputError("a prompt in text needs --tokenizer: the model's tokenizer.bin");
+  }
+  if (arguments.raw && !text) throw InputError("--raw is for a prompt in text");
+}
+
 }  // namespace
 
 Arguments ParseArguments(const std::vector<std::string>& words) {
@@ -107,8 +132,8 @@ Arguments ParseArguments(const std::vector<std::string>& words) {
       arguments.help = true;
       return arguments;
     }
-    if (words[i] == "--json") {
-      arguments.json = true;
+    if (words[i] == "--json" || words[i] == "--raw") {
+      (words[i] == "--json" ? arguments.json : arguments.raw) = true;
       continue;
     }
     const auto option = options.find(words[i]);
@@ -119,7 +144,7 @@ Arguments ParseArguments(const std::vector<std::string>& words) {
     option->second(words[i]);
   }
   if (arguments.params.empty()) throw InputError("--params is missing: the folder of parameters");
-  if (arguments.tokens.empty()) throw InputError("--tokens is missing: the prompt's token ids");
+  CheckPrompt(arguments);
   return arguments;
 }
 

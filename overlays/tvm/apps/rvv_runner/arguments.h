@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,16 @@ struct Region {
 struct Arguments {
   bool help = false;
   bool json = false;
+  bool raw = false;           // the prompt as it is, not in the model's chat
   std::string library;        // empty: the one that is linked in
   std::string params;         // folder with tensor-cache.json
   std::string logits;         // file to write; empty: none
+  std::string tokenizer;      // file; empty: ids in, ids out
+  std::optional<std::string> prompt;
+  std::string prompt_file;    // "-": standard input; empty: none
   std::vector<int32_t> tokens;
   std::vector<int32_t> stop;
-  int64_t max_new = 16;
+  int64_t max_new = 0;        // 0: what fits, up to a bound
   int64_t prefill_chunk = 0;  // 0: as the library says
   int64_t max_seq = 0;        // 0: as the library says, bounded by what is needed
   int64_t check_vlen = 0;     // bits; 0: as the library says

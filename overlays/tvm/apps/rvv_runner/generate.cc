@@ -66,6 +66,13 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
   return {arguments.max_seq ? arguments.max_seq : needed, std::min(chunk, prompt)};
 }
 
+int64_t DefaultMaxNew(const Library& library, const Arguments& arguments, int64_t most) {
+  const auto prompt = static_cast<int64_t>(arguments.tokens.size());
+  const int64_t context = library.Limit("context_window_size", prompt + most);
+  const int64_t room = arguments.max_seq ? std::min(arguments.max_seq, context) : context;
+  return std::clamp<int64_t>(room - prompt, 1, most);
+}
+
 void CheckTokens(const std::vector<int32_t>& tokens, int64_t vocabulary) {
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocabulary) {
@@ -76,7 +83,8 @@ void CheckTokens(const std::vector<int32_t>& tokens, int64_t vocabulary) {
 }
 
 Answer Generate(Model* model, const Arguments& arguments, const Limits& limits,
-                const std::function<void(const std::vector<float>&)>& on_logits) {
+                const std::function<void(const std::vector<float>&)>& on_logits,
+                const std::function<void(int32_t)>& on_token) {
   Answer answer;
   std::vector<float> logits;
   const auto end = arguments.tokens.end();
@@ -90,6 +98,7 @@ Answer Generate(Model* model, const Arguments& arguments, const Limits& limits,
     on_logits(logits);
     const int32_t token = Likeliest(logits);
     answer.tokens.push_back(token);
+    on_token(token);
     const bool stop = std::count(arguments.stop.begin(), arguments.stop.end(), token) > 0;
     if (stop || static_cast<int64_t>(answer.tokens.size()) == arguments.max_new) return answer;
     logits = Timed(&answer.decode_seconds, [&] { return model->Decode(token); });

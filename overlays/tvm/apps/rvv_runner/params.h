@@ -9,20 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "json.h"
+#include "param_index.h"
 
 namespace rvv_runner {
-
-// A parameter as the model library wants it. A size that the library leaves open is a name
-// (all sizes of one name are equal) or -1.
-struct WantedParam {
-  std::string name;
-  std::string dtype;
-  JsonList shape;
-};
-
-// Reads the `params` of the library's metadata; throws RunError when they are malformed.
-std::vector<WantedParam> WantedParams(const Json& metadata);
 
 // Reads the wanted parameters, in their order, from MLC-LLM's tensor-cache.json and shards.
 // Values stored as bfloat16 ("f32-to-bf16") are widened. Throws InputError when a parameter is

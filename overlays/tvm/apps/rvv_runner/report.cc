@@ -46,7 +46,8 @@ void LogitsFile::Close() {
   if (!stream_) throw InputError("--logits: writing " + path_ + " failed; is the disk full?");
 }
 
-void Report(const Arguments& arguments, const Answer& answer, std::ostream& out) {
+void Report(const Arguments& arguments, const Answer& answer,
+            const std::optional<std::string>& text, std::ostream& out) {
   if (!arguments.json) {
     out << "tokens: " << Joined(answer.tokens, " ") << "\n"
         << std::fixed << std::setprecision(3) << "prefill: " << arguments.tokens.size()
@@ -56,8 +57,10 @@ void Report(const Arguments& arguments, const Answer& answer, std::ostream& out)
     return;
   }
   const std::string logits = arguments.logits.empty() ? "null" : Quoted(arguments.logits);
-  out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"tokens\":["
-      << Joined(answer.tokens, ",") << "],\"prefill_seconds\":["
+  const std::string words = text ? Quoted(*text) : "null";
+  out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"prompt_ids\":["
+      << Joined(arguments.tokens, ",") << "],\"tokens\":[" << Joined(answer.tokens, ",")
+      << "],\"text\":" << words << ",\"prefill_seconds\":["
       << Joined(answer.prefill_seconds, ",") << "],\"decode_seconds\":["
       << Joined(answer.decode_seconds, ",") << "],\"logits_file\":" << logits << "}\n";
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fstream>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -24,7 +25,9 @@ class LogitsFile {
   std::ofstream stream_;
 };
 
-// Prints the result, for people or (with --json) for programs.
-void Report(const Arguments& arguments, const Answer& answer, std::ostream& out);
+// Prints the result, for people or (with --json) for programs. `text`: the answer in words,
+// when there is a tokenizer.
+void Report(const Arguments& arguments, const Answer& answer,
+            const std::optional<std::string>& text, std::ostream& out);
 
 }  // namespace rvv_runner

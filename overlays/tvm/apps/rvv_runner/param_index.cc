@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "param_index.h"
+
+#include "errors.h"
+
+namespace rvv_runner {
+namespace {
+
+constexpr char kWidened[] = "f32-to-bf16";
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+std::string ShapeText(const JsonList& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const auto* size = std::get_if<int64_t>(&shape[i].value());
+    const auto* name = std::get_if<std::string>(&shape[i].value());
+    text += (i ? ", " : "") + (size ? std::to_string(*size) : name ? *name : "?");
+  }
+  return text + "]";
+}
+
+// Bytes of one value.
+int64_t BytesOf(const std::string& dtype, const std::string& where) {
+  static const std::map<std::string, int64_t> kKnown = {
+      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2},
+      {"int64", 8},   {"int32", 4},   {"int16", 2},   {"int8", 1},
+      {"uint64", 8},  {"uint32", 4},  {"uint16", 2},  {"uint8", 1}};
+  const auto found = kKnown.find(dtype);
+  if (found == kKnown.end()) throw InputError(where + ": unknown dtype '" + dtype + "'");
+  return found->second;
+}
+
+int64_t Elements(const std::vector<int64_t>& shape, const std::string& where) {
+  int64_t count = 1;
+  for (const int64_t size : shape) {
+    if (__builtin_mul_overflow(count, size, &count) || count > (int64_t{1} << 40)) {
+      throw InputError(where + ": shape " + ShapeText(shape) + " is too large");
+    }
+  }
+  return count;
+}
+
+// A shard is a file of the folder itself: an index must not reach out of it.
+std::string ShardPath(const std::string& folder, const std::string& name, const std::string& where) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
+      name.find('\0') != std::string::npos) {
+    throw InputError(where + ": dataPath '" + name + "' is not the name of a file");
+  }
+  return folder + "/" + name;
+}
+
+ParamRecord ReadRecord(const Json& json, const std::string& shard, int64_t shard_bytes,
+                       const std::string& where) {
+  ParamRecord record{shard,
+                     shard_bytes,
+                     json.At("byteOffset", where).Integer(where),
+                     json.At("nbytes", where).Integer(where),
+                     json.At("dtype", where).Text(where),
+                     json.At("format", where).Text(where),
+                     {}};
+  for (const Json& size : json.At("shape", where).List(where)) {
+    record.shape.push_back(size.Integer(where));
+    if (record.shape.back() < 0) throw InputError(where + ": a size below zero");
+  }
+  const bool inside = record.offset >= 0 && record.bytes >= 0 && record.offset <= shard_bytes &&
+                      record.bytes <= shard_bytes - record.offset;
+  if (!inside) throw InputError(where + ": its bytes lie outside of the shard");
+  return record;
+}
+
+}  // namespace
+
+ParamIndex ParseIndex(const std::string& text, const std::string& folder) {
+  const std::string path = folder + "/" + kIndexFile;
+  const Json index = Json::Parse(text, path);
+  ParamIndex records;
+  for (const Json& shard : index.At("records", path).List(path)) {
+    const std::string file = ShardPath(folder, shard.At("dataPath", path).Text(path), path);
+    const int64_t bytes = shard.At("nbytes", path).Integer(path);
+    if (bytes < 0) throw InputError(path + ": a shard of fewer than zero bytes");
+    for (const Json& entry : shard.At("records", path).List(path)) {
+      const std::string name = entry.At("name", path).Text(path);
+      const std::string where = path + ", parameter " + name;
+      if (!records.emplace(name, ReadRecord(entry, file, bytes, where)).second) {
+        throw InputError(where + ": listed twice");
+      }
+    }
+  }
+  return records;
+}
+
+std::vector<WantedParam> WantedParams(const Json& metadata) {
+  const std::string where = "the library's metadata";
+  std::vector<WantedParam> wanted;
+  try {
+    for (const Json& param : metadata.At("params", where).List(where)) {
+      wanted.push_back({param.At("name", where).Text(where), param.At("dtype", where).Text(where),
+                        param.At("shape", where).List(where)});
+    }
+  } catch (const InputError& error) {
+    throw RunError(error.what());
+  }
+  return wanted;
+}
+
+void CheckShape(const WantedParam& wanted, const ParamRecord& record,
+                std::map<std::string, int64_t>* open, const std::string& where) {
+  bool same = wanted.shape.size() == record.shape.size();
+  for (size_t i = 0; same && i < record.shape.size(); ++i) {
+    const Json::Value& size = wanted.shape[i].value();
+    if (const auto* fixed = std::get_if<int64_t>(&size)) {
+      same = *fixed == -1 || *fixed == record.shape[i];
+    } else if (const auto* name = std::get_if<std::string>(&size)) {
+      same = open->emplace(*name, record.shape[i]).first->second == record.shape[i];
+    } else {
+      same = false;
+    }
+  }
+  if (!same) {
+    throw InputError(where + ": its shape is " + ShapeText(record.shape) +
+                     ", the model library wants " + ShapeText(wanted.shape));
+  }
+}
+
+StoredAs CheckStored(const ParamRecord& record, const std::string& where) {
+  const int64_t size = BytesOf(record.dtype, where);
+  const bool widen = record.format == kWidened && record.dtype == "float32";
+  if (!widen && record.format != "raw" && record.format != kWidened) {
+    throw InputError(where + ": unknown format '" + record.format + "'");
+  }
+  const int64_t count = Elements(record.shape, where);
+  const int64_t stored = widen ? 2 : size;
+  if (count * stored != record.bytes) {
+    throw InputError(where + ": shape " + ShapeText(record.shape) + " of " + record.dtype +
+                     " takes " + std::to_string(count * stored) + " bytes in format " +
+                     record.format + ", not " + std::to_string(record.bytes));
+  }
+  return {count, widen};
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer_file.h"
+#include "utf8.h"
+
+namespace rvv_runner {
+
+// A text as token ids.
+struct Encoded {
+  std::vector<int32_t> ids;
+  // Bytes that the vocabulary has no token for: they are left out, as the tokenizer that the
+  // model was trained with does.
+  size_t dropped = 0;
+};
+
+// A byte-level BPE tokenizer: text to ids, ids to bytes.
+class Tokenizer {
+ public:
+  explicit Tokenizer(TokenizerFile file);
+  // Not copied: it keeps views of its own tokens.
+  Tokenizer(Tokenizer&&) = default;
+
+  // Ids of a text, which must be UTF-8; markers in it become their ids.
+  Encoded Encode(std::string_view text) const;
+
+  // The text that a chat with this one message of the user is, up to the assistant's turn.
+  // Throws InputError when the model has no chat, or when the message is blank.
+  std::string Chat(std::string_view message) const;
+
+  // The bytes of a token; none for special tokens and for ids beyond the vocabulary.
+  std::string_view Bytes(int32_t id) const;
+
+  size_t size() const { return file_.tokens.size(); }
+  const std::vector<int32_t>& stop() const { return file_.stop; }
+  const std::vector<int32_t>& first() const { return file_.first; }
+
+ private:
+  // Markers by their first byte, the longest first.
+  using Markers = std::vector<std::vector<uint32_t>>;
+
+  Markers MarkersOf(uint8_t kind) const;
+  template <typename Rest>
+  void SplitMarkers(const Markers& markers, std::string_view text, Encoded* out,
+                    const Rest& rest) const;
+  void EncodeWord(std::string_view word, Encoded* out) const;
+  const Merge* FindMerge(uint32_t left, uint32_t right) const;
+
+  TokenizerFile file_;
+  Markers markers_;
+  Markers late_markers_;
+  std::unordered_map<std::string_view, uint32_t> words_;  // of whole_words alone
+};
+
+// Text of an answer as it comes, token by token.
+class AnswerText {
+ public:
+  explicit AnswerText(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // The characters that this token completes.
+  std::string Next(int32_t id) { return stream_.Feed(tokenizer_.Bytes(id)); }
+  std::string Finish() { return stream_.Finish(); }
+
+ private:
+  const Tokenizer& tokenizer_;
+  Utf8Stream stream_;
+};
+
+// The ids of what the user typed, in the model's chat or as it is (`raw`). `what` names the
+// option in messages. Throws InputError when it is not UTF-8, blank, or gives no token at all.
+Encoded EncodePrompt(const Tokenizer& tokenizer, const std::string& prompt, bool raw,
+                     const std::string& what);
+
+}  // namespace rvv_runner

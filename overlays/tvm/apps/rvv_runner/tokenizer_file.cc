@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenizer_file.h"
+
+#include <cstring>
+
+#include "errors.h"
+#include "utf8.h"
+
+namespace rvv_runner {
+namespace {
+
+constexpr std::string_view kMagic = "RVVTOKEN";
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kWholeWords = 1;
+constexpr uint32_t kHasChat = 2;
+constexpr uint32_t kStrips = 4;
+constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord;
+
+struct Counts {
+  uint32_t tokens, merges, token_bytes, stop, first, prefix, suffix;
+
+  // Bytes that follow the counts. Sums of products of 32-bit numbers: no 64-bit overflow.
+  uint64_t Bytes() const {
+    const uint64_t numbers = uint64_t{tokens} + 256 + uint64_t{4} * merges + stop + first;
+    return 4 * numbers + tokens + token_bytes + prefix + suffix;
+  }
+};
+
+class Reader {
+ public:
+  Reader(std::string_view data, const std::string& where) : data_(data), where_(where) {}
+
+  [[noreturn]] void Fail(const std::string& what) const { throw InputError(where_ + ": " + what); }
+
+  std::string_view rest() const { return data_; }
+
+  std::string_view Bytes(size_t count) {
+    if (count > data_.size()) Fail("it ends too early");
+    const std::string_view taken = data_.substr(0, count);
+    data_.remove_prefix(count);
+    return taken;
+  }
+
+  uint32_t Number() {
+    const std::string_view four = Bytes(4);
+    uint32_t value = 0;
+    for (int i = 3; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(four[i]);
+    return value;
+  }
+
+  // A token's id, below `count`.
+  uint32_t Id(uint32_t count) {
+    const uint32_t id = Number();
+    if (id >= count) Fail("token " + std::to_string(id) + " of " + std::to_string(count));
+    return id;
+  }
+
+ private:
+  std::string_view data_;
+  const std::string& where_;
+};
+
+Counts ReadCounts(Reader* reader) {
+  Counts counts{};
+  for (uint32_t* field : {&counts.tokens, &counts.merges, &counts.token_bytes, &counts.stop,
+                          &counts.first, &counts.prefix, &counts.suffix}) {
+    *field = reader->Number();
+  }
+  if (counts.Bytes() != reader->rest().size()) {
+    reader->Fail("its counts do not give its size: it is damaged");
+  }
+  return counts;
+}
+
+void ReadMerges(Reader* reader, const Counts& counts, TokenizerFile* file) {
+  uint64_t before = 0;
+  for (uint32_t i = 0; i < counts.merges; ++i) {
+    Merge merge{};
+    merge.left = reader->Id(counts.tokens);
+    merge.right = reader->Id(counts.tokens);
+    merge.merged = reader->Id(counts.tokens);
+    merge.rank = reader->Number();
+    const uint64_t pair = uint64_t{merge.left} << 32 | merge.right;
+    if (i > 0 && pair <= before) reader->Fail("its merges are not in order");
+    before = pair;
+    file->merges.push_back(merge);
+  }
+}
+
+void ReadTokens(Reader* reader, const Counts& counts, const std::vector<uint32_t>& ends,
+                TokenizerFile* file) {
+  const std::string_view kinds = reader->Bytes(counts.tokens);
+  const std::string_view bytes = reader->Bytes(counts.token_bytes);
+  uint32_t start = 0;
+  for (uint32_t i = 0; i < counts.tokens; ++i) {
+    const auto kind = static_cast<uint8_t>(kinds[i]);
+    if (ends[i] < start || ends[i] > bytes.size()) reader->Fail("its tokens are not in order");
+    if ((kind & ~kKinds) != 0) reader->Fail("a token of an unknown kind");
+    if (ends[i] == start && (kind & (kMarker | kLateMarker)) != 0) {
+      reader->Fail("an empty marker");
+    }
+    file->tokens.emplace_back(bytes.substr(start, ends[i] - start));
+    file->kinds.push_back(kind);
+    start = ends[i];
+  }
+  if (start != bytes.size()) reader->Fail("bytes that belong to no token");
+}
+
+// A merge makes the token that its parts spell, and a byte's token is that byte.
+void CheckSpelling(const Reader& reader, const TokenizerFile& file) {
+  for (const Merge& merge : file.merges) {
+    const std::string& left = file.tokens[merge.left];
+    const std::string& right = file.tokens[merge.right];
+    const std::string& merged = file.tokens[merge.merged];
+    const bool same = !left.empty() && !right.empty() &&
+                      merged.size() == left.size() + right.size() && merged.starts_with(left) &&
+                      merged.ends_with(right);
+    if (!same) reader.Fail("a merge that does not spell its token");
+  }
+  for (size_t byte = 0; byte < file.bytes.size(); ++byte) {
+    if (file.bytes[byte] == kNoToken) continue;
+    if (file.tokens[file.bytes[byte]] != std::string(1, static_cast<char>(byte))) {
+      reader.Fail("a byte's token that is not the byte");
+    }
+  }
+}
+
+}  // namespace
+
+uint32_t Crc32(std::string_view data) {
+  static const auto kTable = [] {
+    std::array<uint32_t, 256> table{};
+    for (uint32_t i = 0; i < table.size(); ++i) {
+      uint32_t value = i;
+      for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0xEDB88320 : 0);
+      table[i] = value;
+    }
+    return table;
+  }();
+  uint32_t crc = 0xFFFFFFFF;
+  for (const char c : data) crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
+  return ~crc;
+}
+
+TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where) {
+  Reader reader(data, where);
+  if (!data.starts_with(kMagic)) reader.Fail("not a tokenizer file; make one with the model");
+  reader.Bytes(kMagic.size());
+  const uint32_t version = reader.Number();
+  if (version != kVersion) {
+    reader.Fail("version " + std::to_string(version) + " of the format; this program reads " +
+                std::to_string(kVersion));
+  }
+  const uint32_t crc = reader.Number();
+  if (crc != Crc32(reader.rest())) reader.Fail("its checksum is wrong: it is damaged");
+  TokenizerFile file;
+  const uint32_t rule = reader.Number();
+  const uint32_t flags = reader.Number();
+  if (!IsWordRule(rule)) reader.Fail("unknown rule for words: " + std::to_string(rule));
+  if (flags > (kWholeWords | kHasChat | kStrips)) reader.Fail("unknown flags");
+  file.rule = static_cast<WordRule>(rule);
+  file.whole_words = flags & kWholeWords;
+  file.has_chat = flags & kHasChat;
+  file.strips = flags & kStrips;
+  const Counts counts = ReadCounts(&reader);
+  std::vector<uint32_t> ends;
+  for (uint32_t i = 0; i < counts.tokens; ++i) ends.push_back(reader.Number());
+  for (uint32_t& id : file.bytes) {
+    id = reader.Number();
+    if (id != kNoToken && id >= counts.tokens) reader.Fail("a byte's token out of range");
+  }
+  ReadMerges(&reader, counts, &file);
+  for (uint32_t i = 0; i < counts.stop; ++i) {
+    file.stop.push_back(static_cast<int32_t>(reader.Id(counts.tokens)));
+  }
+  for (uint32_t i = 0; i < counts.first; ++i) {
+    file.first.push_back(static_cast<int32_t>(reader.Id(counts.tokens)));
+  }
+  ReadTokens(&reader, counts, ends, &file);
+  CheckSpelling(reader, file);
+  file.prefix = reader.Bytes(counts.prefix);
+  file.suffix = reader.Bytes(counts.suffix);
+  if (FirstBroken(file.prefix) || FirstBroken(file.suffix)) reader.Fail("a chat that is not UTF-8");
+  return file;
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "words.h"
+
+namespace rvv_runner {
+
+constexpr uint32_t kNoToken = 0xFFFFFFFF;
+
+// Two neighbours that become one token; the smallest rank goes first.
+struct Merge {
+  uint32_t left;
+  uint32_t right;
+  uint32_t merged;
+  uint32_t rank;
+};
+
+// What a token is, beside its bytes.
+enum TokenKind : uint8_t {
+  kSpecial = 1,      // steers the model: no part of an answer's text
+  kMarker = 2,       // found in a text before it is cut into words
+  kLateMarker = 4,   // a marker that is looked for after the others
+  kWord = 8,         // a word may become it
+};
+
+// A byte-level BPE tokenizer as `tokenizer.bin` holds it. The layout, all numbers little-endian
+// uint32:
+//   "RVVTOKEN", version (1), CRC-32 of all that follows,
+//   word rule, flags, counts of tokens, merges, bytes of all tokens, stop ids, first ids, bytes
+//   of the chat's prefix and suffix,
+//   for each token the end of its bytes, for each byte its token, merges (left, right, merged,
+//   rank) in ascending order of their pairs, stop ids, first ids,
+//   one byte a token: its kind; the tokens' bytes; the chat's prefix; its suffix.
+struct TokenizerFile {
+  WordRule rule = WordRule::kGpt2;
+  bool whole_words = false;   // a word that is a token is not built from merges
+  bool has_chat = false;
+  bool strips = false;        // the chat drops blanks around the user's message
+  std::vector<std::string> tokens;
+  std::vector<uint8_t> kinds;
+  std::array<uint32_t, 256> bytes{};  // kNoToken where the vocabulary has none
+  std::vector<Merge> merges;
+  std::vector<int32_t> stop;
+  std::vector<int32_t> first;  // what a text without the chat starts with
+  std::string prefix;
+  std::string suffix;
+};
+
+// Reads and checks it; throws InputError that starts with `where`. Takes no more memory than a
+// small multiple of the data.
+TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where);
+
+// CRC-32 as zlib has it.
+uint32_t Crc32(std::string_view data);
+
+}  // namespace rvv_runner

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "unicode.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "unicode_tables.h"
+
+namespace rvv_runner {
+namespace {
+
+template <size_t N>
+bool Within(const CodeRange (&ranges)[N], uint32_t code) {
+  const auto* found = std::lower_bound(
+      ranges, ranges + N, code, [](const CodeRange& range, uint32_t c) { return range.last < c; });
+  return found != ranges + N && found->first <= code;
+}
+
+}  // namespace
+
+bool IsLetter(uint32_t code) { return Within(kLetters, code); }
+bool IsNumber(uint32_t code) { return Within(kNumbers, code); }
+bool IsDigit(uint32_t code) { return Within(kDigits, code); }
+bool IsSpace(uint32_t code) { return Within(kSpaces, code); }
+
+}  // namespace rvv_runner

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace rvv_runner {
+
+// Classes of code points that tokenizers cut text by. The tables are made by
+// `crosslab unicode-tables` from the library that a model's tokenizer was made with.
+bool IsLetter(uint32_t code);   // general category L
+bool IsNumber(uint32_t code);   // general category N
+bool IsDigit(uint32_t code);    // N too, as the step that puts digits apart knows it
+bool IsSpace(uint32_t code);    // White_Space
+
+}  // namespace rvv_runner

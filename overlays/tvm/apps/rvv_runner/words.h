@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace rvv_runner {
+
+// How a model cuts text into the words that it then encodes one by one. The numbers are those
+// of the tokenizer file.
+enum class WordRule : uint32_t {
+  kGpt2 = 1,    // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+  kSmolLm = 2,  // each digit alone, then as GPT-2 does
+  kLlama3 = 3,  // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+                // ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+  kQwen2 = 4,   // as Llama 3, each number alone
+};
+
+bool IsWordRule(uint32_t number);
+
+// The words of a text, which must be UTF-8; together they are the text.
+std::vector<std::string_view> SplitWords(WordRule rule, std::string_view text);
+
+}  // namespace rvv_runner

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tokenizer and its chat as one small table that the runner reads on the device.
+
+The layout is told in overlays/tvm/apps/rvv_runner/tokenizer_file.h.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import LabError
+from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
+from crosslab.stage import digest, stage
+
+DEVICE_FILE = "tokenizer.bin"
+MAGIC = b"RVVTOKEN"
+VERSION = 1
+NO_TOKEN = 0xFFFFFFFF
+MESSAGE = "The user's own words"
+
+
+class WordRule(enum.IntEnum):
+    """How text is cut into words."""
+
+    GPT2 = 1
+    SMOLLM = 2
+    LLAMA3 = 3
+    QWEN2 = 4
+
+
+class Flag(enum.IntFlag):
+    """Properties of the whole tokenizer."""
+
+    WHOLE_WORDS = 1
+    CHAT = 2
+    STRIPS = 4
+
+
+class Kind(enum.IntFlag):
+    """Properties of one token."""
+
+    SPECIAL = 1
+    MARKER = 2
+    LATE_MARKER = 4
+    WORD = 8
+
+
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_EXPRESSIONS = {
+    LLAMA3: WordRule.LLAMA3,
+    LLAMA3.replace("{1,3}", ""): WordRule.QWEN2,
+}
+
+
+class UnsupportedTokenizerError(LabError):
+    """The tokenizer does something that the runner does not."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the model's tokenizer cannot go to the device: {what}",
+            remedy="the runner then takes token ids: --tokens ID,ID,...",
+            exit_code=2,
+        )
+
+
+@dataclass(frozen=True)
+class Chat:
+    """What stands around the one message of a user.
+
+    Attributes:
+        prefix: the template's text before it.
+        suffix: the template's text after it, up to the assistant's turn.
+        strips: the template drops blanks around the message.
+    """
+
+    prefix: str
+    suffix: str
+    strips: bool
+
+
+def device_tokenizer(model: Path, cache: Path) -> Path:
+    """The ``tokenizer.bin`` of an imported model, made once in ``cache``.
+
+    Raises:
+        UnsupportedTokenizerError: the runner cannot do what this tokenizer does.
+    """
+    tokenizer = ChatTokenizer.load(model)
+    key = digest(
+        Path(__file__), model / TOKENIZER_FILE, json.dumps(dict(tokenizer.settings), sort_keys=True)
+    )
+
+    def make(folder: Path) -> None:
+        (folder / DEVICE_FILE).write_bytes(pack(tokenizer))
+
+    return stage(cache, "device-tokenizer", key, make) / DEVICE_FILE
+
+
+def pack(tokenizer: ChatTokenizer) -> bytes:
+    """The table of a tokenizer.
+
+    Raises:
+        UnsupportedTokenizerError: the runner cannot do what this tokenizer does.
+    """
+    about = json.loads(tokenizer.tokenizer.to_str())
+    model = about["model"]
+    _check(about)
+    alphabet = byte_alphabet()
+    vocabulary: dict[str, int] = model["vocab"]
+    tokens, kinds = _tokens(vocabulary, about["added_tokens"], alphabet)
+    of_bytes = {byte: vocabulary.get(char, NO_TOKEN) for char, byte in alphabet.items()}
+    merges = _merges(model["merges"], vocabulary)
+    if model.get("unk_token") is not None and NO_TOKEN in of_bytes.values():
+        raise UnsupportedTokenizerError("it has a token for what is unknown, and lacks bytes")
+    chat = chat_of(tokenizer)
+    flags = Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0)
+    if chat is not None:
+        flags |= Flag.CHAT | (Flag.STRIPS if chat.strips else Flag(0))
+    prefix, suffix = (chat.prefix.encode(), chat.suffix.encode()) if chat else (b"", b"")
+    first, stop = first_ids(tokenizer), tokenizer.stop_ids
+    blob = b"".join(tokens)
+    sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), len(prefix), len(suffix))
+    numbers = [_word_rule(about["pre_tokenizer"]), flags, *sizes]
+    numbers += _ends(tokens)
+    numbers += [of_bytes[byte] for byte in range(256)]
+    numbers += [number for merge in merges for number in merge]
+    numbers += [*stop, *first]
+    body = struct.pack(f"<{len(numbers)}I", *numbers) + bytes(kinds) + blob + prefix + suffix
+    return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The characters that byte-level tokenizers write bytes as (GPT-2's table).
+
+    Bytes that print in Latin-1 are themselves; the others are U+0100 and on, in their order.
+    """
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (b for b in range(256) if b not in printed)
+    return {chr(b): b for b in printed} | {chr(0x100 + n): b for n, b in enumerate(others)}
+
+
+def _check(about: Mapping[str, Any]) -> None:
+    """Refuse what would give other ids than the library does."""
+    model = about["model"]
+    if model.get("type") != "BPE":
+        raise UnsupportedTokenizerError(f"its model is {model.get('type')}, not BPE")
+    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+        if model.get(option):
+            raise UnsupportedTokenizerError(f"its model uses {option}")
+    if about.get("normalizer") is not None:
+        raise UnsupportedTokenizerError(f"it normalizes text ({about['normalizer'].get('type')})")
+    if (about.get("decoder") or {}).get("type") != "ByteLevel":
+        raise UnsupportedTokenizerError("it is not byte-level")
+    for added in about["added_tokens"]:
+        for option in ("single_word", "lstrip", "rstrip"):
+            if added[option]:
+                raise UnsupportedTokenizerError(f"its token {added['content']} has {option}")
+
+
+def _word_rule(pre: Mapping[str, Any] | None) -> WordRule:
+    match pre:
+        case {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False}:
+            return WordRule.GPT2
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Digits", "individual_digits": True},
+                {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False},
+            ],
+        }:
+            return WordRule.SMOLLM
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {
+                    "type": "Split",
+                    "pattern": {"Regex": str(expression)},
+                    "behavior": "Isolated",
+                    "invert": False,
+                },
+                {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False},
+            ],
+        } if expression in _EXPRESSIONS:
+            return _EXPRESSIONS[expression]
+    raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
+
+
+def _tokens(
+    vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]], alphabet: Mapping[str, int]
+) -> tuple[list[bytes], list[Kind]]:
+    """Bytes and kind of each id; ids that nobody uses have no bytes."""
+    texts: dict[int, str] = {index: token for token, index in vocabulary.items()}
+    texts.update({entry["id"]: entry["content"] for entry in added})
+    count = max(texts, default=-1) + 1
+    kinds = [Kind(0)] * count
+    for token, index in vocabulary.items():
+        if all(c in alphabet for c in token):
+            kinds[index] |= Kind.WORD
+    for entry in added:
+        kinds[entry["id"]] |= Kind.LATE_MARKER if entry["normalized"] else Kind.MARKER
+        if entry["special"]:
+            kinds[entry["id"]] |= Kind.SPECIAL
+    return [_bytes(texts.get(index, ""), alphabet) for index in range(count)], kinds
+
+
+def _bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
+    """What a token decodes to: characters outside of the alphabet make it plain text."""
+    if all(c in alphabet for c in token):
+        return bytes(alphabet[c] for c in token)
+    return token.encode()
+
+
+def _merges(
+    merges: Iterable[Sequence[str]], vocabulary: Mapping[str, int]
+) -> list[tuple[int, int, int, int]]:
+    """(left, right, merged, rank), in ascending order of the pairs."""
+    table = {
+        (vocabulary[left], vocabulary[right]): (vocabulary[left + right], rank)
+        for rank, (left, right) in enumerate(merges)
+    }
+    return [(*pair, *merged) for pair, merged in sorted(table.items())]
+
+
+def _ends(tokens: Iterable[bytes]) -> list[int]:
+    ends, end = [], 0
+    for token in tokens:
+        end += len(token)
+        ends.append(end)
+    return ends
+
+
+def first_ids(tokenizer: ChatTokenizer) -> list[int]:
+    """Ids that every text outside of a chat starts with.
+
+    Raises:
+        UnsupportedTokenizerError: something is put behind a text, or depends on it.
+    """
+    library = tokenizer.tokenizer
+    first: list[int] = library.encode("").ids
+    for probe in ("a", "Some words"):
+        plain = library.encode(probe, add_special_tokens=False).ids
+        if library.encode(probe).ids != first + plain:
+            raise UnsupportedTokenizerError("it puts more around a text than a beginning")
+    if not first and tokenizer.settings.get("add_bos_token"):
+        index = library.token_to_id(str(tokenizer.settings.get("bos_token", "")))
+        return [] if index is None else [index]
+    return first
+
+
+def chat_of(tokenizer: ChatTokenizer) -> Chat | None:
+    """The chat's text around a message; None for a model without a chat template.
+
+    Raises:
+        UnsupportedTokenizerError: the text depends on the message.
+    """
+    if not tokenizer.settings.get("chat_template"):
+        return None
+
+    def rendered(content: str) -> str:
+        return tokenizer.chat_text([{"role": "user", "content": content}])
+
+    parts = rendered(MESSAGE).split(MESSAGE)
+    if len(parts) != 2:
+        raise UnsupportedTokenizerError("its chat template does not hold the message once")
+    prefix, suffix = parts
+    blanks = f" \n{MESSAGE}\t "
+    strips = rendered(blanks) == prefix + MESSAGE + suffix
+    for content in (MESSAGE, blanks, "x", "<think>\n</think> {{ 1 }} {% x %}\n", "\x1c é\u2003"):
+        said = content.strip() if strips else content
+        if rendered(content) != prefix + said + suffix:
+            raise UnsupportedTokenizerError("its chat template depends on the message")
+    return Chat(prefix, suffix, strips)

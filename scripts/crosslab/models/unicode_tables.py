@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab unicode-tables``: the classes of code points that the runner cuts text by.
+
+They are read off the tokenizers library itself, and not off Python's unicodedata: what counts is
+the Unicode version that a model's words were cut with, and the library carries two of them (one
+in its regular expressions, one in the step that puts digits apart), both newer than Python 3.11's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tokenizers import Regex, pre_tokenizers
+
+from crosslab.errors import UserError
+from crosslab.link import PROJECT_RUNNER
+
+TABLES_FILE = PROJECT_RUNNER / "unicode_tables.h"
+LAST = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
+_AT_ONCE = 4096
+_PER_LINE = 4
+
+
+def matching(expression: str) -> set[int]:
+    """Code points that an expression of one character matches."""
+    left = pre_tokenizers.Split(Regex(expression), "removed")
+    return {
+        code
+        for codes in _batches()
+        for code in set(codes).difference(
+            ord(c) for piece, _ in left.pre_tokenize_str(_text(codes)) for c in piece
+        )
+    }
+
+
+def digits() -> set[int]:
+    """Code points that are put apart as digits."""
+    apart = pre_tokenizers.Digits(individual_digits=True)
+    # Letters between them, so that a digit is a piece of one character and nothing else is.
+    texts = ("aa" + "aa".join(map(chr, codes)) + "aa" for codes in _batches())
+    pieces = (piece for text in texts for piece, _ in apart.pre_tokenize_str(text))
+    return {ord(piece) for piece in pieces if len(piece) == 1}
+
+
+def _batches() -> Iterator[list[int]]:
+    codes = [c for c in range(LAST + 1) if c not in _SURROGATES]
+    return (codes[i : i + _AT_ONCE] for i in range(0, len(codes), _AT_ONCE))
+
+
+def _text(codes: Iterable[int]) -> str:
+    return "".join(map(chr, codes))
+
+
+def ranges(codes: Iterable[int]) -> list[tuple[int, int]]:
+    """Code points as the fewest ranges, both ends included."""
+    found: list[tuple[int, int]] = []
+    for code in sorted(codes):
+        if found and found[-1][1] == code - 1:
+            found[-1] = (found[-1][0], code)
+        else:
+            found.append((code, code))
+    return found
+
+
+def header() -> str:
+    """The C++ header with the tables."""
+    tables = {
+        "kLetters": matching(r"\p{L}"),
+        "kNumbers": matching(r"\p{N}"),
+        "kDigits": digits(),
+        "kSpaces": matching(r"\s"),
+    }
+    lines = [
+        "// SPDX-License-Identifier: Apache-2.0",
+        "// Made by: PYTHONPATH=scripts python -m crosslab unicode-tables",
+        "#pragma once",
+        "",
+        "#include <cstdint>",
+        "",
+        "namespace rvv_runner {",
+        "",
+        "struct CodeRange {",
+        "  uint32_t first;",
+        "  uint32_t last;",
+        "};",
+        "",
+    ]
+    for name, codes in tables.items():
+        lines += [f"constexpr CodeRange {name}[] = {{", *_rows(ranges(codes)), "};", ""]
+    return "\n".join([*lines, "}  // namespace rvv_runner", ""])
+
+
+def _rows(table: Sequence[tuple[int, int]]) -> Iterator[str]:
+    for i in range(0, len(table), _PER_LINE):
+        pairs = (f"{{0x{a:X}, 0x{b:X}}}," for a, b in table[i : i + _PER_LINE])
+        yield "    " + " ".join(pairs)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the tables, or check them.
+
+    Raises:
+        UserError: with --check, the file is not what the library gives.
+    """
+    options = argparse.ArgumentParser(
+        prog="crosslab unicode-tables", description="Write the runner's tables of code points."
+    )
+    options.add_argument("--check", action="store_true", help="only say whether they are right")
+    options.add_argument("--file", type=Path, default=TABLES_FILE, help=argparse.SUPPRESS)
+    args = options.parse_args(argv)
+    made = header()
+    if args.check:
+        if not args.file.is_file() or args.file.read_text(encoding="utf-8") != made:
+            raise UserError(
+                f"{args.file} is not what the installed tokenizers library gives",
+                remedy="PYTHONPATH=scripts python -m crosslab unicode-tables",
+            )
+        return 0
+    args.file.write_text(made, encoding="utf-8")
+    return 0

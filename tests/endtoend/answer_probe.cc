@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decodes ids as they come. Arguments: tokenizer.bin, ids. A line of JSON text for each, and one
+// for what is left at the end.
+#include <iostream>
+#include <string>
+
+#include "json.h"
+#include "read_file.h"
+#include "tokenizer.h"
+
+int main(int argc, char** argv) {
+  using namespace rvv_runner;
+  const Tokenizer tokenizer(ParseTokenizerFile(ReadFile(argv[1]), argv[1]));
+  AnswerText answer(tokenizer);
+  for (int i = 2; i < argc; ++i) std::cout << Quoted(answer.Next(std::stoi(argv[i]))) << "\n";
+  std::cout << Quoted(answer.Finish()) << "\n";
+}

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device's tokenizer against the library that models come with: the same ids, the same text."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import runner_kit
+import text_kit
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from runner_kit import PROJECT
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
+
+from crosslab.errors import LabError, UserError
+from crosslab.models import unicode_tables
+from crosslab.models.asset import fetch_asset
+from crosslab.models.device_tokenizer import (
+    MAGIC,
+    UnsupportedTokenizerError,
+    device_tokenizer,
+    pack,
+)
+from crosslab.models.gguf_import import import_gguf
+from crosslab.models.tokenizer import ChatTokenizer
+from crosslab.pins import read_pins
+
+RULES = tuple(text_kit.RULES)
+TRICKY = [
+    "",
+    "What is the capital of France?",
+    " ",
+    "   a  b   ",
+    "a\n\n\n  b\t\t c \r\n\r\n d",
+    " \n \n",
+    "x \u00a0\u2003\u3000 y\u0085z\u2028",
+    "I'm you're we've they'll he'd it's don't 'tis 's 'S 'RE 'Ve'LL 'llama 'sx",
+    "'\u017f a'\u017fb \u212a",
+    "12345678 1,000.50 x2y3 \u0663\u0664\u0665 \u00bd\u00b2 \u2167 \U0001d7d8",
+    "\U0001f600\U0001f44d\U0001f3fd\U0001f468\u200d\U0001f469\u200d\U0001f467\U0001f1eb\U0001f1f7",
+    "東京の天気は晴れです。中文\uff0c한국어",
+    "e\u0301 n\u0303 a\u0308\u0301\u0323 \u0e01\u0e34\u0e19 \u0915\u094d\u0937",
+    "<|im_start|>user\nhello<|im_end|>\n<|endoftext|><|im_st",
+    "<|start|>user\n<|end|>><|end|><tool> x <tool>> \u00e9\u2003<|sta<|start|><<|end|>",
+    "a" * 5000,
+    "ab" * 3000 + " " * 3000 + "\u00e9" * 2000,
+    "\x00\x01\x04\x1c\x1f\x7f\ufeff\ufffd\uffff\U0010ffff\u00ad",
+    "#include <x>\n\tint main() { return a->b[3] != 0x1F; }  // $5.00!?\n",
+    "zqxj zqxjzqxj xzqxj",
+    "\u0301\u0301 \u200b\u200e\u202e",
+]
+
+
+@pytest.fixture(scope="module")
+def native() -> list[str]:
+    return [str(text_kit.build_probe(runner_kit.sanitizing(), runner_kit.CACHE))]
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> ChatTokenizer:
+    try:
+        asset = read_pins(PROJECT).asset("smollm2-135m")
+        return ChatTokenizer.load(
+            import_gguf(fetch_asset(asset, runner_kit.CACHE), runner_kit.CACHE)
+        )
+    except LabError as error:
+        pytest.skip(f"the model cannot be had: {error.what}")
+
+
+def table_of(tokenizer: ChatTokenizer, folder: Path) -> Path:
+    path = folder / "tokenizer.bin"
+    path.write_bytes(pack(tokenizer))
+    return path
+
+
+def check(command: list[str], tokenizer: ChatTokenizer, folder: Path, texts: list[str]) -> None:
+    """Ids, and the text that they decode to, are the library's; nothing is lost."""
+    path = table_of(tokenizer, folder)
+    answers = text_kit.ask(command, path, "raw", [t.encode() for t in texts])
+    library = tokenizer.tokenizer
+    first = library.encode("<|start|>").ids if "<|start|>" in library.get_vocab() else []
+    for text, answer in zip(texts, answers, strict=True):
+        ids = [*first, *library.encode(text, add_special_tokens=False).ids]
+        if not ids:
+            assert "no token to read" in answer["error"]
+            continue
+        assert answer["ids"] == ids, text
+        assert answer["text"] == tokenizer.decode(ids), text
+        special = any(
+            t.special and t.content in text for t in library.get_added_tokens_decoder().values()
+        )
+        if not special and answer["dropped"] == 0:
+            assert answer["text"] == text
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_is_the_librarys(
+    native: list[str], tmp_path: Path, rule: str, whole_words: bool
+) -> None:
+    check(native, text_kit.trained(rule, whole_words=whole_words), tmp_path, TRICKY)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_code_point_is_cut_as_the_library_does(
+    native: list[str], tmp_path: Path, rule: str
+) -> None:
+    """Each between letters, digits, signs and blanks, so that its class decides about words."""
+    codes = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    # Unassigned planes are all alike.
+    codes = [c for c in codes if c < 0x33480 or 0xE0000 <= c < 0xE0200 or c % 997 == 0]
+    texts = [
+        "".join(f"a{chr(c)}b 1{chr(c)}2 {chr(c)}. {chr(c)}" for c in codes[i : i + 2048])
+        for i in range(0, len(codes), 2048)
+    ]
+    check(native, text_kit.trained(rule), tmp_path, texts)
+
+
+def test_smollm2_is_the_librarys(native: list[str], smollm2: ChatTokenizer, tmp_path: Path) -> None:
+    check(native, smollm2, tmp_path, TRICKY)
+
+
+def test_the_same_under_the_emulator(smollm2: ChatTokenizer, tmp_path: Path) -> None:
+    runner_kit.need_emulator()
+    program = text_kit.build_probe(runner_kit.cross(), runner_kit.CACHE)
+    guest = text_kit.in_guest(program)
+    check(guest, smollm2, tmp_path, TRICKY)
+    check(guest, text_kit.trained("llama3", whole_words=True), tmp_path, TRICKY)
+
+
+pieces = st.one_of(
+    st.text(max_size=12),
+    st.text(alphabet=" \t\n\r\u00a0\u0085'sStTdm19\u0663aé,.!", max_size=12),
+    st.sampled_from(["<|start|>", "<|end|>", "<tool>", "<|en", "'ll", "\U0001f44d\U0001f3fd"]),
+)
+texts = st.lists(pieces, max_size=8).map("".join)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_any_text(native: list[str], tmp_path: Path, rule: str) -> None:
+    tokenizer = text_kit.trained(rule, whole_words=rule == "llama3")
+
+    @settings(
+        max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    @given(st.lists(texts, min_size=50, max_size=100))
+    def same(batch: list[str]) -> None:
+        check(native, tokenizer, tmp_path, batch)
+
+    same()
+
+
+def test_the_chat_is_the_templates(
+    native: list[str], smollm2: ChatTokenizer, tmp_path: Path
+) -> None:
+    for number, tokenizer in enumerate((smollm2, text_kit.trained("qwen2"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        asked = [t for t in TRICKY if t.strip()] + [" \x1c é \u2003\n", "{{ 1 }}"]
+        path = table_of(tokenizer, folder)
+        answers = text_kit.ask(native, path, "chat", [t.encode() for t in asked])
+        for text, answer in zip(asked, answers, strict=True):
+            assert answer["ids"] == tokenizer.chat_ids(text), text
+        for blank in ("", " \n\t", "\u2003\x1c"):
+            (answer,) = text_kit.ask(native, path, "chat", [blank.encode()])
+            assert answer == {"error": "the prompt is blank"}
+            with pytest.raises(UserError, match="empty"):
+                tokenizer.chat_ids(blank)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        (b"ab\xff", 2),
+        (b"\xc0\x80", 0),
+        (b"x\xed\xa0\x80", 1),
+        (b"\xf4\x90\x80\x80", 0),
+        (b"\xe2\x82", 0),
+    ],
+)
+def test_what_is_not_utf8_is_refused(
+    native: list[str], tmp_path: Path, text: bytes, at: int
+) -> None:
+    with pytest.raises(UnicodeDecodeError):
+        text.decode()
+    path = table_of(text_kit.trained("gpt2"), tmp_path)
+    (answer,) = text_kit.ask(native, path, "raw", [text])
+    assert answer == {"error": f"text: byte {at} is not UTF-8"}
+
+
+def test_broken_answers_are_mended_as_the_library_does(native: list[str], tmp_path: Path) -> None:
+    """A model may say half of a character: such ids are asked for as the bytes' own markers."""
+    broken = [b"\xf0\x9f", b"\xff\xfea", b"\xe2\x82x\xe2\x82\xac", b"\xc3", b"\xed\xa0\x80\xf4\x90"]
+    tokenizer = text_kit.trained("gpt2")
+    alphabet = {byte: char for char, byte in text_kit.byte_alphabet().items()}
+    library = tokenizer.tokenizer
+    vocabulary = library.get_vocab()
+    program = str(
+        text_kit.build_probe(runner_kit.sanitizing(), runner_kit.CACHE, "answer_probe.cc")
+    )
+    path = table_of(tokenizer, tmp_path)
+    for text in broken:
+        ids = [vocabulary[alphabet[byte]] for byte in text]
+        done = subprocess.run(
+            [program, str(path), *map(str, ids)], capture_output=True, check=True, timeout=60
+        )
+        pieces = [json.loads(line) for line in done.stdout.splitlines()]
+        assert "".join(pieces) == tokenizer.decode(ids)
+        assert "".join(pieces) == text.decode(errors="replace")
+        assert len(pieces) == len(ids) + 1
+
+
+def test_bytes_without_tokens_are_left_out_and_counted(native: list[str], tmp_path: Path) -> None:
+    tokenizer = text_kit.trained("gpt2", bytes_too=False)
+    path = table_of(tokenizer, tmp_path)
+    (answer,) = text_kit.ask(native, path, "raw", [b"a\x04\x05b"])
+    assert answer["dropped"] == 2
+    assert answer["text"] == "ab"
+
+
+def rejected(change: Callable[[dict[str, object]], None]) -> str:
+    tokenizer = text_kit.trained("gpt2")
+    about = json.loads(tokenizer.tokenizer.to_str())
+    change(about)
+    changed = ChatTokenizer(Tokenizer.from_str(json.dumps(about)), tokenizer.settings)
+    with pytest.raises(UnsupportedTokenizerError) as caught:
+        pack(changed)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_what_the_device_cannot_do_is_refused_by_name() -> None:
+    nfc = json.loads(normalizers.NFC().__getstate__())
+    assert "normalizes text (NFC)" in rejected(lambda a: a.update(normalizer=nfc))
+    fuse = json.loads(decoders.Fuse().__getstate__())
+    assert "not byte-level" in rejected(lambda a: a.update(decoder=fuse))
+    blank = json.loads(pre_tokenizers.Whitespace().__getstate__())
+    assert "cuts words by" in rejected(lambda a: a.update(pre_tokenizer=blank))
+    tokenizer = text_kit.trained("gpt2")
+    tokenizer.tokenizer.add_tokens([AddedToken("<x>", lstrip=True)])
+    with pytest.raises(UnsupportedTokenizerError, match="<x> has lstrip"):
+        pack(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages[0].content }}{{ messages[0].content }}", "does not hold the message once"),
+        ("{{ messages[0].content | upper }}", "does not hold the message once"),
+        ("{{ messages[0].content | length }}{{ messages[0].content }}", "depends on the message"),
+        ("{{ messages[0].content.split('</think>')[-1] }}", "depends on the message"),
+    ],
+)
+def test_a_chat_that_is_no_frame_is_refused(template: str, message: str) -> None:
+    tokenizer = ChatTokenizer(text_kit.trained("gpt2").tokenizer, {"chat_template": template})
+    with pytest.raises(UnsupportedTokenizerError, match=message):
+        pack(tokenizer)
+
+
+def test_a_model_without_chat_takes_raw_text(native: list[str], tmp_path: Path) -> None:
+    path = table_of(ChatTokenizer(text_kit.trained("gpt2").tokenizer, {}), tmp_path)
+    (answer,) = text_kit.ask(native, path, "chat", [b"hello"])
+    assert answer == {"error": "this model has no chat template; use --raw"}
+    assert text_kit.ask(native, path, "raw", [b"hello"])[0]["text"] == "hello"
+
+
+def test_the_file_is_made_once(smollm2: ChatTokenizer, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    smollm2.tokenizer.save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text(json.dumps(dict(smollm2.settings)))
+    made = device_tokenizer(model, tmp_path / "cache")
+    assert made.read_bytes() == pack(smollm2)
+    before = made.stat().st_mtime_ns
+    assert device_tokenizer(model, tmp_path / "cache").stat().st_mtime_ns == before
+
+
+def with_checksum(data: bytes) -> bytes:
+    return data[:12] + struct.pack("<I", zlib.crc32(data[16:])) + data[16:]
+
+
+def number(data: bytes, at: int, value: int) -> bytes:
+    return data[:at] + struct.pack("<I", value) + data[at + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda _: b"", "not a tokenizer file"),
+        (lambda d: b"{" + d[1:], "not a tokenizer file"),
+        (lambda _: MAGIC, "it ends too early"),
+        (lambda d: number(d, 8, 2), "version 2 of the format"),
+        (lambda d: d[:-1], "its checksum is wrong"),
+        (lambda d: d[:100] + bytes([d[100] ^ 1]) + d[101:], "its checksum is wrong"),
+        (lambda d: with_checksum(d[:-1]), "its counts do not give its size"),
+        (lambda d: with_checksum(number(d, 24, 0xFFFFFFFF)), "its counts do not give its size"),
+        (lambda d: with_checksum(number(d, 28, 0x40000000)), "its counts do not give its size"),
+        (lambda d: with_checksum(number(d, 16, 9)), "unknown rule for words: 9"),
+        (lambda d: with_checksum(number(d, 20, 8)), "unknown flags"),
+        (lambda d: with_checksum(number(d, 52, 0xFFFF)), "its tokens are not in order"),
+        (lambda d: with_checksum(d[:-1] + b"\xff"), "a chat that is not UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_refused(
+    native: list[str], tmp_path: Path, spoil: Callable[[bytes], bytes], message: str
+) -> None:
+    path = tmp_path / "tokenizer.bin"
+    path.write_bytes(spoil(pack(text_kit.trained("smollm"))))
+    done = subprocess.run(
+        [*native, str(path), "raw"], input=b"", capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert message in done.stderr.decode()
+
+
+def test_the_tables_are_what_the_library_gives(tmp_path: Path) -> None:
+    assert unicode_tables.main(["--check"]) == 0
+    assert unicode_tables.main(["--file", str(tmp_path / "tables.h")]) == 0
+    text = (tmp_path / "tables.h").read_text()
+    (tmp_path / "tables.h").write_text(text.replace("0x41, 0x5A", "0x41, 0x5B"))
+    with pytest.raises(UserError, match="unicode-tables"):
+        unicode_tables.main(["--check", "--file", str(tmp_path / "tables.h")])

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner's text half as a program of its own, and tokenizers of every kind that it knows."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from crosslab.emulator import GuestMachine
+from crosslab.link import PROJECT_RUNNER
+from crosslab.models.device_tokenizer import LLAMA3, byte_alphabet
+from crosslab.models.tokenizer import ChatTokenizer
+from crosslab.runtime import LANGUAGE_FLAGS, compile_all, sanitizer_flags
+from crosslab.stage import digest, stage
+from crosslab.toolchain import Machine, Toolchain, require_qemu
+
+__all__ = ["byte_alphabet"]
+
+HERE = Path(__file__).parent
+# What needs no runtime.
+TEXT_SOURCES = (
+    "json.cc",
+    "param_index.cc",
+    "read_file.cc",
+    "tokenizer.cc",
+    "tokenizer_file.cc",
+    "unicode.cc",
+    "utf8.cc",
+    "words.cc",
+)
+SANITIZERS = ("address", "undefined")
+
+
+def build_probe(
+    tools: Toolchain, cache: Path, main: str = "tokenizer_probe.cc", extra: Sequence[str] = ()
+) -> Path:
+    """The program around ``main``; on this machine with sanitizers."""
+    host = tools.machine is Machine.HOST
+    flags = [*LANGUAGE_FLAGS, "-O1", "-Wall", "-Wextra", "-Werror", f"-I{PROJECT_RUNNER}"]
+    link = [*sanitizer_flags(SANITIZERS), *extra] if host else ["-static"]
+    flags += link if host else []
+    sources = [PROJECT_RUNNER / name for name in TEXT_SOURCES] + [HERE / main]
+    headers = sorted(PROJECT_RUNNER.glob("*.h"))
+    key = digest(tools.digest, shlex.join([*link, main]), *sources, *headers)
+
+    def make(out: Path) -> None:
+        objects = {str(s): str(out / f"{s.stem}.o") for s in sources}
+        compile_all("probe", [*tools.cxx, *flags], objects, out, 2)
+        command = [*tools.cxx, *objects.values(), *tools.link, *link, "-o", str(out / "probe")]
+        subprocess.run(command, check=True)
+
+    return stage(cache, f"probe-{tools.machine}", key, make) / "probe"
+
+
+def ask(command: Sequence[str], table: Path, mode: str, texts: Sequence[bytes]) -> list[Any]:
+    """What the program says to each text."""
+    stream = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    done = subprocess.run(
+        [*command, str(table), mode], input=stream, capture_output=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(texts)
+    return answers
+
+
+def in_guest(program: Path) -> list[str]:
+    """The command that runs a program in the emulator."""
+    return [str(require_qemu().path), "-cpu", GuestMachine().cpu, str(program)]
+
+
+CORPUS = """
+The quick brown fox isn't jumping over 13 lazy dogs, and they've 4567 more; WE'LL SEE.
+def encode(text):\n    return [t for t in text.split(' ')]\n\n\n
+Der Fuß, la señora, žluťoučký kůň, 東京の天気は晴れです。 中文 한국어 😀👍🏽 👨‍👩‍👧
+  spaces   and\ttabs \r\n 1999-12-31 3.14159 x²½ ٣٤٥ १२३
+"""
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content | trim }}<|end|>"
+    "{% endfor %}<|start|>assistant\n"
+)
+
+
+def _split(expression: str) -> pre_tokenizers.PreTokenizer:
+    split = pre_tokenizers.Split(Regex(expression), "isolated")
+    return pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+
+
+def _gpt2() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+RULES: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+    "gpt2": _gpt2,
+    "smollm": lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), _gpt2()]
+    ),
+    "llama3": lambda: _split(LLAMA3),
+    "qwen2": lambda: _split(LLAMA3.replace("{1,3}", "")),
+}
+MARKERS = [
+    AddedToken("<|start|>", special=True, normalized=False),
+    AddedToken("<|end|>", special=True, normalized=False),
+    AddedToken("<|end|>>", special=False, normalized=False),
+    AddedToken("<tool>", special=False, normalized=True),
+    AddedToken(" \u00e9\u2003", special=False, normalized=False),
+]
+
+
+def trained(rule: str, *, whole_words: bool = False, bytes_too: bool = True) -> ChatTokenizer:
+    """A tokenizer of this kind, trained on a few lines."""
+    model = models.BPE(ignore_merges=whole_words)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = RULES[rule]()
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if bytes_too else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, initial_alphabet=alphabet, show_progress=False, special_tokens=["<unk>"]
+    )
+    tokenizer.train_from_iterator([CORPUS], trainer)
+    if whole_words:
+        # Words that no merge makes.
+        about = json.loads(tokenizer.to_str())
+        about["model"]["vocab"] |= {"zqxj": 700, "\u0120zqxj": 701}
+        tokenizer = Tokenizer.from_str(json.dumps(about))
+    tokenizer.add_tokens(MARKERS)
+    settings = {
+        "chat_template": TEMPLATE,
+        "bos_token": "<|start|>",
+        "eos_token": "<|end|>",
+        "add_bos_token": True,
+    }
+    return ChatTokenizer(tokenizer, settings)
+
+
+def tiny(size: int) -> ChatTokenizer:
+    """A tokenizer of exactly ``size`` tokens, whose alphabet is a few ASCII and other bytes."""
+    alphabet = {byte: char for char, byte in byte_alphabet().items()}
+    markers = [t for t in MARKERS if t.special]
+    words = b" abcdefghijklmnopqrstuvwxyz?\n\x00" + "\u00e9\U0001f600".encode()
+    vocab = {alphabet[byte]: n for n, byte in enumerate(dict.fromkeys(words))}
+    merges = []
+    for left in "abcdefghijkl":
+        for right in "mnopqr":
+            if len(vocab) + len(markers) < size:
+                vocab[left + right] = len(vocab)
+                merges.append((left, right))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = _gpt2()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(markers)
+    assert tokenizer.get_vocab_size() == size
+    return ChatTokenizer(tokenizer, {"chat_template": TEMPLATE, "eos_token": "<|end|>"})
