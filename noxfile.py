@@ -152,7 +152,8 @@ def rebase(session: nox.Session) -> None:
 @nox.session(default=False)
 def probe(session: nox.Session) -> None:
     """Map which patches apply to which upstream versions, and since which commit not."""
-    face.patches(session, "probe")
+    given = any(option.startswith("--json") for option in session.posargs)
+    face.patches(session, "probe", *([] if given else ["--json", "out/map.json"]))
 
 
 @nox.session(default=False)

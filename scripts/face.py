@@ -119,10 +119,10 @@ def _environment(extra: dict[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": str(SCRIPTS), "PYTHONNOUSERSITE": "1", **extra}
 
 
-def patches(session: nox.Session, verb: str) -> None:
-    """One verb of the patch engine, with the session's options."""
+def patches(session: nox.Session, verb: str, *options: str) -> None:
+    """One verb of the patch engine, with these options and the session's."""
     install(session, "forkpatch")
-    run(session, "forkpatch", verb, *session.posargs)
+    run(session, "forkpatch", verb, *options, *session.posargs)
 
 
 def look(session: nox.Session) -> None:

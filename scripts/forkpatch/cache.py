@@ -115,6 +115,25 @@ class Cache:
             known[name] = [place, *(other for other in known.get(name, []) if other != place)]
         write_json(self.mirrors_file, known)
 
+    def seen(self, name: str) -> str:
+        """The tree id noted for ``name``, empty when there is none."""
+        return self._notes().get(name, "")
+
+    def note(self, name: str, tree: str) -> None:
+        """Note that ``name``, a version that no lock pins, gave this tree."""
+        write_json(self._notes_file, {**self._notes(), name: tree})
+
+    @property
+    def _notes_file(self) -> Path:
+        return self.root / "seen.json"
+
+    def _notes(self) -> dict[str, str]:
+        try:
+            found: dict[str, str] = json.loads(self._notes_file.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """A folder on the cache's file system that is gone afterwards."""

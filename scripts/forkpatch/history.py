@@ -61,6 +61,13 @@ class History:
         except GitError:
             return None
 
+    def dates(self, commits: Sequence[str]) -> dict[str, int]:
+        """When each commit was made, in seconds since 1970."""
+        out = self.git.text(
+            "log", "--no-walk", "--stdin", "--format=%H %ct", stdin="\n".join(commits).encode()
+        )
+        return {oid: int(when) for oid, when in (line.split(" ") for line in out.splitlines())}
+
     def commits(self, old: str, new: str, *paths: str) -> Iterator[Culprit]:
         """The commits from ``old`` to ``new`` that touch ``paths``, the oldest first."""
         found = self._repo.iter_commits(

@@ -304,8 +304,12 @@ class Prober:
     def verdicts(self, version: Snapshot) -> tuple[Verdict, ...]:
         """How each patch fits a version."""
         if version.blobs not in self._known:
-            self._known[version.blobs] = probe(self._series, dict(self._contents(version)))
+            self._known[version.blobs] = probe(self._series, self.contents(version))
         return self._known[version.blobs]
+
+    def contents(self, version: Snapshot) -> dict[str, bytes | None]:
+        """The files of a version, of those that are to be had; None for one it has not."""
+        return dict(self._contents(version))
 
     def _contents(self, version: Snapshot) -> Iterator[tuple[str, bytes | None]]:
         for path, oid in version.blobs:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import platformdirs
 
 from forkpatch.errors import UserError
 
-_KEYS = {"cache", "patches", "overlays", "work", "lock", "test"}
+_KEYS = {"cache", "patches", "overlays", "work", "lock", "test", "map"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Settings:
         cache: pristine trees, wheels and remembered mirrors, shared between clones.
         test: the command that runs one test; the test's id is appended. It exits with 0 when
             the test passed and with 77 when it did not run, as for automake.
+        map: what the map of all versions looks at; applicability.py says how it is written.
     """
 
     root: Path
@@ -38,6 +40,7 @@ class Settings:
     work: Path
     cache: Path
     test: tuple[str, ...]
+    map: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_settings(root: Path) -> Settings:
@@ -60,6 +63,7 @@ def load_settings(root: Path) -> Settings:
         overlays=root / table.get("overlays", "overlays"),
         work=root / table.get("work", ".work"),
         cache=platformdirs.user_cache_path(table.get("cache", "forkpatch")) / "forkpatch",
+        map=table.get("map", {}),
         test=tuple(table.get("test", (sys.executable, "-m", "forkpatch.runtest"))),
     )
     if not settings.lock.is_file():

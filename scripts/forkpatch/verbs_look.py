@@ -22,7 +22,12 @@ def register(verbs: Registry) -> None:
     """Add these verbs to the command line."""
     verb = verbs.add("probe", run_probe)
     add_source_options(verb)
-    verb.add_argument("upstream", metavar="NAME")
+    verb.add_argument(
+        "upstream", nargs="?", metavar="NAME", help="default: the map of all sets of all upstreams"
+    )
+    verb.add_argument(
+        "--check", action="store_true", help="the map: write nothing; 1 when the table differs"
+    )
     verb.add_argument("--version", metavar="V", help="whose series (default: the release's)")
     verb.add_argument(
         "--versions", nargs="+", metavar="V", help="tags, commits or wheel versions to look at"
@@ -34,6 +39,8 @@ def register(verbs: Registry) -> None:
 
 def run_probe(fork: Fork, options: argparse.Namespace) -> int:
     """Tell on which upstream versions each patch applies, and which commit broke it."""
+    if options.upstream is None:
+        return _run_map(fork, options)
     from forkpatch.drift import record_of  # noqa: PLC0415 - for this verb only
     from forkpatch.history import History  # noqa: PLC0415
     from forkpatch.probe import Prober, ProbeReport, Row, breaks, prepare, snapshots  # noqa: PLC0415
@@ -72,6 +79,31 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> int:
         _say_probe(report)
     write_report(options.json, report)
     return 0
+
+
+def _run_map(fork: Fork, options: argparse.Namespace) -> int:
+    """Write the table of all sets against all versions, or compare it with the one that is kept."""
+    from forkpatch.applicability import map_fork, table_path  # noqa: PLC0415 - for this verb only
+    from forkpatch.maptable import page  # noqa: PLC0415
+    from forkpatch.report import write_text  # noqa: PLC0415
+
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    if wrong := [name for name in ("version", "versions") if getattr(options, name)]:
+        raise UserError(f"--{wrong[0]} is about one upstream", remedy="name it: probe NAME")
+    fork.cache.remember(chosen.mirrors)
+    path = table_path(fork)
+    found = map_fork(fork, chosen)
+    text = page(found)
+    same = path.is_file() and path.read_text("utf-8") == text
+    if not options.check and not same:
+        write_text(path, text)
+    if options.json != "-":
+        sets = ", ".join(f"{one.upstream} {one.set}" for one in found.sets)
+        say(f"{counted(len(found.rows), 'cell')} of {sets}")
+        say(f"{path.name}: {'up to date' if same else 'differs' if options.check else 'written'}")
+    write_report(options.json, found)
+    return 1 if options.check and not same else 0
 
 
 def _versions(upstream: Upstream, history: History, wanted: list[str]) -> list[tuple[str, str]]:
