@@ -74,10 +74,23 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--variant", "more=T,fast"], "NAME=TREE"),
     ],
 )
-def test_what_cannot_be_is_refused(options: list[str], said: str) -> None:
-    done = bench(*WITHOUT_MLC, *options)
+def test_what_cannot_be_is_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((UserError, SystemExit)) as caught:
+        parse_bench([*WITHOUT_MLC, *options])
+    if isinstance(caught.value, SystemExit):
+        assert caught.value.code == 2
+        assert said in capsys.readouterr().err
+    else:
+        assert caught.value.exit_code == 2
+        assert said in str(caught.value)
+
+
+def test_a_mistake_ends_with_2_and_a_remedy() -> None:
+    done = bench(*WITHOUT_MLC, "--quantization", "q4f32_1")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert "--mirror mlc-llm=" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from crosslab.bench.build import Built, Subject, build_variant
 from crosslab.bench.options import Variant, parse_bench
@@ -16,13 +19,47 @@ from crosslab.bench.peers import peers_of
 from crosslab.bench.rows import PHASES, Function, Row, top_functions, write_rows
 from crosslab.bench.table import show
 from crosslab.compile.driver import CompiledModel
-from crosslab.counter import Counts, Measurement, count_guest
+from crosslab.counter import Counts, Measurement, build_plugin, count_guest
 from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError
 from crosslab.toolchain import require_qemu
 
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeElapsedColumn(),
+)
+
 _progress = Console(stderr=True, highlight=False)
 _results = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the emulator.
+
+    Attributes:
+        variant: what runs.
+        built: its program and parameters.
+        quantization: of the weights.
+        vlen: bits in a vector register.
+        prompt: tokens of it.
+        which: calls that are counted: "prefill", "decode" or "both".
+    """
+
+    variant: Variant
+    built: Built
+    quantization: str
+    vlen: int
+    prompt: int
+    which: str
+
+    @property
+    def what(self) -> str:
+        """For people who wait."""
+        phase = "" if self.which == "both" else f", {self.which}"
+        return f"{self.quantization}, VLEN {self.vlen}, prompt of {self.prompt}{phase}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,13 +89,41 @@ def measure_all(subject: Subject) -> Iterator[Row]:
             _progress.print(f"{absent.name}: no such step on the path through MLC-LLM")
         for vlen in bench.vlens:
             built = [(v, _built(subject, v, quantization, vlen)) for v in variants]
+            runs = [
+                Run(variant, one, quantization, vlen, prompt, which)
+                for prompt in bench.prompts
+                for variant, one in built
+                # One run serves both phases, but functions are counted over all calls of a run.
+                for which in (PHASES if bench.profile else ("both",))
+            ]
+            measured = [row for rows in _in_parallel(subject, runs) for row in rows]
             for prompt in bench.prompts:
-                measured = [
-                    row
-                    for variant, one in built
-                    for row in _measure(subject, variant, one, quantization, vlen, prompt)
-                ]
-                yield from _with_peers(measured)
+                yield from _with_peers([row for row in measured if row.prompt == prompt])
+
+
+def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
+    """The rows of each run, in their order; as many run at a time as there are cores for."""
+    at_once = max(1, (os.cpu_count() or 1) // subject.bench.threads)
+    with (
+        Progress(*COLUMNS, console=_progress, transient=True) as progress,
+        ThreadPoolExecutor(at_once) as pool,
+    ):
+        task = progress.add_task("counting", total=len(runs))
+
+        def one(run: Run) -> list[Row]:
+            rows = list(_measure(subject, run))
+            progress.console.print(f"counted: {run.variant.name}, {run.what}")
+            progress.advance(task)
+            return rows
+
+        # Made here, not by the first of several threads.
+        build_plugin(subject.bench.cache)
+        futures = [pool.submit(one, run) for run in runs]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _with_peers(measured: Sequence[Row]) -> Iterator[Row]:
@@ -84,51 +149,45 @@ def _say_tensorized(library: CompiledModel) -> None:
         _progress.print(f"  {count} do not: {reason}", markup=False, soft_wrap=True)
 
 
-def _measure(
-    subject: Subject, variant: Variant, built: Built, quantization: str, vlen: int, prompt: int
-) -> Iterator[Row]:
-    """Both phases of one prompt."""
+def _measure(subject: Subject, run: Run) -> Iterator[Row]:
     bench = subject.bench
-    what = f"{variant.name}, {quantization}, VLEN {vlen}, prompt of {prompt}"
-    # One run serves both phases, but functions are counted over all the calls of a run.
-    runs = PHASES if bench.profile else ("both",)
-    for run in runs:
-        _progress.print(f"counting: {what}" + (f", {run}" if bench.profile else ""))
-        with _progress.status(f"emulating {what}"):
-            calls, measured = _count(subject, built, vlen, prompt, run)
-        for phase in PHASES if run == "both" else (run,):
-            counted = counts_of(measured.regions, 0 if run == "decode" else calls, phase)
-            yield Row(
-                model=bench.model,
-                variant=variant.name,
-                phase=phase,
-                tokens=prompt if phase == "prefill" else bench.decode,
-                quantization=quantization,
-                vlen=vlen,
-                threads=bench.threads,
-                **{k: v for k, v in asdict(counted).items() if k != "unknown_lmul"},
-                prompt=prompt,
-                path=bench.path_of(quantization),
-                functions=_functions(measured, phase) if bench.profile else (),
-            )
+    calls, measured = _count(subject, run)
+    for phase in PHASES if run.which == "both" else (run.which,):
+        counted = counts_of(measured.regions, 0 if run.which == "decode" else calls, phase)
+        yield Row(
+            model=bench.model,
+            variant=run.variant.name,
+            phase=phase,
+            tokens=run.prompt if phase == "prefill" else bench.decode,
+            quantization=run.quantization,
+            vlen=run.vlen,
+            threads=bench.threads,
+            **{k: v for k, v in asdict(counted).items() if k != "unknown_lmul"},
+            prompt=run.prompt,
+            path=bench.path_of(run.quantization),
+            functions=_functions(measured, phase) if bench.profile else (),
+        )
 
 
 def _functions(measured: Measurement, phase: str) -> tuple[Function, ...]:
     return top_functions(measured, len(measured.regions) if phase == "decode" else 1)
 
 
-def _count(
-    subject: Subject, built: Built, vlen: int, prompt: int, run: str
-) -> tuple[int, Measurement]:
+def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     """Number of prefill calls, and what the counter saw."""
     bench = subject.bench
-    tokens = ",".join(str((7 * i + 3) % subject.config.vocab) for i in range(prompt))
+    tokens = ",".join(str((7 * i + 3) % subject.config.vocab) for i in range(run.prompt))
     # The guest runs in the parameters' folder, so that no path's length is in its stack.
-    arguments = ["--params", ".", "--tokens", tokens, "--roi", run, "--json"]
-    arguments += ["--max-new", "1" if run == "prefill" else str(bench.decode)]
-    machine = GuestMachine(vlen=vlen, threads=bench.threads)
+    arguments = ["--params", ".", "--tokens", tokens, "--roi", run.which, "--json"]
+    arguments += ["--max-new", "1" if run.which == "prefill" else str(bench.decode)]
+    machine = GuestMachine(vlen=run.vlen, threads=bench.threads)
     result, measured = count_guest(
-        built.runner, arguments, machine, bench.cache, cwd=built.params, functions=bench.profile
+        run.built.runner,
+        arguments,
+        machine,
+        bench.cache,
+        cwd=run.built.params,
+        functions=bench.profile,
     )
     try:
         return len(json.loads(result.stdout)["prefill_seconds"]), measured
