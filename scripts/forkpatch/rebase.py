@@ -57,12 +57,15 @@ class Step:
     Attributes:
         commit: its commit on the new base; empty when it was dropped.
         reason: why it was dropped or adapted.
+        by_hand: lines that a person added or removed, against what git's merge gives when
+            upstream's side is taken at each conflict.
     """
 
     patch: str
     outcome: Outcome
     commit: str = ""
     reason: str = ""
+    by_hand: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from forkpatch.drift import (
 from forkpatch.errors import UserError
 from forkpatch.exporting import Exported, export_commits, planned, write_commit, write_series
 from forkpatch.fork import Fork
+from forkpatch.gitcall import Git, GitError
 from forkpatch.rebase import Outcome, Rebase, Step, files_at, rebase_folder
 from forkpatch.replay import finish_step
 from forkpatch.swap import remove_tree
@@ -37,12 +38,14 @@ class PatchReport:
     Attributes:
         diff: how its diff changed, as a unified diff of the two patch files; empty when its
             added and removed lines are the same.
+        by_hand: lines that a person added or removed to put it right; see Step.
     """
 
     patch: str
     outcome: Outcome
     reason: str
     diff: str
+    by_hand: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,25 @@ def carry_on(rebase: Rebase) -> Rebase:
     kept = [line for line in head.split(b"\n") if not line.startswith((b"tree ", b"parent "))]
     parents = [b"tree " + tree.encode(), b"parent " + rebase.state.head.encode()]
     commit = write_commit(git, b"\n".join([*parents, *kept]), message)
+    by_hand = _by_hand(git, rebase.state.head, original, tree)
     kinds = ", ".join(dict.fromkeys(str(trouble["kind"]) for trouble in rebase.state.stopped))
-    return finish_step(rebase, Step(name, Outcome.ADAPTED, commit, f"{kinds}: resolved by hand"))
+    reason = f"{kinds}: resolved by hand"
+    return finish_step(rebase, Step(name, Outcome.ADAPTED, commit, reason, by_hand))
+
+
+def _by_hand(git: Git, head: str, original: str, resolved: str) -> int:
+    """Lines by which a resolution differs from a merge that takes upstream's side in conflicts."""
+    git.run("reset", "-q", "--hard", head)
+    git.run("clean", "-fdq")
+    pick = ("cherry-pick", "--no-commit", "--strategy=ort", "--strategy-option=ours")
+    try:
+        git.run(*pick, original)
+        merged = git.text("write-tree")
+    except GitError:  # not a conflict of lines: a file is gone, say
+        merged = f"{head}^{{tree}}"
+    rows = git.text("diff-tree", "-r", "--numstat", "--no-renames", merged, resolved).splitlines()
+    counts = [count for row in rows for count in row.split("\t")[:2]]
+    return sum(int(count) for count in counts if count.isdigit())  # "-" stands for binary
 
 
 def _forget_leftover(rebase: Rebase, original: str, trouble: Mapping[str, Any]) -> None:
@@ -165,7 +185,7 @@ def _patch_report(rebase: Rebase, step: Step, patches: Sequence[Exported]) -> Pa
     diff = diff_of_diffs(old, new)
     if step.outcome is Outcome.CLEAN and diff:
         return PatchReport(step.patch, Outcome.ADAPTED, "merged by git", diff)
-    return PatchReport(step.patch, step.outcome, step.reason, diff)
+    return PatchReport(step.patch, step.outcome, step.reason, diff, step.by_hand)
 
 
 def diff_of_diffs(old: bytes, new: bytes) -> str:

@@ -200,7 +200,8 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
 def _say_rebased(report: RebaseReport, target: str | None) -> None:
     if target != "-":
         for one in report.patches:
-            say(f"{one.patch}: {one.outcome}{f': {one.reason}' if one.reason else ''}")
+            lines = f" ({counted(one.by_hand, 'line')})" if one.by_hand else ""
+            say(f"{one.patch}: {one.outcome}{f': {one.reason}' if one.reason else ''}{lines}")
             say(*(f"    {line}" for line in one.diff.splitlines()))
         say(*(str(finding) for finding in report.symbols))
         say(

@@ -90,7 +90,7 @@ def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
     assert refused.code == 2 and "nothing is left of turn.patch" in refused.err
     (tree / "python/calc/s.py").write_bytes(moved.replace(b"a - b", b"b - a"))
     done = one.ok("rebase", "calc", "--continue")
-    assert "turn.patch: adapted: symbol moved: resolved by hand" in done.out
+    assert "turn.patch: adapted: symbol moved: resolved by hand (2 lines)" in done.out
     assert "-diff --git a/python/calc/core.py" in done.out
     assert "+diff --git a/python/calc/s.py" in done.out
     files = new_tree(one)

@@ -7,6 +7,7 @@ Unused slots of the pages hold NaN, so a kernel that lets one of them into a sum
 from __future__ import annotations
 
 from functools import cache
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -70,7 +71,7 @@ def kernels(tvm: ModuleType) -> Any:
     from tvm.relax.frontend.nn.llm import _prefill_tiled_cpu as tiled  # noqa: PLC0415
 
     @cache
-    def get(kind: str, heads: Heads, tile: tuple[int, int] | None = None) -> Any:
+    def get(kind: str, heads: Heads, tile: tuple[int, int] | None = None, size: int = 0) -> Any:
         sizes = None if tile is None else tiled.PrefillTile(*tile)
         if kind == "ragged":
             function = tiled._attention_prefill_ragged_cpu(
@@ -78,7 +79,14 @@ def kernels(tvm: ModuleType) -> Any:
             )
         else:
             function = tiled._attention_prefill_cpu(
-                heads.kv, heads.q, heads.d, heads.dtype, kind == "window", {}, tile=sizes
+                heads.kv,
+                heads.q,
+                heads.d,
+                heads.dtype,
+                kind == "window",
+                {},
+                sliding_window_size=size,
+                tile=sizes,
             )
         return compile_kernel(function)
 
@@ -119,6 +127,45 @@ def test_paged(kernels: Any, heads: Heads, causal: bool, rotary: bool) -> None:
 def test_sliding_window(kernels: Any, heads: Heads, causal: bool, rotary: bool) -> None:
     batch = make_batch(heads, WINDOWS, causal=causal, rotary=rotary)
     assert_solves(batch, run_paged(kernels("window", heads), batch, sliding_window=True))
+
+
+def older_keys(batch: Batch, size: int) -> list[Array]:
+    """Which keys, all older than the queries, are among the `size` tokens that a query sees."""
+    masks = []
+    for sequence in batch.sequences:
+        row, col = np.ogrid[: sequence.q_len, : sequence.kv_len]
+        distance = row + sequence.kv_len - col
+        masks.append((distance < size) if batch.causal else np.ones_like(distance, dtype=bool))
+    return masks
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 21, 64])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("heads", [SMALL, PAGED_HEADS[-1]], ids=label)
+def test_window_of_a_layer(kernels: Any, heads: Heads, causal: bool, size: int) -> None:
+    batch = make_batch(heads, (*WINDOWS, *EDGES, Sequence(30, 90)), causal=causal, rotary=True)
+    kernel = kernels("window", heads, None, size)
+    expected = attend(batch, older_keys(batch, size))
+    assert_solves(batch, run_paged(kernel, batch, sliding_window=True), expected)
+
+
+def test_window_of_a_layer_agrees_with_upstream(tvm: ModuleType, kernels: Any) -> None:
+    from tvm.relax.frontend.nn.llm import _prefill_kernels as upstream  # noqa: PLC0415
+
+    if "sliding_window_size" not in signature(upstream._attention_prefill_cpu).parameters:
+        pytest.skip("this TVM has no layers with a window of their own size")
+    shape = (SMALL.kv, SMALL.q, SMALL.d, SMALL.dtype, True, {})
+    rows = tuple(s for s in EDGES if s.q_len <= s.slots)
+    for size in (2, 9, 40):
+        theirs = compile_kernel(upstream._attention_prefill_cpu(*shape, sliding_window_size=size))
+        ours = kernels("window", SMALL, None, size)
+        for causal in (False, True):
+            batch = make_batch(SMALL, rows, causal=causal)
+            # Upstream's rows without keys have another value, of the same weight 0.
+            seeing = attend(batch, older_keys(batch, size))[1] != EMPTY_LSE
+            results = [run_paged(one, batch, sliding_window=True) for one in (ours, theirs)]
+            assert seeing.any()
+            assert_solves(batch, *[(out[seeing], lse[seeing]) for out, lse in results])
 
 
 @pytest.mark.parametrize("tile", [(1, 1), (7, 5), (8, 32), (16, 16), (4, 24)])
