@@ -6,12 +6,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from crosslab.artifact.manifest import MANIFEST, SBOM
 from crosslab.artifact.provenance import OURS, Provenance, TreeOrigin, read_origins
 from crosslab.artifact.sbom import Part
 from crosslab.dist import LIBRARY, Dist
 from crosslab.job_options import Job
 from crosslab.link import LinkRequest
+from crosslab.models.device_tokenizer import (
+    DEVICE_FILE,
+    UnsupportedTokenizerError,
+    device_tokenizer,
+)
 from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.pins import read_pins
 
@@ -23,11 +30,14 @@ HOLDS = {
     LIBRARY: "the model library alone, as objects to link into a program of one's own; "
     "the runner holds it already",
     "params": "the model's parameters in MLC-LLM's format",
+    DEVICE_FILE: "the tokenizer and the chat's frame, for the runner",
     TOKENIZER_FILE: "the tokenizer as Hugging Face writes it",
     "licenses": "licences and notices of what the runner holds",
     SBOM: "bill of materials, CycloneDX",
     MANIFEST: "this file: hash of every other one, and what they were made from",
 }
+
+_console = Console(stderr=True, highlight=False)
 
 
 def dist_of(
@@ -44,7 +54,7 @@ def dist_of(
         runner: the program.
     """
     files = {
-        "run.sh": RUN,
+        **_text(job, model),
         "runner": runner,
         LIBRARY: library,
         "params": params,
@@ -65,6 +75,15 @@ def dist_of(
     about = {**_about(job, ChatTokenizer.load(model)), "holds": _held(files)}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
     return Dist(job.dist, files, about, whole, tuple(provenance.parts()))
+
+
+def _text(job: Job, model: Path) -> dict[str, Path]:
+    """What the device needs to take and give text; nothing when its tokenizer cannot go there."""
+    try:
+        return {"run.sh": RUN, DEVICE_FILE: device_tokenizer(model, job.cache)}
+    except UnsupportedTokenizerError as error:
+        _console.print(f"[yellow]dist without run.sh:[/] {error.what}", soft_wrap=True)
+        return {}
 
 
 def _origins(job: Job) -> tuple[TreeOrigin, ...]:

@@ -177,10 +177,13 @@ class Provenance:
 
     def _upstream(self, origin: TreeOrigin) -> Part:
         table = self.lock["upstreams"][origin.name]
-        commit = table["versions"][origin.version]["commit"]
+        pinned = table["versions"][origin.version]
+        commit, wheel = pinned.get("commit", ""), pinned.get("wheel", {})
         path = str(table["url"]).removeprefix("https://").removesuffix(".git")
         host, _, repository = path.partition("/")
-        purl = f"pkg:github/{repository}@{commit}" if host == "github.com" else ""
+        purl = f"pkg:github/{repository}@{commit}" if host == "github.com" and commit else ""
+        if not commit and wheel:
+            purl = f"pkg:pypi/{wheel['package']}@{wheel['version']}?tree={origin.base}"
         return Part(
             name=origin.name,
             version=origin.version,
