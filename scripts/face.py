@@ -14,7 +14,7 @@ from pathlib import Path
 import nox
 import nox.command
 
-from pythonpins import PIP_OPTIONS, hashed_requirements, packages
+from pythonpins import PIP_OPTIONS, RELEASE_GROUP, hashed_requirements, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
@@ -87,11 +87,14 @@ def install(session: nox.Session, *groups: str, release: str = "") -> None:
         session.error(str(error.args[0]))
     stamp = Path(session.virtualenv.location) / "installed"
     key = hashlib.sha256(wanted.encode()).hexdigest()
-    if stamp.is_file() and key in stamp.read_text(encoding="utf-8").split():
+    # An environment holds one release's TVM: what was installed for another is no longer there.
+    mark = release if RELEASE_GROUP in groups else "any"
+    done = stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
+    if f"{key} {mark}" in done:
         return
     session.install("--quiet", *PIP_OPTIONS, "-r", _write(session, "requirements", wanted))
-    with stamp.open("a", encoding="utf-8") as log:
-        log.write(f"{key}\n")
+    kept = [line for line in done if mark == "any" or line.endswith((" any", f" {mark}"))]
+    stamp.write_text("".join(f"{line}\n" for line in [*kept, f"{key} {mark}"]), encoding="utf-8")
 
 
 def _write(session: nox.Session, name: str, text: str) -> str:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from patched import trees as patched_trees
 
-ROOT = Path(__file__).resolve().parents[1]
-TREES = Path(os.environ.get("FORKPATCH_TREES") or ROOT / ".work" / "2026.08").resolve()
+TREES = patched_trees()
 
 
 def _native_libraries() -> Path | None:

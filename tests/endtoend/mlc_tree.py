@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from patched import trees
 from safetensors.numpy import save_file
 
 from crosslab.errors import UserError
@@ -42,8 +42,7 @@ def _absence() -> str:
 
 
 def _tools() -> MlcTools:
-    trees = Path(os.environ.get("FORKPATCH_TREES") or ROOT / ".work" / "2026.08").resolve()
-    return MlcTools(trees / "mlc-llm", trees / "tvm")
+    return MlcTools(trees() / "mlc-llm", trees() / "tvm")
 
 
 def tools() -> MlcTools:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
+from patched import trees
 
 from crosslab.errors import UserError
 from crosslab.runtime import Runtime, build_runtime
@@ -41,10 +41,10 @@ def cross() -> Toolchain:
 
 def tvm_tree() -> Path:
     """The patched TVM tree."""
-    trees = Path(os.environ.get("FORKPATCH_TREES", PROJECT / ".work" / "2026.08"))
-    if not (trees / "tvm" / "src" / "runtime").is_dir():
-        pytest.skip(f"no patched TVM tree in {trees}; make it with: nox -s apply_patches")
-    return trees / "tvm"
+    tree = trees() / "tvm"
+    if not (tree / "src" / "runtime").is_dir():
+        pytest.skip(f"no patched TVM tree in {tree}; make it with: nox -s apply_patches")
+    return tree
 
 
 @cache
