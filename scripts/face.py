@@ -14,6 +14,7 @@ from pathlib import Path
 import nox
 import nox.command
 
+from ladder import LADDER
 from pythonpins import PIP_OPTIONS, RELEASE_GROUP, hashed_requirements, packages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,23 +29,6 @@ TREE_OPTIONS = (
     ("--source", "NAME=wheel|git", "take the upstream from this source only"),
     ("--mirror", "NAME=PATH_OR_URL", "a git repository that has the upstream; remembered"),
     ("--require", "NAME", "fail when the optional upstream is missing"),
-)
-
-# The steps from upstream to ours: what of TVM's series is in the tree, what of MLC-LLM's is (what
-# lets it compile for RVV at all is no step; None: its patches cannot be parted there), and what is
-# switched on.
-DECODE = "kv-cache-vectorised-decode-cpu.patch"
-ADAPTED = ("--upto", "cross-compile-for-cpus.patch")
-TENSORIZED = ("--upto", "tensorize-prefill.patch")
-LADDER = (
-    ("upstream", ("--pristine",), ADAPTED, ""),
-    ("fixes", ("--without", "kv-cache-tiled-prefill-cpu.patch", DECODE), ADAPTED, ""),
-    ("tiling", ("--without", DECODE), ADAPTED, ""),
-    ("attention", ("--without", DECODE), TENSORIZED, ",kernels,steps=attention"),
-    ("linear", ("--without", DECODE), None, ",kernels,steps=attention+linear"),
-    ("noalias", ("--without", DECODE), (), ",kernels,noalias,steps=attention+linear"),
-    ("vectors", ("--without", DECODE), (), ",kernels,noalias"),
-    ("ours", (), (), ",kernels,noalias"),
 )
 
 
@@ -200,11 +184,12 @@ def variants(session: nox.Session, trees: Trees) -> list[str]:
             run(session, "forkpatch", "tree", upstream, *chosen, *arguments)
         return made[upstream, chosen]
 
-    for step, of_tvm, of_mlc, switches in LADDER:
+    for step in LADDER:
         mlc = ""
-        if of_mlc is not None and "mlc-llm" in trees.paths:
-            mlc = f",mlc={tree(step, 'mlc-llm', of_mlc)}"
-        options += ["--variant", f"{step}={tree(step, 'tvm', of_tvm)}{mlc}{switches}"]
+        if step.mlc is not None and "mlc-llm" in trees.paths:
+            mlc = f",mlc={tree(step.name, 'mlc-llm', step.mlc)}"
+        name = f"{step.name}={tree(step.name, 'tvm', step.tvm)}"
+        options += ["--variant", f"{name}{mlc}{step.switches}"]
     return options
 
 

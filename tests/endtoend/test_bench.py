@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from mlc_tree import tools
 from rich.console import Console
 from runner_kit import PROJECT, cross, need_emulator, tvm_tree
 
@@ -24,6 +25,7 @@ from crosslab.counter import Counts
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
+from ladder import LADDER
 
 BASE = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "step=S", "--variant"]
 WITHOUT_MLC = [*BASE, "ours=O,kernels,noalias"]
@@ -113,6 +115,26 @@ def test_variants_are_read_whole() -> None:
     for wrong in ("a", "=t", "a=", "a=t,mlc=", "a=t,step=b"):
         with pytest.raises(UserError):
             Variant.parse(wrong)
+
+
+@pytest.mark.parametrize("upstream", ["tvm", "mlc-llm"])
+def test_the_ladder_is_made_of_trees_that_can_be(upstream: str, tmp_path: Path) -> None:
+    tvm_tree()
+    if upstream == "mlc-llm":
+        tools()
+    wanted = {step.tvm if upstream == "tvm" else step.mlc for step in LADDER}
+    for number, chosen in enumerate(sorted(wanted - {None, ()})):
+        command = [sys.executable, "-m", "forkpatch", "tree", upstream, *chosen, "--offline"]
+        done = subprocess.run(
+            [*command, "--output", str(tmp_path / str(number))],
+            cwd=PROJECT,
+            env={**os.environ, "PYTHONPATH": str(PROJECT / "scripts")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert [step.name for step in LADDER][:: len(LADDER) - 1] == ["upstream", "ours"]
 
 
 def test_against_leaves_two_variants() -> None:
