@@ -24,6 +24,7 @@ from forkpatch.exporting import Exported, export_commits, planned, write_commit,
 from forkpatch.fork import Fork
 from forkpatch.gitcall import Git, GitError
 from forkpatch.rebase import Outcome, Rebase, Step, files_at, rebase_folder
+from forkpatch.rebase_record import write_record
 from forkpatch.replay import finish_step
 from forkpatch.swap import remove_tree
 
@@ -163,12 +164,16 @@ def finish(rebase: Rebase) -> RebaseReport:
     dropped = {step.patch for step in state.done if step.outcome is Outcome.DROPPED}
     folder = fork.patch_folder(new)
     write_series(folder, patches, format_record(new_record))
+    reports = tuple(_patch_report(rebase, step, patches) for step in state.done)
+    clean = {step.patch for step in state.done if step.outcome is Outcome.CLEAN}
+    merged = {one.patch for one in reports if one.outcome is Outcome.ADAPTED} & clean
+    write_record(folder, state.old, state.done, merged)
     report = RebaseReport(
         state.upstream,
         state.old,
         state.new,
         folder,
-        tuple(_patch_report(rebase, step, patches) for step in state.done),
+        reports,
         tuple(
             one for one in findings if one.drift is not Drift.UNCHANGED and one.what not in dropped
         ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from forkpatch.cli import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.fork import Fork
-from forkpatch.report import counted, say, write_report
+from forkpatch.report import counted, say, write_report, write_text
 from forkpatch.swap import locked, recover
 from forkpatch.worktree import OVERLAYS_REF
 
@@ -46,6 +46,9 @@ def register(verbs: Registry) -> None:
     choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped it")
     choice.add_argument("--abort", action="store_true", help="give it up; everything as before")
     choice.add_argument("--status", action="store_true", help="tell where it is")
+    choice.add_argument(
+        "--report", metavar="FILE", help="write what one that is done took as Markdown; - prints it"
+    )
     verb = verbs.add("import-series", run_import)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
@@ -140,6 +143,8 @@ def _rebase(fork: Fork, options: argparse.Namespace) -> int:
         return 0
     if options.status:
         return _rebase_status(fork, name, options.json)
+    if options.report:
+        return _rebase_report(fork, options)
     if options.go_on or options.skip is not None:
         current = rebase.resume(fork, name, chosen)
         current = (
@@ -180,6 +185,22 @@ def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
             say(*(f"  {step.patch}: {step.outcome} {step.reason}".rstrip() for step in state.done))
             say(*(f"  {one['patch']}: {one['path']}: {one['kind']}" for one in state.stopped))
     write_report(target, state)
+    return 0
+
+
+def _rebase_report(fork: Fork, options: argparse.Namespace) -> int:
+    from forkpatch.rebase_record import as_markdown, read_record_of  # noqa: PLC0415
+
+    if not options.version:
+        raise UserError("no version was given", remedy="name the one that was moved to")
+    upstream = fork.lock.upstream(options.upstream, options.version)
+    record = read_record_of(fork, upstream)
+    text = as_markdown(upstream, record, [patch.name for patch in fork.series(upstream)])
+    if options.report == "-":
+        print(text, end="")
+    else:
+        write_text(Path(options.report), text)
+    write_report(options.json, record)
     return 0
 
 

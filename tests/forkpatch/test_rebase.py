@@ -93,6 +93,10 @@ def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
     assert "turn.patch: adapted: symbol moved: resolved by hand (2 lines)" in done.out
     assert "-diff --git a/python/calc/core.py" in done.out
     assert "+diff --git a/python/calc/s.py" in done.out
+    page = one.ok("rebase", "calc", "2.0", "--report", "-").out
+    assert "| turn.patch | adapted | 2 | symbol moved: resolved by hand |" in page
+    assert page.endswith("\n1 patch: 0 clean, 1 adapted, 0 dropped; 2 lines by hand; 0 added.\n")
+    assert one.run("rebase", "calc", "1.0", "--report", "-").code == 2
     files = new_tree(one)
     assert files["python/calc/s.py"] == moved.replace(b"a - b", b"b - a")
     assert files[CORE_PATH] == rest
