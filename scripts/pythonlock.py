@@ -181,9 +181,13 @@ def differences(old: Tables, new: Tables) -> list[str]:
         if old.groups.get(group) != new.groups.get(group):
             lines.append(f"group {group}: means other packages than the lock says")
     for name in sorted(old.hashes.keys() | new.hashes.keys()):
-        if old.hashes.get(name) != new.hashes.get(name):
+        if _sets(old.hashes.get(name)) != _sets(new.hashes.get(name)):
             lines.append(f"{name}: the files have other hashes than the lock says")
     return lines
+
+
+def _sets(by_version: Mapping[str, list[str]] | None) -> dict[str, set[str]]:
+    return {version: set(files) for version, files in (by_version or {}).items()}
 
 
 def write(tables: Tables) -> None:

@@ -105,20 +105,19 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
     sources = sorted(request.sources.glob("*.cc"))
     own = (*BUILD_FLAGS, *WARNINGS, *sanitizer_flags(request.sanitizers))
     flags = (*request.runtime.compile_flags, *own)
+    # Headers name themselves in their errors' messages: not by where they lie here.
+    places = {request.sources.resolve(): ".", request.runtime.folder: "runtime"}
+    maps = [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
     key = digest(
         request.runtime.folder.name,
         request.toolchain.digest,
-        shlex.join(own),
+        shlex.join([*own, *places.values()]),
         *sources,
         *sorted(request.sources.glob("*.h")),
     )
 
     def make(out: Path) -> None:
-        command = [
-            *request.toolchain.cxx,
-            *flags,
-            f"-ffile-prefix-map={request.sources.resolve()}=.",
-        ]
+        command = [*request.toolchain.cxx, *flags, *maps]
         objects = {s.name: str(out / f"{s.stem}.o") for s in sources}
         compile_all("runner", command, objects, request.sources, os.cpu_count() or 1)
 
