@@ -70,6 +70,15 @@ def verify(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def reproduce(session: nox.Session) -> None:
+    """Build the artefact twice, where everything that must not matter differs; compare."""
+    face.install(session, "forkpatch")
+    trees = face.apply(session, [])
+    face.lab(session, trees)
+    face.run(session, "reproduce", *session.posargs)
+
+
+@nox.session(default=False)
 def cost(session: nox.Session) -> None:
     """Estimate what a model or a GEMM would cost on an accelerator."""
     of_trees, of_cost = face.split(session, "crosslab", "cost")

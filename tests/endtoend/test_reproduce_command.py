@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nox -s reproduce`: what it compares, and that it notices a difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reproduce import compare, places
+
+
+def write(folder: Path, **files: bytes) -> Path:
+    for name, data in files.items():
+        (folder / "sub").mkdir(parents=True, exist_ok=True)
+        (folder / "sub" / name).write_bytes(data)
+    return folder
+
+
+def test_equal_folders_are_equal(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", a=b"a", b=b"")
+    other = write(tmp_path / "other", a=b"a", b=b"")
+    assert compare(one, other) == (["sub/a", "sub/b"], [])
+
+
+def test_each_difference_is_named_with_its_place(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", same=b"s", bytes=b"abc", longer=b"ab", lone=b"")
+    other = write(tmp_path / "other", same=b"s", bytes=b"abd", longer=b"abc")
+    equal, differ = compare(one, other)
+    assert equal == ["sub/same"]
+    assert differ == [
+        "sub/bytes: 3 and 3 bytes, different from byte 2 on",
+        "sub/lone: only in one of them",
+        "sub/longer: 2 and 3 bytes, different from byte 2 on",
+    ]
+
+
+def test_the_two_places_differ_in_everything(tmp_path: Path) -> None:
+    one, other = places(tmp_path / "x", tmp_path / "y")
+    first, second = one.environment(), other.environment()
+    for name in ("HOME", "USER", "TZ", "LANG", "TMPDIR", "XDG_CACHE_HOME", "PYTHONHASHSEED"):
+        assert first[name] != second[name]
+    assert "SOURCE_DATE_EPOCH" in second and "SOURCE_DATE_EPOCH" not in first
+    assert one.umask != other.umask
+    assert not str(other.project).isascii() and " " in str(other.project)
