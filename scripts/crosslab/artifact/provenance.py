@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.kernels import COMMON_FLAGS, KernelTarget, compiler_for
 from crosslab.pins import LOCK_NAME, Asset
+from crosslab.runtime import ffi_root
 from crosslab.toolchain import Kind, Toolchain, output_of, sysroot_parts
 
 GROUPS = ("crosslab", "tvm")
@@ -28,6 +30,7 @@ MLC_GROUPS = ("mlc",)
 # Its C++ sources are compiled into the runner.
 SHIPPED_PACKAGES = frozenset({"apache-tvm-ffi"})
 OURS = "Apache-2.0"
+LIBC_PACKAGE = "libc6-dev-riscv64-cross"
 _GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
 _LLVM = "Apache-2.0 WITH LLVM-exception"
 
@@ -163,7 +166,13 @@ class Provenance:
                     *runtime.BUILD_FLAGS,
                     *runtime.DEFINES,
                 ],
-                "runner": [*_plain(self.toolchain.cxx), *link.BUILD_FLAGS, *link.WARNINGS],
+                "runner": [
+                    *_plain(self.toolchain.cxx),
+                    *runtime.LANGUAGE_FLAGS,
+                    *runtime.DEFINES,
+                    *link.BUILD_FLAGS,
+                    *link.WARNINGS,
+                ],
                 "kernels": [*_plain(compiler_for(KernelTarget.RISCV64)), *COMMON_FLAGS],
                 "link": _plain(link.link_options(self.linking)),
             },
@@ -173,7 +182,8 @@ class Provenance:
         """The components of the bill of materials."""
         digest = _sha256_of_table(_digests(self.project / "kernels", "**/*.*"))
         own = Part("mlc-rvv-kernels", digest[:16], OURS, shipped=True, sha256=digest)
-        return [*map(self._upstream, self.origins), own, self._model(), *self._c(), *self.packages]
+        shipped = [*map(self._upstream, self.origins), own, _dlpack(), self._model()]
+        return [*shipped, *self._c(), *self.packages]
 
     def _upstream(self, origin: TreeOrigin) -> Part:
         table = self.lock["upstreams"][origin.name]
@@ -227,10 +237,23 @@ class Provenance:
         gcc = stdcpp.parent.name
         return [
             compiler,
-            Part("glibc", "riscv64-cross", "LGPL-2.1-or-later", shipped=True, sha256=_sha256(libc)),
+            Part("glibc", _libc_version(), "LGPL-2.1-or-later", shipped=True, sha256=_sha256(libc)),
             Part("libstdc++", gcc, _GCC, shipped=True, sha256=_sha256(stdcpp)),
             Part("libgcc", gcc, _GCC, shipped=True),
         ]
+
+
+def _libc_version() -> str:
+    """Debian's version of the C library; only its hash tells it where there is no dpkg."""
+    return next(iter(_debian_versions([LIBC_PACKAGE]).values()), "unknown")
+
+
+def _dlpack() -> Part:
+    """The headers of DLPack, which TVM's FFI carries and compiles in."""
+    header = ffi_root() / "include" / "dlpack" / "dlpack.h"
+    text = header.read_text(encoding="utf-8")
+    version = re.findall(r"^#define DLPACK_(?:MAJOR|MINOR)_VERSION (\d+)$", text, re.MULTILINE)
+    return Part("dlpack", ".".join(version), "Apache-2.0", shipped=True, sha256=_sha256(header))
 
 
 def _built_only(part: Part) -> Part:

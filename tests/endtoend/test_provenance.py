@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a manifest tells of where an artefact comes from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import runner_kit
+from runner_kit import PROJECT
+
+from crosslab.artifact.provenance import Provenance, read_origins
+from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
+from crosslab.compile.targets import LabTarget
+from crosslab.errors import UserError
+from crosslab.job_options import PASS_FILE
+from crosslab.link import LinkRequest
+from crosslab.pins import read_pins
+from crosslab.runtime import Runtime
+from crosslab.toolchain import Machine
+
+APPLIED = {
+    "release": "2026.08",
+    "upstreams": [
+        {
+            "name": "tvm",
+            "version": "0.26.0",
+            "tree": "b" * 40,
+            "inputs": {
+                "base": "a" * 40,
+                "patches": [["z.patch", "1" * 64], ["a.patch", "2" * 64]],
+                "overlays": [["apps/x.cc", "100644", "c" * 40]],
+            },
+        },
+        {"name": "mlc-llm", "version": "79d603f0", "tree": "", "inputs": None},
+    ],
+}
+
+
+@pytest.fixture
+def provenance(tmp_path: Path) -> Provenance:
+    toolchain = runner_kit.cross()
+    report = tmp_path / "applied.json"
+    report.write_text(json.dumps(APPLIED), encoding="utf-8")
+    runtime = Runtime(tmp_path, Machine.RISCV64, (), (), ())
+    return Provenance(
+        project=PROJECT,
+        origins=read_origins(report),
+        passes=(PROJECT / PASS_FILE).parent,
+        asset=read_pins(PROJECT).asset("smollm2-135m"),
+        target=LabTarget("riscv64", 256),
+        linking=LinkRequest(runtime, toolchain, library=tmp_path / "model.tar"),
+        with_mlc=False,
+    )
+
+
+def test_inputs_are_told_by_digest_and_patches_in_order(provenance: Provenance) -> None:
+    inputs = provenance.inputs()
+    tvm = inputs["upstreams"]["tvm"]
+    assert [patch["name"] for patch in tvm["patches"]] == ["z.patch", "a.patch"]
+    assert tvm["overlays"] == {"apps/x.cc": f"git-blob:{'c' * 40}"}
+    assert (tvm["base_tree"], tvm["patched_tree"]) == ("a" * 40, "b" * 40)
+    # Of a tree that is not there nothing is told.
+    assert list(inputs["upstreams"]) == ["tvm"]
+    assert "rvv/gemm_f32.c" in inputs["kernels"]
+    assert "rvv_passes.py" in inputs["passes"]
+    assert inputs["model"]["member_sha256"] == provenance.asset.member_sha256
+
+
+def test_tools_are_told_with_their_options_and_without_paths(provenance: Provenance) -> None:
+    tools = provenance.tools()
+    flags = [flag for group in tools["flags"].values() for flag in group]
+    assert not [flag for flag in flags if "/" in flag]
+    assert "-static" in tools["flags"]["link"]
+    assert tools["target"]["vector-width"] == 256
+    dynamic = replace(provenance, linking=replace(provenance.linking, library=None))
+    assert "-static" not in dynamic.tools()["flags"]["link"]
+
+
+def test_each_part_has_a_licence_and_what_is_shipped_is_told_apart(provenance: Provenance) -> None:
+    parts = provenance.parts()
+    assert [part.name for part in parts if not part.licence] == []
+    shipped = {part.name for part in parts if part.shipped}
+    assert {"tvm", "apache-tvm-ffi", "dlpack", "mlc-rvv-kernels", "smollm2-135m"} <= shipped
+    assert not shipped & {"apache-tvm", "numpy", "compiler"}
+    assert len({(part.name, part.version) for part in parts}) == len(parts)
+    text = render_sbom(Part("whole", "1", "Apache-2.0", shipped=True), parts, [])
+    assert sbom_problem(text) == ""
+    (tvm,) = (c for c in json.loads(text)["components"] if c["name"] == "tvm")
+    assert tvm["purl"].startswith("pkg:github/apache/tvm@c7b458e")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"upstreams": [{}]}'])
+def test_report_that_is_none_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / "report.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="does not tell what the trees were made from") as caught:
+        read_origins(tmp_path / "report.json")
+    assert "forkpatch apply --json" in caught.value.remedy
