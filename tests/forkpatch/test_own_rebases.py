@@ -9,7 +9,7 @@ import pytest
 
 from forkpatch.fork import open_fork
 from forkpatch.rebase_record import FILE, as_markdown, read_record_of
-from forkpatch.settings import read_settings
+from forkpatch.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted((ROOT / "patches").glob(f"*/*/{FILE}"))
@@ -17,7 +17,7 @@ RECORDS = sorted((ROOT / "patches").glob(f"*/*/{FILE}"))
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: "-".join(path.parts[-3:-1]))
 def test_page_of_a_rebase_is_what_the_command_writes(path: Path) -> None:
-    fork = open_fork(read_settings(ROOT))
+    fork = open_fork(load_settings(ROOT))
     name, version = path.parts[-3:-1]
     upstream = fork.lock.upstream(name, version)
     series = [patch.name for patch in fork.series(upstream)]
