@@ -14,7 +14,7 @@ from pathlib import Path
 import nox
 import nox.command
 
-from ladder import LADDER
+from ladder import LADDER, on_release
 from pythonpins import PIP_OPTIONS, RELEASE_GROUP, hashed_requirements, packages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,12 +34,13 @@ TREE_OPTIONS = (
 
 @dataclass(frozen=True)
 class Trees:
-    """The patched trees of one release, and what was left out."""
+    """The patched trees of one release, what was left out, and TVM's patches."""
 
     release: str
     root: Path
     paths: dict[str, Path] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    series: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
         """The options that hand these trees to the lab."""
@@ -167,7 +168,8 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
         for u in result["upstreams"]
         if u["state"] == "missing"
     }
-    return Trees(result["release"], WORK / result["release"], there, missing)
+    series = next(u["patches"] for u in result["upstreams"] if u["name"] == "tvm")
+    return Trees(result["release"], WORK / result["release"], there, missing, tuple(series))
 
 
 def variants(session: nox.Session, trees: Trees) -> list[str]:
@@ -188,7 +190,7 @@ def variants(session: nox.Session, trees: Trees) -> list[str]:
         mlc = ""
         if step.mlc is not None and "mlc-llm" in trees.paths:
             mlc = f",mlc={tree(step.name, 'mlc-llm', step.mlc)}"
-        name = f"{step.name}={tree(step.name, 'tvm', step.tvm)}"
+        name = f"{step.name}={tree(step.name, 'tvm', on_release(step.tvm, trees.series))}"
         options += ["--variant", f"{name}{mlc}{step.switches}"]
     return options
 

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 # Kernels of decode: one token's attention, and the merge of its parts.
 DECODE = ("kv-cache-vectorised-decode-cpu.patch", "kv-cache-vectorised-merge-cpu.patch")
 TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.patch")
-# What lets MLC-LLM compile for RVV at all is no step.
+# What lets the compilers be used at all is no step: MLC-LLM's patches up to RVV as a target, and on
+# a TVM newer than MLC-LLM the names that it still uses.
+PRISTINE = ("--pristine",)
+NAMES = "names-of-0-26.patch"
 ADAPTED = ("--upto", "cross-compile-for-cpus.patch")
 TENSORIZED = ("--upto", "tensorize-prefill.patch")
 
@@ -31,7 +35,7 @@ class Step:
 
 
 LADDER = (
-    Step("upstream", ("--pristine",), ADAPTED),
+    Step("upstream", PRISTINE, ADAPTED),
     Step("fixes", ("--without", *TILED, *DECODE), ADAPTED),
     Step("tiling", ("--without", *DECODE), ADAPTED),
     Step("attention", ("--without", *DECODE), TENSORIZED, ",kernels,steps=attention"),
@@ -40,3 +44,8 @@ LADDER = (
     Step("vectors", ("--without", *DECODE), (), ",kernels,noalias"),
     Step("ours", (), (), ",kernels,noalias"),
 )
+
+
+def on_release(chosen: tuple[str, ...], series: Collection[str]) -> tuple[str, ...]:
+    """A step's options of ``forkpatch tree`` for the release whose TVM series this is."""
+    return ("--only", NAMES) if chosen == PRISTINE and NAMES in series else chosen

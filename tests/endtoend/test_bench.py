@@ -25,7 +25,7 @@ from crosslab.counter import Counts
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
-from ladder import LADDER
+from ladder import LADDER, on_release
 
 BASE = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "step=S", "--variant"]
 WITHOUT_MLC = [*BASE, "ours=O,kernels,noalias"]
@@ -135,6 +135,14 @@ def test_the_ladder_is_made_of_trees_that_can_be(upstream: str, tmp_path: Path) 
         )
         assert done.returncode == 0, done.stdout + done.stderr
     assert [step.name for step in LADDER][:: len(LADDER) - 1] == ["upstream", "ours"]
+
+
+def test_upstream_keeps_the_names_that_mlc_llm_uses() -> None:
+    series = PROJECT / "patches" / "tvm" / "0.27.0.post1" / "series"
+    names = series.read_text(encoding="utf-8").split()
+    assert on_release(LADDER[0].tvm, names) == ("--only", names[-1])
+    assert on_release(LADDER[0].tvm, names[:-1]) == LADDER[0].tvm
+    assert on_release(LADDER[1].tvm, names) == LADDER[1].tvm
 
 
 def test_against_leaves_two_variants() -> None:
