@@ -36,8 +36,12 @@ _BACKWARD = (
     (r"\bT\.sblock\(", "T.block("),
     (r"@T\.prim_func\(s_tir=True\)", "@T.prim_func"),
     (r"\bT\.let\[(T\.\w+)(?:\(\))?\]", r"\1"),
+    # A call is TIR's own there, and a TIR expression has no other type than a data type.
+    (r"\bir\.Call\b", "tir.Call"),
+    (r"\bvalue\.ty\.dtype\b", "value.dtype"),
+    (r"\btirx\.op\.fma\(", 'tir.call_intrin("float32", "tir.fma", '),
     (r"\btirx\.", "tir."),
-    (r"\bimport tirx\b", "import tir"),
+    (r"\bimport (?:ir, )?tirx\b", "import tir"),
     (rf"\bfrom \.(?:{_SPLIT}) import\b", "from .kv_cache import"),
     (rf"\b(?:{_SPLIT})\.py\b", "kv_cache.py"),
 )
@@ -53,10 +57,13 @@ _FORWARD = (
     (r"^( +)weight = (?=exp_scores\[)", r"\1weight: T.float32 = "),
     # A variable with a value, in a function's body; a parameter has none.
     (r"^( +\w+): (T\.\w+)(?:\(\))? = ", r"\1: T.let[\2] = "),
+    (r"\btir\.Call\b", "ir.Call"),
+    (r'\btir\.call_intrin\("float32", "tir\.fma", ', "tirx.op.fma("),
+    (r"\bvalue\.dtype\b", "value.ty.dtype"),
     (r"\btir\.PrimExpr\b", "tirx.Expr"),
     (r"\btir\.Schedule\b", "s_tir.Schedule"),
     (r"\btir\.", "tirx."),
-    (r"\bfrom tvm import tir\b", "from tvm import s_tir, tirx"),
+    (r"\bfrom tvm import tir\b", "from tvm import ir, s_tir, tirx"),
     (r"\bfrom tvm.script import tir\b", "from tvm.script import tirx"),
     (r"\brx\.PrimValue\(", "rx.prim_value("),
     (r"\bsinfo_args=rx\.ObjectStructInfo\(\)", "ty_args=rx.AnyType()"),

@@ -19,8 +19,9 @@ from typing import Any
 
 from tvm.script import tir as T
 
-from .kv_cache import _declare_length_info, _get_kv_chunk_len, _get_seq_offset, _rope
-from ._prefill_tiled_macros import _exp2
+from .kv_cache import _declare_length_info, _get_kv_chunk_len, _get_seq_offset
+from ._rope_tables import rope_macros, rotated_high, rotated_low
+from ._vector_math import exp2, log2
 
 LOG2_E = math.log2(math.e)
 EMPTY_LSE = -5e4
@@ -68,6 +69,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
     group = h_q // h_kv
     lanes = math.gcd(d, MOST_LANES)
+    half, half_lanes = d // 2, math.gcd(d // 2, MOST_LANES // 2)
+    fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     global_symbol = "batch_decode_paged_kv_cpu"
     if sliding_window:
         global_symbol += "_sliding_window"
@@ -109,12 +112,46 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
         # rows: these slots, the window's first slot, and the number of sink tokens kept before it.
         length_info = _declare_length_info(var_length_info, batch_size, sliding_window, length_info_elem_offset)
 
+        # RoPE: turned queries, and tables of the keys' factors as in prefill, whose rows are slots of
+        # the batch's pages.
+        frequencies = T.alloc_buffer((d,), "float32")
+        q_turned = T.alloc_buffer((T.if_then_else(rotary_mode == 1, batch_size, 0), h_q, d), "float32")
+        k_cos = T.alloc_buffer((T.if_then_else(rotary_mode == 1, nnz_pages * page_size, 0), d), "float32")
+        k_sin = T.alloc_buffer((T.if_then_else(rotary_mode == 1, nnz_pages * page_size, 0), d), "float32")
+        if rotary_mode == 1:
+            fill_frequencies(frequencies, rope_theta)
+            for b in T.serial(batch_size):
+                page_begin: T.int32 = page_indptr[b]
+                num_pages: T.int32 = page_indptr[b + 1] - page_begin
+                kv_len: T.int32 = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, sliding_window), 0)
+                # The row behind the last key is the query's.
+                for row in T.parallel(kv_len + 1):
+                    with T.block("rope"):
+                        T.reads()
+                        T.writes()
+                        # In memory, as LLVM code generation fails on float expressions of an index
+                        # about whose range it knows something.
+                        position = T.alloc_buffer((1,), "int32")
+                        q_cos = T.alloc_buffer((1, d), "float32")
+                        q_sin = T.alloc_buffer((1, d), "float32")
+                        if row < kv_len:
+                            position[0] = k_rope_pos_offset[b] + row
+                            fill_rope(k_cos, k_sin, page_begin * page_size + row, position, frequencies, rope_scale)
+                        else:
+                            position[0] = q_rope_position[b]
+                            fill_rope(q_cos, q_sin, 0, position, frequencies, rope_scale)
+                            for head in T.serial(h_q):
+                                for co in T.serial(half // half_lanes):
+                                    for ci in T.vectorized(half_lanes):
+                                        q_turned[b, head, co * half_lanes + ci] = rotated_low(q, (b, head), q_cos, q_sin, 0, co * half_lanes + ci, half, dtype)
+                                        q_turned[b, head, half + co * half_lanes + ci] = rotated_high(q, (b, head), q_cos, q_sin, 0, co * half_lanes + ci, half, dtype)
+
         for task in T.parallel(batch_size * h_kv):
             with T.block("attn"):
                 T.reads()
                 T.writes()
                 Q_tile = T.alloc_buffer((group, d), "float32")
-                K_row = T.alloc_buffer((d,), "float32")
+                K_tile = T.alloc_buffer((KV_TILE, d), "float32")
                 S_tile = T.alloc_buffer((group, KV_TILE), "float32")
                 O_tile = T.alloc_buffer((group, d), "float32")
                 m_val = T.alloc_buffer((group,), "float32")
@@ -135,8 +172,9 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                         for ci in T.vectorized(lanes):
                             O_tile[g, co * lanes + ci] = T.float32(0)
                     if rotary_mode == 1:
-                        for c in T.serial(d):
-                            Q_tile[g, c] = T.cast(_rope(q, q_rope_position[b], d, rope_theta, rope_scale, (b, h * group + g, c), dtype, rope_scaling), "float32") * (sm_scale * T.float32(LOG2_E))
+                        for co in T.unroll(d // lanes):
+                            for ci in T.vectorized(lanes):
+                                Q_tile[g, co * lanes + ci] = q_turned[b, h * group + g, co * lanes + ci] * (sm_scale * T.float32(LOG2_E))
                     else:
                         for co in T.unroll(d // lanes):
                             for ci in T.vectorized(lanes):
@@ -145,16 +183,19 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 for tile in T.serial(T.ceildiv(kv_len, KV_TILE)):
                     kv_begin: T.int32 = tile * KV_TILE
                     num_keys: T.int32 = T.min(kv_len - kv_begin, KV_TILE)
-                    # Two loops, not one with a branch in it: calls of libm in a loop leave nothing in
-                    # vector registers.
                     if rotary_mode == 1:
                         for j in T.serial(num_keys):
                             slot: T.int32 = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
                             page: T.int32 = page_values[page_begin + slot // page_size]
-                            for c in T.serial(d):
-                                K_row[c] = T.cast(_rope(pages, k_rope_pos_offset[b] + kv_begin + j, d, rope_theta, rope_scale, (page, 0, h, slot % page_size, c), dtype, rope_scaling), "float32")
+                            for co in T.serial(half // half_lanes):
+                                for ci in T.vectorized(half_lanes):
+                                    K_tile[j, co * half_lanes + ci] = rotated_low(pages, (page, 0, h, slot % page_size), k_cos, k_sin, page_begin * page_size + kv_begin + j, co * half_lanes + ci, half, dtype)
+                                    K_tile[j, half + co * half_lanes + ci] = rotated_high(pages, (page, 0, h, slot % page_size), k_cos, k_sin, page_begin * page_size + kv_begin + j, co * half_lanes + ci, half, dtype)
+                        # A loop of its own: LLVM 22 makes invalid code of rows that it keeps in
+                        # registers, in vectors of other lengths than they are read in.
+                        for j in T.serial(num_keys):
                             for g in T.unroll(group):
-                                S_tile[g, j] = _dot(Q_tile, g, K_row, (), d)
+                                S_tile[g, j] = _dot(Q_tile, g, K_tile, (j,), d)
                     else:
                         for j in T.serial(num_keys):
                             slot: T.int32 = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
@@ -165,10 +206,10 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j], T.float32(LOWEST_SCORE))
                         m_new[0] = T.max(m_val[g], T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fmax", S_tile[g, T.ramp(0, 1, KV_TILE)]))
-                        scale[0] = _exp2(m_val[g] - m_new[0])
+                        scale[0] = exp2(m_val[g] - m_new[0])
                         m_val[g] = m_new[0]
                         for j in T.vectorized(KV_TILE):
-                            S_tile[g, j] = _exp2(S_tile[g, j] - m_new[0])
+                            S_tile[g, j] = exp2(S_tile[g, j] - m_new[0])
                         d_val[g] = d_val[g] * scale[0] + _sum(S_tile[g, T.ramp(0, 1, KV_TILE)])
                         for co in T.unroll(d // lanes):
                             for ci in T.vectorized(lanes):
@@ -183,7 +224,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
 
                 for g in T.unroll(group):
                     # The sum is 0 only without keys; else it has its maximum's 1 in it.
-                    lse[b, h * group + g] = T.if_then_else(kv_len > 0, m_val[g] + T.log2(d_val[g]), T.float32(EMPTY_LSE))
+                    lse[b, h * group + g] = T.if_then_else(kv_len > 0, m_val[g] + log2(d_val[g]), T.float32(EMPTY_LSE))
                     scale[0] = T.if_then_else(kv_len > 0, T.float32(1) / d_val[g], T.float32(0))
                     for co in T.unroll(d // lanes):
                         for ci in T.vectorized(lanes):

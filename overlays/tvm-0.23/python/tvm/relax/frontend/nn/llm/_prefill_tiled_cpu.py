@@ -42,12 +42,11 @@ from ._prefill_tiled_macros import (
     lanes_of,
     num_visible,
     product_macros,
-    rope_macros,
-    rotated_high,
-    rotated_low,
+    schedule_macros,
     softmax_macros,
     staging_macros,
 )
+from ._rope_tables import rope_macros, rotated_high, rotated_low
 
 
 def prefill_tile(target: Target, d: int) -> PrefillTile:  # noqa: ARG001
@@ -103,10 +102,11 @@ def _attention_prefill_cpu(
     if sliding_window:
         global_symbol += "_sliding_window"
     stage_q, clear_kv = staging_macros(tile, group_size, d, d, dtype)
-    fill_rope = rope_macros(d, rope_scaling)
+    fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     half, half_lanes = d // 2, lanes_of(d // 2)
     compute_s, compute_o = product_macros(tile, d, d)
-    init_state, update_softmax, store = softmax_macros(tile, group_size, d, dtype)
+    init_state, update_softmax, _, store = softmax_macros(tile, group_size, d, dtype)
+    list_tiles = schedule_macros(tile, group_size)
 
     @T.prim_func
     def batch_prefill_paged_kv_cpu(
@@ -153,27 +153,25 @@ def _attention_prefill_cpu(
         # RoPE's factors depend on the position only, so once here, not for every head and tile. Rows
         # of keys are slots of the batch's pages: a sequence never has more keys than slots, as its
         # window begins behind its sink. Empty when RoPE is none of this kernel's business.
+        frequencies = T.alloc_buffer((d,), "float32")
         q_cos = T.alloc_buffer((T.if_then_else(rotary_mode == 1, total_len, 0), d), "float32")
         q_sin = T.alloc_buffer((T.if_then_else(rotary_mode == 1, total_len, 0), d), "float32")
         k_cos = T.alloc_buffer((T.if_then_else(rotary_mode == 1, nnz_pages * page_size, 0), d), "float32")
         k_sin = T.alloc_buffer((T.if_then_else(rotary_mode == 1, nnz_pages * page_size, 0), d), "float32")
         if rotary_mode == 1:
+            fill_frequencies(frequencies, rope_theta)
             for row in T.parallel(total_len):
                 with T.block("q_rope"):
                     T.reads()
                     T.writes()
                     position = T.alloc_buffer((1,), "int32")
                     position[0] = q_rope_position[row]
-                    fill_rope(q_cos, q_sin, row, position, rope_theta, rope_scale)
+                    fill_rope(q_cos, q_sin, row, position, frequencies, rope_scale)
 
-        for b in T.serial(batch_size):
-            seq_begin: T.int32 = q_indptr[b]
-            q_len: T.int32 = q_indptr[b + 1] - seq_begin
-            page_begin: T.int32 = page_indptr[b]
-            num_pages: T.int32 = page_indptr[b + 1] - page_begin
-            kv_len: T.int32 = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, sliding_window), 0)
-            num_tiles: T.int32 = T.ceildiv(q_len * group_size, q_tile)
-            if rotary_mode == 1:
+            for b in T.serial(batch_size):
+                page_begin: T.int32 = page_indptr[b]
+                num_pages: T.int32 = page_indptr[b + 1] - page_begin
+                kv_len: T.int32 = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, sliding_window), 0)
                 for row in T.parallel(kv_len):
                     with T.block("k_rope"):
                         T.reads()
@@ -182,56 +180,66 @@ def _attention_prefill_cpu(
                         # about whose range it knows something.
                         position = T.alloc_buffer((1,), "int32")
                         position[0] = k_rope_pos_offset[b] + row
-                        fill_rope(k_cos, k_sin, page_begin * page_size + row, position, rope_theta, rope_scale)
-            # Heads are the slow index: a thread gets whole heads as far as it goes, and these cost
-            # the same, whereas causal tiles cost the more the later they are.
-            for head_tile in T.parallel(h_kv * num_tiles):
-                with T.block("attn"):
-                    T.reads()
-                    T.writes()
-                    Q_tile = T.alloc_buffer((q_tile, d), "float32")
-                    K_tile = T.alloc_buffer((kv_tile, d), "float32")
-                    V_tile = T.alloc_buffer((kv_tile, d), "float32")
-                    S_tile = T.alloc_buffer((q_tile, kv_tile), "float32")
-                    O_tile = T.alloc_buffer((q_tile, d), "float32")
-                    m_tile = T.alloc_buffer((q_tile,), "float32")
-                    m_new = T.alloc_buffer((q_tile,), "float32")
-                    scale = T.alloc_buffer((q_tile,), "float32")
-                    d_lanes = T.alloc_buffer((q_tile, kv_tile), "float32")
-                    d_sum = T.alloc_buffer((1,), "float32")
-                    by: T.int32 = head_tile // num_tiles
-                    row_begin: T.int32 = head_tile % num_tiles * q_tile
-                    stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, by, q_len, rotary_mode, sm_scale)
-                    init_state(O_tile, m_tile, d_lanes)
-                    for kv_idx in T.serial(T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
-                        kv_begin: T.int32 = kv_idx * kv_tile
-                        num_keys: T.int32 = T.min(kv_len - kv_begin, kv_tile)
-                        if rotary_mode == 1:
-                            for j in T.serial(num_keys):
-                                slot: T.int32 = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
-                                page: T.int32 = page_values[page_begin + slot // page_size]
-                                for ko in T.serial(half // half_lanes):
-                                    for ki in T.vectorized(half_lanes):
-                                        K_tile[j, ko * half_lanes + ki] = rotated_low(pages, (page, 0, by, slot % page_size), k_cos, k_sin, page_begin * page_size + kv_begin + j, ko * half_lanes + ki, half, dtype)
-                                        K_tile[j, half + ko * half_lanes + ki] = rotated_high(pages, (page, 0, by, slot % page_size), k_cos, k_sin, page_begin * page_size + kv_begin + j, ko * half_lanes + ki, half, dtype)
-                        else:
-                            for j in T.serial(num_keys):
-                                slot: T.int32 = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
-                                page: T.int32 = page_values[page_begin + slot // page_size]
-                                for ko in T.serial(d // lanes):
-                                    for ki in T.vectorized(lanes):
-                                        K_tile[j, ko * lanes + ki] = T.cast(pages[page, 0, by, slot % page_size, ko * lanes + ki], "float32")
+                        fill_rope(k_cos, k_sin, page_begin * page_size + row, position, frequencies, rope_scale)
+
+        tiles = T.alloc_buffer((T.ceildiv(total_len * group_size, q_tile) + batch_size, 2), "int32")
+        num_tiles = T.alloc_buffer((1,), "int32")
+        list_tiles(tiles, num_tiles, q_indptr, batch_size)
+        # Heads are the slow index: a thread gets whole heads as far as it goes, and these cost
+        # the same, whereas causal tiles cost the more the later they are.
+        for head_tile in T.parallel(h_kv * num_tiles[0]):
+            with T.block("attn"):
+                T.reads()
+                T.writes()
+                Q_tile = T.alloc_buffer((q_tile, d), "float32")
+                K_tile = T.alloc_buffer((kv_tile, d), "float32")
+                V_tile = T.alloc_buffer((kv_tile, d), "float32")
+                S_tile = T.alloc_buffer((q_tile, kv_tile), "float32")
+                O_tile = T.alloc_buffer((q_tile, d), "float32")
+                m_tile = T.alloc_buffer((q_tile,), "float32")
+                m_new = T.alloc_buffer((q_tile,), "float32")
+                scale = T.alloc_buffer((q_tile,), "float32")
+                d_lanes = T.alloc_buffer((q_tile, kv_tile), "float32")
+                d_sum = T.alloc_buffer((1,), "float32")
+                by: T.int32 = head_tile // num_tiles[0]
+                b: T.int32 = tiles[head_tile % num_tiles[0], 0]
+                row_begin: T.int32 = tiles[head_tile % num_tiles[0], 1]
+                seq_begin: T.int32 = q_indptr[b]
+                q_len: T.int32 = q_indptr[b + 1] - seq_begin
+                page_begin: T.int32 = page_indptr[b]
+                num_pages: T.int32 = page_indptr[b + 1] - page_begin
+                kv_len: T.int32 = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, sliding_window), 0)
+                stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, by, q_len, rotary_mode, sm_scale)
+                init_state(O_tile, m_tile, d_lanes)
+                for kv_idx in T.serial(T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
+                    kv_begin: T.int32 = kv_idx * kv_tile
+                    num_keys: T.int32 = T.min(kv_len - kv_begin, kv_tile)
+                    if rotary_mode == 1:
                         for j in T.serial(num_keys):
                             slot: T.int32 = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
                             page: T.int32 = page_values[page_begin + slot // page_size]
-                            for co in T.serial(d // lanes):
-                                for ci in T.vectorized(lanes):
-                                    V_tile[j, co * lanes + ci] = T.cast(pages[page, 1, by, slot % page_size, co * lanes + ci], "float32")
-                        clear_kv(K_tile, V_tile, num_keys)
-                        compute_s(Q_tile, K_tile, S_tile)
-                        update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
-                        compute_o(S_tile, V_tile, O_tile, scale)
-                    store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, by, q_len)
+                            for ko in T.serial(half // half_lanes):
+                                for ki in T.vectorized(half_lanes):
+                                    K_tile[j, ko * half_lanes + ki] = rotated_low(pages, (page, 0, by, slot % page_size), k_cos, k_sin, page_begin * page_size + kv_begin + j, ko * half_lanes + ki, half, dtype)
+                                    K_tile[j, half + ko * half_lanes + ki] = rotated_high(pages, (page, 0, by, slot % page_size), k_cos, k_sin, page_begin * page_size + kv_begin + j, ko * half_lanes + ki, half, dtype)
+                    else:
+                        for j in T.serial(num_keys):
+                            slot: T.int32 = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
+                            page: T.int32 = page_values[page_begin + slot // page_size]
+                            for ko in T.serial(d // lanes):
+                                for ki in T.vectorized(lanes):
+                                    K_tile[j, ko * lanes + ki] = T.cast(pages[page, 0, by, slot % page_size, ko * lanes + ki], "float32")
+                    for j in T.serial(num_keys):
+                        slot: T.int32 = _get_seq_offset(kv_begin + j, b, length_info, sliding_window)
+                        page: T.int32 = page_values[page_begin + slot // page_size]
+                        for co in T.serial(d // lanes):
+                            for ci in T.vectorized(lanes):
+                                V_tile[j, co * lanes + ci] = T.cast(pages[page, 1, by, slot % page_size, co * lanes + ci], "float32")
+                    clear_kv(K_tile, V_tile, num_keys)
+                    compute_s(Q_tile, K_tile, S_tile)
+                    update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
+                    compute_o(S_tile, V_tile, O_tile, scale)
+                store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, by, q_len)
 
     return batch_prefill_paged_kv_cpu
 
@@ -264,10 +272,11 @@ def _attention_prefill_ragged_cpu(
     group_size = h_q // h_kv
     qk_lanes, v_lanes = lanes_of(d_qk), lanes_of(d_v)
     stage_q, clear_kv = staging_macros(tile, group_size, d_qk, d_v, dtype)
-    fill_rope = rope_macros(d_qk, rope_scaling)
+    fill_frequencies, fill_rope = rope_macros(d_qk, rope_scaling)
     half, half_lanes = d_qk // 2, lanes_of(d_qk // 2)
     compute_s, compute_o = product_macros(tile, d_qk, d_v)
-    init_state, update_softmax, store = softmax_macros(tile, group_size, d_v, dtype)
+    init_state, update_softmax, _, store = softmax_macros(tile, group_size, d_v, dtype)
+    list_tiles = schedule_macros(tile, group_size)
 
     @T.prim_func
     def batch_prefill_ragged_kv(
@@ -305,75 +314,82 @@ def _attention_prefill_ragged_cpu(
         lse = T.match_buffer(var_lse, (total_len, h_q), "float32")
 
         # As in the paged kernel: the factors of RoPE, per position.
+        frequencies = T.alloc_buffer((d_qk,), "float32")
         q_cos = T.alloc_buffer((T.if_then_else(rotary_mode == 1, total_len, 0), d_qk), "float32")
         q_sin = T.alloc_buffer((T.if_then_else(rotary_mode == 1, total_len, 0), d_qk), "float32")
         k_cos = T.alloc_buffer((T.if_then_else(rotary_mode == 1, total_kv_len, 0), d_qk), "float32")
         k_sin = T.alloc_buffer((T.if_then_else(rotary_mode == 1, total_kv_len, 0), d_qk), "float32")
         if rotary_mode == 1:
+            fill_frequencies(frequencies, rope_theta)
             for row in T.parallel(total_len):
                 with T.block("q_rope"):
                     T.reads()
                     T.writes()
                     position = T.alloc_buffer((1,), "int32")
                     position[0] = q_rope_position[row]
-                    fill_rope(q_cos, q_sin, row, position, rope_theta, rope_scale)
+                    fill_rope(q_cos, q_sin, row, position, frequencies, rope_scale)
 
-        for b in T.serial(batch_size):
-            seq_begin: T.int32 = q_indptr[b]
-            q_len: T.int32 = q_indptr[b + 1] - seq_begin
-            kv_seq_begin: T.int32 = kv_indptr[b]
-            kv_len: T.int32 = kv_indptr[b + 1] - kv_seq_begin
-            num_tiles: T.int32 = T.ceildiv(q_len * group_size, q_tile)
-            if rotary_mode == 1:
+            for b in T.serial(batch_size):
+                kv_seq_begin: T.int32 = kv_indptr[b]
+                kv_len: T.int32 = kv_indptr[b + 1] - kv_seq_begin
                 for row in T.parallel(kv_len):
                     with T.block("k_rope"):
                         T.reads()
                         T.writes()
                         position = T.alloc_buffer((1,), "int32")
                         position[0] = k_rope_pos_offset[b] + row
-                        fill_rope(k_cos, k_sin, kv_seq_begin + row, position, rope_theta, rope_scale)
-            # Heads are the slow index, as in the paged kernel.
-            for head_tile in T.parallel(h_kv * num_tiles):
-                with T.block("attn"):
-                    T.reads()
-                    T.writes()
-                    Q_tile = T.alloc_buffer((q_tile, d_qk), "float32")
-                    K_tile = T.alloc_buffer((kv_tile, d_qk), "float32")
-                    V_tile = T.alloc_buffer((kv_tile, d_v), "float32")
-                    S_tile = T.alloc_buffer((q_tile, kv_tile), "float32")
-                    O_tile = T.alloc_buffer((q_tile, d_v), "float32")
-                    m_tile = T.alloc_buffer((q_tile,), "float32")
-                    m_new = T.alloc_buffer((q_tile,), "float32")
-                    scale = T.alloc_buffer((q_tile,), "float32")
-                    d_lanes = T.alloc_buffer((q_tile, kv_tile), "float32")
-                    d_sum = T.alloc_buffer((1,), "float32")
-                    by: T.int32 = head_tile // num_tiles
-                    row_begin: T.int32 = head_tile % num_tiles * q_tile
-                    stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, by, q_len, rotary_mode, sm_scale)
-                    init_state(O_tile, m_tile, d_lanes)
-                    for kv_idx in T.serial(T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
-                        kv_begin: T.int32 = kv_idx * kv_tile
-                        num_keys: T.int32 = T.min(kv_len - kv_begin, kv_tile)
-                        kv_row: T.int32 = kv_seq_begin + kv_begin
-                        if rotary_mode == 1:
-                            for j in T.serial(num_keys):
-                                for ko in T.serial(half // half_lanes):
-                                    for ki in T.vectorized(half_lanes):
-                                        K_tile[j, ko * half_lanes + ki] = rotated_low(k, (kv_row + j, by), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
-                                        K_tile[j, half + ko * half_lanes + ki] = rotated_high(k, (kv_row + j, by), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
-                        else:
-                            for j in T.serial(num_keys):
-                                for ko in T.serial(d_qk // qk_lanes):
-                                    for ki in T.vectorized(qk_lanes):
-                                        K_tile[j, ko * qk_lanes + ki] = T.cast(k[kv_row + j, by, ko * qk_lanes + ki], "float32")
+                        fill_rope(k_cos, k_sin, kv_seq_begin + row, position, frequencies, rope_scale)
+
+        tiles = T.alloc_buffer((T.ceildiv(total_len * group_size, q_tile) + batch_size, 2), "int32")
+        num_tiles = T.alloc_buffer((1,), "int32")
+        list_tiles(tiles, num_tiles, q_indptr, batch_size)
+        # Heads are the slow index, as in the paged kernel.
+        for head_tile in T.parallel(h_kv * num_tiles[0]):
+            with T.block("attn"):
+                T.reads()
+                T.writes()
+                Q_tile = T.alloc_buffer((q_tile, d_qk), "float32")
+                K_tile = T.alloc_buffer((kv_tile, d_qk), "float32")
+                V_tile = T.alloc_buffer((kv_tile, d_v), "float32")
+                S_tile = T.alloc_buffer((q_tile, kv_tile), "float32")
+                O_tile = T.alloc_buffer((q_tile, d_v), "float32")
+                m_tile = T.alloc_buffer((q_tile,), "float32")
+                m_new = T.alloc_buffer((q_tile,), "float32")
+                scale = T.alloc_buffer((q_tile,), "float32")
+                d_lanes = T.alloc_buffer((q_tile, kv_tile), "float32")
+                d_sum = T.alloc_buffer((1,), "float32")
+                by: T.int32 = head_tile // num_tiles[0]
+                b: T.int32 = tiles[head_tile % num_tiles[0], 0]
+                row_begin: T.int32 = tiles[head_tile % num_tiles[0], 1]
+                seq_begin: T.int32 = q_indptr[b]
+                q_len: T.int32 = q_indptr[b + 1] - seq_begin
+                kv_seq_begin: T.int32 = kv_indptr[b]
+                kv_len: T.int32 = kv_indptr[b + 1] - kv_seq_begin
+                stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, by, q_len, rotary_mode, sm_scale)
+                init_state(O_tile, m_tile, d_lanes)
+                for kv_idx in T.serial(T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
+                    kv_begin: T.int32 = kv_idx * kv_tile
+                    num_keys: T.int32 = T.min(kv_len - kv_begin, kv_tile)
+                    kv_row: T.int32 = kv_seq_begin + kv_begin
+                    if rotary_mode == 1:
                         for j in T.serial(num_keys):
-                            for co in T.serial(d_v // v_lanes):
-                                for ci in T.vectorized(v_lanes):
-                                    V_tile[j, co * v_lanes + ci] = T.cast(v[kv_row + j, by, co * v_lanes + ci], "float32")
-                        clear_kv(K_tile, V_tile, num_keys)
-                        compute_s(Q_tile, K_tile, S_tile)
-                        update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
-                        compute_o(S_tile, V_tile, O_tile, scale)
-                    store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, by, q_len)
+                            for ko in T.serial(half // half_lanes):
+                                for ki in T.vectorized(half_lanes):
+                                    K_tile[j, ko * half_lanes + ki] = rotated_low(k, (kv_row + j, by), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
+                                    K_tile[j, half + ko * half_lanes + ki] = rotated_high(k, (kv_row + j, by), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
+                    else:
+                        for j in T.serial(num_keys):
+                            for ko in T.serial(d_qk // qk_lanes):
+                                for ki in T.vectorized(qk_lanes):
+                                    K_tile[j, ko * qk_lanes + ki] = T.cast(k[kv_row + j, by, ko * qk_lanes + ki], "float32")
+                    for j in T.serial(num_keys):
+                        for co in T.serial(d_v // v_lanes):
+                            for ci in T.vectorized(v_lanes):
+                                V_tile[j, co * v_lanes + ci] = T.cast(v[kv_row + j, by, co * v_lanes + ci], "float32")
+                    clear_kv(K_tile, V_tile, num_keys)
+                    compute_s(Q_tile, K_tile, S_tile)
+                    update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
+                    compute_o(S_tile, V_tile, O_tile, scale)
+                store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, by, q_len)
 
     return batch_prefill_ragged_kv

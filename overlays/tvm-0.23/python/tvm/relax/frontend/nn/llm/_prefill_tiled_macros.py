@@ -10,12 +10,11 @@ See ``_prefill_tiled_cpu.py`` for the algorithm and for what the tiles hold.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from tvm import tir
 from tvm.script import tir as T
 
-from .position_embedding import switch_rope_freq_func
+from ._rope_tables import rotated_high, rotated_low
+from ._vector_math import exp2, log2
 
 LOG2_E = math.log2(math.e)
 # What a kernel reports for a row without keys: finite, as merge_state subtracts two of them, and
@@ -26,14 +25,6 @@ EMPTY_LSE = -5e4
 LOWEST_SCORE = -1e30
 # Score of a masked key: its weight is 0 even relative to the start of the running maximum.
 MASKED_SCORE = 2 * LOWEST_SCORE
-# 2^f for f in [-1/2, 1/2], from the constant term up: Chebyshev interpolation of degree 6, with a
-# relative error of 3e-9 before rounding.
-EXP2_POLYNOMIAL = (1.0, 0.693147207, 0.240226509, 0.0555032723, 0.00961805668, 0.00134004282, 0.000154614447)
-# Adding 1.5 * 2^23 to a small float32 leaves the nearest integer in the low bits of its mantissa.
-ROUNDING = 1.5 * 2**23
-# Arguments of exp2 below this give 0; above it 2^n is a normal number for every n which occurs.
-EXP2_UNDERFLOW = -125.0
-
 
 @dataclass(frozen=True)
 class PrefillTile:
@@ -64,61 +55,11 @@ def num_visible(causal, pos, q_len, kv_len):
     return T.max(T.min(aligned, kv_len), 0)
 
 
-def _exp2(x):
-    """Return 2^x for a float32 x of at most 0, as arithmetic which vectorises; T.exp2 calls libm."""
-    rounded = T.reinterpret("uint32", x + T.float32(ROUNDING))
-    # By way of the bits, as TVM would simplify x + c - c although that is not x in float32.
-    fraction = x - (T.reinterpret("float32", rounded) - T.float32(ROUNDING))
-    power = T.float32(EXP2_POLYNOMIAL[-1])
-    for coefficient in reversed(EXP2_POLYNOMIAL[:-1]):
-        power = power * fraction + T.float32(coefficient)
-    # The bits above the integer in `rounded` are shifted out; the rest is added to the exponent.
-    exponent = T.shift_left(rounded, T.uint32(23))
-    scaled = T.reinterpret("float32", T.reinterpret("uint32", power) + exponent)
-    return T.Select(x < T.float32(EXP2_UNDERFLOW), T.float32(0), scaled)
-
-
 def _row_max(buffer, row, columns: int):
     """Return the maximum of a row, as one reduction: LLVM makes a chain of branches of a loop."""
     if columns == 1:
         return buffer[row, 0]
     return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fmax", buffer[row, T.ramp(0, 1, columns)])
-
-
-def rope_factor(kind: int, position, d_idx, d: int, theta, scale, rope_scaling: dict[str, Any]):
-    """Return the cosine (kind 0) or sine (kind 1) by which RoPE multiplies dimension d_idx."""
-    frequency = switch_rope_freq_func(rope_scaling)
-    *factors, bindings = frequency(position * scale, d_idx, d, theta, "float32")
-    factor = factors[kind]
-    for variable, value in bindings.items():
-        factor = tir.Let(variable, value, factor)
-    return factor
-
-
-def rotated_low(x, row, cos, sin, position, d_idx, half: int, dtype: str):
-    """Return dimension d_idx < half of a row of x after RoPE, rounded to dtype, as float32."""
-    low, high = (T.cast(x[(*row, d_idx + at)], "float32") for at in (0, half))
-    rotated = cos[position, d_idx] * low - sin[position, d_idx] * high
-    return T.cast(T.cast(rotated, dtype), "float32")
-
-
-def rotated_high(x, row, cos, sin, position, d_idx, half: int, dtype: str):
-    """Return dimension d_idx + half of a row of x after RoPE, rounded to dtype, as float32."""
-    low, high = (T.cast(x[(*row, d_idx + at)], "float32") for at in (0, half))
-    rotated = cos[position, d_idx + half] * high + sin[position, d_idx + half] * low
-    return T.cast(T.cast(rotated, dtype), "float32")
-
-
-def rope_macros(d: int, rope_scaling: dict[str, Any]) -> Any:
-    """Return fill_rope, which fills one row of the tables of RoPE's cosines and sines."""
-
-    @T.macro
-    def fill_rope(cos, sin, row, position, theta, scale):
-        for c in T.serial(d):
-            cos[row, c] = rope_factor(0, position[0], c, d, theta, scale, rope_scaling)
-            sin[row, c] = rope_factor(1, position[0], c, d, theta, scale, rope_scaling)
-
-    return fill_rope
 
 
 def staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype: str) -> tuple:
@@ -200,7 +141,7 @@ def product_macros(tile: PrefillTile, d_qk: int, d_v: int) -> tuple:
 
 
 def softmax_macros(tile: PrefillTile, group_size: int, d_v: int, dtype: str) -> tuple:
-    """Return init_state, update_softmax and store: the online softmax of a tile of rows.
+    """Return init_state, update_softmax, update_tree_softmax and store: the online softmax of a tile of rows.
 
     Its state, per row: the running maximum ``m_tile``; the running sum, in ``kv_tile`` lanes which
     are added up only at the end, ``d_lanes``; the sum of weighted values ``O_tile``. After an update
@@ -220,19 +161,32 @@ def softmax_macros(tile: PrefillTile, group_size: int, d_v: int, dtype: str) -> 
                     O_tile[i, co * v_lanes + ci] = T.float32(0)
 
     @T.macro
+    def rescale(S_tile, m_tile, m_new, d_lanes, scale):
+        for i in T.vectorized(q_tile):
+            scale[i] = exp2(m_tile[i] - m_new[i])
+            m_tile[i] = m_new[i]
+        for i in T.serial(q_tile):
+            for j in T.vectorized(kv_tile):
+                S_tile[i, j] = exp2(S_tile[i, j] - m_new[i])
+                d_lanes[i, j] = d_lanes[i, j] * scale[i] + S_tile[i, j]
+
+    @T.macro
     def update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal):
         for i in T.serial(q_tile):
             visible: T.int32 = num_visible(causal, (row_begin + i) // group_size, q_len, kv_len) - kv_begin
             for j in T.vectorized(kv_tile):
                 S_tile[i, j] = T.Select(j < visible, S_tile[i, j], T.float32(MASKED_SCORE))
             m_new[i] = T.max(m_tile[i], _row_max(S_tile, i, kv_tile))
-        for i in T.vectorized(q_tile):
-            scale[i] = _exp2(m_tile[i] - m_new[i])
-            m_tile[i] = m_new[i]
+        rescale(S_tile, m_tile, m_new, d_lanes, scale)
+
+    @T.macro
+    def update_tree_softmax(S_tile, m_tile, m_new, d_lanes, scale, place, first, behind, key_begin, num_keys):
+        # A key is seen from the places from `first` on, up to the one before `behind`.
         for i in T.serial(q_tile):
             for j in T.vectorized(kv_tile):
-                S_tile[i, j] = _exp2(S_tile[i, j] - m_new[i])
-                d_lanes[i, j] = d_lanes[i, j] * scale[i] + S_tile[i, j]
+                S_tile[i, j] = T.Select(j < num_keys and first[key_begin + j] <= place[i] and place[i] < behind[key_begin + j], S_tile[i, j], T.float32(MASKED_SCORE))
+            m_new[i] = T.max(m_tile[i], _row_max(S_tile, i, kv_tile))
+        rescale(S_tile, m_tile, m_new, d_lanes, scale)
 
     @T.macro
     def store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, h_kv, q_len):
@@ -245,10 +199,30 @@ def softmax_macros(tile: PrefillTile, group_size: int, d_v: int, dtype: str) -> 
                 for j in T.serial(kv_tile):
                     d_sum[0] += d_lanes[i, j]
                 # The sum is 0 only for a row without keys; any other has its maximum's 1 in it, or NaN.
-                lse[pos, head] = T.if_then_else(d_sum[0] == T.float32(0), T.float32(EMPTY_LSE), m_tile[i] + T.log2(d_sum[0]))
+                lse[pos, head] = T.if_then_else(d_sum[0] == T.float32(0), T.float32(EMPTY_LSE), m_tile[i] + log2(d_sum[0]))
                 d_sum[0] = T.if_then_else(d_sum[0] == T.float32(0), T.float32(0), T.float32(1) / d_sum[0])
                 for co in T.serial(d_v // v_lanes):
                     for ci in T.vectorized(v_lanes):
                         output[pos, head, co * v_lanes + ci] = T.cast(O_tile[i, co * v_lanes + ci] * d_sum[0], dtype)
 
-    return init_state, update_softmax, store
+    return init_state, update_softmax, update_tree_softmax, store
+
+
+def schedule_macros(tile: PrefillTile, group_size: int):
+    """Return list_tiles, which makes the list of a batch's tiles of rows.
+
+    ``tiles[t]`` is a tile's sequence and first row, ``count[0]`` the number of tiles. With the list,
+    tiles of all sequences and heads are one parallel loop.
+    """
+    q_tile = tile.q_tile
+
+    @T.macro
+    def list_tiles(tiles, count, q_indptr, batch_size):
+        count[0] = 0
+        for b in T.serial(batch_size):
+            for t in T.serial(T.ceildiv((q_indptr[b + 1] - q_indptr[b]) * group_size, q_tile)):
+                tiles[count[0], 0] = b
+                tiles[count[0], 1] = t * q_tile
+                count[0] += 1
+
+    return list_tiles

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# Made from overlays/tvm by tvmdialect; change it there.
+# TIR of this width reads better on one line than wrapped, as in the modules next to this one.
+# ruff: noqa: E501
+# fmt: off
+"""The merge of two attention results for CPUs in vectors, under the name of the kernel it replaces.
+
+Upstream's kernel in ``kv_cache.py`` does not know the size of a head, works on one core, and
+calls exp2 and log2 of libm for each row of each head. It runs once a layer whenever a prompt comes in
+chunks, when keys are in the cache and new, and where sequences share a prefix.
+"""
+
+import math
+
+from tvm.script import tir as T
+
+from ._vector_math import exp2, log2
+
+# Most elements of a vector: register groups of eight at a VLEN of 256 bits.
+MOST_LANES = 64
+
+
+def _merge_state_inplace_cpu(v_dtype, num_heads: int, head_dim: int):
+    """Combine attention over two disjoint sets of keys, into the first result.
+
+    Args:
+        v_dtype: type of both outputs; sums are float32.
+        num_heads: number of query heads.
+        head_dim: head dimension of V, in elements.
+
+    Returns:
+        The PrimFunc of outputs [rows, num_heads, head_dim] and log-sum-exps in base 2 [rows, num_heads],
+        first and other, with upstream's parameters in upstream's order.
+    """
+    lanes = math.gcd(head_dim, MOST_LANES)
+
+    @T.prim_func
+    def merge_state_inplace_cpu(v: T.handle, s: T.handle, v_other: T.handle, s_other: T.handle):
+        T.func_attr({"tir.is_scheduled": True, "tir.noalias": True})
+        rows = T.int32()
+        V = T.match_buffer(v, (rows, num_heads, head_dim), v_dtype)
+        S = T.match_buffer(s, (rows, num_heads), "float32")
+        V_other = T.match_buffer(v_other, (rows, num_heads, head_dim), v_dtype)
+        S_other = T.match_buffer(s_other, (rows, num_heads), "float32")
+
+        for n in T.parallel(rows):
+            for h in T.serial(num_heads):
+                with T.block("merge"):
+                    T.reads()
+                    T.writes()
+                    top = T.alloc_buffer((1,), "float32")
+                    weight = T.alloc_buffer((1,), "float32")
+                    other = T.alloc_buffer((1,), "float32")
+                    total = T.alloc_buffer((1,), "float32")
+                    top[0] = T.max(S[n, h], S_other[n, h])
+                    weight[0] = exp2(S[n, h] - top[0])
+                    other[0] = exp2(S_other[n, h] - top[0])
+                    total[0] = weight[0] + other[0]
+                    S[n, h] = top[0] + log2(total[0])
+                    weight[0] = weight[0] / total[0]
+                    other[0] = other[0] / total[0]
+                    for co in T.serial(head_dim // lanes):
+                        for ci in T.vectorized(lanes):
+                            V[n, h, co * lanes + ci] = T.cast(T.cast(V[n, h, co * lanes + ci], "float32") * weight[0] + T.cast(V_other[n, h, co * lanes + ci], "float32") * other[0], v_dtype)
+
+    return merge_state_inplace_cpu
