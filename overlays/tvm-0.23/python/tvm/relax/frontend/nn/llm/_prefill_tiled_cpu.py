@@ -39,6 +39,7 @@ from .kv_cache import (
 )
 from ._prefill_tiled_macros import (
     PrefillTile,
+    first_visible,
     lanes_of,
     num_visible,
     product_macros,
@@ -77,6 +78,7 @@ def _attention_prefill_cpu(
     sliding_window: bool,
     rope_scaling: dict[str, Any],
     page_size: int = 16,
+    sliding_window_size: int = 0,
     tile: PrefillTile | None = None,
 ):
     """Prefill attention over a paged KV cache.
@@ -89,6 +91,9 @@ def _attention_prefill_cpu(
         sliding_window: whether length_info is [3, batch] (see the comment at its declaration).
         rope_scaling: how RoPE's frequencies are scaled, as in position_embedding.py.
         page_size: tokens of a page.
+        sliding_window_size: with sliding_window and a causal mask, the tokens that a query sees,
+            itself and those since the last key among them, as in the kernel of TVM 0.27; 0 for no
+            such limit, as in those before.
         tile: tile sizes; None for the defaults of PrefillTile.
 
     Returns:
@@ -96,6 +101,7 @@ def _attention_prefill_cpu(
     """
     tile = tile or PrefillTile()
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
+    window = sliding_window_size if sliding_window else 0
     group_size = h_q // h_kv
     lanes = lanes_of(d)
     global_symbol = "batch_prefill_paged_kv_cpu"
@@ -105,7 +111,7 @@ def _attention_prefill_cpu(
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     half, half_lanes = d // 2, lanes_of(d // 2)
     compute_s, compute_o = product_macros(tile, d, d)
-    init_state, update_softmax, _, store = softmax_macros(tile, group_size, d, dtype)
+    init_state, update_softmax, _, store = softmax_macros(tile, group_size, d, dtype, window)
     list_tiles = schedule_macros(tile, group_size)
 
     @T.prim_func
@@ -211,7 +217,7 @@ def _attention_prefill_cpu(
                 kv_len: T.int32 = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, sliding_window), 0)
                 stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, by, q_len, rotary_mode, sm_scale)
                 init_state(O_tile, m_tile, d_lanes)
-                for kv_idx in T.serial(T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len), kv_tile)):
+                for kv_idx in T.serial(first_visible(causal, row_begin // group_size, kv_len, window) // kv_tile, T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len, window), kv_tile)):
                     kv_begin: T.int32 = kv_idx * kv_tile
                     num_keys: T.int32 = T.min(kv_len - kv_begin, kv_tile)
                     if rotary_mode == 1:

@@ -11,6 +11,7 @@ See ``_prefill_tiled_cpu.py`` for the algorithm and for what the tiles hold.
 import math
 from dataclasses import dataclass
 
+from tvm import tir
 from tvm.script import tir as T
 
 from ._rope_tables import rotated_high, rotated_low
@@ -49,10 +50,38 @@ def lanes_of(d: int) -> int:
     return math.gcd(d, 32)
 
 
-def num_visible(causal, pos, q_len, kv_len):
-    """Return how many keys, from the first on, the query at pos within its sequence may see."""
+def num_visible(causal, pos, q_len, kv_len, window: int = 0):
+    """Return how many keys, from the first on, the query at pos within its sequence may see.
+
+    With a window, as first_visible takes it, all keys are older than the query, and it hides none
+    from the end on.
+    """
+    if window:
+        return kv_len
     aligned = T.if_then_else(causal > 0, kv_len - q_len + pos + 1, kv_len)
     return T.max(T.min(aligned, kv_len), 0)
+
+
+def first_visible(causal, pos, kv_len, window: int):
+    """Return the first key which the query at pos may see.
+
+    Args:
+        causal: positive for a mask at all.
+        pos: the query's place within its sequence's queries; all keys are older than the first.
+        kv_len: number of keys.
+        window: how many tokens a query sees, itself and those since the last key among them; 0
+            for no limit.
+    """
+    if not window:
+        return 0
+    return T.if_then_else(causal > 0, T.max(kv_len - T.max(window - 1 - pos, 0), 0), 0)
+
+
+def _sees(j, visible, causal, pos, kv_len, kv_begin, window: int):
+    """Return whether the query at pos sees key j of the tile, of whose keys it sees `visible`."""
+    if not window:
+        return j < visible
+    return tir.all(j < visible, j >= first_visible(causal, pos, kv_len, window) - kv_begin)
 
 
 def _row_max(buffer, row, columns: int):
@@ -140,7 +169,9 @@ def product_macros(tile: PrefillTile, d_qk: int, d_v: int) -> tuple:
     return compute_s, compute_o
 
 
-def softmax_macros(tile: PrefillTile, group_size: int, d_v: int, dtype: str) -> tuple:
+def softmax_macros(
+    tile: PrefillTile, group_size: int, d_v: int, dtype: str, window: int = 0
+) -> tuple:
     """Return init_state, update_softmax, update_tree_softmax and store: the online softmax of a tile of rows.
 
     Its state, per row: the running maximum ``m_tile``; the running sum, in ``kv_tile`` lanes which
@@ -173,9 +204,9 @@ def softmax_macros(tile: PrefillTile, group_size: int, d_v: int, dtype: str) -> 
     @T.macro
     def update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal):
         for i in T.serial(q_tile):
-            visible: T.int32 = num_visible(causal, (row_begin + i) // group_size, q_len, kv_len) - kv_begin
+            visible: T.int32 = num_visible(causal, (row_begin + i) // group_size, q_len, kv_len, window) - kv_begin
             for j in T.vectorized(kv_tile):
-                S_tile[i, j] = T.Select(j < visible, S_tile[i, j], T.float32(MASKED_SCORE))
+                S_tile[i, j] = T.Select(_sees(j, visible, causal, (row_begin + i) // group_size, kv_len, kv_begin, window), S_tile[i, j], T.float32(MASKED_SCORE))
             m_new[i] = T.max(m_tile[i], _row_max(S_tile, i, kv_tile))
         rescale(S_tile, m_tile, m_new, d_lanes, scale)
 
