@@ -79,6 +79,20 @@ def reproduce(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def zoo(session: nox.Session) -> None:
+    """Compile a small model of every family for RVV, run it and check its answer."""
+    of_trees, of_lab = face.split(session, "crosslab", "zoo")
+    face.install(session, "forkpatch")
+    trees = face.apply(session, of_trees)
+    face.lab(session, trees)
+    if "mlc-llm" in trees.paths:
+        face.install(session, "zoo", release=trees.release)
+        plain = face.variant(session, trees, "tvm", "upstream", "--pristine")
+        of_lab = ["--plain-tree", str(plain), *of_lab]
+    face.run(session, "crosslab", "zoo", *trees.arguments(), *of_lab)
+
+
+@nox.session(default=False)
 def cost(session: nox.Session) -> None:
     """Estimate what a model or a GEMM would cost on an accelerator."""
     of_trees, of_cost = face.split(session, "crosslab", "cost")

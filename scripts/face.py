@@ -180,10 +180,7 @@ def variants(session: nox.Session, trees: Trees) -> list[str]:
 
     def tree(step: str, upstream: str, chosen: tuple[str, ...]) -> Path:
         if (upstream, chosen) not in made:
-            path = made[upstream, chosen] = WORK / "variants" / f"{upstream}-{step}"
-            shutil.rmtree(path, ignore_errors=True)
-            arguments = ["--release", trees.release, "--offline", "--output", str(path)]
-            run(session, "forkpatch", "tree", upstream, *chosen, *arguments)
+            made[upstream, chosen] = variant(session, trees, upstream, step, *chosen)
         return made[upstream, chosen]
 
     for step in LADDER:
@@ -193,6 +190,15 @@ def variants(session: nox.Session, trees: Trees) -> list[str]:
         name = f"{step.name}={tree(step.name, 'tvm', on_release(step.tvm, trees.series))}"
         options += ["--variant", f"{name}{mlc}{step.switches}"]
     return options
+
+
+def variant(session: nox.Session, trees: Trees, upstream: str, name: str, *chosen: str) -> Path:
+    """Make a tree with other patches than the release has; ``--pristine``: with none."""
+    tree = WORK / "variants" / f"{upstream}-{name}"
+    shutil.rmtree(tree, ignore_errors=True)
+    arguments = ["--release", trees.release, "--offline", "--output", str(tree)]
+    run(session, "forkpatch", "tree", upstream, *chosen, *arguments)
+    return tree
 
 
 def lab(session: nox.Session, trees: Trees) -> None:

@@ -23,10 +23,14 @@ from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.stage import digest, stage
 
+# Those that the whole job takes, and those that models are compiled in.
 QUANTIZATIONS = ("q0f32", "q4f32_1")
+COMPILED = (*QUANTIZATIONS, "q4f16_1")
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 """Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
 
+# The work of a compiled model, as the cost estimate reads it.
+WORK_FILE = "work.json"
 DEFAULT_CONTEXT = 2048
 DEFAULT_CHUNK = 2048
 LAST_LINES = 15
@@ -135,6 +139,7 @@ class MlcCompileRequest:
         kernels: folder of the compiled kernels that the tensorization pass brings in.
         require_tensorize: nothing tensorized is an error.
         environment: further variables, as ``CROSS_COMPILATION`` for the device ``cpu``.
+        sizes: further sizes that override the config's, as ``sliding_window_size``.
     """
 
     model: Path
@@ -146,6 +151,7 @@ class MlcCompileRequest:
     kernels: Path | None = None
     require_tensorize: bool = False
     environment: tuple[tuple[str, str], ...] = ()
+    sizes: tuple[tuple[str, int], ...] = ()
 
     def about(self) -> dict[str, Any]:
         """The request as a table: what the library was asked to be."""
@@ -156,12 +162,14 @@ class MlcCompileRequest:
             "context_window_size": self.context,
             "prefill_chunk_size": min(self.prefill_chunk, self.context),
             "environment": dict(self.environment),
+            **({"sizes": dict(self.sizes)} if self.sizes else {}),
         }
 
     def variables(self, folder: Path) -> dict[str, str]:
         """Variables that the tensorization pass and the target read."""
         variables = dict(self.environment)
         variables["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
+        variables.setdefault("MLC_RVV_COST_REPORT", str(folder / WORK_FILE))
         if self.kernels:
             variables["MLC_RVV_KERNELS"] = str(self.kernels.resolve())
         if self.require_tensorize:
@@ -180,7 +188,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
     Args:
         tools: where MLC-LLM is.
         model: folder with ``config.json`` and safetensors files, as Hugging Face lays it out.
-        quantization: one of QUANTIZATIONS.
+        quantization: one of COMPILED.
         cache: folder of finished builds.
 
     Returns:
@@ -247,7 +255,8 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
 def _overrides(request: MlcCompileRequest) -> str:
     about = request.about()
     sizes = {name: about[name] for name in ("context_window_size", "prefill_chunk_size")}
-    return ";".join(f"{name}={size}" for name, size in {**sizes, "max_batch_size": 1}.items())
+    sizes = {**sizes, "max_batch_size": 1, **dict(request.sizes)}
+    return ";".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _check_compile(request: MlcCompileRequest) -> None:
@@ -264,8 +273,8 @@ def _check_compile(request: MlcCompileRequest) -> None:
 
 
 def _check_quantization(name: str) -> None:
-    if name not in QUANTIZATIONS:
-        raise UserError(f"quantization {name!r}", remedy=f"use one of {', '.join(QUANTIZATIONS)}")
+    if name not in COMPILED:
+        raise UserError(f"quantization {name!r}", remedy=f"use one of {', '.join(COMPILED)}")
 
 
 def _config(model: Path) -> Path:

@@ -57,6 +57,28 @@ print(json.dumps({
 }))
 """
 
+RANGES = """
+import json
+from mlc_llm.op.moe_misc import get_indptr
+from tvm import relax
+from tvm.relax.frontend import nn
+
+class Ranges(nn.Module):
+    def forward(self, cumsum, tokens):
+        rows = tokens.shape[0]
+        return get_indptr(cumsum, 4, rows, INCLUSIVE, "int32")
+
+spec = {
+    "cumsum": nn.spec.Tensor(["n4"], "int32"),
+    "tokens": nn.spec.Tensor(["n"], "int32"),
+    "$": {"param_mode": "none", "effect_mode": "none"},
+}
+module, _ = Ranges().export_tvm({"forward": spec})
+relax.analysis.well_formed(module)
+function = module["get_expert_instance_indptr"]
+print(json.dumps([p.name.removeprefix("var_") for p in function.params]))
+"""
+
 PROMISED = """
 import json
 import tvm
@@ -107,6 +129,12 @@ def test_who_asks_for_the_engine_is_told_that_its_library_is_missing() -> None:
     assert "Cannot find libraries: " in done.stderr
     done = run_python("-c", "import mlc_llm; mlc_llm.no_such_name")
     assert "module 'mlc_llm' has no attribute 'no_such_name'" in done.stderr
+
+
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_ranges_of_experts_are_well_formed(inclusive: bool) -> None:
+    parameters = result_of(RANGES.replace("INCLUSIVE", str(inclusive)))
+    assert parameters == ["cumsum", "batch_size", "indptr"]
 
 
 def test_scattered_tuple_items_keep_their_names() -> None:

@@ -173,8 +173,9 @@ def rope(
 ) -> Any:
     embedding = importlib.import_module("tvm.relax.frontend.nn.llm.position_embedding")
     scaling = options.pop("rope_scaling", {})
+    theta = options.get("theta", 1e4)
     return embedding.llama_rope_with_position_map(
-        1e4, scale, dim, q_heads, kv_heads, "float32", scaling, options.get("rotary_dim")
+        theta, scale, dim, q_heads, kv_heads, "float32", scaling, options.get("rotary_dim")
     )
 
 
@@ -241,3 +242,14 @@ def test_other_embeddings_are_left_alone_and_named(
         after = rotary.VectorizeRotary(riscv64(*VECTORS))(module)
     assert after["turn"].same_as(module["turn"])
     assert "turn is left as it is" in caplog.text
+
+
+def test_models_without_rotary_embeddings_compile(
+    rotary: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    # MLC-LLM gives GPT-2's kin, whose cache turns nothing, a base of -1.
+    module = module_of(turn=rope(theta=-1.0))
+    with caplog.at_level(logging.WARNING):
+        after = rotary.VectorizeRotary(riscv64(*VECTORS))(module)
+    assert after["turn"].same_as(module["turn"])
+    assert "a power of -1" in caplog.text

@@ -26,9 +26,6 @@ int32_t Likeliest(const std::vector<float>& logits) {
 }
 
 void RefuseUnsupported(const Library& library) {
-  if (library.Limit("sliding_window_size", 0) > 0) {
-    throw InputError("the model library uses a sliding window, which this runner does not");
-  }
   const Json* kind = library.metadata().Find("kv_state_kind");
   if (kind != nullptr && kind->Text("the library's metadata, kv_state_kind") != "kv_cache") {
     throw InputError("the model library keeps its state in another way than a KV cache");

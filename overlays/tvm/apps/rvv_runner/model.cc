@@ -138,9 +138,15 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, int64_t max_se
       params_(std::move(params)),
       region_(region) {
   const auto one = [](int64_t size) { return ffi::Shape({size}); };
+  const int64_t window = library.Limit("sliding_window_size", 0);
   cache_ = library.Function("create_tir_paged_kv_cache")(one(1), one(max_seq), one(chunk),
-                                                         one(kPageSize), one(0));
+                                                         one(kPageSize), one(window > 0 ? 1 : 0));
   Global("vm.builtin.kv_state_add_sequence")(cache_, kSequence);
+  if (window > 0) {
+    // What MLC-LLM's engine does for every sequence of such a model.
+    Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(
+        cache_, kSequence, window, library.Limit("attention_sink_size", 0));
+  }
 }
 
 std::vector<float> Model::Prefill(const std::vector<int32_t>& tokens) {

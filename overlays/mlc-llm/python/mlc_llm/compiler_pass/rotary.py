@@ -234,7 +234,11 @@ def evaluate(node: Any, values: dict[Any, int]) -> Any:
         value = evaluate(node.value, values)
         return float(value) if "float" in str(node.ty.dtype) else int(value)
     if isinstance(node, tvm.ir.Call) and node.op.name == "tirx.pow":
-        return math.pow(*(evaluate(argument, values) for argument in node.args))
+        base, exponent = (evaluate(argument, values) for argument in node.args)
+        # Models without rotary embeddings still make the function, and say so by a base of -1.
+        if base <= 0:
+            raise Unlike(f"its angle has a power of {base}")
+        return math.pow(base, exponent)
     operation = _BINARY.get(type(node))
     if operation is None:
         raise Unlike(f"its angle has a part that cannot be worked out: {node}")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families: small models in the shape of real ones, from families.toml."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import UserError
+
+TABLE = Path(__file__).with_name("families.toml")
+NORM = (0.5, 1.5)
+# What a config calls the longest sequence.
+LENGTHS = ("max_position_embeddings", "n_positions")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture.
+
+    Attributes:
+        name: how the lab calls it.
+        like: a published model of the family.
+        reference: its class in transformers.
+        config: its ``config.json``, sizes reduced.
+        norm: low and high of the norms' random weights.
+        rename: (pattern, replacement) from transformers' names of the weights to the files'.
+        settings: settings of the reference that the config says under other names.
+        sizes: settings of the compile beside those of the config.
+    """
+
+    name: str
+    like: str
+    reference: str
+    config: Mapping[str, Any]
+    norm: tuple[float, float] = NORM
+    rename: tuple[tuple[str, str], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def context(self) -> int:
+        """Longest sequence, in tokens."""
+        return int(next(self.config[name] for name in LENGTHS if name in self.config))
+
+    @property
+    def vocab(self) -> int:
+        """How many token ids there are."""
+        return int(self.config["vocab_size"])
+
+    def published(self, name: str) -> str:
+        """The name that published files have for one of transformers' weights."""
+        for pattern, replacement in self.rename:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+def families(path: Path = TABLE) -> dict[str, Family]:
+    """All families by name, in the table's order.
+
+    Raises:
+        KeyError: a table lacks what every family has.
+    """
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: _family(name, table) for name, table in tables.items()}
+
+
+def _family(name: str, table: Mapping[str, Any]) -> Family:
+    low, high = table.get("norm", NORM)
+    pairs = tuple((str(pattern), str(to)) for pattern, to in table.get("rename", ()))
+    return Family(
+        name,
+        table["like"],
+        table["reference"],
+        table["config"],
+        (float(low), float(high)),
+        pairs,
+        table.get("as", {}),
+        table.get("sizes", {}),
+    )
+
+
+def chosen(names: Sequence[str]) -> list[Family]:
+    """The families of these names; all, when there are no names.
+
+    Raises:
+        UserError: a name that is none of them.
+    """
+    known = families()
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"no family {', '.join(unknown)}", remedy=f"families: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)] if names else list(known.values())

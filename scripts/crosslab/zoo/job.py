@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One family in one quantization, from its config to its outcome.
+
+``python -m crosslab.zoo.job SPEC.json OUTCOME.json`` does one in a process of its own, so that
+one that hangs or takes all memory can be ended.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crosslab.compile.driver import CompiledModel
+from crosslab.compile.targets import LabTarget
+from crosslab.emulator import GuestMachine, run_guest
+from crosslab.errors import LabError
+from crosslab.kernels import KernelTarget, cached_kernels
+from crosslab.link import LinkRequest, link_runner
+from crosslab.mlc import MlcCompileRequest, MlcTools, compile_model, convert_weight, device_of
+from crosslab.models.compare import compare
+from crosslab.runtime import build_runtime
+from crosslab.stage import digest, stage
+from crosslab.toolchain import find_cross
+from crosslab.zoo.families import chosen
+from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome, count_products, first_reason
+from crosslab.zoo.reference import NEW, PROMPT, Question, ask
+
+# The prompt is read in two calls: the second attends to what the first left in the cache.
+CHUNK = PROMPT // 2
+ANSWER_TOKENS = "answer.json"
+ANSWER_LOGITS = "logits.bin"
+RUN_SECONDS = 1200.0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What one process does.
+
+    Attributes:
+        family: a family's name.
+        quantization: MLC-LLM's name of the parameters' format.
+        mlc_tree: the patched MLC-LLM tree.
+        tvm_tree: the patched TVM tree.
+        plain_tree: TVM as it is upstream, to tell whose a failure is; None leaves that open.
+        vlen: bits in a vector register.
+        cache: folder of finished builds.
+    """
+
+    family: str
+    quantization: str
+    mlc_tree: Path
+    tvm_tree: Path
+    plain_tree: Path | None
+    vlen: int
+    cache: Path
+
+    def table(self) -> dict[str, Any]:
+        """As plain data."""
+        return {k: str(v) if isinstance(v, Path) else v for k, v in vars(self).items()}
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Spec:
+        """From what :meth:`table` gave."""
+        trees = {n: Path(table[n]) for n in ("mlc_tree", "tvm_tree", "cache")}
+        plain = Path(table["plain_tree"]) if table["plain_tree"] else None
+        return cls(**{**table, **trees, "plain_tree": plain})
+
+
+def judge(spec: Spec) -> Outcome:
+    """Make, compile, run and compare; failures are outcomes.
+
+    Raises:
+        UserError: a tool, a tree or a package is missing.
+        LabError: kernels or runtime cannot be built.
+    """
+    start = time.monotonic()
+    # What all families share is made first: failing at it is no family's outcome.
+    cached_kernels(KernelTarget.RISCV64, spec.cache)
+    build_runtime(spec.tvm_tree, find_cross(), spec.cache)
+    outcome = _attempt(spec, ours=True)
+    if outcome.outcome not in (Kind.RIGHT, Kind.NO_REFERENCE):
+        outcome = replace(outcome, fault=_fault(spec))
+    return replace(outcome, seconds=round(time.monotonic() - start, 1))
+
+
+def _fault(spec: Spec) -> Fault:
+    """Whose it is: upstream's when it is no better without anything of ours."""
+    if spec.plain_tree is None:
+        return Fault.UNKNOWN
+    return Fault.OURS if _attempt(spec, ours=False).outcome is Kind.RIGHT else Fault.UPSTREAM
+
+
+def _attempt(spec: Spec, *, ours: bool) -> Outcome:
+    own = (spec.family, spec.quantization)
+    try:
+        question = ask(chosen([spec.family])[0], spec.cache)
+    except LabError as error:
+        if error.exit_code == 2:
+            raise
+        return Outcome(*own, Kind.NO_REFERENCE, reason=first_reason(error.what))
+    try:
+        library = compile_family(spec, question, ours=ours)
+        params = convert_weight(_tools(spec, ours), question.model, spec.quantization, spec.cache)
+    except LabError as error:
+        return Outcome(*own, Kind.NOT_COMPILED, reason=first_reason(error.what))
+    tensorized, total, plain = count_products(library.tensorized)
+    right = Outcome(*own, Kind.RIGHT, tensorized=tensorized, total=total, plain=plain)
+    try:
+        tokens, logits = answer(spec, question, library, params)
+    except LabError as error:
+        return replace(right, outcome=Kind.NOT_RUN, reason=first_reason(error.what))
+    verdict = compare(tokens, logits, question.answer)
+    bound = TOLERANCE[spec.quantization]
+    right = replace(right, max_logit_error=verdict.logit_error)
+    # A token that differs is not held against a model: its logit was within the bound.
+    if verdict.logit_error < bound:
+        return right
+    reason = f"logits differ by {verdict.logit_error:.2g} of the largest, more than {bound:g}"
+    return replace(right, outcome=Kind.WRONG, reason=reason)
+
+
+def _tools(spec: Spec, ours: bool) -> MlcTools:
+    tree = spec.tvm_tree if ours or spec.plain_tree is None else spec.plain_tree
+    return MlcTools(mlc_tree=spec.mlc_tree, tvm_tree=tree)
+
+
+def compile_family(spec: Spec, question: Question, *, ours: bool = True) -> CompiledModel:
+    """Compile a family's library with MLC-LLM.
+
+    Args:
+        spec: what is compiled.
+        question: with the model's folder.
+        ours: with the project's kernels and passes; without, as upstream does.
+    """
+    family = chosen([spec.family])[0]
+    kernels = cached_kernels(KernelTarget.RISCV64, spec.cache) if ours else None
+    request = MlcCompileRequest(
+        model=question.model,
+        quantization=spec.quantization,
+        device=device_of(LabTarget("riscv64", spec.vlen)),
+        context=family.context,
+        prefill_chunk=min(family.context, 4 * PROMPT),
+        kernels=kernels,
+        environment=() if ours else (("MLC_RVV_STEPS", ""),),
+        sizes=tuple(sorted(family.sizes.items())),
+    )
+    return compile_model(_tools(spec, ours), request, spec.cache)
+
+
+def answer(
+    spec: Spec, question: Question, library: CompiledModel, params: Path
+) -> tuple[tuple[int, ...], Any]:
+    """Let a compiled model answer in the emulator; the same model is asked once.
+
+    Returns:
+        tokens, and logits [tokens, vocab] float32.
+    """
+    toolchain = find_cross()
+    runner = link_runner(
+        LinkRequest(
+            runtime=build_runtime(spec.tvm_tree, toolchain, spec.cache),
+            toolchain=toolchain,
+            sources=spec.tvm_tree / "apps" / "rvv_runner",
+            library=library.library,
+            required_vlen=spec.vlen,
+        ),
+        spec.cache,
+    )
+    prompt = ",".join(map(str, question.prompt))
+
+    def make(folder: Path) -> None:
+        arguments = ["--params", str(params), "--tokens", prompt, "--json", "--roi", "none"]
+        arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(NEW)]
+        arguments += ["--vocab", str(question.answer.logits.shape[1])]
+        arguments += ["--logits", str(folder / ANSWER_LOGITS)]
+        machine = GuestMachine(vlen=spec.vlen, timeout=RUN_SECONDS)
+        result = run_guest(runner, arguments, machine)
+        (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")
+
+    key = digest(runner.parent.name, params.name, prompt, str(CHUNK), str(spec.vlen))
+    folder = stage(spec.cache, "zoo-answer", key, make)
+    tokens = tuple(json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))["tokens"])
+    rows = np.fromfile(folder / ANSWER_LOGITS, np.float32).reshape(len(tokens), -1)
+    return tokens, rows
+
+
+def main(arguments: list[str]) -> int:
+    """Judge one family; 2 when something of the machine is missing."""
+    spec = Spec.read(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    try:
+        outcome = judge(spec)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    target = Path(arguments[1])
+    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as scratch:
+        json.dump(outcome.table(), scratch)
+    Path(scratch.name).rename(target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

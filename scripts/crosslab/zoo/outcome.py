@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of a family in a quantization."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+# Largest difference of a logit as a part of the largest logit. float32 in another order of sums
+# stays below a hundredth of the first; half precision keeps 11 bits of every activation.
+TOLERANCE = {"q0f32": 1e-3, "q4f32_1": 1e-3, "q4f16_1": 3e-2}
+
+
+class Kind(StrEnum):
+    """The outcomes."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    NOT_COMPILED = "does not compile"
+    NOT_RUN = "does not run"
+    NO_REFERENCE = "no reference"
+    TIMEOUT = "out of time"
+
+
+class Fault(StrEnum):
+    """Whose an outcome that is not right is."""
+
+    UPSTREAM = "upstream"
+    OURS = "ours"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell of the table.
+
+    Attributes:
+        family: the family's name.
+        quantization: MLC-LLM's name of the parameters' format.
+        outcome: what became of it.
+        max_logit_error: largest difference of a logit, as a part of the largest; None without an
+            answer.
+        tensorized: products that call a kernel.
+        total: products.
+        reason: first line of why it is not right; empty when it is.
+        fault: whose fault that is; None when it is right.
+        plain: reasons of the products that call none, with how often each was given.
+        seconds: what the whole took.
+    """
+
+    family: str
+    quantization: str
+    outcome: Kind
+    max_logit_error: float | None = None
+    tensorized: int = 0
+    total: int = 0
+    reason: str = ""
+    fault: Fault | None = None
+    plain: Mapping[str, int] | None = None
+    seconds: float = 0.0
+
+    def table(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Outcome:
+        """From what :meth:`table` gave."""
+        fault = Fault(table["fault"]) if table["fault"] else None
+        return cls(**{**table, "outcome": Kind(table["outcome"]), "fault": fault})
+
+
+def count_products(report: Sequence[Mapping[str, Any]]) -> tuple[int, int, dict[str, int]]:
+    """How many products call kernels, of how many, and why the others do not."""
+    plain: dict[str, int] = {}
+    for entry in report:
+        if not entry["symbol"]:
+            plain[entry["reason"]] = plain.get(entry["reason"], 0) + 1
+    return sum(1 for entry in report if entry["symbol"]), len(report), plain
+
+
+_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception|Failure)\b|LLVM ERROR|error:|Check failed)")
+_PATHS = re.compile(r"(?:/[\w.+@-]+){2,}/")
+
+
+def first_reason(text: str) -> str:
+    """The line of a failure's output that says what is wrong, without folders in it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.match(line)]
+    found = (errors or lines or ["it said nothing"])[-1 if errors else 0]
+    return _PATHS.sub("", found)[:200]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A family's model and what transformers' implementation of it answers, in float32.
+
+torch and transformers are imported only where a model is really made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosslab.errors import LabError, UserError
+from crosslab.models.reference import Answer
+from crosslab.stage import digest, stage
+from crosslab.zoo import families as families_module
+from crosslab.zoo import weights as weights_module
+from crosslab.zoo.families import Family
+from crosslab.zoo.weights import random_weights
+
+PACKAGES = ("torch", "transformers", "safetensors")
+SEED = 20260821
+PROMPT = 24
+NEW = 8
+# Prompts that are tried: of those with a clear answer, the one with the most varied is asked.
+CANDIDATES = 4
+CLEAR = 0.01
+ANSWER = "reference.npz"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A model, a prompt, and the answer of the reference.
+
+    Attributes:
+        model: folder with ``config.json`` and ``model.safetensors`` as published models have them.
+        prompt: token ids.
+        answer: tokens and logits of the reference.
+        margin: smallest lead of a chosen token's logit over the next one's, as a part of the
+            largest logit.
+    """
+
+    model: Path
+    prompt: tuple[int, ...]
+    answer: Answer
+    margin: float
+
+
+def need_packages() -> None:
+    """Make sure that the reference can be made.
+
+    Raises:
+        UserError: torch, transformers or safetensors is not installed.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"the reference needs {', '.join(missing)}",
+            remedy="nox -s zoo installs them; without nox: pip install torch transformers",
+        )
+
+
+def ask(family: Family, cache: Path) -> Question:
+    """Make a family's model and let the reference answer; the same family is asked once.
+
+    Raises:
+        UserError: torch or transformers is missing.
+        LabError: transformers does not know the class, or its model is not as expected.
+    """
+    need_packages()
+    versions = [importlib.metadata.version(name) for name in PACKAGES]
+    own = [Path(str(m.__file__)) for m in (weights_module, families_module)]
+    key = digest(repr(family), repr(versions), *own, Path(__file__))
+    folder = stage(cache, f"zoo-model-{family.name}", key, lambda out: _make(family, out))
+    with np.load(folder / ANSWER) as found:
+        tokens = tuple(int(token) for token in found["tokens"])
+        answer = Answer(tokens, found["logits"])
+        return Question(folder, tuple(map(int, found["prompt"])), answer, float(found["margin"]))
+
+
+def _make(family: Family, folder: Path) -> None:
+    torch = importlib.import_module("torch")
+    # What it says while it loads is about features that are not used here.
+    importlib.import_module("transformers.utils.logging").set_verbosity_error()
+    with torch.no_grad():
+        model = _model(family)
+        _save(family, model, folder)
+        tried = [_candidate(family, model, n) for n in range(CANDIDATES)]
+    margin, prompt, answer = max(tried, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0]))
+    np.savez(
+        folder / ANSWER, margin=margin, prompt=prompt, tokens=answer.tokens, logits=answer.logits
+    )
+
+
+def _model(family: Family) -> Any:
+    """The reference with random weights, as torch's float32 module."""
+    torch = importlib.import_module("torch")
+    transformers = importlib.import_module("transformers")
+    kind = getattr(transformers, family.reference, None)
+    if kind is None:
+        raise LabError(f"transformers {transformers.__version__} has no {family.reference}")
+    own = {k: v for k, v in family.config.items() if k != "model_type"}
+    config = kind.config_class(**{**own, **family.settings})
+    config._attn_implementation = "eager"
+    torch.manual_seed(SEED)
+    model = kind(config).eval().to(torch.float32)
+    # Tied weights are one tensor under two names: parameters are listed once.
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    made = random_weights(shapes, family.norm, SEED)
+    for name, parameter in model.named_parameters():
+        parameter.copy_(torch.from_numpy(made[name]))
+    return model
+
+
+def _save(family: Family, model: Any, folder: Path) -> None:
+    """Write the model as published ones are: one file of weights, the config beside it."""
+    safetensors = importlib.import_module("safetensors.numpy")
+    model.save_pretrained(folder / "saved", max_shard_size="100GB")
+    stored = safetensors.load_file(folder / "saved" / "model.safetensors")
+    for path in (folder / "saved").iterdir():
+        path.unlink()
+    (folder / "saved").rmdir()
+    named = {family.published(name): tensor for name, tensor in stored.items()}
+    safetensors.save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
+    text = json.dumps(dict(family.config), indent=2) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[np.int64], Answer]:
+    """One prompt, its answer, and how clear the answer is."""
+    rng = np.random.default_rng([SEED, number])
+    prompt = rng.integers(0, family.vocab, PROMPT)
+    answer = _greedy(model, prompt.tolist())
+    first, second = np.sort(answer.logits, axis=-1)[:, :-3:-1].T
+    return float((first - second).min() / np.abs(answer.logits).max()), prompt, answer
+
+
+def _greedy(model: Any, tokens: list[int]) -> Answer:
+    """Answer greedily; all tokens are read anew each time, so that no cache plays a part."""
+    torch = importlib.import_module("torch")
+    rows = []
+    for _ in range(NEW):
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+        rows.append(logits.numpy().astype(np.float32))
+        tokens = [*tokens, int(rows[-1].argmax())]
+    return Answer(tuple(tokens[-NEW:]), np.stack(rows))

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The zoo's results: out/zoo.json, and docs/zoo.md drawn from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import UserError
+from crosslab.mlc import COMPILED
+from crosslab.zoo.families import Family
+from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome
+
+SCHEMA = 1
+
+
+def read_report(path: Path) -> list[Outcome]:
+    """The outcomes of a report; none when there is no report.
+
+    Raises:
+        UserError: it is not a report of the zoo.
+    """
+    if not path.is_file():
+        return []
+    try:
+        return [Outcome.read(row) for row in json.loads(path.read_text("utf-8"))["outcomes"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is not a report of the zoo ({error})", remedy="remove it, or give --json"
+        ) from error
+
+
+def merged(old: Iterable[Outcome], new: Iterable[Outcome]) -> list[Outcome]:
+    """Outcomes by family and quantization; new ones take the place of old ones."""
+    both = {(o.family, o.quantization): o for o in [*old, *new]}
+    return [both[key] for key in sorted(both, key=lambda k: (k[0], COMPILED.index(k[1])))]
+
+
+def write_report(path: Path, about: Mapping[str, Any], outcomes: Iterable[Outcome]) -> None:
+    """Write the report, whole or not at all."""
+    table = {"schema": SCHEMA, **about, "outcomes": [o.table() for o in outcomes]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.new")
+    scratch.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    scratch.rename(path)
+
+
+def cell(outcome: Outcome | None) -> str:
+    """An outcome in a word or two."""
+    if outcome is None:
+        return "not asked"
+    whose = {Fault.UPSTREAM: ", upstream's", Fault.OURS: ", **ours**"}
+    fault = whose.get(outcome.fault, "") if outcome.fault else ""
+    error = outcome.max_logit_error
+    if outcome.outcome is Kind.RIGHT:
+        return f"right ({error:.0e})"
+    if outcome.outcome is Kind.WRONG:
+        return f"wrong ({error:.1e}){fault}"
+    return f"{outcome.outcome}{fault}"
+
+
+def document(families: Sequence[Family], outcomes: Sequence[Outcome], about: str) -> str:
+    """docs/zoo.md.
+
+    Args:
+        families: in the table's order.
+        outcomes: what is known of them.
+        about: the text before the table.
+    """
+    known = {(o.family, o.quantization): o for o in outcomes}
+    columns = [q for q in COMPILED if any(o.quantization == q for o in outcomes)]
+    lines = [about.rstrip(), "", f"| family | shaped like | {' | '.join(columns)} | kernels |"]
+    lines.append(f"|---|---|{'---|' * (len(columns) + 1)}")
+    for family in families:
+        row = [known.get((family.name, q)) for q in columns]
+        called = " ".join(f"{o.tensorized}/{o.total}" if o else "-" for o in row)
+        cells = " | ".join(map(cell, row))
+        lines.append(f"| {family.name} | {family.like} | {cells} | {called} |")
+    right = {q: sum(known[k].outcome is Kind.RIGHT for k in known if k[1] == q) for q in columns}
+    counted = ", ".join(f"{q}: {right[q]} of {len(families)} right" for q in columns)
+    bounds = ", ".join(f"{q} {TOLERANCE[q]:g}" for q in columns)
+    lines += ["", f"{counted}. Largest error allowed: {bounds}.", ""]
+    lines += _reasons(outcomes)
+    return "\n".join(lines) + "\n"
+
+
+def _reasons(outcomes: Sequence[Outcome]) -> list[str]:
+    failed = [o for o in outcomes if o.reason]
+    lines = ["## What is not right, and why", ""] if failed else []
+    lines += [f"* **{o.family}, {o.quantization}**: {cell(o)}: `{o.reason}`" for o in failed]
+    plain: dict[str, list[str]] = {}
+    for o in outcomes:
+        for reason, count in (o.plain or {}).items():
+            plain.setdefault(reason, []).append(f"{o.family} {o.quantization} ({count})")
+    if plain:
+        lines += ["", "## Products that call no kernel", ""]
+        lines += [f"* {reason}: {', '.join(where)}" for reason, where in sorted(plain.items())]
+    return lines

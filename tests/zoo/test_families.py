@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families' configs and weights, and what is said of an outcome; without torch or MLC-LLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crosslab.errors import UserError
+from crosslab.models.params import from_bfloat16, to_bfloat16
+from crosslab.zoo.cli import main
+from crosslab.zoo.families import Family, chosen, families
+from crosslab.zoo.outcome import Fault, Kind, Outcome, count_products, first_reason
+from crosslab.zoo.table import document, merged, read_report, write_report
+from crosslab.zoo.weights import random_weights
+
+ASKED = [
+    "llama",
+    "gpt2",
+    "gpt_neox",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "phi",
+    "phi3",
+    "mistral",
+    "stablelm",
+    "starcoder2",
+    "olmo",
+    "mixtral",
+]
+NORM = (0.5, 1.5)
+
+
+def test_the_families_that_were_asked_for_are_there() -> None:
+    assert set(ASKED) <= set(families())
+
+
+@pytest.mark.parametrize("family", families().values(), ids=lambda f: f.name)
+def test_a_config_is_in_the_shape_of_a_model(family: Family) -> None:
+    config = family.config
+    width = config.get("hidden_size") or config["n_embd"]
+    heads = config.get("num_attention_heads") or config["n_head"]
+    assert width % heads == 0
+    assert heads % config.get("num_key_value_heads", heads) == 0
+    # Groups of 32 along every matrix's inputs: quantization loses nothing.
+    for name in ("hidden_size", "intermediate_size", "n_embd", "moe_intermediate_size"):
+        assert config.get(name, 0) % 32 == 0
+    assert family.context >= 64
+    assert "/" in family.like
+
+
+def test_gpt2_has_its_real_size() -> None:
+    config = chosen(["gpt2"])[0].config
+    sizes = [config[n] for n in ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")]
+    assert sizes == [768, 12, 12, 1024, 50257]
+
+
+def test_unknown_families_are_refused() -> None:
+    with pytest.raises(UserError, match="no family lama") as refused:
+        chosen(["lama"])
+    assert "llama" in refused.value.remedy
+
+
+def test_names_are_those_of_published_files() -> None:
+    assert chosen(["gpt2"])[0].published("transformer.h.0.ln_1.weight") == "h.0.ln_1.weight"
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (50, 64), (8, 128), (3, 64, 32)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_int4_in_groups_gives_weights_back(shape: tuple[int, ...], transposed: bool) -> None:
+    values = random_weights({"w": shape}, NORM, 7)["w"].reshape(-1, shape[-1])
+    values = values.T if transposed and len(shape) == 2 and shape[0] % 32 == 0 else values
+    groups = values.reshape(len(values), -1, 32)
+    # As in mlc_llm/quantization/group_quantization.py, with float32 throughout.
+    scale = np.abs(groups).max(-1, keepdims=True) / np.float32(7)
+    stored = np.clip(np.round(groups / scale + np.float32(7)), 0, 14)
+    assert np.array_equal((stored - 7) * scale, groups)
+    assert np.array_equal(scale.astype(np.float16), scale)
+
+
+def test_narrow_formats_hold_weights_exactly() -> None:
+    shapes = {"w.weight": (64, 96), "norm.weight": (96,), "w.bias": (64,)}
+    for values in random_weights(shapes, NORM, 3).values():
+        assert np.array_equal(from_bfloat16(to_bfloat16(values)), values)
+        assert np.array_equal(values.astype(np.float16).astype(np.float32), values)
+        assert len(np.unique(values)) > 10
+
+
+def test_weights_depend_on_their_name_and_the_seed() -> None:
+    shapes = {"a": (32, 32), "b": (32, 32)}
+    made, again, other = (random_weights(shapes, NORM, seed) for seed in (1, 1, 2))
+    assert np.array_equal(made["a"], again["a"])
+    assert not np.array_equal(made["a"], made["b"])
+    assert not np.array_equal(made["a"], other["a"])
+
+
+def test_products_are_counted_by_what_they_call() -> None:
+    report = [
+        {"symbol": "gemm", "reason": None},
+        {"symbol": None, "reason": "too small"},
+        {"symbol": None, "reason": "too small"},
+    ]
+    assert count_products(report) == (1, 3, {"too small": 2})
+
+
+def test_the_reason_is_the_error_and_not_the_traceback() -> None:
+    text = 'Traceback\n  File "/home/me/tvm/x.py", line 3, in f\nValueError: no /home/me/tvm/x.py\n'
+    assert first_reason(text) == "ValueError: no x.py"
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+    right = Outcome("llama", "q0f32", Kind.RIGHT, 1e-6, 22, 22, plain={})
+    wrong = Outcome("llama", "q4f32_1", Kind.WRONG, 0.5, 20, 22, "logits", Fault.OURS, {"x": 2})
+    path = tmp_path / "out" / "zoo.json"
+    write_report(path, {"vlen": 256}, [right, wrong])
+    assert read_report(path) == [right, wrong]
+    mended = Outcome("llama", "q4f32_1", Kind.RIGHT, 1e-6, 22, 22)
+    assert merged(read_report(path), [mended]) == [right, mended]
+
+
+def test_the_table_says_what_is_right_and_what_is_not() -> None:
+    outcomes = [
+        Outcome("llama", "q0f32", Kind.RIGHT, 8.6e-7, 22, 22),
+        Outcome("phi", "q0f32", Kind.NOT_COMPILED, None, 0, 0, "ValueError: no", Fault.UPSTREAM),
+    ]
+    text = document(chosen(["llama", "phi"]), outcomes, "# About\n")
+    assert "| llama | meta-llama/Llama-3.2-1B | right (9e-07) | 22/22 |" in text
+    assert "does not compile, upstream's" in text
+    assert "1 of 2 right" in text
+    assert "`ValueError: no`" in text
+
+
+def test_without_mlc_llm_it_says_how_to_give_it(tmp_path: Path) -> None:
+    given = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), "--family", "llama"]
+    with pytest.raises(UserError, match="no network") as refused:
+        main([*given, "--without", "mlc-llm: no network; get one"])
+    assert "--mirror mlc-llm=" in refused.value.remedy
+    assert refused.value.exit_code == 2
