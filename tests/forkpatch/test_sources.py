@@ -289,7 +289,9 @@ def test_damaged_cache_is_made_anew(lab: ForkLab) -> None:
     data[len(data) // 2] ^= 0xFF
     pack.chmod(0o644)
     pack.write_bytes(bytes(data))
-    assert source_of(lab) == "mirror"
+    done = lab.ok("apply", "--json", "-")
+    assert "is damaged: it is made anew" in done.err
+    assert done.json["upstreams"][0]["source"] == "mirror"
     assert (lab.tree / "python/calc/core.py").read_bytes() == CORE
 
 
@@ -363,3 +365,23 @@ def test_mirror_with_other_content_under_a_pinned_name_is_refused(
     assert str(mirror) in done.err, done.err
     assert not lab.tree.exists()
     assert not list(lab.cache.glob("trees/*"))
+
+
+@pytest.mark.parametrize("source", ["wheel", "git"])
+def test_runs_that_fetch_the_same_at_once_share_one_good_copy(
+    lab: ForkLab, tmp_path: Path, source: str
+) -> None:
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    lab.forget()
+    targets = [tmp_path / f"tree{number}" for number in range(4)]
+    from_there = ("--source", f"calc={source}")
+    runs = [lab.spawn("tree", "calc", *from_there, "--output", str(path)) for path in targets]
+    for run in runs:
+        _, err = run.communicate(timeout=120)
+        assert run.returncode == 0, err.decode()
+    assert {(path / "python/calc/core.py").read_bytes() for path in targets} == {CORE}
+    assert len(list(lab.cache.glob("trees/*.git"))) == 1
+    assert len(list(lab.cache.glob("wheels/*/*.whl"))) == (source == "wheel")
+    assert not list((lab.cache / "scratch").iterdir())
+    git_folder = next(lab.cache.glob("trees/*.git"))
+    git(git_folder, "fsck", "--strict")
