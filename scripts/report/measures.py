@@ -80,7 +80,8 @@ def ladder(found: Evidence) -> Section:
 
 
 def _group(row: Mapping[str, Any]) -> str:
-    phase = f"prefill {row['tokens']}" if row["phase"] == "prefill" else "decode, a token"
+    after = f" after {row['prompt']}" if row.get("prompt") else ""
+    phase = f"prefill {row['tokens']}" if row["phase"] == "prefill" else f"decode{after}, a token"
     threads = f", {row['threads']} threads" if row["threads"] != 1 else ""
     return f"{row['model']}, {row['quantization']}, VLEN {row['vlen']}, {phase}{threads}"
 
