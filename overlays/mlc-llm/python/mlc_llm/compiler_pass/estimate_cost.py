@@ -657,14 +657,7 @@ def _quantization(
         for x in _loads(n.b)
         if not _carries(x, [axis])
     ]
-    masks = [
-        int(n.args[1])
-        for f in cores
-        for n in _visit(f)
-        if isinstance(n, ir.Call)
-        and getattr(n.op, "name", "").endswith("bitwise_and")
-        and isinstance(n.args[1], tirx.IntImm)
-    ]
+    masks = [int(m) for f in cores for n in _visit(f) for m in [_mask(n)] if m is not None]
     bits = masks[0].bit_count() if masks else _bits(integers[0].buffer.dtype)
     if not scales:
         return bits, Quantization()
@@ -685,6 +678,17 @@ def _quantization(
         _bits(scales[0].buffer.dtype),
         _bits(zeros[0].buffer.dtype) if zeros else 0,
     )
+
+
+def _mask(node: Any) -> tirx.IntImm | None:
+    """The constant of a bitwise and: a call in TVM 0.26, an expression of its own in 0.27."""
+    if isinstance(node, ir.Call) and getattr(node.op, "name", "").endswith("bitwise_and"):
+        operand = node.args[1]
+    elif type(node).__name__ == "BitwiseAnd":
+        operand = node.b
+    else:
+        return None
+    return operand if isinstance(operand, tirx.IntImm) else None
 
 
 def _product(parts: list[Any]) -> Any:
