@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same bytes from another path, user, time zone, umask, language and order of files.
+
+The runtime is shared: compiling it takes minutes, and `nox -s reproduce` does that too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import runner_kit
+from runner_kit import CACHE, PROJECT
+
+from crosslab.runtime import build_runtime
+
+BUILD = """
+import sys
+from pathlib import Path
+from crosslab.artifact.contents import RUN
+from crosslab.artifact.package import package
+from crosslab.artifact.sbom import Part
+from crosslab.compile.driver import CompileRequest, compile_llama
+from crosslab.compile.targets import LabTarget
+from crosslab.dist import Dist, write_dist
+from crosslab.job_options import PASS_FILE
+from crosslab.kernels import KernelTarget, cached_kernels
+from crosslab.link import LinkRequest, link_runner
+from crosslab.models.config import LlamaConfig
+from crosslab.models.llama_params import random_params
+from crosslab.runtime import build_runtime
+from crosslab.toolchain import find_cross
+
+project, tree, cache, out = map(Path, sys.argv[1:])
+sizes = dict(hidden=192, intermediate=176, heads=3, kv_heads=1, head_dim=64, layers=1)
+config = LlamaConfig(**sizes, vocab=288, rope_theta=50000.0, context=256)
+compiled = compile_llama(
+    CompileRequest(
+        tvm_tree=tree,
+        config=config,
+        target=LabTarget("riscv64", 256),
+        pass_file=project / PASS_FILE,
+        kernels=cached_kernels(KernelTarget.RISCV64, cache),
+        require_tensorize=True,
+    ),
+    cache,
+)
+toolchain = find_cross()
+linking = LinkRequest(
+    runtime=build_runtime(tree, toolchain, cache),
+    toolchain=toolchain,
+    sources=tree / "apps" / "rvv_runner",
+    library=compiled.library,
+    required_vlen=256,
+)
+files = {"run.sh": RUN, "runner": link_runner(linking, cache), "model.tar": compiled.library}
+files["params"] = random_params(config, 1, cache)
+about = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
+write_dist(Dist(out / "tiny", files, about, Part("tiny", "R", "Apache-2.0", shipped=True)))
+print(package(out / "tiny", out))
+"""
+PARTS = ("scripts/crosslab", "overlays", "kernels")
+
+
+def build(project: Path, tree: Path, cache: Path, out: Path, umask: int, **other: str) -> Path:
+    environment = {**os.environ, **other, "PYTHONPATH": str(project / "scripts")}
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, str(project), str(tree), str(cache), str(out)],
+        env=environment,
+        umask=umask,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip().splitlines()[-1])
+
+
+def copy_backwards(source: Path, target: Path) -> None:
+    """Copy a folder; its files are made in the opposite order."""
+    names = [p for p in source.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    for path in sorted(names, reverse=True):
+        if ".git" not in path.relative_to(source).parts:
+            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / path.relative_to(source))
+
+
+def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
+    cross = runner_kit.cross()
+    tree = runner_kit.tvm_tree()
+    shared = build_runtime(tree, cross, CACHE)
+    first = build(PROJECT, tree, CACHE, tmp_path / "one", 0o022, TZ="UTC", PYTHONHASHSEED="1")
+    place = tmp_path / "ünother place" / "further down"
+    for part in PARTS:
+        copy_backwards(PROJECT / part, place / "project" / part)
+    copy_backwards(tree, place / "tvm")
+    shutil.copytree(shared.folder, place / "cache" / shared.folder.name)
+    scratch = place / "scratch"
+    scratch.mkdir()
+    second = build(
+        place / "project",
+        place / "tvm",
+        place / "cache",
+        place / "out",
+        0o077,
+        TZ="Pacific/Chatham",
+        LC_ALL="C",
+        USER="somebody",
+        HOME=str(place),
+        TMPDIR=str(scratch),
+        PYTHONHASHSEED="2",
+        SOURCE_DATE_EPOCH="1000000000",
+    )
+    made = {p.name.rpartition("-")[0] for p in (place / "cache").iterdir() if p.name[0] != "."}
+    assert {"library", "kernels-riscv64", "runner-objects-riscv64", "runner-riscv64"} <= made
+    assert contents(first) == contents(second)
+    assert first.read_bytes() == second.read_bytes()
+    runner = contents(second)["runner"]
+    for word in (str(tmp_path), str(PROJECT), str(Path.home()), "further down"):
+        assert word.encode() not in runner, f"the runner tells where it was built: {word}"
+
+
+def contents(tarball: Path) -> dict[str, bytes]:
+    """Content of each file, by its path in the artefact."""
+    with tarfile.open(tarball) as archive:
+        streams = {m.name.partition("/")[2]: archive.extractfile(m) for m in archive}
+        return {name: stream.read() for name, stream in streams.items() if stream}
