@@ -15,15 +15,14 @@
 //
 // This is inline assembly because a tile fills the register file: from intrinsics, clang 19 makes
 // vfmadd and copies out of vfmacc and spills accumulators. Scalars are loaded one step ahead of
-// their use, into two sets of registers by turns.
+// their use, into two sets of registers by turns. Loops are unrolled by 32 steps, which leaves 4
+// instructions in 260 for the loop.
 #ifndef MLC_RVV_GEMM_ROWS_H_
 #define MLC_RVV_GEMM_ROWS_H_
 
 #include <riscv_vector.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum { MLC_RVV_GEMM_UNROLL = 16 };
 
 #define MLC_GEMM_1(DO, ...) DO(0, __VA_ARGS__)
 #define MLC_GEMM_2(DO, ...) MLC_GEMM_1(DO, __VA_ARGS__) DO(1, __VA_ARGS__)
@@ -33,73 +32,88 @@ enum { MLC_RVV_GEMM_UNROLL = 16 };
   MLC_GEMM_4(DO, __VA_ARGS__) DO(4, __VA_ARGS__) DO(5, __VA_ARGS__) DO(6, __VA_ARGS__)
 
 // Assembly: scalars of one step (ft0.. or fa0..), its multiply-adds, whole steps.
-#define MLC_GEMM_LOAD(r, set, i) "flw " #set #r ", 4*" #i "(%[a" #r "])\n\t"
+#define MLC_GEMM_LOAD(r, set, i) "flw " #set #r ", 4*(" #i ")(%[a" #r "])\n\t"
 #define MLC_GEMM_MACC(r, set) "vfmacc.vf %[c" #r "], " #set #r ", %[row]\n\t"
-#define MLC_GEMM_BUMP(r, bytes) "addi %[a" #r "], %[a" #r "], " #bytes "\n\t"
+#define MLC_GEMM_BUMP(r, steps) "addi %[a" #r "], %[a" #r "], 4*" #steps "\n\t"
 #define MLC_GEMM_STEP(ROWS, NEXT, now, later, i) \
   NEXT ROWS(MLC_GEMM_LOAD, later, i) ROWS(MLC_GEMM_MACC, now)
 #define MLC_GEMM_LAST(ROWS, NEXT, now) NEXT ROWS(MLC_GEMM_MACC, now)
-#define MLC_GEMM_STEPS4(ROWS, NEXT, i1, i2, i3, i4)                                    \
-  MLC_GEMM_STEP(ROWS, NEXT, ft, fa, i1) MLC_GEMM_STEP(ROWS, NEXT, fa, ft, i2)          \
-  MLC_GEMM_STEP(ROWS, NEXT, ft, fa, i3) MLC_GEMM_STEP(ROWS, NEXT, fa, ft, i4)
-#define MLC_GEMM_STEPS16(ROWS, NEXT)                                                   \
-  ROWS(MLC_GEMM_LOAD, ft, 0)                                                           \
-  MLC_GEMM_STEPS4(ROWS, NEXT, 1, 2, 3, 4) MLC_GEMM_STEPS4(ROWS, NEXT, 5, 6, 7, 8)      \
-  MLC_GEMM_STEPS4(ROWS, NEXT, 9, 10, 11, 12)                                           \
-  MLC_GEMM_STEP(ROWS, NEXT, ft, fa, 13) MLC_GEMM_STEP(ROWS, NEXT, fa, ft, 14)          \
-  MLC_GEMM_STEP(ROWS, NEXT, ft, fa, 15) MLC_GEMM_LAST(ROWS, NEXT, fa)
+// Steps i + 1 to i + 4, but the multiply-adds are one behind; `i` and `fa` are loaded before.
+#define MLC_GEMM_STEPS4(ROWS, NEXT, i)                                                 \
+  MLC_GEMM_STEP(ROWS, NEXT, ft, fa, i + 1) MLC_GEMM_STEP(ROWS, NEXT, fa, ft, i + 2)    \
+  MLC_GEMM_STEP(ROWS, NEXT, ft, fa, i + 3) MLC_GEMM_STEP(ROWS, NEXT, fa, ft, i + 4)
+#define MLC_GEMM_STEPS3(ROWS, NEXT, i)                                                 \
+  MLC_GEMM_STEP(ROWS, NEXT, ft, fa, i + 1) MLC_GEMM_STEP(ROWS, NEXT, fa, ft, i + 2)    \
+  MLC_GEMM_STEP(ROWS, NEXT, ft, fa, i + 3) MLC_GEMM_LAST(ROWS, NEXT, fa)
+#define MLC_GEMM_STEPS12(ROWS, NEXT, i)                                                \
+  MLC_GEMM_STEPS4(ROWS, NEXT, i) MLC_GEMM_STEPS4(ROWS, NEXT, i + 4)                    \
+  MLC_GEMM_STEPS4(ROWS, NEXT, i + 8)
+#define MLC_GEMM_STEPS_1(ROWS, NEXT) ROWS(MLC_GEMM_LOAD, ft, 0) MLC_GEMM_LAST(ROWS, NEXT, ft)
+#define MLC_GEMM_STEPS_16(ROWS, NEXT) \
+  ROWS(MLC_GEMM_LOAD, ft, 0) MLC_GEMM_STEPS12(ROWS, NEXT, 0) MLC_GEMM_STEPS3(ROWS, NEXT, 12)
+#define MLC_GEMM_STEPS_32(ROWS, NEXT)                                   \
+  ROWS(MLC_GEMM_LOAD, ft, 0) MLC_GEMM_STEPS12(ROWS, NEXT, 0)            \
+  MLC_GEMM_STEPS12(ROWS, NEXT, 12) MLC_GEMM_STEPS4(ROWS, NEXT, 24)      \
+  MLC_GEMM_STEPS3(ROWS, NEXT, 28)
 
-// How a step fetches its row: from a packed panel, or a column of b where it lies.
+// How a step fetches its row: from a packed panel; a column of b where it lies; or such a column,
+// which is written into the panel for the rows of a that follow.
 #define MLC_GEMM_PACKED "vle32.v %[row], (%[b])\n\tadd %[b], %[b], %[step]\n\t"
 #define MLC_GEMM_STRIDED "vlse32.v %[row], (%[b]), %[step]\n\taddi %[b], %[b], 4\n\t"
+#define MLC_GEMM_PACKING \
+  MLC_GEMM_STRIDED "vse32.v %[row], (%[panel])\n\tadd %[panel], %[panel], %[width]\n\t"
 
-#define MLC_GEMM_LOOP(M, BODY)                                                         \
-  "vsetvli zero, %[lanes], e32, m" #M ", ta, ma\n"                                     \
-  "1:\n\t" BODY "addi %[left], %[left], -1\n\tbnez %[left], 1b\n\t"
-
-#define MLC_GEMM_POINTER(r, _) const float *a##r = a + (r) * ld_a;
+#define MLC_GEMM_POINTER(r, _) const float *a##r = a + (r) * by->ld_a;
 #define MLC_GEMM_DECLARE(r, M) vfloat32m##M##_t c##r;
 #define MLC_GEMM_ZERO(r, M) c##r = __riscv_vfmv_v_f_f32m##M(0.0f, lanes);
-#define MLC_GEMM_RESUME(r, M) c##r = __riscv_vle32_v_f32m##M(c + (r) * ld_c, lanes);
-#define MLC_GEMM_STORE(r, M) __riscv_vse32_v_f32m##M(c + (r) * ld_c, c##r, lanes);
+#define MLC_GEMM_RESUME(r, M) c##r = __riscv_vle32_v_f32m##M(c + (r) * by->ld_c, lanes);
+#define MLC_GEMM_STORE(r, M) __riscv_vse32_v_f32m##M(c + (r) * by->ld_c, c##r, lanes);
 #define MLC_GEMM_OPERAND(r, _) , [c##r] "+vr"(c##r), [a##r] "+r"(a##r)
-#define MLC_GEMM_RUN(M, ROWS, BODY, count)                                             \
+#define MLC_GEMM_RUN(M, ROWS, STEPS, NEXT, times)                                      \
   {                                                                                    \
-    int64_t left = count;                                                              \
+    const float *end = a0 + STEPS * (times);                                           \
     vfloat32m##M##_t row;                                                              \
-    __asm__ volatile(MLC_GEMM_LOOP(M, BODY)                                            \
+    __asm__ volatile("vsetvli zero, %[lanes], e32, m" #M ", ta, ma\n"                  \
+                     "1:\n\t" MLC_GEMM_STEPS_##STEPS(ROWS, NEXT)                       \
+                     ROWS(MLC_GEMM_BUMP, STEPS) "bne %[a0], %[end], 1b\n\t"            \
                      : [row] "=&vr"(row), [b] "+r"(b),                                 \
-                       [left] "+r"(left)ROWS(MLC_GEMM_OPERAND, )                       \
-                     : [lanes] "r"(lanes), [step] "r"(step)                            \
+                       [panel] "+r"(panel)ROWS(MLC_GEMM_OPERAND, )                     \
+                     : [lanes] "r"(lanes), [step] "r"(by->step), [width] "r"(width),   \
+                       [end] "r"(end)                                                  \
                      : "memory", "vl", "vtype", "ft0", "ft1", "ft2", "ft3", "ft4",     \
                        "ft5", "ft6", "fa0", "fa1", "fa2", "fa3", "fa4", "fa5", "fa6"); \
   }
 
-// c[R, lanes] = (fresh ? 0 : c) + a[R, k] * b[k, lanes]; `step` is the distance in bytes between
-// b's rows if it is a packed panel, between its columns if it is strided. k > 0.
-#define MLC_GEMM_DEFINE(NAME, R, M, NEXT)                                              \
-  __attribute__((noinline)) static void NAME(                                          \
-      float *c, const float *a, const float *b, int64_t k, int64_t ld_c, int64_t ld_a, \
-      int64_t step, size_t lanes, int fresh) {                                         \
-    MLC_GEMM_##R(MLC_GEMM_POINTER, )                                                   \
-    MLC_GEMM_##R(MLC_GEMM_DECLARE, M)                                                  \
-    if (fresh) {                                                                       \
-      MLC_GEMM_##R(MLC_GEMM_ZERO, M)                                                   \
-    } else {                                                                           \
-      MLC_GEMM_##R(MLC_GEMM_RESUME, M)                                                 \
-    }                                                                                  \
-    if (k >= MLC_RVV_GEMM_UNROLL) {                                                    \
-      MLC_GEMM_RUN(M, MLC_GEMM_##R,                                                    \
-                   MLC_GEMM_STEPS16(MLC_GEMM_##R, NEXT) MLC_GEMM_##R(MLC_GEMM_BUMP, 64), \
-                   k / MLC_RVV_GEMM_UNROLL)                                            \
-    }                                                                                  \
-    if (k % MLC_RVV_GEMM_UNROLL != 0) {                                                \
-      MLC_GEMM_RUN(M, MLC_GEMM_##R,                                                    \
-                   MLC_GEMM_##R(MLC_GEMM_LOAD, ft, 0)                                  \
-                       MLC_GEMM_LAST(MLC_GEMM_##R, NEXT, ft) MLC_GEMM_##R(MLC_GEMM_BUMP, 4), \
-                   k % MLC_RVV_GEMM_UNROLL)                                            \
-    }                                                                                  \
-    MLC_GEMM_##R(MLC_GEMM_STORE, M)                                                    \
+// What is the same for all rows of a.
+typedef struct {
+  int64_t k;      // steps, at least one
+  int64_t ld_c;   // distance between rows of c, in elements
+  int64_t ld_a;   // the same of a
+  int64_t step;   // in bytes: between b's rows if it is a panel, else between its columns
+  size_t lanes;   // columns
+  int fresh;      // whether c begins at zero
+  float *panel;   // room for k rows of `lanes`, if b is not packed yet
+} mlc_gemm_by;
+
+typedef void mlc_gemm_rows(float *c, const float *a, const float *b, const mlc_gemm_by *by);
+
+// c[R, lanes] = (fresh ? 0 : c) + a[R, k] * b[k, lanes].
+#define MLC_GEMM_DEFINE(NAME, R, M, NEXT)                                                  \
+  __attribute__((noinline)) static void NAME(float *c, const float *a, const float *b,     \
+                                             const mlc_gemm_by *by) {                      \
+    const size_t lanes = by->lanes, width = lanes * sizeof(float);                         \
+    float *panel = by->panel;                                                              \
+    MLC_GEMM_##R(MLC_GEMM_POINTER, )                                                       \
+    MLC_GEMM_##R(MLC_GEMM_DECLARE, M)                                                      \
+    if (by->fresh) {                                                                       \
+      MLC_GEMM_##R(MLC_GEMM_ZERO, M)                                                       \
+    } else {                                                                               \
+      MLC_GEMM_##R(MLC_GEMM_RESUME, M)                                                     \
+    }                                                                                      \
+    if (by->k >= 32) MLC_GEMM_RUN(M, MLC_GEMM_##R, 32, NEXT, by->k / 32)                   \
+    if (by->k & 16) MLC_GEMM_RUN(M, MLC_GEMM_##R, 16, NEXT, 1)                             \
+    if (by->k & 15) MLC_GEMM_RUN(M, MLC_GEMM_##R, 1, NEXT, by->k & 15)                     \
+    MLC_GEMM_##R(MLC_GEMM_STORE, M)                                                        \
   }
 
 MLC_GEMM_DEFINE(mlc_gemm_3xm8, 3, 8, MLC_GEMM_PACKED)
@@ -112,31 +126,32 @@ MLC_GEMM_DEFINE(mlc_gemm_7xm2, 7, 2, MLC_GEMM_PACKED)
 MLC_GEMM_DEFINE(mlc_gemm_3xm2, 3, 2, MLC_GEMM_PACKED)
 MLC_GEMM_DEFINE(mlc_gemm_1xm2, 1, 2, MLC_GEMM_PACKED)
 
-typedef void mlc_gemm_rows(float *c, const float *a, const float *b, int64_t k, int64_t ld_c,
-                           int64_t ld_a, int64_t step, size_t lanes, int fresh);
-
-// Kernels for blocks of `most` rows, of `some`, and of one.
+// Kernels for blocks of rows.
 typedef struct {
-  int64_t most, some;
-  mlc_gemm_rows *by_most, *by_some, *by_one;
-} mlc_gemm_shape;
+  int64_t rows;
+  mlc_gemm_rows *run;
+} mlc_gemm_block;
 
-// All m rows of a times one packed panel of `lanes` columns and k rows.
+// The largest of the blocks that m rows hold.
+static inline mlc_gemm_block mlc_gemm_largest(const mlc_gemm_block blocks[3], int64_t m) {
+  return m >= blocks[0].rows ? blocks[0] : m >= blocks[1].rows ? blocks[1] : blocks[2];
+}
+
+// m rows of a times the packed panel b.
 static inline void mlc_gemm_panel(float *c, const float *a, const float *panel, int64_t m,
-                                  int64_t k, int64_t ld_c, int64_t ld_a, size_t lanes, int fresh) {
-  mlc_gemm_shape by = {3, 2, mlc_gemm_3xm8, mlc_gemm_2xm8, mlc_gemm_1xm8};
-  if (lanes <= __riscv_vsetvlmax_e32m2()) {
-    by = (mlc_gemm_shape){7, 3, mlc_gemm_7xm2, mlc_gemm_3xm2, mlc_gemm_1xm2};
-  } else if (lanes <= __riscv_vsetvlmax_e32m4()) {
-    by = (mlc_gemm_shape){7, 3, mlc_gemm_7xm4, mlc_gemm_3xm4, mlc_gemm_1xm4};
-  }
+                                  const mlc_gemm_by *by) {
+  static const mlc_gemm_block of8[3] = {{3, mlc_gemm_3xm8}, {2, mlc_gemm_2xm8}, {1, mlc_gemm_1xm8}};
+  static const mlc_gemm_block of4[3] = {{7, mlc_gemm_7xm4}, {3, mlc_gemm_3xm4}, {1, mlc_gemm_1xm4}};
+  static const mlc_gemm_block of2[3] = {{7, mlc_gemm_7xm2}, {3, mlc_gemm_3xm2}, {1, mlc_gemm_1xm2}};
+  const mlc_gemm_block *blocks = by->lanes > __riscv_vsetvlmax_e32m4()   ? of8
+                                 : by->lanes > __riscv_vsetvlmax_e32m2() ? of4
+                                                                         : of2;
   while (m > 0) {
-    const int64_t rows = m >= by.most ? by.most : m >= by.some ? by.some : 1;
-    mlc_gemm_rows *run = m >= by.most ? by.by_most : m >= by.some ? by.by_some : by.by_one;
-    run(c, a, panel, k, ld_c, ld_a, (int64_t)(lanes * sizeof(float)), lanes, fresh);
-    c += rows * ld_c;
-    a += rows * ld_a;
-    m -= rows;
+    const mlc_gemm_block block = mlc_gemm_largest(blocks, m);
+    block.run(c, a, panel, by);
+    c += block.rows * by->ld_c;
+    a += block.rows * by->ld_a;
+    m -= block.rows;
   }
 }
 

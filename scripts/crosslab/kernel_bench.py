@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m crosslab.kernel_bench``: instructions a multiply-add of the linear-layer kernels.
+"""``python -m crosslab.kernel_bench``: instructions a multiply-add of every kernel.
 
-Each kernel runs once under the counter, on shapes of real layers, beside the floor of its inner
-loop: the instructions of one step of its tile over the multiply-adds of that step.
+Each kernel runs once under the counter, beside the least that its tile allows
+(:mod:`crosslab.kernel_floor`). A kernel that takes more than 1.15 times as many is marked, and
+the exit code is 1.
 """
 
 from __future__ import annotations
@@ -11,36 +12,117 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from crosslab import kernel_floor
 from crosslab.compile.targets import VLENS
 from crosslab.counter import count_guest
 from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError
-from crosslab.kernels import KERNELS, OBJECT, KernelTarget, cached_kernels
+from crosslab.kernels import (
+    KERNELS,
+    OBJECT,
+    Kernel,
+    KernelTarget,
+    cached_kernels,
+    list_header,
+    read_kernels,
+)
 from crosslab.stage import default_cache
 from crosslab.toolchain import find_cross
 
 SOURCE = Path(__file__).parent / "native" / "kernel_bench" / "bench.c"
-# Rows, outputs, inputs: of prompts and of single tokens, with widths that no tile divides too.
-SHAPES = {
-    "gemm": [(128, 768, 256), (128, 1376, 256), (128, 256, 688), (128, 960, 576), (7, 960, 576)],
-    "gemv": [(1, 768, 256), (1, 256, 688), (1, 960, 576), (1, 576, 1536)],
-}
+MOST = 1.15
+# Outputs, inputs of layers, with widths that no tile divides.
+LAYERS = [(768, 256), (1376, 256), (256, 688), (960, 576), (576, 1536), (900, 320), (2048, 2048)]
+# Rows of prompts: whole tiles, remainders, and so few that a panel of weights hardly pays.
+ROWS = [(128, LAYERS[:-1]), (100, LAYERS[-2:]), (16, LAYERS[:4]), (7, LAYERS[:4]), (4, LAYERS[3:4])]
+SINGLE = [*LAYERS, (512, 256), (1000, 320)]
 
 
-def floor(kind: str, vlen: int) -> float:
-    """Instructions a multiply-add of the inner loop alone, with the addresses of its loads."""
-    lanes = vlen // 32 * 8
-    if kind.startswith("gemm"):
-        return 8 / (3 * lanes)  # load, address, three scalars, three multiply-adds
-    if kind == "gemv_f32":
-        return 8 / (2 * lanes)  # three loads, three addresses, two multiply-adds
-    return 8 / (2 * lanes // 2)  # a nibble of two rows: load, address, three for each row
+@dataclass(frozen=True)
+class Case:
+    """A call: a kernel by the name that the program takes, and three sizes.
+
+    Attributes:
+        kernel: gemm_f32, gemm_q4, gemv_f32, gemv_q4, or the symbol of an attention kernel.
+        sizes: rows, outputs, inputs; or q_tile, kv_tile, d.
+        product: of an attention kernel, "qk" or "pv".
+    """
+
+    kernel: str
+    sizes: tuple[int, int, int]
+    product: str = ""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds."""
+        return self.sizes[0] * self.sizes[1] * self.sizes[2]
+
+    def floor(self, vlen: int) -> float:
+        """The least number of instructions."""
+        m, n, k = self.sizes
+        if self.product:
+            columns, depth = (n, k) if self.product == "qk" else (k, n)
+            return kernel_floor.attention(self.product, m, columns, depth, vlen)
+        if self.kernel.startswith("gemv"):
+            return {"f32": kernel_floor.gemv_f32, "q4": kernel_floor.gemv_q4}[self.kernel[5:]](
+                n, k, vlen
+            )
+        return {"f32": kernel_floor.gemm_f32, "q4": kernel_floor.gemm_q4}[self.kernel[5:]](
+            m, n, k, vlen
+        )
+
+
+def cases() -> Iterator[Case]:
+    """What is measured: linear layers, then every attention kernel."""
+    for weights in ("f32", "q4"):
+        for rows, layers in ROWS:
+            yield from (Case(f"gemm_{weights}", (rows, *layer)) for layer in layers)
+    for weights in ("f32", "q4"):
+        yield from (Case(f"gemv_{weights}", (1, *layer)) for layer in SINGLE)
+    for kernel in read_kernels():
+        yield attention_case(kernel)
+
+
+def attention_case(kernel: Kernel) -> Case:
+    """The case of an attention kernel."""
+    return Case(kernel.symbol, (kernel.q_tile, kernel.kv_tile, kernel.d), kernel.product)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a case took, in instructions; ``least`` is the floor."""
+
+    insns: int
+    lmul_weighted: int
+    least: float
+
+    @property
+    def ratio(self) -> float:
+        """Instructions over the floor."""
+        return self.insns / self.least
+
+
+def measure(
+    program: Path, cases: Sequence[Case], vlen: int, cache: Path
+) -> list[tuple[Case, Figures]]:
+    """Run cases under the counter.
+
+    Raises:
+        LabError: the program fails.
+    """
+    words = [word for case in cases for word in (case.kernel, *map(str, case.sizes))]
+    _, measured = count_guest(program, [str(vlen // 4), *words], GuestMachine(vlen), cache)
+    return [
+        (case, Figures(region.insns, region.lmul_weighted, case.floor(vlen)))
+        for case, region in zip(cases, measured.regions, strict=True)
+    ]
 
 
 def build(folder: Path, cache: Path) -> Path:
@@ -51,7 +133,9 @@ def build(folder: Path, cache: Path) -> Path:
     """
     toolchain, program = find_cross(), folder / "bench"
     kernels = cached_kernels(KernelTarget.RISCV64, cache) / OBJECT
-    command = [*toolchain.cc, *toolchain.link, "-O1", "-static", f"-I{KERNELS / 'include'}"]
+    (folder / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels()), encoding="utf-8")
+    include = [f"-I{folder}", f"-I{KERNELS / 'include'}"]
+    command = [*toolchain.cc, *toolchain.link, "-O1", "-static", *include]
     command += [str(SOURCE), str(kernels), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -59,28 +143,38 @@ def build(folder: Path, cache: Path) -> Path:
     return program
 
 
+def table_of(vlen: int, figures: Sequence[tuple[Case, Figures]]) -> Table:
+    """The figures of one vector length, in instructions a multiply-add."""
+    table = Table(title=f"VLEN {vlen}: instructions a multiply-add")
+    for title in ("kernel", "sizes", "all", "LMUL-weighted", "floor", "ratio"):
+        justify: JustifyMethod = "left" if title == "kernel" else "right"
+        table.add_column(title, justify=justify, no_wrap=True)
+    for case, got in figures:
+        each = (got.insns / case.macs, got.lmul_weighted / case.macs, got.least / case.macs)
+        ratio = f"{got.ratio:.3f}" + (" !" if got.ratio > MOST else "")
+        sizes = "x".join(map(str, case.sizes))
+        table.add_row(
+            case.product or case.kernel, sizes, *(f"{figure:.4f}" for figure in each), ratio
+        )
+    return table
+
+
 def main(argv: Sequence[str]) -> int:
-    """Print the table."""
+    """Print a table for each vector length; 1 if a kernel is too far from its floor."""
     options = argparse.ArgumentParser(prog="crosslab.kernel_bench", description=__doc__)
-    options.add_argument("--vlen", type=int, choices=VLENS, default=256)
+    options.add_argument("--vlen", type=int, choices=VLENS, nargs="+", default=[256])
     options.add_argument("--cache", type=Path, default=default_cache())
     args = options.parse_args(argv)
-    table = Table(title=f"linear-layer kernels, VLEN {args.vlen}: instructions a multiply-add")
-    for title in ("kernel", "rows", "outputs", "inputs", "all", "LMUL-weighted", "floor", "ratio"):
-        table.add_column(title, justify="right")
+    above = 0
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as folder:
         program = build(Path(folder), args.cache)
-        for kind in ("gemm_f32", "gemm_q4", "gemv_f32", "gemv_q4"):
-            for shape in SHAPES[kind[:4]]:
-                words = [kind, *map(str, shape), str(args.vlen // 4)]
-                _, measured = count_guest(program, words, GuestMachine(args.vlen), args.cache)
-                macs = shape[0] * shape[1] * shape[2]
-                each = measured.region.insns / macs
-                weighted, least = measured.region.lmul_weighted / macs, floor(kind, args.vlen)
-                figures = (each, weighted, least, each / least)
-                table.add_row(kind, *map(str, shape), *(f"{f:.3f}" for f in figures))
-    Console(highlight=False).print(table)
-    return 0
+        for vlen in args.vlen:
+            figures = measure(program, list(cases()), vlen, args.cache)
+            Console(highlight=False).print(table_of(vlen, figures))
+            above += sum(got.ratio > MOST for _, got in figures)
+    if above:
+        print(f"{above} above {MOST} times the floor, marked by !", file=sys.stderr)
+    return 1 if above else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call of a linear-layer kernel between the counter's marks:
-//   bench gemm_f32|gemm_q4|gemv_f32|gemv_q4 ROWS OUTPUTS INPUTS PANEL_COLUMNS
+// Calls of kernels, each between the counter's marks:
+//   bench PANEL_COLUMNS (gemm_f32|gemm_q4|gemv_f32|gemv_q4 ROWS OUTPUTS INPUTS)...
+//   bench PANEL_COLUMNS (SYMBOL Q_TILE KV_TILE D)...
 // Contents do not matter: the number of instructions does not depend on them.
 
 #include <stdint.h>
@@ -9,11 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mlc_rvv_kernels.h"
 #include "mlc_rvv_linear.h"
 
 #define PANEL_ROWS 256
 #define BEGIN __asm__ volatile(".word 0x7c102013" ::: "memory")
 #define END __asm__ volatile(".word 0x7c202013" ::: "memory")
+
+static const struct {
+  const char *symbol;
+  mlc_rvv_kernel *run;
+  int64_t ld_acc, ld_lhs, ld_rhs;
+} tiles[] = {
+#define QK(symbol, q_tile, kv_tile, d) {#symbol, symbol, kv_tile, d, d},
+#define PV(symbol, q_tile, kv_tile, d) {#symbol, symbol, d, kv_tile, d},
+    MLC_RVV_QK_FLOAT32(QK) MLC_RVV_PV_FLOAT32(PV)
+#undef QK
+#undef PV
+};
 
 static void *room(int64_t words) {
   void *data = calloc((size_t)words, 4);
@@ -21,27 +35,56 @@ static void *room(int64_t words) {
   return data;
 }
 
-int main(int count, char **argument) {
-  if (count != 6) return 2;
-  const char *kind = argument[1];
-  const int64_t m = atol(argument[2]), n = atol(argument[3]), k = atol(argument[4]);
-  const int64_t columns = atol(argument[5]), groups = MLC_RVV_Q4_GROUPS(k);
-  float *c = room(m * n), *a = room(m * k), *b = room(n * k), *scales = room(n * groups);
-  float *scratch = room(PANEL_ROWS * columns + 36 * groups);
+// A tile of attention, if it is one.
+static int run_tile(const char *symbol, float *acc, const float *lhs, const float *rhs) {
+  for (size_t i = 0; i < sizeof(tiles) / sizeof(tiles[0]); ++i) {
+    if (strcmp(symbol, tiles[i].symbol) != 0) continue;
+    mlc_rvv_kernel *run = tiles[i].run;
+    const int64_t ld_acc = tiles[i].ld_acc, ld_lhs = tiles[i].ld_lhs, ld_rhs = tiles[i].ld_rhs;
+    BEGIN;
+    run(acc, lhs, rhs, ld_acc, ld_lhs, ld_rhs);
+    END;
+    return 1;
+  }
+  return 0;
+}
+
+static int run_case(const char *kind, int64_t m, int64_t n, int64_t k, int64_t columns) {
+  const int64_t groups = MLC_RVV_Q4_GROUPS(k);
+  // Of a tile's matrices the largest is as large as c, a or b, or one of them transposed.
+  float *c = room(m * n + m * k), *a = room(m * k + m * n), *b = room(n * k);
+  float *scales = room(n * groups), *scratch = room(PANEL_ROWS * columns + 36 * groups);
   uint32_t *quants = room(n * groups * 4);
-  BEGIN;
+  int known = 1;
   if (strcmp(kind, "gemm_f32") == 0) {
+    BEGIN;
     mlc_rvv_gemm_f32(c, a, b, m, n, k, n, k, k, scratch, PANEL_ROWS, columns);
+    END;
   } else if (strcmp(kind, "gemm_q4") == 0) {
+    BEGIN;
     mlc_rvv_gemm_q4(c, a, quants, scales, m, n, k, n, k, scratch, PANEL_ROWS, columns);
+    END;
   } else if (strcmp(kind, "gemv_f32") == 0) {
+    BEGIN;
     mlc_rvv_gemv_f32(c, a, b, n, k, k);
+    END;
   } else if (strcmp(kind, "gemv_q4") == 0) {
+    BEGIN;
     mlc_rvv_gemv_q4_prepare(scratch, a, k);
     mlc_rvv_gemv_q4(c, scratch, quants, scales, n, k);
+    END;
   } else {
-    return 2;
+    known = run_tile(kind, c, a, b);
   }
-  END;
+  free(c), free(a), free(b), free(scales), free(scratch), free(quants);
+  return known;
+}
+
+int main(int count, char **argument) {
+  if (count < 6 || (count - 2) % 4 != 0) return 2;
+  for (int i = 2; i < count; i += 4) {
+    const int64_t m = atol(argument[i + 1]), n = atol(argument[i + 2]), k = atol(argument[i + 3]);
+    if (!run_case(argument[i], m, n, k, atol(argument[1]))) return 2;
+  }
   return 0;
 }

@@ -225,7 +225,8 @@ def _gemv(linear: Linear, out: Any, routines: Routines, weights: str) -> Any:
         b = linear.weight.access_ptr("r", offset=start * k)
         return [y, linear.data.access_ptr("r"), b, *sizes, _int64(k)]
 
-    outputs = -(-TASK_WEIGHTS // k // 16) * 16
+    # Whole panels, as their rows may lie in lanes.
+    outputs = -(-TASK_WEIGHTS // k // routines.columns) * routines.columns
     tasks = _tasks(routines.symbols["gemv", weights], linear, out, outputs, call)
     if weights != "q4":
         return tasks

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fewest instructions that a call of a kernel can take with the tiles that RVV allows.
+
+Counted is what no arrangement of a tile gets around:
+
+* a vector load or store and, since it has no offset, an instruction for its address;
+* a scalar load and a multiply-add for every row and step; in attention's small tiles also the
+  accumulators' loads and stores, and an address for each row that scalars come from;
+* of q4 weights: masking (and, where weights are kept, shifting), the zero point, conversion, the
+  scale, and the loads of words and scales, each as often as it has to be done;
+* of a dot product: its reduction, and bringing the one element to memory;
+* writing a panel down, if more than one block of rows uses it: a weight is gathered from where it
+  lies once. (Gathering it again for every block would be fewer instructions, and is paid by the
+  element.)
+
+Rows, lanes and groups are whole: what does not divide counts as if it did. Not counted are loops,
+calls, set-up, what is computed twice, and results which are taken up again because k is split.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+REGISTERS = 32
+GROUP = 32  # q4 weights that share a scale
+WORD = 8  # q4 weights of a word
+ADDRESSES = 12  # of x that scalar registers keep beside all others
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows that share a row of the other matrix, by LMUL, with that row in the registers left."""
+
+    lmul: int
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return REGISTERS // self.lmul - 1
+
+    def step(self, m: int, fetch: float = 2) -> float:
+        """Instructions of one step for m rows; ``fetch`` of them get a row of the other matrix."""
+        return math.ceil(m / self.rows) * fetch + 2 * m
+
+
+def smallest_tile(lanes: int, vlen: int) -> Tile:
+    """The tile of the least LMUL that holds so many lanes."""
+    return next(Tile(lmul) for lmul in (1, 2, 4, 8) if lanes <= lmul * vlen // 32)
+
+
+def strips(columns: int, vlen: int) -> list[int]:
+    """Lanes of the strips that columns are done in."""
+    most = vlen // 4
+    return [most] * (columns // most) + ([columns % most] if columns % most else [])
+
+
+def gemm_f32(m: int, n: int, k: int, vlen: int) -> float:
+    """c[m, n] = a[m, k] * transpose(b[n, k])."""
+    if m == 1:
+        return gemv_f32(n, k, vlen)
+    total = 0.0
+    for lanes in strips(n, vlen):
+        tile = smallest_tile(lanes, vlen)
+        packing = 2 if m > tile.rows else 0
+        total += k * (tile.step(m) + packing) + 2 * m
+    return total
+
+
+def gemm_q4(m: int, n: int, k: int, vlen: int) -> float:
+    """The same for q4 weights: unpacked into a panel, or for each row again."""
+    groups = math.ceil(k / GROUP)
+    total = 0.0
+    for lanes in strips(n, vlen):
+        tile = smallest_tile(lanes, vlen)
+        unpacked = (2 * WORD - 2) / WORD + 3 + 2 / WORD + 2 / GROUP
+        first = unpacked + 2 + 2  # written down; multiplied into the first row
+        panel = k * (first + tile.step(m - 1)) + 2 * m
+        total += min(panel, m * groups * _q4_group())
+    return total
+
+
+def gemv_f32(n: int, k: int, vlen: int) -> float:
+    """y[n] = b[n, k] * x[k], rows read in the order of memory."""
+    groups = math.ceil(k / (vlen // 4))
+    if groups == 1:  # load, address, multiply; reduction, move, store
+        return n * 6
+    pair = (7 if groups <= ADDRESSES else 8) * groups + 1 + 2 * 3
+    if groups == 2:  # x stays in registers, and none is left for the seed of the reduction
+        return n * min(2 * 3 + 1 + 3, pair / 2)
+    return n / 2 * pair
+
+
+def gemv_q4(n: int, k: int, vlen: int) -> float:
+    """The same for q4 weights, with rows in lanes; x is prepared once."""
+    groups = math.ceil(k / GROUP)
+    prepare = 9  # load, multiply, store, two addresses; reduction, move, multiply, store
+    return groups * (len(strips(n, vlen)) * _q4_group() + prepare)
+
+
+def _q4_group() -> int:
+    """32 q4 weights of each lane: nibbles, words, what the sum begins with, the scale."""
+    return GROUP * 4 + GROUP // WORD * 2 + 2 + 3
+
+
+def attention(product: str, rows: int, columns: int, depth: int, vlen: int) -> float:
+    """acc[rows, columns] += lhs[rows, depth] * rhs, both attention products, in blocks of 8 rows.
+
+    K's columns may be fetched several at a time, by segment loads.
+    """
+    total = 0.0
+    for lanes in strips(columns, vlen):
+        least = smallest_tile(lanes, vlen).lmul
+        step = min(
+            math.ceil(8 / block) * (2 / _segments(least, block) if product == "qk" else 2) + 16
+            for block in range(1, min(8, Tile(least).rows) + 1)
+        )
+        # An accumulator in and out and its address, and that of its row of lhs.
+        total += rows / 8 * (depth * step + 8 * 4)
+    return total
+
+
+def _segments(lmul: int, block: int) -> int:
+    """Columns that a segment load may fetch beside the accumulators of a block of rows."""
+    left = REGISTERS // lmul - block
+    return max(f for f in (1, 2, 4, 8) if f == 1 or (f <= left and f * lmul <= 8))

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kernel stays near the fewest instructions that its tile allows, whatever surrounds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crosslab import kernel_floor
+from crosslab.errors import UserError
+from crosslab.kernel_bench import MOST, Case, Figures, attention_case, build, main, measure
+from crosslab.kernels import read_kernels
+from crosslab.toolchain import find_cross, require_qemu
+
+VLENS = (128, 256, 512, 1024)
+# Rows of whole tiles, with a remainder, and few; a width that no tile divides.
+GEMM = [(128, 768, 256), (100, 900, 320), (7, 960, 576), (4, 768, 256)]
+GEMV = [(1, 768, 256), (1, 256, 688), (1, 900, 320), (1, 576, 1536)]
+LINEAR = [
+    Case(f"{kind}_{weights}", sizes)
+    for kind, shapes in (("gemm", GEMM), ("gemv", GEMV))
+    for weights in ("f32", "q4")
+    for sizes in shapes
+]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The program, and a folder for what is built beside it."""
+    try:
+        find_cross()
+        require_qemu()
+    except UserError as error:
+        pytest.skip(error.what)
+    folder, cache = tmp_path_factory.mktemp("bench"), tmp_path_factory.mktemp("cache")
+    return build(folder, cache), cache
+
+
+@pytest.fixture(scope="module", params=VLENS)
+def figures(
+    request: pytest.FixtureRequest, program: tuple[Path, Path]
+) -> list[tuple[Case, Figures]]:
+    """What every case takes at a vector length."""
+    every = [*LINEAR, *map(attention_case, read_kernels())]
+    return measure(program[0], every, request.param, program[1])
+
+
+def test_no_kernel_is_far_above_its_floor(figures: list[tuple[Case, Figures]]) -> None:
+    assert {case: got.ratio for case, got in figures if got.ratio > MOST} == {}
+
+
+def test_no_kernel_is_below_its_floor(figures: list[tuple[Case, Figures]]) -> None:
+    """A floor that something beats is none."""
+    assert {case: got.ratio for case, got in figures if got.ratio < 1} == {}
+
+
+def test_the_floor_of_whole_tiles_is_that_of_the_inner_loop() -> None:
+    """Three rows at LMUL=8: 8 instructions for 192 multiply-adds, but for storing the result."""
+    rows, columns, depth = 3 * 50, 64 * 4, 4096
+    floor = kernel_floor.gemm_f32(rows, columns, depth, 256) / (rows * columns * depth)
+    assert floor == pytest.approx(8 / 192, rel=2e-2)
+    assert kernel_floor.gemv_f32(1024, 64 * 64, 256) / (1024 * 64 * 64) == pytest.approx(
+        8 / 128, rel=2e-2
+    )
+
+
+def test_a_kernel_above_the_bar_is_marked_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: tuple[Path, Path]
+) -> None:
+    case = Case("gemv_f32", (1, 64, 64))
+    monkeypatch.setattr("crosslab.kernel_bench.cases", lambda: iter([case]))
+    monkeypatch.setattr("crosslab.kernel_bench.MOST", 1000.0)
+    assert main(["--cache", str(program[1])]) == 0
+    monkeypatch.setattr("crosslab.kernel_bench.MOST", 0.5)
+    assert main(["--cache", str(program[1])]) == 1
+    assert " !" in capsys.readouterr().out
