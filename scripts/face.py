@@ -15,7 +15,7 @@ import nox
 import nox.command
 
 from ladder import LADDER, on_release
-from pythonpins import PIP_OPTIONS, RELEASE_GROUP, hashed_requirements, packages
+from pythonpins import INDEXES, PIP_OPTIONS, RELEASE_GROUP, hashed_requirements, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
@@ -77,7 +77,10 @@ def install(session: nox.Session, *groups: str, release: str = "") -> None:
     done = stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
     if f"{key} {mark}" in done:
         return
-    session.install("--quiet", *PIP_OPTIONS, "-r", _write(session, "requirements", wanted))
+    # Every file has to have a pinned hash, whichever index it comes from.
+    more = [f"--extra-index-url={INDEXES[group]}" for group in groups if group in INDEXES]
+    listed = _write(session, "requirements", wanted)
+    session.install("--quiet", *PIP_OPTIONS, *more, "-r", listed)
     kept = [line for line in done if mark == "any" or line.endswith((" any", f" {mark}"))]
     stamp.write_text("".join(f"{line}\n" for line in [*kept, f"{key} {mark}"]), encoding="utf-8")
 

@@ -18,6 +18,8 @@ Pins = dict[str, str]
 RELEASE_GROUP = "tvm"
 # What pip is told beside the list: nothing that is not on it, nothing that would be built here.
 PIP_OPTIONS = ("--no-deps", "--require-hashes", "--only-binary=:all:")
+# Where a group's packages are found beside PyPI: torch without CUDA.
+INDEXES = {"zoo": "https://download.pytorch.org/whl/cpu"}
 REMEDY = "pin it with: nox -s lock"
 
 

@@ -57,6 +57,30 @@ print(json.dumps({
 }))
 """
 
+SCALED = """
+import json
+from types import SimpleNamespace
+from mlc_llm.model.gemma import gemma_model
+from mlc_llm.model.gemma2.gemma2_model import Gemma2Attention, Gemma2Config
+
+class Cache:
+    def attention_with_fused_qkv(self, layer, qkv, heads, sm_scale):
+        self.scale = sm_scale
+        return qkv
+
+config = Gemma2Config(
+    hidden_size=64, intermediate_size=64, attention_bias=False, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=128, num_hidden_layers=1, rms_norm_eps=1e-6, vocab_size=32,
+    hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=144, sliding_window=64,
+    context_window_size=64,
+)
+attention, cache = Gemma2Attention(config), Cache()
+attention.qkv_proj = attention.o_proj = lambda x: x
+gemma_model.op = SimpleNamespace(reshape=lambda x, shape: x)
+attention.forward(SimpleNamespace(shape=(1, 1, 64)), cache, 0)
+print(json.dumps(cache.scale))
+"""
+
 RANGES = """
 import json
 from mlc_llm.op.moe_misc import get_indptr
@@ -135,6 +159,10 @@ def test_who_asks_for_the_engine_is_told_that_its_library_is_missing() -> None:
 def test_ranges_of_experts_are_well_formed(inclusive: bool) -> None:
     parameters = result_of(RANGES.replace("INCLUSIVE", str(inclusive)))
     assert parameters == ["cumsum", "batch_size", "indptr"]
+
+
+def test_gemma2_scales_attention_as_configured() -> None:
+    assert result_of(SCALED) == pytest.approx(144**-0.5)
 
 
 def test_scattered_tuple_items_keep_their_names() -> None:

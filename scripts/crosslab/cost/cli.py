@@ -45,6 +45,12 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
     what.add_argument("--trace", metavar="FILE", type=Path, help="shapes recorded at run time")
     what.add_argument("--study", metavar="DIR", type=Path, help="regenerate the shipped studies")
+    found.add_argument(
+        "--of",
+        metavar="REPORT",
+        type=Path,
+        help="with --study: a study of this EstimateCost report instead of the shipped ones",
+    )
     choice = found.add_argument_group("accelerator")
     choice.add_argument(
         "--hardware",
@@ -100,8 +106,14 @@ def _console() -> Console:
 
 
 def _run(args: argparse.Namespace, console: Console) -> None:
+    if args.of is not None and args.study is None:
+        raise UserError("--of is of no use without --study", remedy="add --study DIR")
     if args.study is not None:
-        importlib.import_module("crosslab.cost.study").write_studies(args.study)
+        study = importlib.import_module("crosslab.cost.study")
+        if args.of is None:
+            study.write_studies(args.study)
+        else:
+            study.write_report_study(args.study, args.of)
         return
     if args.tenet is not None:
         _tenet(args, console)

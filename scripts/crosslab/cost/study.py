@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The studies of docs/cost, made again by ``python -m crosslab cost --study docs/cost``."""
+"""The studies of docs/cost, made again by ``python -m crosslab cost --study docs/cost``.
+
+With ``--of REPORT`` it is one study, of what a compiler has written of a model:
+``nox -s zoo -- --family gpt2 --work docs/cost`` writes that of GPT-2, as MLC-LLM compiles it.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from crosslab.cost import inputs, plots
 from crosslab.cost.model import PhaseCost, every_combination
 from crosslab.cost.report import short, totals_record
 from crosslab.cost.scheme import COMPARED, SCHEMES, schemes
-from crosslab.cost.workload import Phase, bind_phase
+from crosslab.cost.workload import Phase, bind_phase, read_workloads
 from crosslab.cost.zoo import model_workloads
 
+COMMAND = "python -m crosslab cost --study docs/cost"
 MODELS = {"gpt2": "GPT-2 (124M)", "smollm2": "SmolLM2-135M"}
 ARRAYS = ("edge8x8", "systolic32x32", "systolic128x128")
 FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
@@ -23,19 +29,44 @@ DRAWN = ("float16", "int8-channel", "int4-g64")
 
 
 def write_studies(folder: Path) -> None:
-    """Write tables, CSV and figures of both studies."""
+    """Write tables, CSV and figures of both shipped studies."""
+    for model, title in MODELS.items():
+        write_study(folder, model, title, model_workloads(model), COMMAND)
+
+
+def write_report_study(folder: Path, report: Path) -> None:
+    """Write the study of a compiled model, named like its report without ``.work.json``.
+
+    Raises:
+        UserError: it is no report of workloads.
+    """
+    name = report.name.removesuffix(".json").removesuffix(".work")
+    command = f"{COMMAND} --of docs/cost/{report.name}"
+    write_study(folder, name, f"{name}, as it is compiled", read_workloads(report), command)
+
+
+def write_study(
+    folder: Path, name: str, title: str, report: Mapping[str, Any], command: str
+) -> None:
+    """Write tables, CSV and figures of one model.
+
+    Args:
+        folder: where; made when it is not there.
+        name: of the files.
+        title: of the page.
+        report: the model's workloads.
+        command: that makes the page again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for model in MODELS:
-        report = model_workloads(model)
-        phases = [bind_phase(report, name, size, {}) for name, size in PHASES]
-        results = _combinations(phases, COMPARED)
-        _write_csv(folder / f"{model}.csv", results)
-        _write_tables(folder / f"{model}.md", model, phases, results)
-        drawn = [r for r in results if r.scheme in DRAWN]
-        plots.draw_latency(folder / model, drawn)
-        plots.draw_roofline(folder / model, [r for r in drawn if r.dataflow.name == FLOWS[1]])
-        steps = [bind_phase(report, "decode", context, {}) for context in CONTEXTS]
-        plots.draw_decode(folder / model, _combinations(steps, DRAWN, FLOWS[:2]))
+    phases = [bind_phase(report, phase, size, {}) for phase, size in PHASES]
+    results = _combinations(phases, COMPARED)
+    _write_csv(folder / f"{name}.csv", results)
+    _write_tables(folder / f"{name}.md", title, command, phases, results)
+    drawn = [r for r in results if r.scheme in DRAWN]
+    plots.draw_latency(folder / name, drawn)
+    plots.draw_roofline(folder / name, [r for r in drawn if r.dataflow.name == FLOWS[1]])
+    steps = [bind_phase(report, "decode", context, {}) for context in CONTEXTS]
+    plots.draw_decode(folder / name, _combinations(steps, DRAWN, FLOWS[:2]))
 
 
 def _combinations(
@@ -63,23 +94,23 @@ def _write_csv(path: Path, results: Sequence[PhaseCost]) -> None:
 
 
 def _write_tables(
-    path: Path, model: str, phases: Sequence[Phase], results: Sequence[PhaseCost]
+    path: Path, title: str, command: str, phases: Sequence[Phase], results: Sequence[PhaseCost]
 ) -> None:
     lines = [
-        f"# {MODELS[model]}: figures",
+        f"# {title}: figures",
         "",
-        "Made by `python -m crosslab cost --study docs/cost`; see [the page](README.md).",
+        f"Made by `{command}`; see [the page](README.md).",
         "",
     ]
     for phase in phases:
         lines += _work_table(phase)
-        for title, value in (
+        for heading, value in (
             ("Latency in milliseconds, the skew of the array hidden", _milliseconds),
             ("Latency in milliseconds, every tile filling and draining the array", _skewed),
             ("Energy in millijoules", _energy),
             ("Outer traffic in megabytes", _megabytes),
         ):
-            lines += _scheme_table(f"{phase.name}: {title}", phase, results, value)
+            lines += _scheme_table(f"{phase.name}: {heading}", phase, results, value)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -70,6 +70,9 @@ def parser() -> argparse.ArgumentParser:
     add("--list", action="store_true", help="name the families and end")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json)")
     add("--docs", type=Path, metavar="FILE", help="write the table there, as docs/zoo.md has it")
+    add(
+        "--work", type=Path, metavar="DIR", help="write the work of compiled models there, for cost"
+    )
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
 
@@ -172,7 +175,7 @@ def main(argv: Sequence[str]) -> int:
     report = args.report or args.project / "out" / "zoo.json"
     known = read_report(report)
     specs = _specs(args, [f.name for f in wanted])
-    todo = _todo(specs, [] if args.again else known)
+    todo = _todo(specs, [] if args.again or args.work else known)
     about = {"release": args.release, "vlen": args.vlen}
     done = _run_all(args, todo, lambda new: write_report(report, about, merged(known, new)))
     outcomes = merged(known, done)
@@ -204,9 +207,12 @@ def _check(args: argparse.Namespace) -> None:
 def _specs(args: argparse.Namespace, names: Sequence[str]) -> list[Spec]:
     trees = (args.mlc_tree.resolve(), args.tvm_tree.resolve())
     plain = args.plain_tree.resolve() if args.plain_tree else None
+    work = args.work.resolve() if args.work else None
+    if work:
+        work.mkdir(parents=True, exist_ok=True)
     formats = list(dict.fromkeys(args.quantization)) or list(COMPILED)
     return [
-        Spec(name, quantization, *trees, plain, args.vlen, args.cache.resolve())
+        Spec(name, quantization, *trees, plain, args.vlen, args.cache.resolve(), work)
         for quantization in formats
         for name in names
     ]

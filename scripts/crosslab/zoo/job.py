@@ -8,6 +8,7 @@ one that hangs or takes all memory can be ended.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -24,7 +25,14 @@ from crosslab.emulator import GuestMachine, run_guest
 from crosslab.errors import LabError
 from crosslab.kernels import KernelTarget, cached_kernels
 from crosslab.link import LinkRequest, link_runner
-from crosslab.mlc import MlcCompileRequest, MlcTools, compile_model, convert_weight, device_of
+from crosslab.mlc import (
+    WORK_FILE,
+    MlcCompileRequest,
+    MlcTools,
+    compile_model,
+    convert_weight,
+    device_of,
+)
 from crosslab.models.compare import compare
 from crosslab.runtime import build_runtime
 from crosslab.stage import digest, stage
@@ -52,6 +60,7 @@ class Spec:
         plain_tree: TVM as it is upstream, to tell whose a failure is; None leaves that open.
         vlen: bits in a vector register.
         cache: folder of finished builds.
+        work: folder that gets the work of the compiled model, for the cost estimate, or None.
     """
 
     family: str
@@ -61,6 +70,7 @@ class Spec:
     plain_tree: Path | None
     vlen: int
     cache: Path
+    work: Path | None = None
 
     def table(self) -> dict[str, Any]:
         """As plain data."""
@@ -70,8 +80,8 @@ class Spec:
     def read(cls, table: Mapping[str, Any]) -> Spec:
         """From what :meth:`table` gave."""
         trees = {n: Path(table[n]) for n in ("mlc_tree", "tvm_tree", "cache")}
-        plain = Path(table["plain_tree"]) if table["plain_tree"] else None
-        return cls(**{**table, **trees, "plain_tree": plain})
+        free = {n: Path(table[n]) if table[n] else None for n in ("plain_tree", "work")}
+        return cls(**{**table, **trees, **free})
 
 
 def judge(spec: Spec) -> Outcome:
@@ -111,6 +121,9 @@ def _attempt(spec: Spec, *, ours: bool) -> Outcome:
         params = convert_weight(_tools(spec, ours), question.model, spec.quantization, spec.cache)
     except LabError as error:
         return Outcome(*own, Kind.NOT_COMPILED, reason=first_reason(error.what))
+    if ours and spec.work:
+        name = f"{spec.family}-{spec.quantization}.{WORK_FILE}"
+        shutil.copyfile(library.folder / WORK_FILE, spec.work / name)
     tensorized, total, plain = count_products(library.tensorized)
     right = Outcome(*own, Kind.RIGHT, tensorized=tensorized, total=total, plain=plain)
     try:

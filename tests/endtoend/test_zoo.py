@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two families through MLC-LLM, the emulator and transformers; where torch is at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import runner_kit
+from mlc_tree import tools
+
+from crosslab.errors import UserError
+from crosslab.zoo.job import Spec, judge
+from crosslab.zoo.outcome import Kind
+from crosslab.zoo.reference import need_packages
+
+
+@pytest.fixture(scope="module")
+def spec() -> Spec:
+    runner_kit.need_emulator()
+    runner_kit.cross()
+    try:
+        need_packages()
+    except UserError as error:
+        pytest.skip(str(error))
+    trees = tools()
+    own = (trees.mlc_tree, trees.tvm_tree, None)
+    return Spec("", "q0f32", *own, 256, runner_kit.CACHE)
+
+
+# Partial rotary embeddings with biases and layer norms; grouped heads, tied, with RMS norms.
+@pytest.mark.parametrize(("family", "quantization"), [("stablelm", "q0f32"), ("qwen2", "q4f32_1")])
+def test_a_family_answers_as_transformers_does(
+    spec: Spec, tmp_path: Path, family: str, quantization: str
+) -> None:
+    asked = dataclasses.replace(spec, family=family, quantization=quantization, work=tmp_path)
+    outcome = judge(asked)
+    assert outcome.outcome is Kind.RIGHT, outcome.reason
+    assert outcome.max_logit_error is not None
+    # Far below the bound: the weights lose nothing in either format.
+    assert outcome.max_logit_error < 1e-4
+    assert outcome.tensorized == outcome.total > 10
+    assert (tmp_path / f"{family}-{quantization}.work.json").is_file()
