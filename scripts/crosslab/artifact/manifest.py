@@ -13,6 +13,7 @@ from typing import IO, Any
 MANIFEST = "MANIFEST.json"
 SBOM = "sbom.cdx.json"
 SCHEMA = 2
+SEAL = "seal"
 MAXIMUM_BYTES = 16 << 20
 _BLOCK = 1 << 20
 _HEX = frozenset("0123456789abcdef")
@@ -55,12 +56,18 @@ def file_entry(path: str, file: Path) -> Entry:
 def render(about: Mapping[str, Any], entries: Iterable[Entry]) -> str:
     """The manifest's text: the same for the same content."""
     table = {**about, "schema": SCHEMA, "files": [asdict(entry) for entry in sorted(entries)]}
-    return render_json(table)
+    return render_json({**table, SEAL: _seal(table)})
 
 
 def render_json(value: Any) -> str:
     """JSON that depends on the value alone: keys sorted, no run's order in it."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _seal(table: Mapping[str, Any]) -> str:
+    """Hash of all else in the manifest: damage to what no file's hash covers is seen too."""
+    rest = {name: value for name, value in table.items() if name != SEAL}
+    return hashlib.sha256(render_json(rest).encode()).hexdigest()
 
 
 def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
@@ -78,6 +85,12 @@ def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
         raise ManifestError(f"it is no JSON: {error}") from error
     if not isinstance(table, dict) or table.get("schema") != SCHEMA:
         raise ManifestError(f"its schema is not {SCHEMA}")
+    try:
+        sealed = table.get(SEAL) == _seal(table) and render_json(table).encode() == text
+    except UnicodeEncodeError:
+        sealed = False
+    if not sealed:
+        raise ManifestError("it is not as it was written: its own seal does not fit")
     files = table.get("files")
     if not isinstance(files, list):
         raise ManifestError("it has no list of files")

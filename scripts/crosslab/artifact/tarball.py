@@ -70,7 +70,7 @@ def member_problem(member: tarfile.TarInfo, top: str) -> str:
         return "it is not a plain file"
     if member.name.startswith("/") or ".." in parts or "\\" in member.name:
         return "its path leaves the folder"
-    if member.name != "/".join(parts) or any(ord(c) < 32 or ord(c) == 127 for c in member.name):
+    if member.name != "/".join(parts) or not member.name.isprintable():
         return "its path is not written plainly"
     if len(parts) < 2 or parts[0] != top:
         return f"it lies outside {top}/"
