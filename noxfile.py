@@ -117,6 +117,15 @@ def unit(session: nox.Session) -> None:
     face.run(session, "pytest", "tests/forkpatch", "tests/cost", "tests/report", *session.posargs)
 
 
+@nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Search for input that breaks a reader: patches, locks, models, the runner's files."""
+    face.install(session, "forkpatch", "crosslab", "test")
+    session.run(
+        "python", "tests/fuzz/run.py", *session.posargs, env={"PYTHONPATH": str(face.SCRIPTS)}
+    )
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style with ruff."""

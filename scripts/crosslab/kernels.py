@@ -126,7 +126,7 @@ def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
 def _read_list(path: Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the list of kernels {path} cannot be read: {error}") from error
     if document.get("schema") != SCHEMA:
         raise UserError(f"{path}: schema is {document.get('schema')!r}, expected {SCHEMA}")

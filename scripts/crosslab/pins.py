@@ -73,8 +73,11 @@ def read_pins(project: Path) -> Pins:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise LabError(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise LabError(f"{path} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not TOML: {error}") from error
+    tables = [table.get(name, {}) for name in ("assets", "toolchain", "python")]
+    if not all(isinstance(found, dict) for found in (*tables, *tables[0].values())):
+        raise UserError(f"{path}: assets, toolchain and python must be tables")
     assets = {n: _asset(path, n, entry) for n, entry in table.get("assets", {}).items()}
     return Pins(path, assets, table.get("toolchain", {}), table.get("python", {}))
 

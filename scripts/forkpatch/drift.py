@@ -142,7 +142,7 @@ def read_shadows(folder: Path) -> Iterator[tuple[str, str]]:
     try:
         for shadow in tomllib.loads(path.read_text("utf-8")).get("shadow", []):
             yield shadow["path"], shadow["symbol"]
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path}: {error!r}", remedy="each [[shadow]] has path, symbol, by, why"
         ) from error
@@ -264,7 +264,7 @@ def read_record(folder: Path) -> Record | None:
             },
             shadows=tuple(Place(**place) for place in raw["shadows"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: {error!r}", remedy="make it anew: forkpatch symbols") from error
 
 

@@ -156,7 +156,7 @@ def read_lock(path: Path) -> Lock:
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path}: {error}", remedy="restore it from git, or correct it") from error
     return parse_lock(document, path)
 

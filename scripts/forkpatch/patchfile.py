@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import email.errors
 import email.header
 import email.parser
 import email.policy
@@ -144,7 +145,11 @@ def read_series(folder: Path) -> tuple[str, ...]:
     if not path.is_file():
         return ()
     names: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise PatchError(f"{path}: {error}", remedy="restore it from git, or correct it") from error
+    for number, line in enumerate(lines, 1):
         name = line.partition("#")[0].strip()
         if not name:
             continue
@@ -208,34 +213,38 @@ def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:
             remedy="make it with git format-patch, or with the verb export",
         )
     name, address = email.utils.parseaddr(_unfold(mail["From"]))
-    name = _decode(name)
+    name = _decode(name, where)
     if not address or re.search("[<>\n]", name):
         raise PatchError(f"{where}: From names no author as 'Name <email>'")
-    subject = _SUBJECT_TAG.sub("", _decode(_unfold(mail["Subject"])))
+    subject = _SUBJECT_TAG.sub("", _decode(_unfold(mail["Subject"]), where))
     payload = mail.get_payload(decode=True)
     body = payload.decode("utf-8", "surrogateescape") if isinstance(payload, bytes) else ""
     body = re.sub(r"(^|\n)---\n(.*)\Z", r"\1", body, flags=re.DOTALL).strip("\n")
     message = f"{subject}\n\n{body}\n" if body else f"{subject}\n"
-    return f"{name} <{address}>", _git_date(mail["Date"], where), message
+    return f"{name} <{address}>", _git_date(str(mail["Date"]), where), message
 
 
 def _unfold(value: object) -> str:
     return re.sub(r"\r?\n(?=[ \t])", "", str(value))
 
 
-def _decode(value: str) -> str:
-    return str(email.header.make_header(email.header.decode_header(value)))
+def _decode(value: str, where: str) -> str:
+    try:
+        return str(email.header.make_header(email.header.decode_header(value)))
+    except (ValueError, LookupError, email.errors.MessageError) as error:
+        raise PatchError(f"{where}: header {value[:80]!r}: {error}") from error
 
 
 def _git_date(value: str, where: str) -> str:
     try:
         moment = email.utils.parsedate_to_datetime(value)
-    except ValueError as error:
-        raise PatchError(f"{where}: Date {value!r}: {error}") from error
-    zone = re.search(r"([+-]\d{4})\s*$", value)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return f"{int(moment.timestamp())} {zone.group(1) if zone else '+0000'}"
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        seconds = int(moment.timestamp())
+    except (ValueError, OverflowError, TypeError) as error:
+        raise PatchError(f"{where}: Date {value[:80]!r}: {error}") from error
+    zone = re.search(r"([+-][0-9]{4})\s*$", value)
+    return f"{seconds} {zone.group(1) if zone else '+0000'}"
 
 
 def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:
@@ -307,6 +316,8 @@ def _paths(
         if text.startswith(key)
     }
     if named:
+        if len(named) != 2:
+            raise PatchError(f"{where}: a rename or copy without both of its names")
         old, new = (_unquote(value) for value in named.values())
         return check_path(old, where), check_path(new, where)
     found: list[str | None] = []

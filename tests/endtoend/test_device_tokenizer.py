@@ -202,7 +202,9 @@ def test_broken_answers_are_mended_as_the_library_does(native: list[str], tmp_pa
     library = tokenizer.tokenizer
     vocabulary = library.get_vocab()
     program = str(
-        text_kit.build_probe(runner_kit.sanitizing(), runner_kit.CACHE, "answer_probe.cc")
+        text_kit.build_probe(
+            runner_kit.sanitizing(), runner_kit.CACHE, text_kit.HERE / "answer_probe.cc"
+        )
     )
     path = table_of(tokenizer, tmp_path)
     for text in broken:

@@ -243,7 +243,10 @@ def test_raw_float32_is_taken_as_it_is(
             ["--params", "/", "--tokens", "1,2", "--max-seq", "1"],
             "the prompt of 2 tokens is longer",
         ),
-        (["--params", "/", "--tokens", "1", "--max-seq", "8"], "do not fit a sequence of 8 tokens"),
+        (
+            ["--params", "/", "--tokens", "1", "--max-seq", "8", "--max-new", "8"],
+            "do not fit a sequence of 8 tokens",
+        ),
         (["--params", "/", "--tokens", "1", "--max-new", "64"], "do not fit a sequence of 64"),
         (
             ["--params", "/", "--tokens", "1", "--max-seq", "65"],

@@ -26,6 +26,7 @@ __all__ = ["byte_alphabet"]
 HERE = Path(__file__).parent
 # What needs no runtime.
 TEXT_SOURCES = (
+    "arguments.cc",
     "json.cc",
     "param_index.cc",
     "read_file.cc",
@@ -39,16 +40,19 @@ SANITIZERS = ("address", "undefined")
 
 
 def build_probe(
-    tools: Toolchain, cache: Path, main: str = "tokenizer_probe.cc", extra: Sequence[str] = ()
+    tools: Toolchain,
+    cache: Path,
+    main: Path = HERE / "tokenizer_probe.cc",
+    sanitizers: Sequence[str] = SANITIZERS,
 ) -> Path:
     """The program around ``main``; on this machine with sanitizers."""
     host = tools.machine is Machine.HOST
     flags = [*LANGUAGE_FLAGS, "-O1", "-Wall", "-Wextra", "-Werror", f"-I{PROJECT_RUNNER}"]
-    link = [*sanitizer_flags(SANITIZERS), *extra] if host else ["-static"]
+    link = list(sanitizer_flags(sanitizers)) if host else ["-static"]
     flags += link if host else []
-    sources = [PROJECT_RUNNER / name for name in TEXT_SOURCES] + [HERE / main]
+    sources = [PROJECT_RUNNER / name for name in TEXT_SOURCES] + [main]
     headers = sorted(PROJECT_RUNNER.glob("*.h"))
-    key = digest(tools.digest, shlex.join([*link, main]), *sources, *headers)
+    key = digest(tools.digest, shlex.join(link), *sources, *headers)
 
     def make(out: Path) -> None:
         objects = {str(s): str(out / f"{s.stem}.o") for s in sources}

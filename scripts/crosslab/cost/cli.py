@@ -17,6 +17,7 @@ from crosslab.cost import inputs, report
 from crosslab.cost.dataflow import Dataflow
 from crosslab.cost.hardware import Hardware
 from crosslab.cost.model import AS_COMPILED, PhaseCost, every_combination
+from crosslab.cost.relations import is_number
 from crosslab.cost.scheme import SCHEMES, Scheme, schemes
 from crosslab.cost.settings import shipped_names
 from crosslab.cost.tenet import TenetResult, read_experiment, run_experiment
@@ -174,7 +175,7 @@ def _tile(text: str | None) -> Tile | None:
 
 def _three(text: str, option: str) -> tuple[int, int, int]:
     parts = text.split(",")
-    if len(parts) != 3 or not all(p.strip().isdigit() and int(p) > 0 for p in parts):
+    if len(parts) != 3 or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
         raise UserError(f"{option} {text!r}: three positive numbers M,N,K are wanted")
     m, n, k = (int(p) for p in parts)
     return m, n, k
@@ -184,7 +185,7 @@ def _pairs(texts: Sequence[str], option: str) -> dict[str, int]:
     found = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if not name or not value.isdigit():
+        if not name or not is_number(value):
             raise UserError(f"{option} {text!r}: NAME=NUMBER is wanted")
         found[name] = int(value)
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import floor
 
 from crosslab.cost import settings
-from crosslab.cost.relations import Relation, Source, parse_relations
+from crosslab.cost.relations import Relation, Source, is_number, parse_relations
 from crosslab.cost.settings import Table, library_file, read_toml
 from crosslab.cost.space import Fabric
 
@@ -168,6 +168,6 @@ def _mac_energy(energy: Table) -> tuple[tuple[int, float], ...]:
     if not mac.values:
         raise energy.error("mac", "'mac' needs at least one width")
     for key in mac.values:
-        if not key.isdigit():
+        if not is_number(key):
             raise mac.error(key, f"{key!r} is not a bit width")
     return tuple(sorted((int(k), mac.quantity(k, settings.ENERGIES)) for k in mac.values))

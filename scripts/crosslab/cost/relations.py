@@ -14,6 +14,15 @@ from dataclasses import dataclass
 from crosslab.cost.affine import Affine, constant, floor_div, modulo, variable
 from crosslab.errors import UserError
 
+DIGITS = 18  # of a whole number: what any size takes, and no more than 64 bits hold
+DEEPEST = 64  # brackets within brackets
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number of ASCII digits, of a size that can be meant."""
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS
+
+
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*'?)|(->|<=|>=|//|[-+*/%()\[\]{}:;,<>=]))")
 _COMPARISONS = ("<=", "<", ">=", ">", "=")
 
@@ -86,6 +95,7 @@ class _Parser:
 
     def __init__(self, text: str, source: Source, values: Mapping[str, int]) -> None:
         self.text, self.source, self.values = text, source, values
+        self.depth = 0
         self.tokens = self._tokenize()
         self.at = 0
 
@@ -247,6 +257,14 @@ class _Parser:
         return join(left, right.constant)
 
     def factor(self) -> Affine:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise self.fail(f"more than {DEEPEST} brackets or signs within each other")
+        inner = self._factor()
+        self.depth -= 1
+        return inner
+
+    def _factor(self) -> Affine:
         token = self.take()
         if token == "(":
             inner = self.sum_()
@@ -259,7 +277,7 @@ class _Parser:
             return inner
         if token == "-":
             return self.factor().scaled(-1)
-        if token.isdigit():
+        if is_number(token):
             return self.implicit(int(token))
         if re.fullmatch(r"[A-Za-z_]\w*'?", token):
             return constant(self.values[token]) if token in self.values else variable(token)

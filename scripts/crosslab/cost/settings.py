@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,10 @@ class Table:
             raise self.error(key, f"{key!r} has no unit", f'write it as "NUMBER UNIT": {choices}')
         if match.group(2) not in units:
             raise self.error(key, f"{key!r} has unit {match.group(2)!r}", f"units: {choices}")
-        return float(match.group(1).replace("_", "")) * units[match.group(2)]
+        number = float(match.group(1).replace("_", "")) * units[match.group(2)]
+        if not isfinite(number):
+            raise self.error(key, f"{key!r} is too large")
+        return number
 
     def table(self, key: str) -> Table:
         """A table inside this one."""
@@ -112,7 +116,7 @@ def read_toml(path: Path) -> Table:
         values = tomllib.loads(text)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not TOML: {error}") from error
     table = Table(str(path), tuple(text.splitlines()), values)
     if table.get("schema", int) != 1:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from crosslab.cost.dataflow import Dataflow, Line, Volumes, count
 from crosslab.cost.hardware import DEFAULT_BITS, MAX_AXES, Hardware, Level, displacements
-from crosslab.cost.relations import Domain, Source, parse_domain, parse_relations
+from crosslab.cost.relations import Domain, Source, is_number, parse_domain, parse_relations
 from crosslab.cost.space import Access, Box, Fabric
 from crosslab.errors import UserError
 
@@ -104,7 +104,7 @@ def hardware_from_pe_file(path: Path) -> Hardware:
     relations = parse_relations(lines[1].text, lines[1].source)
     shape = tuple(high for _, high in pes.bounds)
     numbers = lines[2].text.split()
-    if len(numbers) != PE_NUMBERS or not all(n.isdigit() for n in numbers):
+    if len(numbers) != PE_NUMBERS or not all(map(is_number, numbers)):
         raise lines[2].source.error(lines[2].text, "wanted: L1 size, L2 size, bandwidth, latency")
     bandwidth, latency = int(numbers[2]), int(numbers[3])
     if bandwidth == 0:
@@ -130,7 +130,7 @@ def read_statement(path: Path) -> Statement:
     lines = _lines(path)
     _expect(path, lines, 2, "two numbers and an instance set")
     numbers = lines[0].text.split()
-    if len(numbers) != 2 or not all(n.isdigit() for n in numbers):
+    if len(numbers) != 2 or not all(map(is_number, numbers)):
         raise lines[0].source.error(lines[0].text, "wanted: number of reads, number of writes")
     reads, writes = int(numbers[0]), int(numbers[1])
     _expect(path, lines, 2 + reads + writes, f"{reads} read and {writes} write accesses")

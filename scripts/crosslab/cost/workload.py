@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.cost.gemm import Gemm
+from crosslab.cost.relations import is_number
 from crosslab.cost.scheme import Grain, Scheme
 from crosslab.errors import UserError
 
@@ -96,7 +97,7 @@ def parse_phases(text: str) -> tuple[tuple[str, int], ...]:
     found = []
     for part in text.split(","):
         name, _, size = part.partition(":")
-        if not name or not size.isdigit() or int(size) < 1:
+        if not name or not is_number(size) or int(size) < 1:
             raise UserError(
                 f"--phase: {part!r} is not NAME:TOKENS", remedy="prefill:512,decode:1024"
             )

@@ -89,7 +89,7 @@ def read_config(path: Path) -> LlamaConfig:
         table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     if not isinstance(table, dict):
         raise UserError(f"{path}: a table of fields was expected")
@@ -127,7 +127,7 @@ def _from_hf(path: Path, table: dict[str, Any]) -> LlamaConfig:
         )
     except KeyError as error:
         raise UserError(f"{path} lacks the field {error.args[0]!r}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path}: {error}") from error
 
 

@@ -17,13 +17,16 @@ from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from crosslab.errors import LabError
+from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.gguf_header import check_gguf
 from crosslab.models.tokenizer import build_tokenizer, save_tokenizer
 from crosslab.stage import digest, stage
 
 F32 = NDArray[np.float32]
 WEIGHTS_FILE = "model.safetensors"
+THETA = 10000.0
+MOST = 1e9  # beyond every size of a model
 
 _OUTER = {
     "token_embd": "model.embed_tokens",
@@ -49,18 +52,26 @@ def import_gguf(source: Path, cache: Path) -> Path:
     Raises:
         LabError: the file is not a Llama, or its tokenizer is of an unknown kind.
     """
-    own = [Path(__file__), *(Path(__file__).with_name(n) for n in ("tokenizer.py", "config.py"))]
+    parts = ("tokenizer.py", "config.py", "gguf_header.py")
+    own = [Path(__file__), *(Path(__file__).with_name(n) for n in parts)]
     key = digest(source, *own)
-    return stage(cache, "model", key, lambda scratch: _import(source, scratch))
+    return stage(cache, "model", key, lambda scratch: import_into(source, scratch))
 
 
-def _import(source: Path, folder: Path) -> None:
+def import_into(source: Path, folder: Path) -> None:
+    """Import a GGUF file into an empty folder.
+
+    Raises:
+        LabError: see :func:`import_gguf`.
+    """
+    check_gguf(source)
     try:
         reader = GGUFReader(source)
-    except (OSError, ValueError) as error:
-        raise LabError(f"{source.name} is not a GGUF file: {error}") from error
-    fields = {name: field.contents() for name, field in reader.fields.items()}
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+    except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:
+        raise UserError(f"{source.name} is not a GGUF file: {error}") from error
     config = _config(source, fields, {str(t.name) for t in reader.tensors})
+    _check_shapes(source, reader, config)
     weights = dict(_weights(source, reader, config))
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors writes for the owner alone
@@ -77,24 +88,65 @@ def _config(source: Path, fields: dict[str, Any], tensors: set[str]) -> LlamaCon
         raise LabError(f"{source.name} holds a {kind!r} model", remedy="supported: llama")
     if "rope_freqs.weight" in tensors or "llama.rope.scaling.type" in fields:
         raise LabError(f"{source.name}: scaled rotary embeddings are not supported")
-    try:
-        heads, hidden = fields["llama.attention.head_count"], fields["llama.embedding_length"]
-        return LlamaConfig(
-            hidden=hidden,
-            intermediate=fields["llama.feed_forward_length"],
-            heads=heads,
-            kv_heads=fields.get("llama.attention.head_count_kv", heads),
-            head_dim=fields.get("llama.attention.key_length", hidden // heads),
-            layers=fields["llama.block_count"],
-            vocab=len(fields["tokenizer.ggml.tokens"]),
-            rope_theta=fields.get("llama.rope.freq_base", 10000.0),
-            # Stored as float32: 9.99999975e-06 is the number that was written as 1e-05.
-            eps=float(str(np.float32(fields["llama.attention.layer_norm_rms_epsilon"]))),
-            tied="output.weight" not in tensors,
-            context=fields["llama.context_length"],
-        )
-    except KeyError as error:
-        raise LabError(f"{source.name} lacks the field {error.args[0]}") from error
+
+    def number(name: str, otherwise: float | None = None) -> float:
+        value = fields.get(name, otherwise)
+        if value is None:
+            raise UserError(f"{source.name} lacks the field {name}")
+        if type(value) not in (int, float) or not 0 < value < MOST:
+            raise UserError(f"{source.name}: {name} cannot be {str(value)[:40]!r}")
+        return float(value) if otherwise == THETA or "epsilon" in name else int(value)
+
+    tokens = fields.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list):
+        raise UserError(f"{source.name} lacks the field tokenizer.ggml.tokens")
+    heads = int(number("llama.attention.head_count"))
+    hidden = int(number("llama.embedding_length"))
+    return LlamaConfig(
+        hidden=hidden,
+        intermediate=int(number("llama.feed_forward_length")),
+        heads=heads,
+        kv_heads=int(number("llama.attention.head_count_kv", heads)),
+        head_dim=int(number("llama.attention.key_length", max(hidden // heads, 1))),
+        layers=int(number("llama.block_count")),
+        vocab=len(tokens),
+        rope_theta=number("llama.rope.freq_base", THETA),
+        # Stored as float32: 9.99999975e-06 is the number that was written as 1e-05.
+        eps=float(str(np.float32(number("llama.attention.layer_norm_rms_epsilon")))),
+        tied="output.weight" not in tensors,
+        context=int(number("llama.context_length")),
+    )
+
+
+def _check_shapes(source: Path, reader: GGUFReader, config: LlamaConfig) -> None:
+    """Every tensor that the config calls for, in its shape (innermost axis first), and no more."""
+    hidden, kv = config.hidden, config.kv_heads * config.head_dim
+    queries = config.heads * config.head_dim
+    norm, table = (hidden,), (hidden, config.vocab)
+    wanted = {"token_embd": table, "output_norm": norm}
+    wanted |= {} if config.tied else {"output": table}
+    of_layer = {
+        "attn_norm": norm,
+        "attn_q": (hidden, queries),
+        "attn_k": (hidden, kv),
+        "attn_v": (hidden, kv),
+        "attn_output": (queries, hidden),
+        "ffn_norm": norm,
+        "ffn_gate": (hidden, config.intermediate),
+        "ffn_up": (hidden, config.intermediate),
+        "ffn_down": (config.intermediate, hidden),
+    }
+    shapes = {str(t.name): tuple(int(n) for n in t.shape) for t in reader.tensors}
+    if config.layers > len(shapes):
+        raise UserError(f"{source.name}: {config.layers} layers in {len(shapes)} tensors")
+    for layer in range(config.layers):
+        wanted |= {f"blk.{layer}.{name}": shape for name, shape in of_layer.items()}
+    for name, shape in wanted.items():
+        found = shapes.pop(f"{name}.weight", None)
+        if found != shape:
+            raise UserError(f"{source.name}: {name}.weight has the shape {found}, not {shape}")
+    if shapes:
+        raise UserError(f"{source.name}: unknown tensor {next(iter(shapes))}")
 
 
 def _weights(source: Path, reader: GGUFReader, config: LlamaConfig) -> Iterator[tuple[str, F32]]:

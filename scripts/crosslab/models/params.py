@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crosslab.errors import LabError
+from crosslab.errors import UserError
 
+T = TypeVar("T")
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
 INDEX_FILE = "tensor-cache.json"
 ENCODING = "f32-to-bf16"
+DTYPES = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+DTYPES |= {"bfloat16", "float16", "float32", "float64"}
 SHARD_BYTES = 32 << 20
 
 # MLC-LLM's q4f32_1: groups of 32 along the input, 8 values of 4 bits in each uint32,
@@ -107,35 +111,65 @@ def read_stored(folder: Path) -> dict[str, Array]:
     """Every stored array under its own name; bfloat16 widened to float32, words left packed.
 
     Raises:
-        LabError: the index or a shard is missing, or a shard is not the one of the index.
+        UserError: the index or a shard is missing or malformed, or they do not belong together.
     """
+    path = folder / INDEX_FILE
     try:
-        index = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LabError(f"no parameters in {folder}: {error}") from error
-    return dict(pair for shard in index["records"] for pair in _read_shard(folder, shard))
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"no parameters in {folder}: {error}") from error
+    stored: dict[str, Array] = {}
+    for shard in _field(index, "records", list, path):
+        for name, values in _read_shard(folder, shard):
+            if name in stored:
+                raise UserError(f"{path}: {name} is listed twice")
+            stored[name] = values
+    return stored
 
 
-def _read_shard(folder: Path, shard: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    path = folder / shard["dataPath"]
+def _field(table: object, key: str, kind: type[T], path: Path) -> T:
+    """A field of the index, when it is of that type."""
+    value = table.get(key) if isinstance(table, Mapping) else None
+    # True is an int to Python, and no number of bytes.
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise UserError(f"{path}: the field {key!r} is missing, or not of type {kind.__name__}")
+    return value
+
+
+def _read_shard(folder: Path, shard: object) -> Iterator[tuple[str, Array]]:
+    index = folder / INDEX_FILE
+    name = _field(shard, "dataPath", str, index)
+    # A shard is a file of the folder itself: an index must not reach out of it.
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise UserError(f"{index}: {name!r} is not the name of a file")
+    path = folder / name
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise LabError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) != shard["nbytes"]:
-        raise LabError(f"{path} holds {len(data)} bytes, the index says {shard['nbytes']}")
-    for record in shard["records"]:
-        start = record["byteOffset"]
-        piece = data[start : start + record["nbytes"]]
-        yield record["name"], _decode(record, piece).reshape(record["shape"])
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    if len(data) != _field(shard, "nbytes", int, index):
+        raise UserError(f"{path} holds {len(data)} bytes, the index says otherwise")
+    for record in _field(shard, "records", list, index):
+        yield _read_record(record, data, index)
 
 
-def _decode(record: Mapping[str, Any], data: bytes) -> Array:
-    dtype = record["dtype"]
-    narrowed = record["format"] == ENCODING and dtype == "float32"
-    if narrowed or dtype == "bfloat16":
-        return from_bfloat16(np.frombuffer(data, np.uint16))
-    return np.frombuffer(data, np.dtype(dtype))
+def _read_record(record: object, data: bytes, index: Path) -> tuple[str, Array]:
+    name = _field(record, "name", str, index)
+    start, size = (_field(record, key, int, index) for key in ("byteOffset", "nbytes"))
+    shape = _field(record, "shape", list, index)
+    if start < 0 or size < 0 or start + size > len(data):
+        raise UserError(f"{index}: {name} lies outside of its shard")
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise UserError(f"{index}: {name} has no shape: {str(shape)[:80]}")
+    dtype, format_ = (_field(record, key, str, index) for key in ("dtype", "format"))
+    if dtype not in DTYPES:
+        raise UserError(f"{index}: {name} is of unknown dtype {dtype[:40]!r}")
+    narrowed = dtype == "bfloat16" or (format_ == ENCODING and dtype == "float32")
+    stored = np.dtype(np.uint16 if narrowed else dtype)
+    if size != math.prod(shape) * stored.itemsize:
+        raise UserError(f"{index}: {name} of shape {shape} does not take {size} bytes")
+    values: Array = np.frombuffer(data, stored, math.prod(shape), start)
+    return name, (from_bfloat16(values) if narrowed else values).reshape(shape)
 
 
 def dequantize_q4(words: NDArray[np.uint32], scale: F32) -> F32:
@@ -164,7 +198,7 @@ def read_params(folder: Path, widths: Mapping[str, int] | None = None) -> dict[s
         widths: number of inputs of quantized weights whose last group is not full.
 
     Raises:
-        LabError: see :func:`read_stored`; or a quantized weight has no scale.
+        UserError: see :func:`read_stored`; or a quantized weight has no scale.
     """
     stored, plain = read_stored(folder), {}
     for name, values in stored.items():
@@ -175,7 +209,11 @@ def read_params(folder: Path, widths: Mapping[str, int] | None = None) -> dict[s
             continue
         stem = name.removesuffix(".q_weight")
         if f"{stem}.q_scale" not in stored:
-            raise LabError(f"{folder}: {name} has no scale")
-        whole = dequantize_q4(values, stored[f"{stem}.q_scale"])
+            raise UserError(f"{folder}: {name} has no scale")
+        scale = stored[f"{stem}.q_scale"]
+        fits = values.ndim == scale.ndim == 2 and values.dtype == np.uint32
+        if not fits or values.shape != (scale.shape[0], scale.shape[1] * (GROUP // PER_WORD)):
+            raise UserError(f"{folder}: {name} and its scale do not fit")
+        whole = dequantize_q4(values, scale)
         plain[f"{stem}.weight"] = whole[:, : (widths or {}).get(f"{stem}.weight")]
     return plain

@@ -48,16 +48,34 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
             f"the model's tokenizer is {kind!r} with words split as {pre!r}",
             remedy=f"supported: 'gpt2' with one of: {known}",
         )
-    tokens: Sequence[str] = fields["tokenizer.ggml.tokens"]
-    merges = [tuple(pair.split(" ", 1)) for pair in fields["tokenizer.ggml.merges"]]
+    tokens = _texts(fields, "tokenizer.ggml.tokens")
+    halves = (pair.partition(" ") for pair in _texts(fields, "tokenizer.ggml.merges"))
+    merges = [(left, right) for left, _, right in halves]
     vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        raise UserError("the model's tokenizer lists a token twice")
+    # Checked here: the library ends in a plain Exception, or in a panic.
+    for pair in merges:
+        if not {*pair, "".join(pair)} <= vocabulary.keys():
+            raise UserError(
+                f"the model's tokenizer merges {' '.join(pair)[:40]!r}, no tokens of its"
+            )
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
     tokenizer.decoder = decoders.ByteLevel()
     types = fields.get("tokenizer.ggml.token_type", [])
+    if not isinstance(types, list):
+        raise UserError("the model's file has tokenizer.ggml.token_type as something else")
     control = [t for t, kind in zip(tokens, types, strict=False) if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
     return tokenizer
+
+
+def _texts(fields: Mapping[str, Any], name: str) -> Sequence[str]:
+    values = fields.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise UserError(f"the model's file lacks {name}, a list of texts")
+    return values
 
 
 def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path) -> None:
@@ -73,8 +91,11 @@ def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     for name, ggml in names.items():
         index = fields.get(f"tokenizer.ggml.{ggml}_token_id")
-        if index is not None:
-            settings[name] = tokens[index]
+        if index is None:
+            continue
+        if type(index) is not int or not 0 <= index < len(tokens):
+            raise UserError(f"the model's tokenizer has no token {str(index)[:40]} for {name}")
+        settings[name] = tokens[index]
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runner's readers under libFuzzer. RUNNER_FUZZ names the one: tokenizer, prompt, index,
+// arguments. Only the runner's own errors may come out of them.
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arguments.h"
+#include "errors.h"
+#include "param_index.h"
+#include "read_file.h"
+#include "tokenizer.h"
+
+using namespace rvv_runner;
+
+namespace {
+
+void Require(bool holds) {
+  if (!holds) std::abort();
+}
+
+// A table whose checksum is right, so that what lies behind it is reached.
+void FuzzTokenizer(std::string data) {
+  if (data.size() >= 16) {
+    const uint32_t crc = Crc32(std::string_view(data).substr(16));
+    std::memcpy(&data[12], &crc, sizeof(crc));
+  }
+  const Tokenizer tokenizer(ParseTokenizerFile(data, "file"));
+  const Encoded encoded = tokenizer.Encode("It's 12 o'clock,\n  <|end|> \u00e9\u4e2d");
+  AnswerText answer(tokenizer);
+  std::string text;
+  for (const int32_t id : encoded.ids) text += answer.Next(id);
+  text += answer.Finish();
+  Require(!FirstBroken(text));
+}
+
+// RUNNER_FUZZ_TABLE is a good tokenizer.bin: each text that it takes comes back.
+void FuzzPrompt(const std::string& data) {
+  static const Tokenizer tokenizer(
+      ParseTokenizerFile(ReadFile(std::getenv("RUNNER_FUZZ_TABLE")), "table"));
+  const Encoded encoded = EncodePrompt(tokenizer, data, true, "prompt");
+  AnswerText answer(tokenizer);
+  std::string text;
+  for (const int32_t id : encoded.ids) {
+    const std::string piece = answer.Next(id);
+    Require(!FirstBroken(piece));
+    text += piece;
+  }
+  text += answer.Finish();
+  const bool markers = data.find('<') != std::string::npos;
+  Require(markers || encoded.dropped > 0 || text == data);
+  EncodePrompt(tokenizer, data, false, "prompt");
+}
+
+void FuzzIndex(const std::string& data) {
+  for (const auto& [name, record] : ParseIndex(data, "folder")) {
+    Require(record.shard.starts_with("folder/") && record.shard.find('/', 7) == std::string::npos);
+    Require(record.offset >= 0 && record.bytes >= 0);
+    Require(record.bytes <= record.shard_bytes - record.offset);
+    try {
+      const StoredAs stored = CheckStored(record, name);
+      Require(stored.count >= 0 && stored.count <= record.bytes);
+    } catch (const InputError&) {
+    }
+  }
+}
+
+void FuzzArguments(const std::string& data) {
+  std::vector<std::string> words;
+  size_t start = 0;
+  for (size_t end; (end = data.find('\n', start)) != std::string::npos; start = end + 1) {
+    words.push_back(data.substr(start, end - start));
+  }
+  const Arguments arguments = ParseArguments(words);
+  for (const int32_t token : arguments.tokens) Require(token >= 0);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  static const std::map<std::string, void (*)(const std::string&)> kTargets = {
+      {"tokenizer", [](const std::string& data) { FuzzTokenizer(data); }},
+      {"prompt", FuzzPrompt},
+      {"index", FuzzIndex},
+      {"arguments", FuzzArguments}};
+  static const auto target = kTargets.at(std::getenv("RUNNER_FUZZ"));
+  try {
+    target(std::string(reinterpret_cast<const char*>(bytes), size));
+  } catch (const InputError&) {
+  }
+  return 0;
+}

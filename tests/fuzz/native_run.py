@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner's C++ readers under libFuzzer, with address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "endtoend"))
+
+import text_kit  # noqa: E402 - beside, in tests/endtoend
+
+from crosslab.models.device_tokenizer import pack  # noqa: E402
+from crosslab.toolchain import Toolchain  # noqa: E402
+
+NAMES = ("tokenizer", "prompt", "index", "arguments")
+
+
+def build(tools: Toolchain, cache: Path) -> Path:
+    """The fuzzing program."""
+    main = HERE / "native" / "runner_fuzz.cc"
+    return text_kit.build_probe(tools, cache, main, ("fuzzer", *text_kit.SANITIZERS))
+
+
+def search(program: Path, name: str, work: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Search from the kept corpus; new inputs and failures go to ``work``."""
+    found = work / f"runner-{name}"
+    found.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(HERE / "corpus" / f"runner-{name}", found, dirs_exist_ok=True)
+    table = work / "tokenizer.bin"
+    table.write_bytes(pack(text_kit.trained("llama3", whole_words=True)))
+    environment = {**os.environ, "RUNNER_FUZZ": name, "RUNNER_FUZZ_TABLE": str(table)}
+    # A table of 100 bytes must not take gigabytes, nor seconds.
+    bounds = ["-rss_limit_mb=2048", "-malloc_limit_mb=512", "-timeout=20", "-max_len=65536"]
+    command = [str(program), *bounds, *options, f"-artifact_prefix={work}/{name}-", str(found)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fuzz the readers for as long as asked: ``python tests/fuzz/run.py --seconds 600``.
+
+With atheris installed the search is led by coverage; without it, by random changes of the corpus.
+What a reader fails on is kept under out/fuzz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import random
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import mutate
+import native_run
+import targets
+
+from crosslab.errors import LabError
+from crosslab.stage import default_cache
+from crosslab.toolchain import find_native
+
+CORPUS = Path(__file__).parent / "corpus"
+OUT = Path("out/fuzz")
+
+
+def seeds_of(name: str) -> list[bytes]:
+    """The kept files of a target."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+
+
+def search(name: str, seconds: float, seed: int) -> Counter[str]:
+    """Give a target changed seeds for a while; what it failed on, and how often."""
+    seeds, source, found = seeds_of(name), random.Random(f"{name}{seed}"), Counter[str]()
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        data = mutate.mutated(seeds, source)
+        count += 1
+        try:
+            targets.call(name, data)
+        except targets.EscapedError as error:
+            cause = error.__cause__ or error
+            trace = traceback.extract_tb(cause.__traceback__)
+            place = next((f for f in reversed(trace) if "/scripts/" in f.filename), trace[-1])
+            key = f"{type(cause).__name__} at {Path(place.filename).name}:{place.lineno}"
+            if not found[key]:
+                OUT.mkdir(parents=True, exist_ok=True)
+                (OUT / f"{name}-{len(found)}").write_bytes(data)
+                print(f"{name}: {key}: {str(cause)[:200]}", flush=True)
+            found[key] += 1
+    print(f"{name}: {count} inputs, {len(found)} findings", flush=True)
+    return found
+
+
+def led(name: str, seconds: float) -> int:
+    """The same led by coverage: atheris takes the process over, so it gets one of its own."""
+    import atheris  # noqa: PLC0415 - not everywhere
+
+    def one(data: bytes) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            targets.call(name, data)
+
+    kept = OUT / "corpus" / name
+    kept.mkdir(parents=True, exist_ok=True)
+    options = [f"-max_total_time={seconds:.0f}", "-timeout=30", "-rss_limit_mb=8000"]
+    options += [f"-artifact_prefix={OUT}/{name}-", str(kept), str(CORPUS / name)]
+    atheris.instrument_all()
+    atheris.Setup([sys.argv[0], *options], one)
+    atheris.Fuzz()
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Fuzz every target, or the named ones; 1 when one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("targets", nargs="*", help="names (all)")
+    parser.add_argument("--seconds", type=float, default=60, help="for each target (60)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random changes")
+    parser.add_argument("--led", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    unknown = sorted(set(args.targets) - set(targets.TARGETS))
+    if unknown:
+        parser.error(f"no target {', '.join(unknown)}; there are {', '.join(targets.TARGETS)}")
+    names = args.targets or list(targets.TARGETS)
+    if args.led:
+        return led(names[0], args.seconds)
+    targets.bound_memory()
+    failed = [name for name in names if search(name, args.seconds / 2, args.seed)]
+    if importlib.util.find_spec("atheris") is None:
+        print("coverage does not lead the search: atheris is not installed")
+        names = []
+    for name in names:
+        command = [sys.executable, __file__, name, "--led", "--seconds", str(args.seconds / 2)]
+        if subprocess.run(command, check=False).returncode != 0:
+            failed.append(name)
+    if not args.targets:
+        failed += native(args.seconds)
+    return 1 if failed else 0
+
+
+def native(seconds: float) -> list[str]:
+    """The runner's own readers; the names of those that failed."""
+    try:
+        program = native_run.build(find_native(), default_cache())
+    except (LabError, subprocess.CalledProcessError) as error:
+        print(f"the runner's readers are left out: no libFuzzer here ({error})")
+        return []
+    failed = []
+    for name in native_run.NAMES:
+        done = native_run.search(program, name, OUT.resolve(), f"-max_total_time={seconds:.0f}")
+        print(f"runner-{name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}", flush=True)
+        if done.returncode != 0:
+            failed.append(f"runner-{name}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

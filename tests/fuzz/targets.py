@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reads files that others wrote, one function a format.
+
+A target gives its bytes to the reader as the project does. The wing's own error is an answer;
+anything else that escapes is a finding.
+"""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from crosslab.cost.dataflow import load_dataflow
+from crosslab.cost.hardware import load_hardware
+from crosslab.cost.tenet import hardware_from_pe_file, read_mapping_file, read_statement
+from crosslab.errors import LabError
+from crosslab.kernels import read_kernels, read_routines
+from crosslab.models.config import read_config
+from crosslab.models.gguf_import import import_into
+from crosslab.models.params import INDEX_FILE, read_params
+from crosslab.pins import LOCK_NAME, read_pins
+from forkpatch.drift import read_record, read_shadows
+from forkpatch.errors import ForkError
+from forkpatch.lock import read_lock
+from forkpatch.patchfile import parse_patch, read_series
+
+MEMORY = 4 << 30  # bytes of address space that a reader may take beside what is taken already
+
+
+def patch(data: bytes, _: Path) -> None:
+    """A patch file."""
+    parse_patch(data, "fuzzed.patch")
+
+
+def series(data: bytes, folder: Path) -> None:
+    """The order of patches."""
+    (folder / "series").write_bytes(data)
+    read_series(folder)
+
+
+def lock(data: bytes, folder: Path) -> None:
+    """VERSIONS.lock, as both wings read it."""
+    path = folder / LOCK_NAME
+    path.write_bytes(data)
+    _each(lambda: read_lock(path), lambda: read_pins(folder))
+
+
+def shadows(data: bytes, folder: Path) -> None:
+    """Upstream functions that overlays replace."""
+    (folder / "shadows.toml").write_bytes(data)
+    list(read_shadows(folder))
+
+
+def symbols(data: bytes, folder: Path) -> None:
+    """Recorded symbols."""
+    (folder / "symbols.json").write_bytes(data)
+    read_record(folder)
+
+
+def hardware(data: bytes, folder: Path) -> None:
+    """An accelerator."""
+    load_hardware(str(_file(folder, "fuzzed.toml", data)))
+
+
+def dataflow(data: bytes, folder: Path) -> None:
+    """A dataflow of the cost model."""
+    load_dataflow(str(_file(folder, "fuzzed.toml", data)), {"R": 3, "C": 3})
+
+
+def tenet(data: bytes, folder: Path) -> None:
+    """TENET's three text files."""
+    path = _file(folder, "x", data)
+    _each(
+        lambda: read_mapping_file(path),
+        lambda: hardware_from_pe_file(path),
+        lambda: read_statement(path),
+    )
+
+
+def gguf(data: bytes, folder: Path) -> None:
+    """A model in one file."""
+    import_into(_file(folder, "fuzzed.gguf", data), folder)
+
+
+def params(data: bytes, folder: Path) -> None:
+    """An index of parameters, beside one shard of 64 bytes."""
+    (folder / "params_shard_0.bin").write_bytes(bytes(range(64)))
+    (folder / INDEX_FILE).write_bytes(data)
+    read_params(folder)
+
+
+def config(data: bytes, folder: Path) -> None:
+    """A model's config.json."""
+    read_config(_file(folder, "config.json", data))
+
+
+def kernels(data: bytes, folder: Path) -> None:
+    """The list of micro-kernels."""
+    path = _file(folder, "kernels.toml", data)
+    _each(lambda: read_kernels(path), lambda: read_routines(path))
+
+
+def _file(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def _each(*readers: Callable[[], object]) -> None:
+    """Show every reader the bytes; a refusal when all of them refuse."""
+    refusals: list[LabError | ForkError] = []
+    for read in readers:
+        try:
+            read()
+        except (LabError, ForkError) as error:
+            refusals.append(error)
+    if len(refusals) == len(readers):
+        raise refusals[0]
+
+
+TARGETS: dict[str, Callable[[bytes, Path], None]] = {
+    target.__name__: target
+    for target in (
+        *(patch, series, lock, shadows, symbols, hardware, dataflow, tenet),
+        *(gguf, params, config, kernels),
+    )
+}
+
+
+class EscapedError(AssertionError):
+    """A reader let something out that is not its wing's error."""
+
+
+def call(name: str, data: bytes) -> bool:
+    """Give bytes to a target in a folder of its own.
+
+    Returns:
+        whether they were taken.
+
+    Raises:
+        EscapedError: the reader failed in another way, or wrote outside of its folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as at:
+        inner = Path(at) / "inner"
+        inner.mkdir()
+        try:
+            TARGETS[name](data, inner)
+            taken = True
+        except (LabError, ForkError):
+            taken = False
+        except (Exception, RecursionError) as error:
+            raise EscapedError(f"{name}: {type(error).__name__}: {error}") from error
+        if [p.name for p in Path(at).iterdir()] != ["inner"]:
+            raise EscapedError(f"{name}: it wrote outside of its folder")
+    return taken
+
+
+def bound_memory() -> None:
+    """Let a reader that believes a huge count fail at once, and not take the machine's memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    most = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))

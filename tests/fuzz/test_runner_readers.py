@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner's C++ readers under libFuzzer: the corpus, and a bounded number of its changes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import native_run
+import pytest
+import runner_kit
+
+RUNS = 4000
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    try:
+        return native_run.build(runner_kit.sanitizing(), runner_kit.CACHE)
+    except subprocess.CalledProcessError:
+        pytest.skip("no libFuzzer here; Debian: libclang-rt-19-dev")
+
+
+@pytest.mark.parametrize("name", native_run.NAMES)
+def test_no_input_breaks_the_runner(program: Path, tmp_path: Path, name: str) -> None:
+    done = native_run.search(program, name, tmp_path, f"-runs={RUNS}", "-seed=1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"Done {RUNS} runs" in done.stderr
