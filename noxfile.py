@@ -12,6 +12,8 @@ import nox
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 import face
 
+face.take_turn()
+
 nox.needs_version = ">=2024.4.15"
 nox.options.sessions = ["lint", "types", "unit"]
 nox.options.reuse_existing_virtualenvs = True

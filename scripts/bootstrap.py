@@ -13,6 +13,7 @@ import venv
 from pathlib import Path
 
 import pythonpins
+import turn
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bootstrap"
@@ -28,6 +29,8 @@ def main(arguments: list[str]) -> int:
     if any(name.startswith("-") for name in sessions):
         return _fail(f"{USAGE}\n  options go after --, e.g. build_and_test -- --vlen 512")
     try:
+        if sessions:
+            turn.take(ROOT)
         nox = _environment(_pinned())
     except (OSError, subprocess.CalledProcessError, LookupError) as error:
         return _fail(f"cannot make the private environment in {HOME}: {error}", code=1)

@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import shutil
+import sys
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import nox
 import nox.command
 
+import turn
 from ladder import LADDER, on_release
 from pythonpins import INDEXES, PIP_OPTIONS, RELEASE_GROUP, hashed_requirements, packages
 
@@ -51,6 +53,17 @@ class Trees:
         for name, why in self.missing.items():
             options += ["--without", f"{name}: {why}"]
         return options
+
+
+def take_turn() -> None:
+    """Keep runs in one checkout apart; listing the sessions need not wait."""
+    if {"-l", "--list", "--list-sessions"} & set(sys.argv):
+        return
+    try:
+        turn.take(ROOT)
+    except OSError as error:
+        print(f"nox: {error}; this folder has to be writable", file=sys.stderr)
+        raise SystemExit(USER_MISTAKE) from None
 
 
 def lock() -> dict[str, object]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from crosslab.errors import LabError, UserError
+from crosslab.errors import LabError, UserError, refused
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,21 @@ def main() -> int:
     try:
         return run(sys.argv[1:])
     except LabError as error:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print("error:", style="bold red", end=" ")
-        console.print(error.what, markup=False)
-        if error.remedy:
-            console.print(f"  {error.remedy}", markup=False, style="yellow")
-        return error.exit_code
+        return _failed(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except OSError as error:
+        return _failed(refused(error))
+
+
+def _failed(error: LabError) -> int:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print("error:", style="bold red", end=" ")
+    console.print(error.what, markup=False)
+    if error.remedy:
+        console.print(f"  {error.remedy}", markup=False, style="yellow")
+    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -93,7 +93,9 @@ def stage(
             _console.print(f"[yellow]{name}: damaged in the cache:[/] {damage}; made anew")
         else:
             _console.print(f"{name}: building ({key})")
-        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root))
+        for left in root.glob(f".{name}-{key}-*"):  # of a run that was killed: the lock is ours
+            shutil.rmtree(left, ignore_errors=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-{key}-", dir=root))
         # mkdtemp makes private directories; a result is for whoever may read the cache.
         scratch.chmod(0o777 & ~_umask())
         try:

@@ -15,6 +15,7 @@ import forkpatch
 from forkpatch.errors import ForkError, UserError
 from forkpatch.fork import Fork, open_fork
 from forkpatch.lock import Upstream
+from forkpatch.machine import refused, require_git
 from forkpatch.settings import load_settings
 from forkpatch.sources import SourceOptions
 
@@ -44,19 +45,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(argv)
     try:
+        require_git()
         fork = open_fork(load_settings(options.root))
         verb: Verb = options.run
         return verb(fork, options)
     except ForkError as error:
-        sys.stdout.flush()
-        print(f"forkpatch {options.verb}: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(options.verb, error)
     except KeyboardInterrupt:
         print(f"forkpatch {options.verb}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        return _failed(options.verb, refused(error))
+
+
+def _failed(verb: str, error: ForkError) -> int:
+    sys.stdout.flush()
+    print(f"forkpatch {verb}: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:

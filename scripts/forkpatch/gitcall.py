@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forkpatch.errors import ForkError
+from forkpatch.machine import full
 
 _CONFIG = {
     "advice.detachedHead": "false",
@@ -71,9 +72,9 @@ class GitError(ForkError):
         status: its exit code.
     """
 
-    def __init__(self, command: Sequence[str], status: int, stderr: str) -> None:
+    def __init__(self, command: Sequence[str], status: int, stderr: str, remedy: str = "") -> None:
         last = stderr.strip().splitlines()[-1:] or [f"exit code {status}"]
-        super().__init__(f"git {command[0]}: {last[0]}")
+        super().__init__(f"git {command[0]}: {last[0]}", remedy=remedy)
         self.stderr = stderr
         self.status = status
 
@@ -140,7 +141,9 @@ class Git:
             process.wait()
             raise
         if process.returncode not in tuple(ok):
-            raise GitError(args, process.returncode, err.decode("utf-8", "replace"))
+            # Looked at now: what the call has written may be cleared away before it is told.
+            remedy = full(place for place in (self.git_dir, self.work_tree) if place)
+            raise GitError(args, process.returncode, err.decode("utf-8", "replace"), remedy)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def text(self, *args: str, stdin: bytes = b"") -> str:
@@ -151,7 +154,7 @@ class Git:
 def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:
     """Make an empty repository that keeps every byte as it is, and return it."""
     git_dir.mkdir(parents=True, exist_ok=True)
-    Git().run("init", "-q", "--bare", str(git_dir))
+    Git(git_dir).run("init", "-q", "--bare")
     if work_tree is not None:
         Git(git_dir).run("config", "core.bare", "false")
     info = git_dir / "info"

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine that is not as it should be: full or read-only disks, no git or an old one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forklab import ForkLab
+
+MakeDisk = Callable[..., Any]
+
+
+def refuses(lab: ForkLab, words: list[str], *verb: str) -> None:
+    done = lab.run(*verb)
+    assert done.code == 2, done.out + done.err
+    for word in words:
+        assert word in done.err
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_full_work_folder_keeps_the_old_tree(lab: ForkLab, disk: MakeDisk) -> None:
+    work = disk("4m", lab.root / ".work")
+    lab.ok("apply")
+    before = snapshot(lab.tree)
+    (lab.overlays / "python" / "calc").mkdir(parents=True)
+    (lab.overlays / "python" / "calc" / "large.py").write_bytes(b"# " + b"x" * (6 << 20) + b"\n")
+    done = lab.run("apply")
+    assert done.code in (1, 2)
+    assert "No space left" in done.err
+    assert snapshot(lab.tree) == before
+    assert "stale" in lab.ok("status").out
+    work.grow("64m")
+    lab.ok("apply")
+    assert (lab.tree / "python" / "calc" / "large.py").stat().st_size > 6 << 20
+
+
+def test_full_cache_is_said_and_filled_later(lab: ForkLab, disk: MakeDisk) -> None:
+    mirror = f"calc={lab.repo.path}"
+    shutil.rmtree(lab.cache)
+    cache = disk("12k", lab.cache)
+    done = lab.run("apply", "--mirror", mirror)
+    assert done.code in (1, 2)
+    assert "No space left" in done.err
+    assert not lab.tree.exists()
+    cache.grow("16m")
+    lab.ok("apply", "--mirror", mirror)
+
+
+def test_read_only_home_names_the_way_out(
+    lab: ForkLab, disk: MakeDisk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = disk("64k", tmp_path / "frozen")
+    home.freeze()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(home.path))
+    refuses(lab, ["Read-only file system", "XDG_CACHE_HOME=DIR"], "apply")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    lab.ok("apply", "--mirror", f"calc={lab.repo.path}")
+
+
+def test_home_that_is_not_there_is_made(
+    lab: ForkLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "no" / "home"))
+    lab.ok("apply", "--mirror", f"calc={lab.repo.path}")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo git version 2.31.8", ["git is version 2.31.8", "too old", "2.32"]),
+        ("echo git version 1.9.1.windows.1", ["1.9.1", "too old"]),
+        ("echo hello", ["does not tell its version"]),
+        ("exit 1", ["does not tell its version"]),
+        (None, ["git cannot be run", "install git"]),
+    ],
+)
+def test_git_that_cannot_serve_is_refused(
+    lab: ForkLab,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    script: str | None,
+    words: list[str],
+) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    if script is not None:
+        (folder / "git").write_text(f"#!/bin/sh\n{script}\n")
+        (folder / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    refuses(lab, words, "apply")
+    assert not lab.tree.exists()
+
+
+def test_clock_set_back_changes_nothing(lab: ForkLab) -> None:
+    lab.ok("apply")
+    before = snapshot(lab.tree)
+    for path in [*lab.cache.rglob("*"), *(lab.root / ".work").rglob("*")]:
+        if path.is_file():
+            os.utime(path, (4e9, 4e9))
+    assert lab.ok("status", "--json", "-").json["upstreams"][0]["state"] == "applied"
+    lab.ok("apply")
+    assert snapshot(lab.tree) == before
+
+
+def test_private_umask_and_odd_paths(
+    lab: ForkLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "a b" / "ä 中 'q' $x"
+    odd.parent.mkdir()
+    lab.root.rename(odd)
+    lab.root = odd
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caché of mine"))
+    old = os.umask(0o077)
+    try:
+        lab.ok("apply", "--mirror", f"calc={lab.repo.path}")
+        assert lab.ok("status", "--json", "-").json["upstreams"][0]["state"] == "applied"
+    finally:
+        os.umask(old)
+
+
+def test_cache_removed_while_it_is_used(lab: ForkLab) -> None:
+    """However it ends, nothing half-made stays, and the next run works."""
+    mirror = f"calc={lab.repo.path}"
+    for turn in range(6):
+        shutil.rmtree(lab.root / ".work", ignore_errors=True)
+        process = lab.spawn("apply", "--mirror", mirror)
+        while process.poll() is None:
+            shutil.rmtree(lab.cache, ignore_errors=True)
+        _, err = process.communicate()
+        assert process.returncode in (0, 1, 2), err
+        assert b"Traceback" not in err, err.decode()
+        assert lab.tree.is_dir() == (process.returncode == 0), turn
+        lab.ok("apply", "--mirror", mirror)
+
+
+def test_unwritable_json_is_the_users_mistake(lab: ForkLab, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refuses(lab, [str(tmp_path / "file")], "status", "--json", str(tmp_path / "file" / "x.json"))
