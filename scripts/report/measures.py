@@ -61,7 +61,7 @@ def ladder(found: Evidence) -> Section:
     title = "The ladder of speed"
     lead = (
         "Guest instructions in millions, all of them and weighted by LMUL; they repeat exactly."
-        " Peers are marked as recorded: they were measured once, elsewhere."
+        " What is marked as recorded was measured once, as its source says."
     )
     if not found.found:
         return Section("bench", title, lead, found.command, found.why)
@@ -70,7 +70,7 @@ def ladder(found: Evidence) -> Section:
     for name in groups:
         rows = [row for row in found.first if _group(row) == name]
         tables.append(
-            Table(name, ("step", "all", "weighted by LMUL", "first / this"), _steps(rows))
+            Table(name, ("step", "all", "weighted by LMUL", "first / this", "source"), _steps(rows))
         )
         labels = [_label(row) for row in rows]
         values = [row["insns"] / MILLION for row in rows]
@@ -110,6 +110,7 @@ def _steps(rows: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
                 number(row["insns"] / MILLION),
                 number(weighted / MILLION if weighted else None),
                 Cell(f"{first / row['insns']:.1f} x", number=True),
+                text(row.get("source", NONE)),
             ]
         )
     return table
@@ -205,8 +206,8 @@ def artefacts(found: Evidence) -> Section:
     tables = []
     for path, manifest in found.found.items():
         rows = [
-            [code(name), number(entry["size"], 0), code(entry["sha256"])]
-            for name, entry in sorted(manifest["files"].items())
+            [code(entry["path"]), number(entry["bytes"], 0), code(entry["sha256"])]
+            for entry in manifest["files"]
         ]
         folder = path.removeprefix("dist/").removesuffix("/MANIFEST.json")
         tables.append(Table(folder, ("file", "bytes", "sha256"), rows))

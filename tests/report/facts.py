@@ -80,13 +80,15 @@ FACTS: dict[str, Any] = {
     "out/bench.json": [
         _count("upstream", 225_800_000),
         _count("ours", 12_500_000),
-        _count("llama.cpp", 50_000_000, recorded=True),
+        _count("llama.cpp", 50_000_000, recorded=True, source="its bench"),
     ],
     "out/host.json": [
         {**_count("ours", 1), "seconds": 0.125, "ratio": 4.5},
     ],
     "out/zoo.json": [_family("llama", "right", ""), _family("gpt2", "wrong", "logits differ")],
-    "dist/1/riscv64/tiny/MANIFEST.json": {"files": {"runner": {"size": 7, "sha256": "ab" * 32}}},
+    "dist/1/riscv64/tiny/MANIFEST.json": {
+        "files": [{"path": "runner", "bytes": 7, "sha256": "ab" * 32}]
+    },
 }
 
 

@@ -56,6 +56,7 @@ def test_every_result_is_on_the_page(tmp_path: Path) -> None:
         "equal to the reference's",
         "212.9 M instructions",
         "llama.cpp (recorded)",
+        "its bench",
         "18.1 x",
         "125.0",
         "4.50 x",
