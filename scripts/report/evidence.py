@@ -27,7 +27,7 @@ SOURCES = {
     "status": Source(("out/status.json",), "nox -s report"),
     "symbols": Source(("out/symbols.json",), "nox -s report"),
     "necessity": Source(("out/necessity.json",), "nox -s necessity -- --json out/necessity.json"),
-    "map": Source(("out/map.json",), "nox -s map"),
+    "map": Source(("out/map.json",), "nox -s probe"),
     "bench": Source(("out/bench.json",), "nox -s bench"),
     "host": Source(("out/host.json",), "nox -s bench_host"),
     "zoo": Source(("out/zoo.json",), "nox -s zoo"),

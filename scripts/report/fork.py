@@ -8,13 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forkpatch import probe
+from forkpatch.drift import Drift
 from forkpatch.patchfile import SERIES, load_series
 from report.blocks import NONE, Cell, Mood, Section, Table, code, number, once, text, verdict
 from report.evidence import Evidence
 
 # How a place that was looked at again compares with the record.
-UNCHANGED = "unchanged"
+UNCHANGED = str(Drift.UNCHANGED)
 NEEDED = "needed"
+FITTING = {str(fit) for fit in (*probe.FITTING, probe.Fit.UPSTREAM)}
+DRIFTED = {str(drift) for drift in Drift} - {str(Drift.UNCHANGED)}
 
 
 def releases(root: Path, lock: Mapping[str, Any], status: Evidence, necessity: Evidence) -> Section:
@@ -111,30 +115,34 @@ def applicability(found: Evidence) -> Section:
     lead = "Every set of patches tried on every version of its upstream."
     if not found.found:
         return Section("map", title, lead, found.command, found.why)
+    cells = found.first["rows"]
     tables = [
-        _map(name, [r for r in found.first if f"{r['upstream']} {r['set']}" == name])
-        for name in once(f"{r['upstream']} {r['set']}" for r in found.first)
+        _map(name, [cell for cell in cells if f"{cell['upstream']} {cell['set']}" == name])
+        for name in once(f"{cell['upstream']} {cell['set']}" for cell in cells)
     ]
     return Section("map", title, lead, found.command, tables=tables)
 
 
-def _map(name: str, records: list[Mapping[str, Any]]) -> Table:
+def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:
     rows = []
-    for version in once(r["version"] for r in records):
-        own = [r for r in records if r["version"] == version]
-        bad = [r for r in own if r["outcome"] not in ("applies", "upstream")]
-        commits = once(r["first_bad"][:12] for r in bad if r.get("first_bad"))
+    for version in once(cell["version"] for cell in cells):
+        # A symbol that an overlay takes the place of has no outcome: nothing is put there.
+        own = [cell for cell in cells if cell["version"] == version and cell["outcome"]]
+        bad = [cell for cell in own if cell["outcome"] not in FITTING]
+        commits = once(cell["first_bad_commit"][:12] for cell in bad if cell["first_bad_commit"])
+        drifted = [c for c in cells if c["version"] == version and c["symbol_drift"] in DRIFTED]
+        told = ", ".join(
+            f"{cell['patch'].removesuffix('.patch')}: {cell['outcome']}" for cell in bad
+        )
         rows.append(
             [
                 text(version),
                 text(own[0]["source"]),
-                number(len(own) - len(bad), 0),
-                number(len(own), 0),
-                verdict(
-                    not bad, "all apply", ", ".join(f"{r['patch']}: {r['outcome']}" for r in bad)
-                ),
+                Cell(f"{len(own) - len(bad)} of {len(own)}", number=True),
+                number(len(drifted), 0),
+                verdict(not bad, "all", told),
                 code(", ".join(commits) or NONE),
             ]
         )
-    heads = ("version", "source", "apply", "of", "what does not", "since commit")
+    heads = ("version", "source", "apply", "symbols drifted", "what does not", "since commit")
     return Table(f"Patches of {name}", heads, rows)

@@ -47,7 +47,8 @@ def _place(drift: str) -> dict[str, str]:
 
 def _tried(version: str, outcome: str, commit: str) -> dict[str, Any]:
     row = {"upstream": "up", "set": "1.0", "version": version, "source": "git"}
-    return {**row, "patch": "hello.patch", "outcome": outcome, "first_bad": commit}
+    row |= {"patch": "hello.patch", "symbol_drift": "", "first_bad_commit": commit}
+    return {**row, "outcome": outcome}
 
 
 def _family(family: str, outcome: str, reason: str) -> dict[str, Any]:
@@ -76,7 +77,9 @@ FACTS: dict[str, Any] = {
         {"upstream": "up", "version": "1.0", "places": [_place("unchanged"), _place("changed")]}
     ],
     "out/necessity.json": [{"upstream": "up", "patch": "hello.patch", "verdict": "needed"}],
-    "out/map.json": [_tried("1.0", "applies", ""), _tried("2.0", "conflicts", "27c2e019d0ce" * 3)],
+    "out/map.json": {
+        "rows": [_tried("1.0", "applies", ""), _tried("2.0", "conflict", "27c2e019d0ce" * 3)]
+    },
     "out/bench.json": [
         _count("upstream", 225_800_000),
         _count("ours", 12_500_000),
