@@ -17,6 +17,8 @@ from report.evidence import Evidence
 # How a place that was looked at again compares with the record.
 UNCHANGED = str(Drift.UNCHANGED)
 NEEDED = "needed"
+# As many patches are named in a cell; of more, their number is told.
+NAMED = 3
 FITTING = {str(fit) for fit in (*probe.FITTING, probe.Fit.UPSTREAM)}
 DRIFTED = {str(drift) for drift in Drift} - {str(Drift.UNCHANGED)}
 
@@ -131,18 +133,25 @@ def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:
         bad = [cell for cell in own if cell["outcome"] not in FITTING]
         commits = once(cell["first_bad_commit"][:12] for cell in bad if cell["first_bad_commit"])
         drifted = [c for c in cells if c["version"] == version and c["symbol_drift"] in DRIFTED]
-        told = ", ".join(
-            f"{cell['patch'].removesuffix('.patch')}: {cell['outcome']}" for cell in bad
-        )
         rows.append(
             [
                 text(version),
                 text(own[0]["source"]),
                 Cell(f"{len(own) - len(bad)} of {len(own)}", number=True),
                 number(len(drifted), 0),
-                verdict(not bad, "all", told),
+                verdict(not bad, "all", _told(bad)),
                 code(", ".join(commits) or NONE),
             ]
         )
     heads = ("version", "source", "apply", "symbols drifted", "what does not", "since commit")
     return Table(f"Patches of {name}", heads, rows)
+
+
+def _told(bad: list[Mapping[str, Any]]) -> str:
+    """The patches by what is wrong with them; only their number where they are many."""
+    groups = []
+    for outcome in once(cell["outcome"] for cell in bad):
+        names = [c["patch"].removesuffix(".patch") for c in bad if c["outcome"] == outcome]
+        few = len(names) <= NAMED
+        groups.append(f"{outcome}: {', '.join(names) if few else f'{len(names)} patches'}")
+    return "; ".join(groups)

@@ -61,7 +61,7 @@ def test_every_result_is_on_the_page(tmp_path: Path) -> None:
         "125.0",
         "4.50 x",
         "hello.patch: changed",
-        "hello: conflict",
+        "conflict: hello",
         "27c2e019d0ce",
         "logits differ",
         "18 of 20",
