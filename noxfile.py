@@ -58,6 +58,16 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def host_bench(session: nox.Session) -> None:
+    """Time ours against upstream's on this machine, with one thread and with two."""
+    of_trees, of_lab = face.split(session, "crosslab", "host-bench")
+    face.install(session, "forkpatch")
+    trees = face.apply(session, of_trees)
+    face.lab(session, trees)
+    face.run(session, "crosslab", "host-bench", *face.pristine(session, trees), *of_lab)
+
+
+@nox.session(default=False)
 def package(session: nox.Session) -> None:
     """Put the finished models of dist/ into tarballs, the same bytes each time."""
     face.install(session, "crosslab")

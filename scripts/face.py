@@ -217,6 +217,13 @@ def variant(session: nox.Session, trees: Trees, upstream: str, name: str, *chose
     return tree
 
 
+def pristine(session: nox.Session, trees: Trees) -> list[str]:
+    """Make TVM's tree without patches; the options of ``crosslab host-bench`` for both trees."""
+    upstream = variant(session, trees, "tvm", "upstream", "--pristine")
+    options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
+    return [*options, "--upstream-tree", str(upstream)]
+
+
 def lab(session: nox.Session, trees: Trees) -> None:
     """Install what the lab needs on these trees: compilers from the system, packages from pip."""
     groups = ["crosslab", "forkpatch", "test", "tvm"]

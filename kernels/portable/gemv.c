@@ -1,26 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// y[n] = b[n, k] * x[k] in plain C for the host. Partial sums let a compiler use vectors without
-// leave to reorder a sum.
+// y[n] = b[n, k] * x[k] for the host.
 
 #include "mlc_rvv_linear.h"
 
-enum { GEMV_LANES = 16 };
+#include "vectors.h"
+
+// Rows that share what is loaded of x, with two sums each, for the latency of an addition.
+enum { GEMV_ROWS = 4 };
+
+// y[rows] = b[rows, k] * x[k]; `rows` is a constant.
+static inline __attribute__((always_inline)) void gemv_rows(float *y, const float *x,
+                                                            const float *b, int rows, int64_t k,
+                                                            int64_t ld_b) {
+  vec even[GEMV_ROWS], odd[GEMV_ROWS];
+  for (int i = 0; i < rows; ++i) even[i] = odd[i] = all(0);
+  int64_t p = 0;
+  for (; p + 2 * LANES <= k; p += 2 * LANES) {
+    const vec first = load(x + p), second = load(x + p + LANES);
+    for (int i = 0; i < rows; ++i) {
+      even[i] += first * load(b + i * ld_b + p);
+      odd[i] += second * load(b + i * ld_b + p + LANES);
+    }
+  }
+  for (int i = 0; i < rows; ++i) {
+    const vec part = even[i] + odd[i];
+    float sum = 0.0f;
+    for (int lane = 0; lane < LANES; ++lane) sum += part[lane];
+    for (int64_t q = p; q < k; ++q) sum += b[i * ld_b + q] * x[q];
+    y[i] = sum;
+  }
+}
 
 void mlc_rvv_gemv_f32(float *y, const float *x, const float *b, int64_t n, int64_t k,
                       int64_t ld_b) {
-  const int64_t whole = k - k % GEMV_LANES;
-  for (int64_t i = 0; i < n; ++i) {
-    const float *row = b + i * ld_b;
-    float part[GEMV_LANES] = {0};
-    for (int64_t p = 0; p < whole; p += GEMV_LANES) {
-      for (int lane = 0; lane < GEMV_LANES; ++lane) part[lane] += row[p + lane] * x[p + lane];
-    }
-    float sum = 0.0f;
-    for (int64_t p = whole; p < k; ++p) sum += row[p] * x[p];
-    for (int lane = 0; lane < GEMV_LANES; ++lane) sum += part[lane];
-    y[i] = sum;
-  }
+  int64_t i = 0;
+  for (; i + GEMV_ROWS <= n; i += GEMV_ROWS) gemv_rows(y + i, x, b + i * ld_b, GEMV_ROWS, k, ld_b);
+  for (; i < n; ++i) gemv_rows(y + i, x, b + i * ld_b, 1, k, ld_b);
 }
 
 // `ready` begins with x itself, padded with zeros to whole groups.

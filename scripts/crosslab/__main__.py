@@ -34,6 +34,7 @@ VERBS = (
     Verb("picture", "crosslab.summary", "draw the answer of build-and-test as an SVG"),
     Verb("compile-model", "crosslab.compile.cli", "compile a config.json to a model library"),
     Verb("bench", "crosslab.bench.cli", "count instructions, ours against upstream's"),
+    Verb("host-bench", "crosslab.host_bench", "time ours against upstream's on this machine"),
     Verb("zoo", "crosslab.zoo.cli", "compile and check a small model of every family"),
     Verb("cost", "crosslab.cost.cli", "estimate latency, volumes and energy on an accelerator"),
 )

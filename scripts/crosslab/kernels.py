@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import LabError, UserError
 from crosslab.stage import digest, stage
-from crosslab.toolchain import find_cross, find_native
+from crosslab.toolchain import Kind, find_cross, find_native
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 OBJECT = "mlc_rvv_kernels.o"
@@ -186,7 +187,11 @@ def compiler_for(target: KernelTarget) -> tuple[str, ...]:
         UserError: no compiler is installed.
     """
     if target is KernelTarget.HOST:
-        return find_native().cc
+        native, cpu = find_native(), host_cpu()
+        # zig spells an architecture as a CPU, with underscores.
+        zig = native.kind is Kind.ZIG
+        option = f"-mcpu={cpu.replace('-', '_')}" if zig else f"-march={cpu}"
+        return (*native.cc, option) if cpu else native.cc
     return tuple(_with_vectors(option) for option in find_cross().cc)
 
 
@@ -234,7 +239,7 @@ def build_kernels(
         unit, include = write_sources(target, scratch, root)
         flags = [*COMMON_FLAGS, *extra_flags, *include]
         _run([*command, *flags, "-c", str(unit), "-o", str(scratch / OBJECT)])
-        (scratch / INDEX).write_text(_index(target, root), encoding="utf-8")
+        (scratch / INDEX).write_text(_index(target, command, root), encoding="utf-8")
         (output / INDEX).unlink(missing_ok=True)
         (scratch / OBJECT).replace(output / OBJECT)
         (scratch / INDEX).replace(output / INDEX)
@@ -253,11 +258,13 @@ def cached_kernels(target: KernelTarget, cache: Path) -> Path:
     return stage(cache, f"kernels-{target}", key, make)
 
 
-def _index(target: KernelTarget, root: Path) -> str:
+def _index(target: KernelTarget, command: Sequence[str], root: Path) -> str:
+    widened = any(o.partition("=")[2].replace("_", "-") == X86_64_V3 for o in command)
     document = {
         "schema": SCHEMA,
         "target": target.value,
         "arch": target.arch,
+        "features": list(X86_64_V3_VECTORS) if widened else [],
         "object": OBJECT,
         "kernels": [{"symbol": k.symbol, **asdict(k)} for k in read_kernels(root / "kernels.toml")],
         "routines": [asdict(r) for r in read_routines(root / "kernels.toml")],

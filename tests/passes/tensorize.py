@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from crosslab.compile.targets import LabTarget
+
 ROOT = Path(__file__).resolve().parents[2]
 PASS = ROOT / "overlays/mlc-llm/python/mlc_llm/compiler_pass/tensorization.py"
 VECTORS = ("+zve64d", "+zvl256b")
@@ -43,10 +45,10 @@ def riscv64(*features: str, triple: str = "riscv64-unknown-linux-gnu") -> Any:
 
 
 def host() -> Any:
-    """The target of this machine."""
+    """The target of this machine, with the vectors that kernels for it are built with."""
     from tvm.target import Target  # noqa: PLC0415
 
-    return Target({"kind": "llvm"})
+    return Target(LabTarget("host").table())
 
 
 def tile_function(

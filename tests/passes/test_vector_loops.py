@@ -13,7 +13,12 @@ import pytest
 from linear import Array, linear_function, load_passes
 from tensorize import VECTORS, host, module_of, riscv64
 
-WORDS = 8  # of a register of 256 bits
+
+def rvv256() -> Any:
+    """What the passes make of a register of 256 bits."""
+    load_passes()
+    target = importlib.import_module("linear_passes_under_test.vector_target")
+    return target.vectors_of(riscv64(*VECTORS))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +89,7 @@ def run(function: Any, arrays: list[Array], shape: tuple[int, ...]) -> Array:
 @pytest.mark.parametrize("rows", ["rows", 1, 5])
 def test_an_activation_becomes_vectors_without_libm(loops: ModuleType, rows: Any) -> None:
     before = legalized(swish_gate, (1, rows, 96))
-    after = loops.vectorize_function(before, WORDS)
+    after = loops.vectorize_function(before, rvv256())
     assert vectors_of(after) == [16], "gcd of 48 and half of the registers of a group of eight"
     assert "T.sigmoid" not in after.script()
     assert "sblock_alloc_buffer" not in after.script()
@@ -101,7 +106,7 @@ def test_a_norm_is_summed_in_vectors(loops: ModuleType, rows: Any) -> None:
         return op.nn.rms_norm(x, weight, axes=-1, epsilon=1e-5)
 
     before = legalized(norm, (1, rows, 192), (192,))
-    after = loops.vectorize_function(before, WORDS)
+    after = loops.vectorize_function(before, rvv256())
     assert set(vectors_of(after)) == {64}
     assert "llvm.vector.reduce.fadd" in after.script()
     rng = np.random.default_rng(1)
@@ -114,9 +119,9 @@ def test_a_norm_is_summed_in_vectors(loops: ModuleType, rows: Any) -> None:
 
 
 def test_rows_are_shared_among_threads(loops: ModuleType) -> None:
-    after = loops.vectorize_function(legalized(swish_gate, (1, "rows", 128)), WORDS)
+    after = loops.vectorize_function(legalized(swish_gate, (1, "rows", 128)), rvv256())
     assert after.script().count("T.parallel") == 1
-    single = loops.vectorize_function(legalized(swish_gate, (1, 1, 128)), WORDS)
+    single = loops.vectorize_function(legalized(swish_gate, (1, 1, 128)), rvv256())
     assert "T.parallel" not in single.script()
 
 
@@ -126,7 +131,7 @@ def test_the_copy_into_the_cache_becomes_vectors(loops: ModuleType) -> None:
 
     kv_cache = importlib.import_module("tvm.relax.frontend.nn.llm.kv_cache")
     before = kv_cache._kv_cache_transpose_append(2, 64, "float32")
-    after = loops.vectorize_function(before, WORDS)
+    after = loops.vectorize_function(before, rvv256())
     assert vectors_of(after) == [64]
     rng = np.random.default_rng(2)
     pages = rng.standard_normal((3, 2, 2, 16, 64)).astype(np.float32)
@@ -149,23 +154,48 @@ def test_what_cannot_gain_is_left_alone(loops: ModuleType) -> None:
     def transpose(_: Any, op: Any, x: Any) -> Any:
         return op.permute_dims(x, (1, 0))
 
-    assert loops.vectorize_function(legalized(reshape, (6, 64)), WORDS) is None
-    assert loops.vectorize_function(legalized(transpose, (64, 64)), WORDS) is None
-    assert loops.vectorize_function(linear_function(4, 64, 64), WORDS) is None
+    assert loops.vectorize_function(legalized(reshape, (6, 64)), rvv256()) is None
+    assert loops.vectorize_function(legalized(transpose, (64, 64)), rvv256()) is None
+    assert loops.vectorize_function(linear_function(4, 64, 64), rvv256()) is None
     done = legalized(swish_gate, (1, 1, 96)).with_attr("tirx.is_scheduled", True)
-    assert loops.vectorize_function(done, WORDS) is None
+    assert loops.vectorize_function(done, rvv256()) is None
 
 
 def test_only_targets_with_vectors_are_touched(loops: ModuleType, rotary: ModuleType) -> None:
     module = module_of(gate=legalized(swish_gate, (1, 3, 96)), turn=rope())
     for make in (loops.VectorizeLoops, rotary.VectorizeRotary):
-        assert make(host())(module).same_as(module)
+        assert make(machine("x86_64", "x86-64"))(module).same_as(module)
         assert make(riscv64())(module).same_as(module)
-    changed = rotary.VectorizeRotary(riscv64(*VECTORS))(
-        loops.VectorizeLoops(riscv64(*VECTORS))(module)
-    )
-    assert vectors_of(changed["gate"])
-    assert vectors_of(changed["turn"])
+    targets = riscv64(*VECTORS), machine("x86_64", "x86-64-v3"), machine("aarch64", "generic")
+    for target in targets:
+        changed = rotary.VectorizeRotary(target)(loops.VectorizeLoops(target)(module))
+        assert vectors_of(changed["gate"])
+        assert vectors_of(changed["turn"])
+
+
+def machine(arch: str, cpu: str) -> Any:
+    """A target for a CPU of that kind."""
+    from tvm.target import Target  # noqa: PLC0415
+
+    return Target({"kind": "llvm", "mtriple": f"{arch}-linux-gnu", "mcpu": cpu})
+
+
+@pytest.mark.parametrize(
+    ("arch", "cpu", "expected"),
+    [
+        ("x86_64", "x86-64-v3", (8, 4, 2)),
+        ("x86_64", "x86-64-v2", None),
+        ("aarch64", "generic", (4, 4, 2)),
+        ("riscv64", "generic-rv64", None),
+    ],
+)
+def test_vectors_follow_the_target(
+    loops: ModuleType, arch: str, cpu: str, expected: tuple[int, int, int] | None
+) -> None:
+    target = importlib.import_module("linear_passes_under_test.vector_target")
+    found = target.vectors_of(machine(arch, cpu))
+    assert (found and (found.words, found.registers, found.with_math)) == expected
+    assert rvv256().most == 64
 
 
 def rope(
@@ -202,7 +232,7 @@ def test_rotary_embeddings_are_right(
     import tvm  # noqa: PLC0415
 
     before = rope(dim=dim, rotary_dim=rotary_dim, scale=scale)
-    after = rotary.vectorize_rotary(before, WORDS * 4)
+    after = rotary.vectorize_rotary(before, rvv256().most_with_math)
     for call in ("T.pow", "T.cos", "T.sin"):
         assert call not in after.script()
     positions = np.array([0, 1, 17, 511, 4000], np.int32)

@@ -14,6 +14,10 @@ TRIPLE = "riscv64-unknown-linux-gnu"
 VLENS = (128, 256, 512, 1024)
 NAMES = ("riscv64", "host")
 
+X86_64_V3 = "x86-64-v3"
+X86_64_V3_VECTORS = ("avx2", "fma")
+"""What kernels for this level need of a target, in LLVM's words."""
+
 
 @dataclass(frozen=True)
 class LabTarget:
@@ -47,7 +51,8 @@ class LabTarget:
         """
         if self.name == "host":
             # TVM fills in the triple only where nothing else is said.
-            return {"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu", **_host_cpu()}
+            about = {"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu"}
+            return {**about, "mcpu": host_cpu()} if host_cpu() else about
         features = ["+m", "+a", "+f", "+d", "+c", "+zve64d", f"+zvl{self.vlen}b"]
         own = {
             "kind": "llvm",
@@ -60,10 +65,13 @@ class LabTarget:
         return {**own, "host": dict(own)}
 
 
-def _host_cpu() -> dict[str, str]:
-    """AVX2 where there is some: without it LLVM splits dlight's wide vectors for minutes."""
+def host_cpu() -> str:
+    """The architecture level of this machine that code is generated for; "" for the common one.
+
+    AVX2 where there is some: without it LLVM splits dlight's wide vectors for minutes.
+    """
     about = Path("/proc/cpuinfo")
     if platform.machine() != "x86_64" or not about.is_file():
-        return {}
+        return ""
     flags = set(about.read_text(encoding="utf-8", errors="replace").split())
-    return {"mcpu": "x86-64-v3"} if {"avx2", "fma", "bmi2"} <= flags else {}
+    return X86_64_V3 if {*X86_64_V3_VECTORS, "bmi2"} <= flags else ""

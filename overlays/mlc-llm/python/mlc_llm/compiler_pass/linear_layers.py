@@ -17,7 +17,6 @@ import json
 import logging
 import math
 import os
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from tvm_ffi import structural_equal
 from . import tensorization
 from .linear_match import Declined, Linear, Stage, is_product, match_linear, same_extents, stages_of
 from .tensorization import REPORT_VARIABLE, KernelLibrary, Outcome
+from .vector_target import vector_bits
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +70,6 @@ class Routines:
             return Routines(library, symbols, HOST_PANEL_COLUMNS, HOST_LANES)
         group = vector_bits(target) // 32 * 8
         return Routines(library, symbols, group, group)
-
-
-def vector_bits(target: Target) -> int:
-    """The vector length that an RVV target promises at least."""
-    widths = [re.fullmatch(r"\+zvl(\d+)b", str(f)) for f in target.attrs.get("mattr", ())]
-    return max([int(w.group(1)) for w in widths if w] + [128])
 
 
 @tvm.transform.module_pass(opt_level=0, name="CallLinearKernels")
@@ -226,7 +220,7 @@ def _gemv(linear: Linear, out: Any, routines: Routines, weights: str) -> Any:
         return [y, linear.data.access_ptr("r"), b, *sizes, _int64(k)]
 
     # Whole panels, as their rows may lie in lanes.
-    outputs = -(-TASK_WEIGHTS // k // routines.columns) * routines.columns
+    outputs = _outputs_of_a_task(linear.n, k, routines.columns)
     tasks = _tasks(routines.symbols["gemv", weights], linear, out, outputs, call)
     if weights != "q4":
         return tasks
@@ -234,6 +228,17 @@ def _gemv(linear: Linear, out: Any, routines: Routines, weights: str) -> Any:
     arguments = [ready.access_ptr("w"), linear.data.access_ptr("r"), _int64(k)]
     statements = tirx.SeqStmt([_call(prepare, arguments), tasks])
     return _opaque("prepared", linear, out, statements, [ready])
+
+
+def _outputs_of_a_task(n: Any, k: int, columns: int) -> int:
+    """As many outputs, in whole panels, as make a task worth while; tasks share out evenly."""
+    least = -(-TASK_WEIGHTS // k // columns) * columns
+    if not isinstance(n, tirx.IntImm):
+        return least
+    tasks = 1
+    while tasks * least < int(n):
+        tasks *= 2
+    return -(-int(n) // tasks // columns) * columns
 
 
 def _tasks(

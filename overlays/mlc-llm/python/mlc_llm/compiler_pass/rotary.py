@@ -26,18 +26,16 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from . import vector_math
-from .linear_layers import vector_bits
-from .tensorization import is_rvv_target
+from .vector_target import vectors_of
 
 logger = logging.getLogger(__name__)
 
 BLOCK = "llama_fused_rope"
-REGISTERS = 4  # of a vector, so that the polynomials of sine and cosine find room
 
 
 @tvm.transform.module_pass(opt_level=0, name="VectorizeRotary")
 class VectorizeRotary:
-    """Rewrites rotary embeddings on RVV targets; the identity on others."""
+    """Rewrites rotary embeddings for CPUs with vectors; the identity on other targets."""
 
     def __init__(self, target: Target):
         """Remember the target, which decides what the pass does."""
@@ -45,13 +43,14 @@ class VectorizeRotary:
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Transform the functions of a module that apply rotary embeddings."""
-        if not is_rvv_target(self.target):
+        vectors = vectors_of(self.target)
+        if vectors is None:
             return mod
         result = mod.clone()
         for g_var, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and _block_of(func) is not None:
                 try:
-                    new = vectorize_rotary(func, vector_bits(self.target) // 32 * REGISTERS)
+                    new = vectorize_rotary(func, vectors.most_with_math)
                 except Unlike as reason:
                     logger.warning("%s is left as it is: %s", g_var.name_hint, reason)
                 else:

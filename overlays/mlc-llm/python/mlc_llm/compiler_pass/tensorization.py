@@ -64,6 +64,7 @@ class KernelLibrary:
         index: the kernels.json that it was read from.
         target: "riscv64", or "host" for portable kernels.
         arch: machine that the object is for, as the first part of a target triple.
+        features: what of that machine it needs beyond the common, in LLVM's words.
         object_file: the relocatable object.
         symbols: symbol of each shape that is there.
     """
@@ -71,6 +72,7 @@ class KernelLibrary:
     index: Path
     target: str
     arch: str
+    features: tuple[str, ...]
     object_file: Path
     symbols: dict[Shape, str]
 
@@ -95,13 +97,14 @@ class KernelLibrary:
             }
             target, object_file = document["target"], directory / document["object"]
             arch = _canonical_arch(document.get("arch", target))
+            features = tuple(map(str, document.get("features", ())))
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise RuntimeError(
                 f"{KERNELS_VARIABLE}: no usable list of kernels in {index}: {error!r}. {remedy}"
             ) from error
         if not object_file.is_file():
             raise RuntimeError(f"{index} names {object_file}, which is not there. {remedy}")
-        return KernelLibrary(index, target, arch, object_file, symbols)
+        return KernelLibrary(index, target, arch, features, object_file, symbols)
 
     @staticmethod
     def from_environment() -> "KernelLibrary | None":
@@ -152,6 +155,7 @@ class TensorizePrefill:
         library = KernelLibrary.from_environment()
         misfit = _misfit(self.target, library)
         if misfit is not None and not rvv:
+            say_misfit(library, misfit)
             return mod
         functions: dict[tvm.ir.GlobalVar, tirx.PrimFunc] = {}
         outcomes: list[Outcome] = []
@@ -173,7 +177,7 @@ class TensorizePrefill:
 
 def is_rvv_target(target: Target) -> bool:
     """Whether code for the target may use float32 vectors of the RVV extension."""
-    if target.kind.name != "llvm" or not _arch(target).startswith("riscv64"):
+    if target.kind.name != "llvm" or not target_arch(target).startswith("riscv64"):
         return False
     features = set()
     for attribute in target.attrs.get("mattr", ()):
@@ -187,7 +191,8 @@ def is_rvv_target(target: Target) -> bool:
     )
 
 
-def _arch(target: Target) -> str:
+def target_arch(target: Target) -> str:
+    """The machine that a target is for, as the first part of a triple; "" if it does not say."""
     return _canonical_arch(str(target.attrs.get("mtriple", "")).split("-", maxsplit=1)[0])
 
 
@@ -199,10 +204,19 @@ def _misfit(target: Target, library: KernelLibrary | None) -> str | None:
     """Why the library is of no use for the target; None if it is."""
     if library is None:
         return f"no kernel library: {KERNELS_VARIABLE} is not set"
-    wanted = "riscv64" if is_rvv_target(target) else _arch(target)
-    if library.arch == wanted and (library.target == "host" or is_rvv_target(target)):
-        return None
-    return f"the kernels of {library.index} are for {library.arch}, the target is {wanted}"
+    wanted = "riscv64" if is_rvv_target(target) else target_arch(target)
+    if library.arch != wanted or not (library.target == "host" or is_rvv_target(target)):
+        return f"the kernels of {library.index} are for {library.arch}, the target is {wanted}"
+    features = list(library.features)
+    if features and not tvm.target.codegen.target_has_features(features, target):
+        return f"the kernels of {library.index} need {', '.join(features)} of the target"
+    return None
+
+
+def say_misfit(library: KernelLibrary | None, misfit: str) -> None:
+    """Log why a target without RVV gets no kernels: a warning, if there was a wish for some."""
+    level = logging.INFO if library is None else logging.WARNING
+    logger.log(level, "Attention and linear layers run without kernels: %s", misfit)
 
 
 def _prefill_functions(mod: IRModule) -> list[tuple[tvm.ir.GlobalVar, tirx.PrimFunc]]:

@@ -21,14 +21,9 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from . import vector_math
-from .linear_layers import vector_bits
 from .linear_match import Stage, stages_of
-from .tensorization import is_rvv_target
+from .vector_target import Vectors, vectors_of
 
-# A register group of eight: what the loops of these functions have room for.
-REGISTERS = 8
-# With elementary functions in them, half of that: their polynomials need registers too.
-REGISTERS_WITH_MATH = 4
 # Shorter vectors are not worth their setting up.
 FEWEST_LANES = 4
 # A condition that differs between elements is no vector code.
@@ -38,7 +33,7 @@ ELEMENTARY = {"tirx.exp": vector_math.exp, "tirx.sigmoid": vector_math.sigmoid}
 
 @tvm.transform.module_pass(opt_level=0, name="VectorizeLoops")
 class VectorizeLoops:
-    """Vectorizes data-parallel functions on RVV targets; the identity on others."""
+    """Vectorizes data-parallel functions for CPUs with vectors; the identity on other targets."""
 
     def __init__(self, target: Target):
         """Remember the target, which decides what the pass does."""
@@ -46,23 +41,24 @@ class VectorizeLoops:
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Transform the functions of a module that allow it."""
-        if not is_rvv_target(self.target):
+        vectors = vectors_of(self.target)
+        if vectors is None:
             return mod
         result = mod.clone()
         for g_var, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc):
-                new = vectorize_function(func, vector_bits(self.target) // 32)
+                new = vectorize_function(func, vectors)
                 if new is not None:
                     result.update_func(g_var, new)
         return result
 
 
-def vectorize_function(func: tirx.PrimFunc, words: int) -> tirx.PrimFunc | None:
+def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc | None:
     """Vectorize a data-parallel function.
 
     Args:
         func: the function.
-        words: float32 elements of a vector register.
+        vectors: what vectors the target has.
 
     Returns:
         The function, marked as scheduled; None where there is nothing to do or to gain. A
@@ -78,13 +74,13 @@ def vectorize_function(func: tirx.PrimFunc, words: int) -> tirx.PrimFunc | None:
     inlined = _inline(func)
     if relax.analysis.has_reshape_pattern(inlined):
         return None if inlined.same_as(func) else inlined
-    plain = _without_scalars(_with_vector_sums(inlined, words * REGISTERS))
+    plain = _without_scalars(_with_vector_sums(inlined, vectors.most))
     body = _with_arithmetic(plain)
-    most = words * (REGISTERS if body.same_as(plain) else REGISTERS_WITH_MATH)
-    vectors = _with_vectors(body, most)
-    if vectors.same_as(body):
+    most = vectors.most if body.same_as(plain) else vectors.most_with_math
+    vectorized = _with_vectors(body, most)
+    if vectorized.same_as(body):
         return None
-    return inlined.with_body(_with_threads(vectors)).with_attr("tirx.is_scheduled", True)
+    return inlined.with_body(_with_threads(vectorized)).with_attr("tirx.is_scheduled", True)
 
 
 def _blocks(statement: Any) -> list[Any]:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time host model libraries in TVM's own VM: ``python -m crosslab.compile.stopwatch SPEC.json``.
+
+It runs with a tree's Python first on its path. SPEC has ``libraries`` (name to path), ``params``,
+``prompt`` (token ids), ``decode`` (steps), ``threads`` (list), ``repeats`` and ``output`` (JSON: a
+list of variant, threads, phase, seconds; and per variant the logits' largest deviation from the
+first's, against its largest logit). All libraries take turns in one process, so that whatever else
+the machine does meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from crosslab.compile.native import SEQUENCE, NativeModel
+
+
+class Contender(NativeModel):
+    """A model library that starts over."""
+
+    def restart(self) -> None:
+        """Forget what is in the cache."""
+        self._builtin("clear")
+        self._builtin("add_sequence", SEQUENCE)
+
+
+def run(spec: dict[str, Any]) -> dict[str, Any]:
+    """Take the best of the repeats, in seconds: of a prompt, and of the median step after it."""
+    prompt, steps = spec["prompt"], spec["decode"]
+    room = len(prompt) + steps + 1
+    models = {
+        name: Contender(Path(path), Path(spec["params"]), room, len(prompt))
+        for name, path in spec["libraries"].items()
+    }
+    set_threads = tvm.get_global_func("runtime.config_threadpool")
+    best: dict[tuple[str, int, str], float] = defaultdict(lambda: float("inf"))
+    logits: dict[str, Any] = {}
+    for _ in range(spec["repeats"]):
+        for threads in spec["threads"]:
+            set_threads(1, threads)
+            for name, model in models.items():
+                row, seconds = _turn(model, prompt, steps)
+                logits[name] = row
+                for phase, value in seconds.items():
+                    key = name, threads, phase
+                    best[key] = min(best[key], value)
+    first = next(iter(logits.values()))
+    scale = float(np.abs(first).max())
+    rows = [
+        {"variant": name, "threads": threads, "phase": phase, "seconds": value}
+        for (name, threads, phase), value in best.items()
+    ]
+    apart = {name: float(np.abs(row - first).max()) / scale for name, row in logits.items()}
+    return {"rows": rows, "deviation": apart}
+
+
+def _turn(model: Contender, prompt: list[int], steps: int) -> tuple[Any, dict[str, float]]:
+    model.restart()
+    start = time.perf_counter()
+    row = model.read(prompt)
+    prefill = time.perf_counter() - start
+    times = []
+    for token in prompt[:steps]:
+        start = time.perf_counter()
+        row = model.read([token])
+        times.append(time.perf_counter() - start)
+    return row, {"prefill": prefill, "decode": float(np.median(times))}
+
+
+if __name__ == "__main__":
+    told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    Path(told["output"]).write_text(json.dumps(run(told)), encoding="utf-8")

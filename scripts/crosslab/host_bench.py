@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab host-bench``: upstream and ours on this machine itself, by wall clock.
+
+Both are compiled for this machine and take turns in one process; what counts is the best of the
+repeats. Unlike instruction counts these figures vary with the machine and with what else it does:
+run it on an idle one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.bench.options import MODEL_S
+from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
+from crosslab.compile.targets import LabTarget
+from crosslab.errors import LabError, UserError
+from crosslab.job_options import PASS_FILE
+from crosslab.kernels import KernelTarget, cached_kernels
+from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.llama_params import random_params
+from crosslab.stage import default_cache
+
+SEED = 0
+UPSTREAM, OURS = "upstream", "ours"
+# Against the largest logit: float32 sums in another order, and approximated functions.
+TOLERANCE = 1e-3
+LAST_LINES = 15
+
+_progress = Console(stderr=True, highlight=False)
+_results = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement.
+
+    Attributes:
+        model: its name, "S" or the file's.
+        variant: "upstream" or "ours".
+        phase: "prefill", or "decode": the median step of a run.
+        tokens: of the prompt; decode's steps follow it.
+        threads: how many worked.
+        seconds: the best of the repeats.
+        ratio: upstream's seconds to this row's, at the same number of threads.
+        speedup: seconds with the fewest threads to this row's, of the same variant.
+    """
+
+    model: str
+    variant: str
+    phase: str
+    tokens: int
+    threads: int
+    seconds: float
+    ratio: float
+    speedup: float
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(
+        prog="crosslab host-bench", description=__doc__, allow_abbrev=False
+    )
+    add = options.add_argument
+    add("--project", type=Path, default=Path(), help="the project's root (.)")
+    add("--tvm-tree", type=Path, required=True, help="the patched tree")
+    add("--upstream-tree", type=Path, required=True, help="the tree without patches")
+    add("--model", default="S", help="S, or a config.json; the weights are random (S)")
+    add("--prefill", type=int, action="append", help="tokens of a prompt; repeatable (128, 512)")
+    add("--decode", type=int, default=16, help="steps after each prompt (16)")
+    add("--threads", type=int, action="append", help="threads; repeatable (1, 2)")
+    add("--repeats", type=int, default=7, help="turns that each of them takes (7)")
+    add("--json", type=Path, dest="report", help="report (PROJECT/out/host.json)")
+    add("--cache", type=Path, default=default_cache())
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print the table, write the JSON.
+
+    Raises:
+        UserError: an option or a tree is not right.
+        LabError: a step fails, or the two variants disagree.
+    """
+    args = parser().parse_args(argv)
+    prompts, threads = args.prefill or [128, 512], args.threads or [1, 2]
+    _check(args, prompts, threads)
+    config = MODEL_S if args.model == "S" else read_config(Path(args.model))
+    libraries = build(args, config)
+    params = random_params(config, SEED, args.cache)
+    rows: list[Row] = []
+    for tokens in prompts:
+        _progress.print(f"timing a prompt of {tokens}: {args.repeats} turns each")
+        prompt = [(7 * i + 3) % config.vocab for i in range(tokens)]
+        spec = {
+            "libraries": {name: str(path) for name, path in libraries.items()},
+            "params": str(params),
+            "prompt": prompt,
+            "decode": min(args.decode, tokens),
+            "threads": threads,
+            "repeats": args.repeats,
+        }
+        rows += rows_of(args.model, tokens, time_turns(args.tvm_tree, spec))
+    show(rows)
+    report = args.report or args.project / "out" / "host.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    aside = report.with_name(f".{report.name}.new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(report)
+    return 0
+
+
+def _check(args: argparse.Namespace, prompts: Sequence[int], threads: Sequence[int]) -> None:
+    if min(prompts) < 2 or min(threads) < 1 or min(args.repeats, args.decode) < 1:
+        raise UserError(
+            f"prompts of {prompts}, {args.decode} steps, {threads} threads, {args.repeats} repeats",
+            remedy="a prompt has 2 tokens or more, and of the others there is 1 at least",
+        )
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if max(threads) > here:
+        raise UserError(f"{max(threads)} threads, but this machine has {here} processors")
+
+
+def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
+    """Compile both variants for this machine, as shared libraries."""
+    upstream = CompileRequest(
+        tvm_tree=args.upstream_tree,
+        config=config,
+        target=LabTarget("host"),
+        form="shared",
+        noalias=False,
+    )
+    ours = CompileRequest(
+        tvm_tree=args.tvm_tree,
+        config=config,
+        target=LabTarget("host"),
+        form="shared",
+        pass_file=args.project / PASS_FILE,
+        kernels=cached_kernels(KernelTarget.HOST, args.cache),
+        require_tensorize=True,
+    )
+    made = {}
+    for name, request in ((UPSTREAM, upstream), (OURS, ours)):
+        _progress.print(f"building: {name}")
+        made[name] = compile_llama(request, args.cache).library
+    return made
+
+
+def time_turns(tree: Path, spec: dict[str, object]) -> dict[str, object]:
+    """Run the stopwatch in a process of its own.
+
+    Raises:
+        LabError: it fails, or the variants' logits differ by more than rounding does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        output, path = Path(folder) / "times.json", Path(folder) / "spec.json"
+        path.write_text(json.dumps({**spec, "output": str(output)}), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "crosslab.compile.stopwatch", str(path)],
+            env=tree_environment(tree),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode != 0:
+            last = "\n  ".join(done.stdout.strip().splitlines()[-LAST_LINES:])
+            raise LabError(f"timing on this machine failed:\n  {last}")
+        result: dict[str, object] = json.loads(output.read_text(encoding="utf-8"))
+    apart = result["deviation"]
+    if not isinstance(apart, dict) or not max(apart.values()) < TOLERANCE:
+        raise LabError(f"the variants' logits differ, by these parts of the largest: {apart}")
+    return result
+
+
+def rows_of(model: str, tokens: int, result: dict[str, object]) -> list[Row]:
+    """Rows with their ratios."""
+    times = result["rows"]
+    assert isinstance(times, list)
+    seconds = {(t["variant"], t["phase"], t["threads"]): float(t["seconds"]) for t in times}
+    fewest = min(threads for _, _, threads in seconds)
+    return [
+        Row(
+            model=model,
+            variant=variant,
+            phase=phase,
+            tokens=tokens,
+            threads=threads,
+            seconds=value,
+            ratio=seconds[UPSTREAM, phase, threads] / value,
+            speedup=seconds[variant, phase, fewest] / value,
+        )
+        for (variant, phase, threads), value in sorted(seconds.items(), key=_place)
+    ]
+
+
+def _place(item: tuple[tuple[str, str, int], float]) -> tuple[bool, int, bool]:
+    variant, phase, threads = item[0]
+    return phase == "decode", threads, variant == OURS
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the table."""
+    table = Table(title="on this machine, milliseconds (best of the repeats)", box=None)
+    for heading in (
+        "phase",
+        "prompt",
+        "threads",
+        "variant",
+        "ms",
+        "upstream / it",
+        "1 thread / it",
+    ):
+        table.add_column(heading, justify="left" if heading in ("phase", "variant") else "right")
+    for row in rows:
+        numbers = f"{row.seconds * 1e3:.2f}", f"{row.ratio:.2f}", f"{row.speedup:.2f}"
+        table.add_row(row.phase, str(row.tokens), str(row.threads), row.variant, *numbers)
+    _results.print(table)

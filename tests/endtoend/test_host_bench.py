@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ours on this machine: upstream's logits, whatever the number of threads; the command's report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runner_kit import tvm_tree
+
+from crosslab import host_bench
+from crosslab.compile.driver import CompileRequest, compile_llama
+from crosslab.compile.targets import LabTarget
+from crosslab.errors import UserError
+from crosslab.job_options import PASS_FILE
+from crosslab.kernels import KernelTarget, cached_kernels
+from crosslab.models.config import LlamaConfig
+from crosslab.models.llama_params import random_params
+from crosslab.stage import default_cache
+
+PROJECT = Path(__file__).resolve().parents[2]
+CACHE = default_cache()
+GQA = LlamaConfig(96, 160, 6, 2, 64, 2, 131, rope_theta=5e4, tied=True)
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, object]:
+    """Both on the same patched tree: the one without passes is what TVM makes of the loops."""
+    host = LabTarget("host")
+    plain = CompileRequest(tvm_tree(), GQA, host, form="shared", noalias=False, gemv=False)
+    ours = CompileRequest(
+        tvm_tree(),
+        GQA,
+        host,
+        form="shared",
+        pass_file=PROJECT / PASS_FILE,
+        kernels=cached_kernels(KernelTarget.HOST, CACHE),
+        require_tensorize=True,
+    )
+    built = compile_llama(ours, CACHE)
+    assert built.tensorized
+    assert all(entry["symbol"] for entry in built.tensorized)
+    libraries = {"upstream": compile_llama(plain, CACHE).library, "ours": built.library}
+    # The same library once more: how many threads worked on it must not show in its answer.
+    libraries["again"] = built.library
+    spec = {
+        "libraries": {name: str(path) for name, path in libraries.items()},
+        "params": str(random_params(GQA, 3, CACHE)),
+        "prompt": [(5 * i + 1) % GQA.vocab for i in range(29)],
+        "decode": 3,
+        "threads": [1, 2],
+        "repeats": 1,
+    }
+    return host_bench.time_turns(tvm_tree(), spec)
+
+
+def test_logits_are_upstreams(result: dict[str, object]) -> None:
+    apart = result["deviation"]
+    assert isinstance(apart, dict)
+    assert apart["ours"] < 1e-5
+
+
+def test_threads_do_not_change_the_answer(result: dict[str, object]) -> None:
+    apart = result["deviation"]
+    assert isinstance(apart, dict)
+    assert apart["again"] == apart["ours"]
+
+
+def test_every_variant_is_timed_with_every_number_of_threads(result: dict[str, object]) -> None:
+    rows = host_bench.rows_of("tiny", 29, result)
+    assert len(rows) == 3 * 2 * 2
+    upstream = {(r.phase, r.threads): r.seconds for r in rows if r.variant == "upstream"}
+    for row in rows:
+        assert row.ratio == pytest.approx(upstream[row.phase, row.threads] / row.seconds)
+        assert row.seconds > 0
+
+
+@pytest.mark.parametrize("options", [["--prefill", "1"], ["--threads", "0"], ["--threads", "9999"]])
+def test_a_mistake_is_said(options: list[str]) -> None:
+    trees = ["--tvm-tree", str(tvm_tree()), "--upstream-tree", str(tvm_tree())]
+    with pytest.raises(UserError):
+        host_bench.main([*trees, *options])
