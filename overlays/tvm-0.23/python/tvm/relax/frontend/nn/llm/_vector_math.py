@@ -94,7 +94,7 @@ def exp2(x: Any) -> Any:
 
 
 def log2(x: Any) -> Any:
-    """Base-2 logarithm of a normal x above 0: error below 2^-22, relative to it where it is above 1.
+    """Base-2 logarithm of a normal x above 0, within 2^-22, or that share of it if it is above 1.
 
     NaN where x is infinite or NaN.
     """
