@@ -114,7 +114,7 @@ def _run(args: argparse.Namespace, console: Console) -> None:
         if args.of is None:
             study.write_studies(args.study)
         else:
-            study.write_report_study(args.study, args.of)
+            study.write_report_study(args.study, args.of, _pairs(args.bind, "--bind"))
         return
     if args.tenet is not None:
         _tenet(args, console)

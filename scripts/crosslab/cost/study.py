@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from crosslab.cost import inputs, plots
@@ -34,19 +35,31 @@ def write_studies(folder: Path) -> None:
         write_study(folder, model, title, model_workloads(model), COMMAND)
 
 
-def write_report_study(folder: Path, report: Path) -> None:
+def write_report_study(folder: Path, report: Path, given: Mapping[str, int]) -> None:
     """Write the study of a compiled model, named like its report without ``.work.json``.
+
+    Args:
+        folder: where.
+        report: of the extraction pass.
+        given: sizes that the compiled model leaves open, as ``vocab_size``.
 
     Raises:
         UserError: it is no report of workloads.
     """
     name = report.name.removesuffix(".json").removesuffix(".work")
-    command = f"{COMMAND} --of docs/cost/{report.name}"
-    write_study(folder, name, f"{name}, as it is compiled", read_workloads(report), command)
+    bound = "".join(f" --bind {size}={value}" for size, value in sorted(given.items()))
+    command = f"{COMMAND} --of docs/cost/{report.name}{bound}"
+    title = f"{name}, as it is compiled"
+    write_study(folder, name, title, read_workloads(report), command, given)
 
 
 def write_study(
-    folder: Path, name: str, title: str, report: Mapping[str, Any], command: str
+    folder: Path,
+    name: str,
+    title: str,
+    report: Mapping[str, Any],
+    command: str,
+    given: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Write tables, CSV and figures of one model.
 
@@ -56,16 +69,17 @@ def write_study(
         title: of the page.
         report: the model's workloads.
         command: that makes the page again.
+        given: sizes beside those of the phases.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    phases = [bind_phase(report, phase, size, {}) for phase, size in PHASES]
+    phases = [bind_phase(report, phase, size, given) for phase, size in PHASES]
     results = _combinations(phases, COMPARED)
     _write_csv(folder / f"{name}.csv", results)
     _write_tables(folder / f"{name}.md", title, command, phases, results)
     drawn = [r for r in results if r.scheme in DRAWN]
     plots.draw_latency(folder / name, drawn)
     plots.draw_roofline(folder / name, [r for r in drawn if r.dataflow.name == FLOWS[1]])
-    steps = [bind_phase(report, "decode", context, {}) for context in CONTEXTS]
+    steps = [bind_phase(report, "decode", context, given) for context in CONTEXTS]
     plots.draw_decode(folder / name, _combinations(steps, DRAWN, FLOWS[:2]))
 
 
