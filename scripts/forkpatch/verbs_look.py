@@ -54,15 +54,15 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> int:
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
     series = prepare(plan, record_of(fork, plan))
     places = [*mirrors_of(upstream, fork.cache, chosen), upstream.url]
-    history = History.find(places, upstream.commit)
+    history = History.find(places, *([upstream.commit] if upstream.commit else []))
     rows: list[Row] = []
     commits: list[Culprit] = []
     stops: tuple[Break, ...] = ()
-    wanted = list(options.versions or ())
+    wanted = list(options.versions or ([] if upstream.commit else [upstream.version]))
     if history is not None:
         versions = _versions(upstream, history, wanted)
         tip = history.resolve(options.to)
-        commits = list(history.commits(upstream.commit, tip, *series.paths)) if tip else []
+        commits = _commits(history, upstream, tip, series)
         looked = snapshots(history.git, versions, series.paths)
         scan = snapshots(history.git, [(one.commit, one.commit) for one in commits], series.paths)
         prober = Prober(series, history.git, [*looked, *scan])
@@ -104,6 +104,15 @@ def _run_map(fork: Fork, options: argparse.Namespace) -> int:
         say(f"{path.name}: {'up to date' if same else 'differs' if options.check else 'written'}")
     write_report(options.json, found)
     return 1 if options.check and not same else 0
+
+
+def _commits(
+    history: History, upstream: Upstream, tip: str | None, series: Series
+) -> list[Culprit]:
+    """The upstream commits since the pinned one; none where no commit is pinned."""
+    if not tip or not upstream.commit:
+        return []
+    return list(history.commits(upstream.commit, tip, *series.paths))
 
 
 def _versions(upstream: Upstream, history: History, wanted: list[str]) -> list[tuple[str, str]]:

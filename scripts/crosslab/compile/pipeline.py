@@ -111,7 +111,7 @@ def add_metadata(metadata: Mapping[str, Any]) -> Any:
     def add(module: Any, _: Any) -> Any:
         builder = relax.BlockBuilder()
         with builder.function("_metadata", params=[]):
-            builder.emit_func_output(relax.StringImm(json.dumps(metadata)))
+            builder.emit_func_output(relax.utils.convert_to_expr(json.dumps(metadata)))
         module["_metadata"] = builder.finalize()["_metadata"]
         return module
 
