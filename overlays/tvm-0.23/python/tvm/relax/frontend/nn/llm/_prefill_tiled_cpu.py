@@ -55,8 +55,10 @@ def prefill_tile(target: Target, d: int) -> PrefillTile:  # noqa: ARG001
 
     A row of ``S_tile`` should fill a vector register, within the sizes for which micro-kernels
     exist (16 and 32 keys). Wider rows than that cost more for what a causal mask throws away.
-    Measured on RVV, instructions of 128 causal queries, tensorized: at 1024 bits 0.97 M with 32
-    keys and 1.12 M with 16.
+    Measured on RVV, tensorized, causal, instructions of a whole prefill of the bench's model S with
+    16 and with 32 keys, all / weighted by LMUL: at 256 bits and 128 tokens 11.89 / 44.04 M and 11.60
+    / 44.25 M; at 512 bits and 64 tokens 3.36 / 11.21 M and 3.37 / 11.32 M, 128 tokens 7.11 / 22.81 M
+    and 6.95 / 22.94 M. So 32 keys are for 1024 bits, where 16 do not fill a register.
 
     Args:
         target: the target which the kernel will be compiled for; read is its "vector-width", in
