@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -157,7 +158,7 @@ def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
     return made
 
 
-def time_turns(tree: Path, spec: dict[str, object]) -> dict[str, object]:
+def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
     """Run the stopwatch in a process of its own.
 
     Raises:
@@ -168,7 +169,8 @@ def time_turns(tree: Path, spec: dict[str, object]) -> dict[str, object]:
         path.write_text(json.dumps({**spec, "output": str(output)}), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "crosslab.compile.stopwatch", str(path)],
-            env=tree_environment(tree),
+            # TVM takes half of an x86's processors, for two threads of a core, if it is not told.
+            env={**tree_environment(tree), "TVM_NUM_THREADS": str(max(spec["threads"]))},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -41,11 +41,14 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         for name, path in spec["libraries"].items()
     }
     set_threads = tvm.get_global_func("runtime.config_threadpool")
+    count_threads = tvm.get_global_func("runtime.NumThreads")
     best: dict[tuple[str, int, str], float] = defaultdict(lambda: float("inf"))
     logits: dict[str, Any] = {}
     for _ in range(spec["repeats"]):
         for threads in spec["threads"]:
             set_threads(1, threads)
+            if count_threads() != threads:
+                raise RuntimeError(f"TVM works with {count_threads()} threads, not with {threads}")
             for name, model in models.items():
                 row, seconds = _turn(model, prompt, steps)
                 logits[name] = row
