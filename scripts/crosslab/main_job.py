@@ -34,6 +34,7 @@ from crosslab.mlc import MlcCompileRequest, MlcTools, compile_model, convert_wei
 from crosslab.models.asset import fetch_asset
 from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import read_config
+from crosslab.models.device_tokenizer import UnsupportedTokenizerError, device_tokenizer
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import convert_params, param_shapes
 from crosslab.models.params import read_params
@@ -73,6 +74,8 @@ class Said:
 
     Attributes:
         tokens: generated ids.
+        text: the words that the device made of them; None when it knows no words.
+        prompt: ids that the device made of the message.
         logits: [len(tokens), vocab] float32.
         prefill_seconds: of each prefill call, as the guest's clock shows.
         decode_seconds: of each decode call.
@@ -80,6 +83,8 @@ class Said:
     """
 
     tokens: tuple[int, ...]
+    text: str | None
+    prompt: tuple[int, ...]
     logits: NDArray[np.float32]
     prefill_seconds: tuple[float, ...]
     decode_seconds: tuple[float, ...]
@@ -118,6 +123,7 @@ def main(argv: Sequence[str]) -> int:
     library = compile_library(job, question, clock)
     linking, runner = build_runner(job, library, clock)
     said = run_model(job, question, runner, clock)
+    check_words(said, question)
     verdict = compare(said.tokens, said.logits, question.reference)
     write_dist(dist_of(job, question.model, question.params, library.library, linking, runner))
     report = report_of(job, question, library, said, verdict, left_out, clock)
@@ -213,27 +219,50 @@ def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:
     machine = GuestMachine(vlen=job.vlen, threads=job.threads)
     with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step("emulator"):
         logits = Path(scratch) / "logits.bin"
-        arguments = ["--params", str(question.params), "--tokens", _ids(question.prompt)]
+        arguments = ["--params", str(question.params), *_prompt_options(job, question)]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
-        if question.tokenizer.stop_ids:
-            arguments += ["--stop", _ids(question.tokenizer.stop_ids)]
         result, counted = count_guest(runner, arguments, machine, job.cache)
         return _read_answer(result.stdout, logits, counted)
 
 
-def _ids(tokens: Sequence[int]) -> str:
-    return ",".join(map(str, tokens))
+def _prompt_options(job: Job, question: Question) -> list[str]:
+    """The prompt in text, or in ids for a tokenizer that the device does not know."""
+    try:
+        words = device_tokenizer(question.model, job.cache)
+    except UnsupportedTokenizerError as error:
+        _progress.print(f"[yellow]left out:[/] text on the device: {error.what}", soft_wrap=True)
+        ids, stop = question.prompt, question.tokenizer.stop_ids
+        options = ["--tokens", ",".join(map(str, ids))]
+        return [*options, *(["--stop", ",".join(map(str, stop))] if stop else [])]
+    return ["--tokenizer", str(words), "--prompt", job.prompt]
 
 
 def _read_answer(text: str, logits: Path, counted: Measurement) -> Said:
     try:
         table = json.loads(text)
-        tokens = tuple(table["tokens"])
+        tokens, prompt = tuple(table["tokens"]), tuple(table["prompt_ids"])
+        words = table["text"]
         rows = np.fromfile(logits, np.float32).reshape(len(tokens), -1)
     except (ValueError, KeyError, OSError) as error:
         raise LabError(f"the runner's answer cannot be read ({error}): {text[:200]!r}") from error
     prefill, decode = tuple(table["prefill_seconds"]), tuple(table["decode_seconds"])
-    return Said(tokens, rows, prefill, decode, counted)
+    return Said(tokens, words, prompt, rows, prefill, decode, counted)
+
+
+def check_words(said: Said, question: Question) -> None:
+    """The device reads and writes words as the model's own tokenizer does.
+
+    Raises:
+        LabError: it does not.
+    """
+    if said.prompt != question.prompt:
+        raise LabError(
+            f"the device reads the prompt as {list(said.prompt)}, "
+            f"its tokenizer as {list(question.prompt)}"
+        )
+    words = question.tokenizer.decode(said.tokens)
+    if said.text is not None and said.text != words:
+        raise LabError(f"the device writes {said.text!r}, its tokenizer {words!r}")
 
 
 def counters(said: Said) -> dict[str, Any]:

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import text_kit
 from runner_kit import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.counter import Counts, Measurement
 from crosslab.errors import LabError
 from crosslab.job_options import Omission, parse_job
-from crosslab.main_job import Said, counters, main, omissions
+from crosslab.main_job import Question, Said, check_words, counters, main, omissions
 from crosslab.models.asset import fetch_asset
+from crosslab.models.reference import Answer
 from crosslab.pins import read_pins
 
 SCRIPTS = PROJECT / "scripts"
@@ -77,13 +79,26 @@ def test_counters_part_prefill_from_steady_decode() -> None:
     regions = tuple(Counts(insns=n) for n in (100, 50, 9, 4, 6))
     measured = Measurement(whole=Counts(insns=200), regions=regions, threads=1)
     empty = np.zeros((4, 1), np.float32)
-    said = Said((1, 2, 3, 4), empty, (0.1, 0.1), (0.1, 0.1, 0.1), measured)
+    said = Said((1, 2, 3, 4), "", (), empty, (0.1, 0.1), (0.1, 0.1, 0.1), measured)
     table = counters(said)
     assert table["whole"]["insns"] == 200
     assert table["prefill"]["insns"] == 150
     assert table["decode_per_token"]["insns"] == 5
     alone = replace(said, decode_seconds=(), counted=replace(measured, regions=regions[:2]))
     assert counters(alone)["decode_per_token"] is None
+
+
+def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
+    tokenizer = text_kit.trained("gpt2")
+    prompt, tokens = tuple(tokenizer.chat_ids("hello")), (5, 6)
+    question = Question(Path(), Path(), tokenizer, prompt, Answer(tokens, np.zeros((2, 9))))
+    measured = Measurement(whole=Counts(), regions=(), threads=1)
+    said = Said(tokens, tokenizer.decode(tokens), prompt, np.zeros((2, 9)), (), (), measured)
+    check_words(said, question)
+    with pytest.raises(LabError, match="the device writes 'x'"):
+        check_words(replace(said, text="x"), question)
+    with pytest.raises(LabError, match="the device reads the prompt as"):
+        check_words(replace(said, prompt=(1,)), question)
 
 
 @pytest.mark.skipif(
