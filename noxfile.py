@@ -99,7 +99,7 @@ def zoo(session: nox.Session) -> None:
     face.lab(session, trees)
     if "mlc-llm" in trees.paths:
         face.install(session, "zoo", release=trees.release)
-        plain = face.variant(session, trees, "tvm", "upstream", "--pristine")
+        plain = face.variant(session, trees, "tvm", "mended", *face.MENDED)
         of_lab = ["--plain-tree", str(plain), *of_lab]
     face.run(session, "crosslab", "zoo", *trees.arguments(), *of_lab)
 

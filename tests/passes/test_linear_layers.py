@@ -136,6 +136,16 @@ def test_a_scheduled_function_is_left_alone(transform: Any) -> None:
     assert said == {}
 
 
+def test_the_sum_of_squares_of_a_norm_is_no_product(transform: Any) -> None:
+    te, tir = importlib.import_module("tvm.te"), importlib.import_module("tvm.tirx")
+    x = te.placeholder((4, 64), name="x")
+    step = te.reduce_axis((0, 64), name="k")
+    squares = te.compute((4,), lambda i: te.sum(x[i, step] * x[i, step], axis=step), name="squares")
+    module, said = transform(riscv64(*VECTORS), norm=te.create_prim_func([x, squares]))
+    assert isinstance(module["norm"], tir.PrimFunc)
+    assert said == {}
+
+
 @pytest.mark.parametrize("library", [None, "host"])
 def test_without_kernels_for_the_target_it_says_so(transform: Any, library: str | None) -> None:
     module, said = transform(riscv64(*VECTORS), library, layer=linear_function(4, 96, 64))

@@ -57,9 +57,9 @@ def parser() -> argparse.ArgumentParser:
     add = options.add_argument
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--release", default="unnamed", help="name of the release, for the report")
-    add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
+    add("--tvm-tree", type=Path, help="patched TVM tree")
     add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it there is nothing to do")
-    add("--plain-tree", type=Path, help="TVM without patches, to tell whose a failure is")
+    add("--plain-tree", type=Path, help="TVM without our kernels, to tell whose a failure is")
     add("--without", action="append", default=[], metavar="WHAT: WHY; REMEDY")
     add("--family", action="append", default=[], metavar="NAME", help="of these alone (all)")
     add("--quantization", action="append", default=[], choices=COMPILED, help="(all)")
@@ -67,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=1, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for one ({TIMEOUT:g})")
     add("--again", action="store_true", help="also those that the report has already")
+    add("--draw", action="store_true", help="ask nothing; show the report, and write --docs")
     add("--list", action="store_true", help="name the families and end")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json)")
     add("--docs", type=Path, metavar="FILE", help="write the table there, as docs/zoo.md has it")
@@ -171,25 +172,28 @@ def main(argv: Sequence[str]) -> int:
             print(f"{family.name:12} {family.like}")
         return 0
     wanted = chosen(args.family)
-    _check(args)
     report = args.report or args.project / "out" / "zoo.json"
     known = read_report(report)
-    specs = _specs(args, [f.name for f in wanted])
-    todo = _todo(specs, [] if args.again or args.work else known)
-    about = {"release": args.release, "vlen": args.vlen}
-    done = _run_all(args, todo, lambda new: write_report(report, about, merged(known, new)))
-    outcomes = merged(known, done)
-    asked = {(s.family, s.quantization) for s in specs}
-    shown = [o for o in outcomes if (o.family, o.quantization) in asked]
+    formats = list(dict.fromkeys(args.quantization)) or list(COMPILED)
+    asked = [(f.name, quantization) for quantization in formats for f in wanted]
+    if not args.draw:
+        _check(args)
+        about = {"release": args.release, "vlen": args.vlen}
+        todo = _specs(args, _todo(args, asked, known))
+        done = _run_all(args, todo, lambda new: write_report(report, about, merged(known, new)))
+        known = merged(known, done)
+    shown = [o for o in known if (o.family, o.quantization) in asked]
     _answers.print(_terminal(shown))
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     if args.docs:
-        text = document(list(families().values()), outcomes, ABOUT.read_text(encoding="utf-8"))
+        text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
         args.docs.write_text(text, encoding="utf-8")
     return 0 if all(o.outcome is Kind.RIGHT for o in shown) else 1
 
 
 def _check(args: argparse.Namespace) -> None:
+    if args.tvm_tree is None:
+        raise UserError("no TVM tree was given", remedy="nox -s zoo gives it; or --tvm-tree DIR")
     if args.mlc_tree is None:
         said = [Omission.parse(text) for text in args.without]
         why = next((o.why for o in said if o.what == "mlc-llm"), "no tree of it was given")
@@ -204,25 +208,25 @@ def _check(args: argparse.Namespace) -> None:
     find_cross()
 
 
-def _specs(args: argparse.Namespace, names: Sequence[str]) -> list[Spec]:
+def _specs(args: argparse.Namespace, asked: Sequence[tuple[str, str]]) -> list[Spec]:
     trees = (args.mlc_tree.resolve(), args.tvm_tree.resolve())
     plain = args.plain_tree.resolve() if args.plain_tree else None
     work = args.work.resolve() if args.work else None
     if work:
         work.mkdir(parents=True, exist_ok=True)
-    formats = list(dict.fromkeys(args.quantization)) or list(COMPILED)
-    return [
-        Spec(name, quantization, *trees, plain, args.vlen, args.cache.resolve(), work)
-        for quantization in formats
-        for name in names
-    ]
+    vlen, cache = int(args.vlen), args.cache.resolve()
+    return [Spec(name, format_, *trees, plain, vlen, cache, work) for name, format_ in asked]
 
 
-def _todo(specs: Sequence[Spec], known: Sequence[Outcome]) -> list[Spec]:
+def _todo(
+    args: argparse.Namespace, asked: Sequence[tuple[str, str]], known: Sequence[Outcome]
+) -> list[tuple[str, str]]:
+    if args.again or args.work:
+        return list(asked)
     # What was right once is not asked again; what was not may have been mended.
     right = {(o.family, o.quantization) for o in known if o.outcome is Kind.RIGHT}
-    todo = [s for s in specs if (s.family, s.quantization) not in right]
-    if kept := len(specs) - len(todo):
+    todo = [pair for pair in asked if pair not in right]
+    if kept := len(asked) - len(todo):
         _progress.print(f"{kept} are right in the report already (--again asks them again)")
     return todo
 

@@ -29,8 +29,10 @@ class Family:
         config: its ``config.json``, sizes reduced.
         norm: low and high of the norms' random weights.
         rename: (pattern, replacement) from transformers' names of the weights to the files'.
+        copies: (name, published name it is a copy of) of weights that files hold twice.
         settings: settings of the reference that the config says under other names.
         sizes: settings of the compile beside those of the config.
+        known: what is known of the cause when it is not right; no part of what is made.
     """
 
     name: str
@@ -39,8 +41,10 @@ class Family:
     config: Mapping[str, Any]
     norm: tuple[float, float] = NORM
     rename: tuple[tuple[str, str], ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    known: str = field(default="", repr=False)
 
     @property
     def context(self) -> int:
@@ -79,8 +83,10 @@ def _family(name: str, table: Mapping[str, Any]) -> Family:
         table["config"],
         (float(low), float(high)),
         pairs,
+        tuple(sorted(table.get("copies", {}).items())),
         table.get("as", {}),
         table.get("sizes", {}),
+        table.get("known", ""),
     )
 
 

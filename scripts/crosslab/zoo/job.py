@@ -57,7 +57,8 @@ class Spec:
         quantization: MLC-LLM's name of the parameters' format.
         mlc_tree: the patched MLC-LLM tree.
         tvm_tree: the patched TVM tree.
-        plain_tree: TVM as it is upstream, to tell whose a failure is; None leaves that open.
+        plain_tree: TVM without the project's kernels, to tell whose a failure is; None leaves
+            that open.
         vlen: bits in a vector register.
         cache: folder of finished builds.
         work: folder that gets the work of the compiled model, for the cost estimate, or None.

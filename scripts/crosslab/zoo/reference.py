@@ -128,6 +128,7 @@ def _save(family: Family, model: Any, folder: Path) -> None:
         path.unlink()
     (folder / "saved").rmdir()
     named = {family.published(name): tensor for name, tensor in stored.items()}
+    named |= {copy: named[original] for copy, original in family.copies}
     safetensors.save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps(dict(family.config), indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")

@@ -82,14 +82,17 @@ def document(families: Sequence[Family], outcomes: Sequence[Outcome], about: str
     counted = ", ".join(f"{q}: {right[q]} of {len(families)} right" for q in columns)
     bounds = ", ".join(f"{q} {TOLERANCE[q]:g}" for q in columns)
     lines += ["", f"{counted}. Largest error allowed: {bounds}.", ""]
-    lines += _reasons(outcomes)
+    lines += _reasons({f.name: f for f in families}, outcomes)
     return "\n".join(lines) + "\n"
 
 
-def _reasons(outcomes: Sequence[Outcome]) -> list[str]:
+def _reasons(families: Mapping[str, Family], outcomes: Sequence[Outcome]) -> list[str]:
     failed = [o for o in outcomes if o.reason]
     lines = ["## What is not right, and why", ""] if failed else []
-    lines += [f"* **{o.family}, {o.quantization}**: {cell(o)}: `{o.reason}`" for o in failed]
+    for o in failed:
+        known = families[o.family].known if o.family in families else ""
+        lines.append(f"* **{o.family}, {o.quantization}**: {cell(o)}: `{o.reason}`")
+        lines += [f"  {known}."] if known else []
     plain: dict[str, list[str]] = {}
     for o in outcomes:
         for reason, count in (o.plain or {}).items():

@@ -103,13 +103,14 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
 
 
 def is_product(stage: Stage) -> bool:
-    """Whether a block sums up products over one axis."""
+    """Whether a block sums up products over one axis; squares, as in a norm, are none."""
     value = getattr(stage.block.body, "value", None)
     return (
         stage.block.init is not None
         and sum(axis.iter_type == tirx.IterVar.CommReduce for axis in stage.block.iter_vars) == 1
         and isinstance(value, tirx.Add)
         and isinstance(value.b, tirx.Mul)
+        and not structural_equal(value.b.a, value.b.b)
     )
 
 
