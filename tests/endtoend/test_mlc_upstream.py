@@ -81,6 +81,18 @@ attention.forward(SimpleNamespace(shape=(1, 1, 64)), cache, 0)
 print(json.dumps(cache.scale))
 """
 
+GPTJ = """
+import json
+from mlc_llm.model.gpt_j import gpt_j_loader
+from mlc_llm.model.gpt_j.gpt_j_model import GPTJConfig
+config = GPTJConfig(
+    vocab_size=32, n_embd=64, n_layer=1, n_head=2, layer_norm_epsilon=1e-5, rotary_dim=16,
+    activation_function="gelu_new", n_inner=256, context_window_size=64,
+)
+mapping = gpt_j_loader.huggingface(config, None).param_map
+print(json.dumps(sorted(name for names in mapping.values() for name in names)))
+"""
+
 RANGES = """
 import json
 from mlc_llm.op.moe_misc import get_indptr
@@ -163,6 +175,12 @@ def test_ranges_of_experts_are_well_formed(inclusive: bool) -> None:
 
 def test_gemma2_scales_attention_as_configured() -> None:
     assert result_of(SCALED) == pytest.approx(144**-0.5)
+
+
+def test_gptj_is_loaded_from_its_published_names() -> None:
+    names = result_of(GPTJ)
+    assert isinstance(names, list)
+    assert {f"transformer.h.0.attn.{n}_proj.weight" for n in ("q", "k", "v", "out")} <= set(names)
 
 
 def test_scattered_tuple_items_keep_their_names() -> None:
