@@ -79,7 +79,8 @@ def document(families: Sequence[Family], outcomes: Sequence[Outcome], about: str
         cells = " | ".join(map(cell, row))
         lines.append(f"| {family.name} | {family.like} | {cells} | {called} |")
     right = {q: sum(known[k].outcome is Kind.RIGHT for k in known if k[1] == q) for q in columns}
-    counted = ", ".join(f"{q}: {right[q]} of {len(families)} right" for q in columns)
+    asked = {q: sum(k[1] == q for k in known) for q in columns}
+    counted = ", ".join(f"{q}: {right[q]} of {asked[q]} right" for q in columns)
     bounds = ", ".join(f"{q} {TOLERANCE[q]:g}" for q in columns)
     lines += ["", f"{counted}. Largest error allowed: {bounds}.", ""]
     lines += _reasons({f.name: f for f in families}, outcomes)
