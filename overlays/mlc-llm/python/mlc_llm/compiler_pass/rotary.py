@@ -119,6 +119,8 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
     if len(func.params) != 6 or len(block.iter_vars) != 3:
         raise Unlike("its parameters are others")
     x, positions, q, k, v, apply_rope = func.params
+    if any(str(buffer.dtype) != "float32" for buffer in (x, q, k, v)):
+        raise Unlike(f"it turns {x.dtype}")
     (_, q_heads, dim), (_, kv_heads, _) = _shape(q), _shape(k)
     s, h, d = (axis.var for axis in block.iter_vars)
     body = block.body
