@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 from types import ModuleType
 from typing import Any
 
@@ -98,6 +99,36 @@ def test_an_activation_becomes_vectors_without_libm(loops: ModuleType, rows: Any
     gate, up = (half.astype(np.float64) for half in np.split(x, 2, axis=-1))
     want = gate / (1 + np.exp(-gate)) * up
     assert np.allclose(run(after, [x], want.shape), want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", ["rows", 1])
+@pytest.mark.parametrize(
+    ("width", "lanes"), [(900, [32, 4]), (23, [16, 4]), (4, [4]), (1001, [32, 8])]
+)
+def test_an_activation_of_any_width_is_in_vectors(
+    loops: ModuleType, rows: Any, width: int, lanes: list[int]
+) -> None:
+    after = loops.vectorize_function(legalized(swish_gate, (1, rows, 2 * width)), rvv256())
+    assert vectors_of(after) == lanes
+    count = 5 if rows == "rows" else rows
+    x = np.random.default_rng(0).standard_normal((1, count, 2 * width)).astype(np.float32) * 8
+    gate, up = (half.astype(np.float64) for half in np.split(x, 2, axis=-1))
+    want = gate / (1 + np.exp(-gate)) * up
+    assert np.allclose(run(after, [x], want.shape), want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [900, 71])
+def test_a_norm_of_any_width_is_summed_in_vectors(loops: ModuleType, width: int) -> None:
+    def norm(_: Any, op: Any, x: Any, weight: Any) -> Any:
+        return op.nn.rms_norm(x, weight, axes=-1, epsilon=1e-5)
+
+    after = loops.vectorize_function(legalized(norm, (1, "rows", width), (width,)), rvv256())
+    assert set(vectors_of(after)) == {64, 4}
+    rng = np.random.default_rng(1)
+    x, weight = (rng.standard_normal(s).astype(np.float32) for s in ((1, 7, width), (width,)))
+    wide = x.astype(np.float64)
+    want = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * weight
+    assert np.allclose(run(after, [x, weight], want.shape), want, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("rows", ["rows", 1])
@@ -205,7 +236,14 @@ def rope(
     scaling = options.pop("rope_scaling", {})
     theta = options.get("theta", 1e4)
     return embedding.llama_rope_with_position_map(
-        theta, scale, dim, q_heads, kv_heads, "float32", scaling, options.get("rotary_dim")
+        theta,
+        scale,
+        dim,
+        q_heads,
+        kv_heads,
+        options.get("dtype", "float32"),
+        scaling,
+        options.get("rotary_dim"),
     )
 
 
@@ -251,23 +289,88 @@ def test_rotary_embeddings_are_right(
         assert np.allclose(got.numpy()[:3], want[:3], atol=5e-6)
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1024,
+}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "original_max_position_embeddings": 4096,
+    "inv_theta_log_scale": 1 / (2 * math.log(1e4)),
+}
+
+
+def frequencies(scaling: dict[str, Any], dim: int) -> Array:
+    """Of every feature, in float64, from the formulas of the kinds of scaling."""
+    feature = np.arange(dim)
+    kind = scaling["rope_type"]
+    if kind == "gptj":
+        return np.asarray(1e4 ** -(feature // 2 * 2 / dim))
+    plain = 1e4 ** -(feature * 2 % dim / dim)
+    before = scaling["original_max_position_embeddings"]
+    if kind == "llama3":
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        kept = np.clip((before * plain / (2 * np.pi) - low) / (high - low), 0, 1)
+    else:
+        # TVM ramps over all features, Hugging Face over those of the first half: both its halves.
+        low, high = (
+            dim * math.log(before / (scaling[beta] * 2 * np.pi)) / (2 * math.log(1e4))
+            for beta in ("beta_fast", "beta_slow")
+        )
+        low, high = max(low, 0), min(high, dim - 1)
+        kept = 1 - np.clip((feature - low) / (high - low), 0, 1)
+    return np.asarray(plain * kept + plain / scaling["factor"] * (1 - kept))
+
+
+def turned_by(x: Array, angle: Array, *, neighbours: bool) -> Array:
+    """Heads [rows, heads, dim] turned by angles [rows, dim], in float64."""
+    wide = x.astype(np.float64)
+    if neighbours:
+        other = np.stack([-wide[..., 1::2], wide[..., ::2]], -1).reshape(wide.shape)
+    else:
+        other = np.concatenate(np.split(wide * [[[-1]]], 2, -1)[::-1], -1)
+        other[..., x.shape[-1] // 2 :] *= -1
+    return np.asarray(np.cos(angle)[:, None] * wide + np.sin(angle)[:, None] * other)
+
+
 @pytest.mark.parametrize(
-    "scaling",
-    [
-        {"rope_type": "gptj"},
-        {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
-    ],
+    "scaling", [LLAMA3, YARN, {"rope_type": "gptj"}], ids=lambda s: s["rope_type"]
 )
+@pytest.mark.parametrize("dim", [64, 80])
+def test_scaled_embeddings_are_right(rotary: ModuleType, scaling: dict[str, Any], dim: int) -> None:
+    import tvm  # noqa: PLC0415
+
+    after = rotary.vectorize_rotary(rope(dim=dim, rope_scaling=scaling), rvv256().most_with_math)
+    for call in ("T.pow", "T.cos", "T.sin"):
+        assert call not in after.script()
+    assert vectors_of(after)
+    positions = np.unique(np.r_[:300, np.arange(0, 8193, 97), 8192]).astype(np.int32)
+    rng = np.random.default_rng(5)
+    qkv = rng.standard_normal((len(positions), 8, dim)).astype(np.float32)
+    outs = [np.full((len(positions), heads, dim), np.nan, np.float32) for heads in (4, 2, 2)]
+    module = tvm.ir.IRModule({"main": after.with_attr("global_symbol", "main")})
+    tensors = [tvm.runtime.tensor(a) for a in (qkv, positions, *outs)]
+    tvm.compile(module, host())["main"](*tensors, 1)
+    heads = np.split(qkv, [4, 6], axis=1)
+    angle = positions[:, None] * frequencies(scaling, dim)
+    # An angle is good to the rounding of a frequency, of the product, and of the result.
+    allowed = (np.abs(angle) * 2**-22 + 5e-6)[:, None]
+    for got, x in zip(tensors[2:4], heads[:2], strict=True):
+        want = turned_by(x, angle, neighbours=scaling["rope_type"] == "gptj")
+        assert (np.abs(got.numpy() - want) <= allowed * np.abs(x).max()).all()
+    assert np.array_equal(tensors[4].numpy(), heads[2])
+
+
 def test_other_embeddings_are_left_alone_and_named(
-    rotary: ModuleType, scaling: dict[str, Any], caplog: pytest.LogCaptureFixture
+    rotary: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module = module_of(turn=rope(rope_scaling=scaling))
+    module = module_of(turn=rope(dtype="float16"))
     with caplog.at_level(logging.WARNING):
         after = rotary.VectorizeRotary(riscv64(*VECTORS))(module)
     assert after["turn"].same_as(module["turn"])

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -166,43 +168,38 @@ def _with_vector_sums(func: tirx.PrimFunc, most: int) -> Any:
         if not isinstance(realize, tirx.SBlockRealize) or not isinstance(loop.extent, tirx.IntImm):
             return None
         stage = Stage([loop], realize.block, loop)
-        summand = _summand(stage)
-        lanes = math.gcd(int(loop.extent), most)
-        if (
-            summand is None
-            or lanes < FEWEST_LANES
-            or not realize.iter_values[-1].same_as(loop.loop_var)
-        ):
+        summand, pieces = _summand(stage), _pieces(int(loop.extent), most)
+        if summand is None or not pieces or not realize.iter_values[-1].same_as(loop.loop_var):
             return None
-        return _vector_sum(loop, realize, summand, lanes)
+        return _vector_sum(loop, realize, summand, pieces)
 
     return tirx.stmt_functor.ir_transform(func.body, None, replace, ["tirx.For"])
 
 
-def _vector_sum(loop: Any, realize: Any, summand: Any, lanes: int) -> Any:
-    block, dtype = realize.block, loop.loop_var.ty
+def _vector_sum(loop: Any, realize: Any, summand: Any, pieces: list[Piece]) -> Any:
+    block, dtype, lanes = realize.block, loop.loop_var.ty, pieces[0].lanes
     axes = [axis.var for axis in block.iter_vars]
     place = dict(zip(axes[:-1], realize.iter_values[:-1], strict=True))
     parts = tirx.decl_buffer((lanes,), "float32", "parts")
-    lane, run = tirx.Var("lane", dtype), tirx.Var("run", dtype)
+    first = tirx.Var("lane", dtype)
+    zeros = tirx.BufferStore(parts, tirx.const(0, "float32"), [first])
 
-    def each(value: Any) -> Any:
-        store = tirx.BufferStore(parts, value, [lane])
-        return tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, store)
+    def add(piece: Piece) -> Any:
+        def term(lane: Any, index: Any) -> Any:
+            of_one = {**place, axes[-1]: index}
+            value = tirx.stmt_functor.substitute(tirx.Evaluate(summand), of_one).value
+            return tirx.BufferStore(parts, tirx.BufferLoad(parts, [lane]) + value, [lane])
 
-    term = tirx.stmt_functor.substitute(
-        tirx.Evaluate(summand), {**place, axes[-1]: run * lanes + lane}
-    ).value
-    add = each(tirx.BufferLoad(parts, [lane]) + term)
-    runs = int(loop.extent) // lanes
+        return _loop_over(piece, "run", dtype, term)
+
     whole = tirx.BufferLoad(parts, [tirx.Ramp(tirx.const(0, dtype), tirx.const(1, dtype), lanes)])
     total = tirx.call_llvm_pure_intrin(
         "float32", "llvm.vector.reduce.fadd", tirx.const(0, "float32"), whole
     )
     indices = [tirx.stmt_functor.substitute(i, place) for i in block.body.indices]
     statements = [
-        each(tirx.const(0, "float32")),
-        tirx.For(run, 0, runs, tirx.ForKind.SERIAL, add),
+        tirx.For(first, 0, lanes, tirx.ForKind.VECTORIZED, zeros),
+        *map(add, pieces),
         tirx.BufferStore(block.body.buffer, total, indices),
     ]
     reads = [_all_of(region.buffer) for region in block.reads]
@@ -275,16 +272,59 @@ def _with_vectors(body: Any, most: int) -> Any:
     def replace(loop: Any) -> Any:
         if not isinstance(loop.extent, tirx.IntImm) or loop.kind != tirx.ForKind.SERIAL:
             return None
-        lanes = math.gcd(int(loop.extent), most)
-        if lanes < FEWEST_LANES or not _is_contiguous(loop):
+        pieces = _pieces(int(loop.extent), most)
+        if not pieces or not _is_contiguous(loop):
             return None
-        dtype = loop.loop_var.ty
-        run, lane = tirx.Var(loop.loop_var.name, dtype), tirx.Var("lane", dtype)
-        inner = tirx.stmt_functor.substitute(loop.body, {loop.loop_var: run * lanes + lane})
-        inner = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, inner)
-        return tirx.For(run, 0, int(loop.extent) // lanes, tirx.ForKind.SERIAL, inner)
+
+        def body_at(_: Any, index: Any) -> Any:
+            return tirx.stmt_functor.substitute(loop.body, {loop.loop_var: index})
+
+        name, dtype = loop.loop_var.name, loop.loop_var.ty
+        loops = [_loop_over(piece, name, dtype, body_at) for piece in pieces]
+        return loops[0] if len(loops) == 1 else tirx.SeqStmt(loops)
 
     return tirx.stmt_functor.ir_transform(body, None, replace, ["tirx.For"])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Iterations that are done in vectors of one width, or one by one if that is 1."""
+
+    start: int
+    lanes: int
+    runs: int
+
+
+def _pieces(extent: int, most: int) -> list[Piece]:
+    """All iterations of a loop in vectors of at most so many, a power of two; [] if too few.
+
+    One width for all of them if that is half of the most, at least; otherwise the widest vectors
+    that there are enough iterations for, then narrower ones, and the last few one by one.
+    """
+    lanes = math.gcd(extent, most)
+    if 2 * lanes >= most and lanes >= FEWEST_LANES:
+        return [Piece(0, lanes, extent // lanes)]
+    pieces, start, lanes = [], 0, most
+    while lanes >= FEWEST_LANES:
+        if runs := (extent - start) // lanes:
+            pieces.append(Piece(start, lanes, runs))
+            start += runs * lanes
+        lanes //= 2
+    if pieces and start < extent:
+        pieces.append(Piece(start, 1, extent - start))
+    return pieces
+
+
+def _loop_over(piece: Piece, name: str, dtype: Any, body: Callable[[Any, Any], Any]) -> Any:
+    """The iterations of a piece, of a body that takes the lane and the index."""
+    run, lane = tirx.Var(name, dtype), tirx.Var("lane", dtype)
+    start = tirx.const(piece.start, dtype)
+    if piece.lanes == 1:
+        # Not a loop that threads would share: it is shorter than any vector.
+        return tirx.For(run, 0, piece.runs, tirx.ForKind.UNROLLED, body(run, start + run))
+    inner = body(lane, run * piece.lanes + lane + start)
+    inner = tirx.For(lane, 0, piece.lanes, tirx.ForKind.VECTORIZED, inner)
+    return tirx.For(run, 0, piece.runs, tirx.ForKind.SERIAL, inner)
 
 
 def _is_contiguous(loop: Any) -> bool:
