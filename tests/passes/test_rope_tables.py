@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of RoPE inside attention kernels, for kinds of scaling, against float64."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from rope_kinds import LLAMA3, YARN, frequencies
+from tensorize import host
+
+DIM = 64
+
+
+@pytest.mark.parametrize("scaling", [LLAMA3, YARN], ids=lambda scaling: str(scaling["rope_type"]))
+def test_tables_hold_the_scaled_angles(tvm: ModuleType, scaling: dict[str, Any]) -> None:
+    from tvm.script import tirx as T  # noqa: N812, PLC0415 - the tree is on sys.path in a test
+
+    tables = importlib.import_module("tvm.relax.frontend.nn.llm._rope_tables")
+    fill_frequencies, fill_rope = tables.rope_macros(DIM, scaling)
+    positions = np.unique(np.r_[:300, np.arange(0, 8193, 97), 8192]).astype(np.int32)
+    rows = len(positions)
+
+    @T.prim_func(s_tir=True)
+    def main(
+        at: T.Buffer((rows,), "int32"),
+        cos: T.Buffer((rows, DIM), "float32"),
+        sin: T.Buffer((rows, DIM), "float32"),
+        theta: T.float32,
+    ):
+        with T.sblock("tables"):
+            T.reads()
+            T.writes()
+            of_features = T.sblock_alloc_buffer((DIM,), "float32")
+            position = T.sblock_alloc_buffer((1,), "int32")
+            fill_frequencies(of_features, theta)
+            for row in T.serial(rows):
+                position[0] = at[row]
+                fill_rope(cos, sin, row, position, of_features, T.float32(1))
+
+    script = main.script()
+    assert script.count("T.cos(") + script.count("T.sin(") == 0
+    out = [tvm.runtime.tensor(np.full((rows, DIM), np.nan, np.float32)) for _ in range(2)]
+    module = tvm.ir.IRModule({"main": main.with_attr("global_symbol", "main")})
+    tvm.compile(module, host())["main"](tvm.runtime.tensor(positions), *out, 1e4)
+    angle = positions[:, None] * frequencies(scaling, DIM)
+    # An angle is good to the rounding of a frequency, of the product, and of the result.
+    allowed = np.abs(angle) * 2**-22 + 2**-21
+    for got, want in zip(out, (np.cos(angle), np.sin(angle)), strict=True):
+        assert (np.abs(got.numpy() - want) <= allowed).all()
