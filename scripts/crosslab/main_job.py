@@ -58,6 +58,7 @@ class Question:
         params: folder of the stored parameters.
         tokenizer: the model's tokenizer.
         prompt: token ids of the chat.
+        options: the runner's, which hand it the prompt in text or in ids.
         reference: the answer of the float32 reference.
     """
 
@@ -65,6 +66,7 @@ class Question:
     params: Path
     tokenizer: ChatTokenizer
     prompt: tuple[int, ...]
+    options: tuple[str, ...]
     reference: Answer
 
 
@@ -158,7 +160,21 @@ def ask(job: Job, clock: Clock) -> Question:
         values = read_params(params, widths)
         stop = tokenizer.stop_ids
         reference = answer(config, values, prompt, max_new=job.max_new, stop=stop)
-    return Question(model, params, tokenizer, tuple(prompt), reference)
+    options = _prompt_options(job, model, prompt, stop)
+    return Question(model, params, tokenizer, tuple(prompt), options, reference)
+
+
+def _prompt_options(
+    job: Job, model: Path, prompt: Sequence[int], stop: Sequence[int]
+) -> tuple[str, ...]:
+    """The prompt in text, or in ids for a tokenizer that the device does not know."""
+    try:
+        words = device_tokenizer(model, job.cache)
+    except UnsupportedTokenizerError as error:
+        _progress.print(f"[yellow]left out:[/] text on the device: {error.what}", soft_wrap=True)
+        options = ("--tokens", ",".join(map(str, prompt)))
+        return (*options, *(("--stop", ",".join(map(str, stop))) if stop else ()))
+    return ("--tokenizer", str(words), "--prompt", job.prompt)
 
 
 def _mlc(job: Job) -> MlcTools:
@@ -219,22 +235,10 @@ def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:
     machine = GuestMachine(vlen=job.vlen, threads=job.threads)
     with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step("emulator"):
         logits = Path(scratch) / "logits.bin"
-        arguments = ["--params", str(question.params), *_prompt_options(job, question)]
+        arguments = ["--params", str(question.params), *question.options]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
         result, counted = count_guest(runner, arguments, machine, job.cache)
         return _read_answer(result.stdout, logits, counted)
-
-
-def _prompt_options(job: Job, question: Question) -> list[str]:
-    """The prompt in text, or in ids for a tokenizer that the device does not know."""
-    try:
-        words = device_tokenizer(question.model, job.cache)
-    except UnsupportedTokenizerError as error:
-        _progress.print(f"[yellow]left out:[/] text on the device: {error.what}", soft_wrap=True)
-        ids, stop = question.prompt, question.tokenizer.stop_ids
-        options = ["--tokens", ",".join(map(str, ids))]
-        return [*options, *(["--stop", ",".join(map(str, stop))] if stop else [])]
-    return ["--tokenizer", str(words), "--prompt", job.prompt]
 
 
 def _read_answer(text: str, logits: Path, counted: Measurement) -> Said:

@@ -26,7 +26,7 @@ from crosslab.errors import LabError
 from crosslab.models.asset import fetch_asset
 from crosslab.pins import read_pins
 
-KILLS = int(os.environ.get("CROSSLAB_KILLS", "2"))
+KILLS = int(os.environ.get("CROSSLAB_KILLS", "1"))
 SEED = 20261121
 LIMIT = 900
 

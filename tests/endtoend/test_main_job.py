@@ -91,7 +91,7 @@ def test_counters_part_prefill_from_steady_decode() -> None:
 def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
     tokenizer = text_kit.trained("gpt2")
     prompt, tokens = tuple(tokenizer.chat_ids("hello")), (5, 6)
-    question = Question(Path(), Path(), tokenizer, prompt, Answer(tokens, np.zeros((2, 9))))
+    question = Question(Path(), Path(), tokenizer, prompt, (), Answer(tokens, np.zeros((2, 9))))
     measured = Measurement(whole=Counts(), regions=(), threads=1)
     said = Said(tokens, tokenizer.decode(tokens), prompt, np.zeros((2, 9)), (), (), measured)
     check_words(said, question)

@@ -74,7 +74,10 @@ def question_of(job: Job) -> Question:
     widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
     reference = answer(config, read_params(asked.params, widths), ids, max_new=1 + STEPS)
     no_stop = ChatTokenizer(tokenizer, {})
-    return replace(asked, tokenizer=no_stop, prompt=tuple(ids), reference=reference)
+    options = ("--tokens", ",".join(map(str, ids)))
+    return replace(
+        asked, tokenizer=no_stop, prompt=tuple(ids), options=options, reference=reference
+    )
 
 
 @pytest.fixture(scope="module", params=["q0f32", "q4f32_1"])
