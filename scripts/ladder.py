@@ -9,6 +9,8 @@ from dataclasses import dataclass
 # Kernels of decode: one token's attention, and the merge of its parts.
 DECODE = ("kv-cache-vectorised-decode-cpu.patch", "kv-cache-vectorised-merge-cpu.patch")
 TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.patch")
+# The loop over keys ends with the sequence, not with the pool of pages.
+BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch")
 # What lets the compilers be used at all is no step: MLC-LLM's patches up to RVV as a target, and on
 # a TVM newer than MLC-LLM the names that it still uses.
 PRISTINE = ("--pristine",)
@@ -36,7 +38,8 @@ class Step:
 
 LADDER = (
     Step("upstream", PRISTINE, ADAPTED),
-    Step("fixes", ("--without", *TILED, *DECODE), ADAPTED),
+    Step("fixes", ("--without", *BOUNDED, *TILED, *DECODE), ADAPTED),
+    Step("bounded", ("--without", *TILED, *DECODE), ADAPTED),
     Step("tiling", ("--without", *DECODE), ADAPTED),
     Step("attention", ("--without", *DECODE), TENSORIZED, ",kernels,steps=attention"),
     Step("linear", ("--without", *DECODE), None, ",kernels,steps=attention+linear"),

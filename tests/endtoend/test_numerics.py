@@ -97,8 +97,9 @@ def test_the_text_is_as_long_as_it_says(answered: Answered) -> None:
 def test_every_step_says_what_the_reference_says(answered: Answered) -> None:
     reference = answered.question.reference
     assert answered.said.tokens == reference.tokens
-    # A model that says one thing over and over would hide mistakes of position.
-    assert len(set(reference.tokens)) > STEPS / 3
+    # One token over and over would hide mistakes of position; quantized, the model says the same
+    # sentence again, which is more than that.
+    assert len(set(reference.tokens)) > 4
     wanted = reference.logits.astype(np.float64)
     errors = np.abs(answered.said.logits - wanted).max(axis=1) / np.abs(wanted).max(axis=1)
     assert errors.shape == (1 + STEPS,)
