@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -70,7 +70,8 @@ class Outcome:
     def read(cls, table: Mapping[str, Any]) -> Outcome:
         """From what :meth:`table` gave."""
         fault = Fault(table["fault"]) if table["fault"] else None
-        return cls(**{**table, "outcome": Kind(table["outcome"]), "fault": fault})
+        own = {field.name: table[field.name] for field in fields(cls)}
+        return cls(**{**own, "outcome": Kind(table["outcome"]), "fault": fault})
 
 
 def count_products(report: Sequence[Mapping[str, Any]]) -> tuple[int, int, dict[str, int]]:

@@ -13,8 +13,6 @@ from crosslab.mlc import COMPILED
 from crosslab.zoo.families import Family
 from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome
 
-SCHEMA = 1
-
 
 def read_report(path: Path) -> list[Outcome]:
     """The outcomes of a report; none when there is no report.
@@ -25,8 +23,8 @@ def read_report(path: Path) -> list[Outcome]:
     if not path.is_file():
         return []
     try:
-        return [Outcome.read(row) for row in json.loads(path.read_text("utf-8"))["outcomes"]]
-    except (ValueError, KeyError, TypeError) as error:
+        return [Outcome.read(row) for row in json.loads(path.read_text("utf-8"))]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} is not a report of the zoo ({error})", remedy="remove it, or give --json"
         ) from error
@@ -39,8 +37,8 @@ def merged(old: Iterable[Outcome], new: Iterable[Outcome]) -> list[Outcome]:
 
 
 def write_report(path: Path, about: Mapping[str, Any], outcomes: Iterable[Outcome]) -> None:
-    """Write the report, whole or not at all."""
-    table = {"schema": SCHEMA, **about, "outcomes": [o.table() for o in outcomes]}
+    """Write the report, whole or not at all: a list of outcomes, each with what it is about."""
+    table = [{**outcome.table(), **about} for outcome in outcomes]
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.new")
     scratch.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
