@@ -34,6 +34,8 @@ TEXT = Path(__file__).parent / "data" / "prompt-128.txt"
 PROMPT = 128
 STEPS = 32
 CHUNK = 77  # parts the prompt in two; no multiple of a tile
+# More different tokens than these are answered: quantized, the model repeats one sentence.
+DISTINCT = {"q0f32": STEPS / 3, "q4f32_1": 4}
 # Of a step's largest logit.
 BOUND = 1e-3
 SAME_SUMS = 1e-5
@@ -97,9 +99,8 @@ def test_the_text_is_as_long_as_it_says(answered: Answered) -> None:
 def test_every_step_says_what_the_reference_says(answered: Answered) -> None:
     reference = answered.question.reference
     assert answered.said.tokens == reference.tokens
-    # One token over and over would hide mistakes of position; quantized, the model says the same
-    # sentence again, which is more than that.
-    assert len(set(reference.tokens)) > 4
+    # A model that says one thing over and over would hide mistakes of position.
+    assert len(set(reference.tokens)) > DISTINCT[answered.job.quantization]
     wanted = reference.logits.astype(np.float64)
     errors = np.abs(answered.said.logits - wanted).max(axis=1) / np.abs(wanted).max(axis=1)
     assert errors.shape == (1 + STEPS,)
