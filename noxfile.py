@@ -133,9 +133,8 @@ def unit(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Search for input that breaks a reader: patches, locks, models, the runner's files."""
     face.install(session, "forkpatch", "crosslab", "test")
-    session.run(
-        "python", "tests/fuzz/run.py", *session.posargs, env={"PYTHONPATH": str(face.SCRIPTS)}
-    )
+    face.install_where_offered(session, "led")
+    face.run(session, "run", *session.posargs, PYTHONPATH=f"{face.SCRIPTS}:tests/fuzz")
 
 
 @nox.session

@@ -102,6 +102,14 @@ def install(session: nox.Session, *groups: str, release: str = "") -> None:
     stamp.write_text("".join(f"{line}\n" for line in [*kept, f"{key} {mark}"]), encoding="utf-8")
 
 
+def install_where_offered(session: nox.Session, group: str) -> None:
+    """Install a group that a session can go without: not every machine has wheels of it."""
+    try:
+        install(session, group)
+    except nox.command.CommandFailed:
+        session.warn(f"without {group}: pip has no pinned file for this machine, or cannot get it")
+
+
 def _write(session: nox.Session, name: str, text: str) -> str:
     path = Path(session.create_tmp()) / f"{name}.txt"
     path.write_text(text, encoding="utf-8")

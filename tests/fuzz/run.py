@@ -8,7 +8,6 @@ What a reader fails on is kept under out/fuzz.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import random
 import subprocess
@@ -28,7 +27,9 @@ from crosslab.stage import default_cache
 from crosslab.toolchain import find_native
 
 CORPUS = Path(__file__).parent / "corpus"
+LED = Path(__file__).with_name("led.py")
 OUT = Path("out/fuzz")
+TAIL = 40  # lines of a failed search that are shown
 
 
 def seeds_of(name: str) -> list[bytes]:
@@ -59,50 +60,42 @@ def search(name: str, seconds: float, seed: int) -> Counter[str]:
     return found
 
 
-def led(name: str, seconds: float) -> int:
-    """The same led by coverage: atheris takes the process over, so it gets one of its own."""
-    import atheris  # noqa: PLC0415 - not everywhere
-
-    def one(data: bytes) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            targets.call(name, data)
-
-    kept = OUT / "corpus" / name
-    kept.mkdir(parents=True, exist_ok=True)
-    options = [f"-max_total_time={seconds:.0f}", "-timeout=30", "-rss_limit_mb=8000"]
-    options += [f"-artifact_prefix={OUT}/{name}-", str(kept), str(CORPUS / name)]
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0], *options], one)
-    atheris.Fuzz()
-    return 0
-
-
 def main(argv: Sequence[str]) -> int:
     """Fuzz every target, or the named ones; 1 when one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*", help="names (all)")
     parser.add_argument("--seconds", type=float, default=60, help="for each target (60)")
     parser.add_argument("--seed", type=int, default=0, help="of the random changes")
-    parser.add_argument("--led", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     unknown = sorted(set(args.targets) - set(targets.TARGETS))
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; there are {', '.join(targets.TARGETS)}")
     names = args.targets or list(targets.TARGETS)
-    if args.led:
-        return led(names[0], args.seconds)
-    targets.bound_memory()
-    failed = [name for name in names if search(name, args.seconds / 2, args.seed)]
-    if importlib.util.find_spec("atheris") is None:
+    lead = importlib.util.find_spec("atheris") is not None
+    seconds = args.seconds / 2 if lead else args.seconds
+    with targets.bounded_memory():
+        failed = [name for name in names if search(name, seconds, args.seed)]
+    if not lead:
         print("coverage does not lead the search: atheris is not installed")
-        names = []
-    for name in names:
-        command = [sys.executable, __file__, name, "--led", "--seconds", str(args.seconds / 2)]
-        if subprocess.run(command, check=False).returncode != 0:
+    for name in names if lead else ():
+        command = [sys.executable, str(LED), name, str(OUT), str(seconds)]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        if not said(f"{name}, led by coverage", done):
             failed.append(name)
+    # Outside of the bound: the sanitizers reserve terabytes of address space for their shadow.
     if not args.targets:
         failed += native(args.seconds)
     return 1 if failed else 0
+
+
+def said(name: str, done: subprocess.CompletedProcess[str]) -> bool:
+    """Tell how a search by libFuzzer ended; whether it found nothing."""
+    lines = done.stderr.strip().splitlines() or ["it said nothing"]
+    last = next((line for line in reversed(lines) if line.startswith("Done ")), lines[-1])
+    print(f"{name}: {last}", flush=True)
+    if done.returncode != 0:
+        print("\n".join(lines[-TAIL:]), flush=True)
+    return done.returncode == 0
 
 
 def native(seconds: float) -> list[str]:
@@ -115,8 +108,7 @@ def native(seconds: float) -> list[str]:
     failed = []
     for name in native_run.NAMES:
         done = native_run.search(program, name, OUT.resolve(), f"-max_total_time={seconds:.0f}")
-        print(f"runner-{name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}", flush=True)
-        if done.returncode != 0:
+        if not said(f"runner-{name}", done):
             failed.append(f"runner-{name}")
     return failed
 

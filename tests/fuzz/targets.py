@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import resource
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from crosslab.cost.dataflow import load_dataflow
@@ -157,8 +158,14 @@ def call(name: str, data: bytes) -> bool:
     return taken
 
 
-def bound_memory() -> None:
+@contextmanager
+def bounded_memory() -> Iterator[None]:
     """Let a reader that believes a huge count fail at once, and not take the machine's memory."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

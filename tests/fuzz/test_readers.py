@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import struct
 from pathlib import Path
 
@@ -45,6 +46,16 @@ def test_an_escape_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(targets.TARGETS, "series", target)
         with pytest.raises(targets.EscapedError, match=message):
             targets.call("series", b"")
+
+
+def test_the_bound_of_memory_ends_with_the_search() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with targets.bounded_memory():
+        assert resource.getrlimit(resource.RLIMIT_AS)[0] != before[0]
+        with pytest.raises(MemoryError):
+            bytearray(targets.MEMORY)
+    # The sanitizers, which come after, reserve far more.
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 GGUF = (CORPUS / "gguf" / "tiny.gguf").read_bytes()
