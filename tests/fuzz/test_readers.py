@@ -53,7 +53,7 @@ def test_the_bound_of_memory_ends_with_the_search() -> None:
     with targets.bounded_memory():
         assert resource.getrlimit(resource.RLIMIT_AS)[0] != before[0]
         with pytest.raises(MemoryError):
-            bytearray(targets.MEMORY)
+            bytearray(2 * targets.MEMORY)
     # The sanitizers, which come after, reserve far more.
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
