@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-import re
+import json
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import board_kit
 import numpy as np
 import pytest
 import runner_kit
@@ -23,6 +25,7 @@ from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.dist import Dist, write_dist
 from crosslab.emulator import GuestMachine
+from crosslab.errors import UserError
 from crosslab.link import LinkRequest, link_runner
 from crosslab.models.device_tokenizer import pack
 from crosslab.models.llama_params import random_weights
@@ -31,17 +34,6 @@ from crosslab.models.reference import answer
 from crosslab.toolchain import require_qemu
 
 PROMPT = "a cab"
-
-
-def put(program: Path, root: Path, name: str) -> None:
-    """Put a program of this machine into the root, with the libraries that it loads."""
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(program, root / name)
-    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
-    for library in re.findall(r"(/\S+) \(0x", listed.stdout):
-        target = root / library.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(library, target)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +75,11 @@ def test_it_answers_in_text_in_an_empty_root(artefact: Path, tmp_path: Path) -> 
         pytest.skip("no root of its own can be made here: unshare or chroot is missing")
     chroot = [str(tools[0]), "--user", "--map-root-user", "--net", str(tools[1])]
     root = tmp_path / "root"
-    put(Path("/bin/sh"), root, "bin/sh")
+    board_kit.put(Path("/bin/sh"), root, "bin/sh")
     if subprocess.run([*chroot, str(root), "/bin/sh", "-c", ":"], check=False).returncode:
         pytest.skip("no root of its own can be made here: unshare and chroot are not allowed")
     # The emulator stands for the kernel of a riscv64 machine; all else is in the tarball.
-    put(require_qemu().path, root, "emulator/qemu-riscv64")
+    board_kit.put(require_qemu().path, root, "emulator/qemu-riscv64")
     assert verify_tarball(artefact)[0] == []
     text = expected(artefact, root / "home", 4)
     (model,) = (root / "home").iterdir()
@@ -102,6 +94,36 @@ def test_it_answers_in_text_in_an_empty_root(artefact: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode("utf-8", "replace").startswith(text)
     assert np.any([c.isalpha() for c in text])
+
+
+Machine = Callable[[Path, Sequence[str], int], tuple[int, str]]
+MACHINES = pytest.mark.parametrize("machine", [board_kit.in_namespaces, board_kit.booted])
+
+
+@MACHINES
+def test_it_answers_in_text_on_riscv64_linux(
+    artefact: Path, tmp_path: Path, machine: Machine
+) -> None:
+    """Nothing of this machine in the root: run.sh's shell, too, is a riscv64 program."""
+    text = expected(artefact, tmp_path / "here", 4)
+    run = board_kit.bare_root(tmp_path / "root", artefact)
+    code, said = machine(tmp_path / "root", [run, PROMPT, "--max-new", "4"], VLEN)
+    assert code == 0, said
+    assert said.startswith(text)
+
+
+@MACHINES
+def test_the_finished_model_answers_on_riscv64_linux(tmp_path: Path, machine: Machine) -> None:
+    report = runner_kit.PROJECT / "out" / "build_and_test.json"
+    try:
+        done = json.loads(report.read_text(encoding="utf-8"))
+        tarball = package(Path(done["dist"]), tmp_path)
+    except (OSError, UserError) as error:
+        pytest.skip(f"no finished model here; make one with: nox -s build_and_test ({error})")
+    run = board_kit.bare_root(tmp_path / "root", tarball)
+    code, said = machine(tmp_path / "root", [run, done["prompt"]], done["vlen"])
+    assert code == 0, said
+    assert said.startswith(done["text"])
 
 
 def test_another_emulated_cpu_is_refused_in_words(artefact: Path, tmp_path: Path) -> None:

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A riscv64 Linux machine to try a tarball on: Debian's busybox alone in a root of its own.
+
+Two of them: in namespaces of this machine, whose kernel hands riscv64 programs to QEMU
+(binfmt_misc, for these namespaces alone), and under QEMU's system emulation with Debian's kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+from runner_kit import CACHE
+
+from crosslab.emulator import GuestMachine
+from crosslab.stage import digest, stage
+from crosslab.toolchain import require_qemu
+
+# The first Debian with riscv64 among its machines.
+SUITE = "trixie"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+ARCHIVE = "http://deb.debian.org/debian/"
+APPLETS = ("cat", "mkdir", "mount", "poweroff", "sh", "uname")
+# 64-bit little-endian ELF programs and libraries for RISC-V go to the emulator in the root.
+RULE = (
+    r":riscv64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xf3\x00"
+    r":\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:"
+)
+EMULATOR = "emulator/qemu-riscv64"
+INSIDE = """
+set -eu
+mount -t binfmt_misc none "$1"
+printf %s "$2" > "$1/register"
+shift 2
+exec "$@"
+"""
+INIT = """#!/bin/sh
+/bin/mkdir -p /proc /tmp
+/bin/mount -t proc proc /proc
+/bin/uname -srm
+echo answer:
+{command}
+echo "exit code $?"
+/bin/poweroff -f
+"""
+MEMORY = 1 << 30  # bytes of the booted machine, beside its root
+
+
+def skip_unless(tools: Sequence[str], what: str) -> None:
+    """Skip where one of the programs is missing."""
+    missing = [name for name in tools if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{what}: {', '.join(missing)} is missing")
+
+
+@cache
+def unpacked(package: str, inner: str) -> Path:
+    """Files of Debian's riscv64 package (a regular expression) that match ``inner``; a folder.
+
+    By apt, against Debian's signatures, with lists and state of its own.
+    """
+    skip_unless(["apt-get", "apt-cache", "dpkg-deb"], "no riscv64 packages of Debian here")
+    if not KEYRING.is_file():
+        pytest.skip(f"no riscv64 packages of Debian here: {KEYRING} is missing")
+
+    def make(out: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="apt-") as at:
+            apt = _apt(Path(at))
+            subprocess.run(["apt-get", *apt, "--quiet=2", "update"], check=True, timeout=300)
+            search = ["apt-cache", *apt, "search", "--names-only", f"^{package}$"]
+            found = subprocess.run(search, check=True, capture_output=True, text=True).stdout
+            name = sorted(found.splitlines())[-1].split()[0]
+            fetch = ["apt-get", *apt, "--quiet=2", "download", name]
+            subprocess.run(fetch, cwd=at, check=True, timeout=600)
+            (deb,) = Path(at).glob("*.deb")
+            read = ["dpkg-deb", "--fsys-tarfile", str(deb)]
+            with (
+                subprocess.Popen(read, stdout=subprocess.PIPE) as process,
+                tarfile.open(fileobj=process.stdout, mode="r|") as archive,
+            ):
+                for member in archive:
+                    if member.isreg() and re.search(inner, member.name):
+                        archive.extract(member, out, filter="data")
+
+    try:
+        return stage(CACHE, f"debian-{SUITE}-riscv64", digest(package, inner), make)
+    except (subprocess.SubprocessError, IndexError, tarfile.TarError) as error:
+        pytest.skip(f"no riscv64 package {package} of Debian to be had: {error}")
+
+
+def _apt(folder: Path) -> list[str]:
+    """Options that part apt from this machine's own lists and packages."""
+    for name in ("state/lists/partial", "cache/archives/partial", "parts"):
+        (folder / name).mkdir(parents=True)
+    (folder / "status").touch()
+    ask = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian"]
+    known = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.split()
+    archive = next((uri for uri in known if uri.rstrip("/").endswith("/debian")), ARCHIVE)
+    sources = folder / "sources.list"
+    sources.write_text(f"deb [signed-by={KEYRING}] {archive} {SUITE} main\n", encoding="utf-8")
+    settings = {
+        "Dir::State": folder / "state",
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder / "cache",
+        "Dir::Etc::sourcelist": sources,
+        "Dir::Etc::sourceparts": folder / "parts",
+        "Dir::Etc::preferences": folder / "none",
+        "Dir::Etc::preferencesparts": folder / "parts",
+        "APT::Architecture": "riscv64",
+        "APT::Architectures": "riscv64",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+    }
+    return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+
+
+def bare_root(root: Path, tarball: Path) -> str:
+    """Fill a root: busybox, and the unpacked tarball; the path of run.sh in it."""
+    (busybox,) = unpacked("busybox-static", "bin/busybox$").rglob("busybox")
+    (root / "bin").mkdir(parents=True)
+    shutil.copy(busybox, root / "bin" / "busybox")
+    for name in APPLETS:
+        (root / "bin" / name).symlink_to("busybox")
+    with tarfile.open(tarball) as archive:
+        archive.extractall(root / "home", filter="data")
+    (model,) = (root / "home").iterdir()
+    return f"/home/{model.name}/run.sh"
+
+
+def put(program: Path, root: Path, name: str) -> None:
+    """Put a program of this machine into the root, with the libraries that it loads."""
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(program, root / name)
+    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
+    for library in re.findall(r"(/\S+) \(0x", listed.stdout):
+        target = root / library.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, target)
+
+
+def in_namespaces(root: Path, words: Sequence[str], vlen: int) -> tuple[int, str]:
+    """Run a riscv64 program in the root, as on a riscv64 machine; exit code and what it says."""
+    skip_unless(["unshare", "mount", "chroot"], "no namespaces of its own can be made here")
+    put(require_qemu().path, root, EMULATOR)
+    chroot = str(shutil.which("chroot"))
+    with tempfile.TemporaryDirectory() as at:
+        enter = ["unshare", "--user", "--map-root-user", "--net", "--mount", "/bin/sh", "-c"]
+        enter += [INSIDE, "sh", at, f"{RULE}/{EMULATOR}:"]
+        tried = subprocess.run([*enter, "true"], capture_output=True, text=True, check=False)
+        if tried.returncode:
+            why = " ".join(tried.stderr.split()) or f"exit code {tried.returncode}"
+            pytest.skip(f"binfmt_misc in namespaces of its own (Linux 6.7 has it): {why}")
+        done = subprocess.run(
+            [*enter, chroot, str(root), *words],
+            env={"QEMU_CPU": GuestMachine(vlen=vlen).cpu, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=900,
+            check=False,
+        )
+    return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
+
+
+def booted(root: Path, words: Sequence[str], vlen: int) -> tuple[int, str]:
+    """Boot the root with Debian's kernel and run a program; exit code, and what it says.
+
+    Args:
+        root: what :func:`bare_root` filled; it is the machine's only file system.
+        words: the program and its arguments, free of single quotes.
+        vlen: bits in a vector register.
+    """
+    skip_unless(["qemu-system-riscv64"], "no riscv64 machine can be booted here")
+    (kernel,) = unpacked(r"linux-image-6[0-9.]+\+deb13-riscv64", "boot/vmlinu").rglob("vmlinu*")
+    init = root / "init"
+    init.write_text(INIT.format(command=" ".join(f"'{word}'" for word in words)), encoding="utf-8")
+    init.chmod(0o755)
+    with tempfile.TemporaryDirectory(dir=root.parent) as at:
+        initrd = Path(at) / "initrd"
+        with initrd.open("wb") as stream:
+            for block in _cpio(root):
+                stream.write(block)
+        memory = (MEMORY + 4 * initrd.stat().st_size) >> 20
+        command = ["qemu-system-riscv64", "-M", "virt", "-cpu", GuestMachine(vlen=vlen).cpu]
+        command += ["-m", f"{memory}M", "-nodefaults", "-nographic", "-no-reboot"]
+        command += ["-serial", "stdio", "-kernel", str(kernel), "-initrd", str(initrd)]
+        done = subprocess.run(
+            [*command, "-append", "console=ttyS0 quiet panic=-1"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=1800,
+            check=False,
+        )
+    console = done.stdout.decode("utf-8", "replace").replace("\r\n", "\n")
+    said = re.search(r"^answer:\n(.*)^exit code (\d+)$", console, re.MULTILINE | re.DOTALL)
+    assert said, (console[-2000:], done.stderr[-1000:])
+    return int(said[2]), said[1]
+
+
+def _cpio(root: Path) -> Iterator[bytes]:
+    """An initramfs of a folder: the kernel's "newc" (Documentation/driver-api/early-userspace)."""
+    yield _member("dev", 0o40755)
+    yield _member("dev/console", 0o20600, device=(5, 1))
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_symlink():
+            yield _member(name, 0o120777, str(path.readlink()).encode())
+        elif path.is_dir():
+            yield _member(name, 0o40755)
+        else:
+            yield _member(name, path.stat().st_mode, path.read_bytes())
+    yield _member("TRAILER!!!", 0)
+
+
+def _member(name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:
+    raw = name.encode() + b"\0"
+    # inode (no links: any will do), mode, owner, group, links, time, size, device of the file,
+    # device that it is, length of the name, checksum.
+    fields = [0, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(raw), 0]
+    header = b"070701" + b"".join(b"%08X" % value for value in fields) + raw
+    return header + b"\0" * (-len(header) % 4) + data + b"\0" * (-len(data) % 4)
