@@ -29,20 +29,14 @@ def apply_patches(session: nox.Session) -> None:
 @nox.session(default=False)
 def build_and_test(session: nox.Session) -> None:
     """Build SmolLM2-135M for RVV from the patched trees and check its answer under QEMU."""
-    of_trees, of_lab = face.split(session, "crosslab", "build-and-test")
-    face.install(session, "forkpatch")
-    trees = face.apply(session, of_trees)
-    face.lab(session, trees)
+    trees, of_lab = face.workshop(session, "crosslab", "build-and-test")
     face.run(session, "crosslab", "build-and-test", *trees.arguments(), *of_lab)
 
 
 @nox.session(default=False)
 def tests(session: nox.Session) -> None:
     """Run every test; what this machine cannot run is skipped with its reason."""
-    of_trees, of_pytest = face.split(session, "pytest")
-    face.install(session, "forkpatch")
-    trees = face.apply(session, of_trees)
-    face.lab(session, trees)
+    trees, of_pytest = face.workshop(session, "pytest")
     face.install(session, "cost", "browser")
     face.run(session, "pytest", *of_pytest, FORKPATCH_TREES=str(trees.root))
 
@@ -50,20 +44,14 @@ def tests(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Count what each step from upstream to ours costs, in guest instructions."""
-    of_trees, of_lab = face.split(session, "crosslab", "bench")
-    face.install(session, "forkpatch")
-    trees = face.apply(session, of_trees)
-    face.lab(session, trees)
+    trees, of_lab = face.workshop(session, "crosslab", "bench")
     face.run(session, "crosslab", "bench", *face.variants(session, trees), *of_lab)
 
 
 @nox.session(default=False)
 def host_bench(session: nox.Session) -> None:
     """Time ours against upstream's on this machine, with one thread and with two."""
-    of_trees, of_lab = face.split(session, "crosslab", "host-bench")
-    face.install(session, "forkpatch")
-    trees = face.apply(session, of_trees)
-    face.lab(session, trees)
+    trees, of_lab = face.workshop(session, "crosslab", "host-bench")
     face.run(session, "crosslab", "host-bench", *face.pristine(session, trees), *of_lab)
 
 
@@ -93,10 +81,7 @@ def reproduce(session: nox.Session) -> None:
 @nox.session(default=False)
 def zoo(session: nox.Session) -> None:
     """Compile a small model of every family for RVV, run it and check its answer."""
-    of_trees, of_lab = face.split(session, "crosslab", "zoo")
-    face.install(session, "forkpatch")
-    trees = face.apply(session, of_trees)
-    face.lab(session, trees)
+    trees, of_lab = face.workshop(session, "crosslab", "zoo")
     if "mlc-llm" in trees.paths:
         face.install(session, "zoo", release=trees.release)
         plain = face.variant(session, trees, "tvm", "mended", *face.MENDED)
@@ -214,8 +199,5 @@ def graph(session: nox.Session) -> None:
 @nox.session(default=False)
 def necessity(session: nox.Session) -> None:
     """Leave out one patch at a time and see whether the test that it names notices."""
-    of_trees, of_verb = face.split(session, "forkpatch", "necessity")
-    face.install(session, "forkpatch")
-    trees = face.apply(session, of_trees)
-    face.lab(session, trees)
+    _, of_verb = face.workshop(session, "forkpatch", "necessity")
     face.run(session, "forkpatch", "necessity", *of_verb)

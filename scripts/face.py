@@ -236,6 +236,23 @@ def pristine(session: nox.Session, trees: Trees) -> list[str]:
     return [*options, "--upstream-tree", str(upstream)]
 
 
+def workshop(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
+    """Get trees and lab ready for the command that the session ends in.
+
+    Args:
+        session: whose options choose the trees.
+        inner: module and verb of the command.
+
+    Returns:
+        the trees, and what of the options is for the command.
+    """
+    of_trees, of_command = split(session, *inner)
+    install(session, "forkpatch")
+    trees = apply(session, of_trees)
+    lab(session, trees)
+    return trees, of_command
+
+
 def lab(session: nox.Session, trees: Trees) -> None:
     """Install what the lab needs on these trees: compilers from the system, packages from pip."""
     groups = ["crosslab", "forkpatch", "test", "tvm"]
