@@ -29,6 +29,7 @@ from packaging.markers import Marker
 from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 
+from forkpatch.wholefile import write_text
 from pythonpins import Pins
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -207,7 +208,7 @@ def write(tables: Tables) -> None:
             hashes[name][version] = array
     document["python"], document["python-hashes"] = versions, hashes
     document["python-groups"] = means
-    LOCK.write_text(tomlkit.dumps(document), encoding="utf-8")
+    write_text(LOCK, tomlkit.dumps(document))
 
 
 def main(arguments: list[str]) -> int:

@@ -24,6 +24,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from forkpatch.wholefile import write_json
+
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "out" / "reproduce.json"
 # Inputs, known by their hash: fetched once. All that is built is built twice.
@@ -209,10 +211,9 @@ def main(arguments: list[str]) -> int:
     for line in differ:
         print(f"differs: {line}")
     print(f"{len(equal)} files are the same bytes, {len(differ)} are not")
-    REPORT.parent.mkdir(exist_ok=True)
     table = {"equal": equal, "differ": differ, "file_order_differed": reordered}
     table["seconds"] = round(time.monotonic() - start)
-    REPORT.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    write_json(REPORT, table)
     return 1 if differ or not equal else 0
 
 

@@ -31,6 +31,7 @@ from crosslab.kernels import KernelTarget, cached_kernels
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import random_params
 from crosslab.stage import default_cache
+from crosslab.wholefile import write_json
 
 SEED = 0
 UPSTREAM, OURS = "upstream", "ours"
@@ -114,11 +115,7 @@ def main(argv: Sequence[str]) -> int:
         rows += rows_of(args.model, tokens, time_turns(args.tvm_tree, spec))
     show(rows)
     report = args.report or args.project / "out" / "host.json"
-    report.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
-    aside = report.with_name(f".{report.name}.new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(report)
+    write_json(report, [asdict(row) for row in rows])
     return 0
 
 

@@ -44,6 +44,7 @@ from crosslab.pins import read_pins
 from crosslab.runtime import build_runtime
 from crosslab.summary import summary
 from crosslab.toolchain import find_cross, require_qemu
+from crosslab.wholefile import write_json
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
@@ -129,8 +130,7 @@ def main(argv: Sequence[str]) -> int:
     verdict = compare(said.tokens, said.logits, question.reference)
     write_dist(dist_of(job, question.model, question.params, library.library, linking, runner))
     report = report_of(job, question, library, said, verdict, left_out, clock)
-    job.report.parent.mkdir(parents=True, exist_ok=True)
-    job.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json(job.report, report)
     show(report)
     return 0 if verdict.right else 1
 

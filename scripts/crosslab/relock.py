@@ -13,6 +13,7 @@ import tomlkit
 
 from crosslab.models.asset import look_up
 from crosslab.pins import LOCK_NAME, read_pins
+from crosslab.wholefile import write_text
 
 NOT_PINNED = ("name", "licence")
 
@@ -39,5 +40,5 @@ def main(argv: Sequence[str]) -> int:
                 print(f"model {name}: {field} is {found[field]}, pinned {value}")
                 document["assets"][name][field] = found[field]
     if differs and not args.check:
-        path.write_text(tomlkit.dumps(document), encoding="utf-8")
+        write_text(path, tomlkit.dumps(document))
     return 1 if differs and args.check else 0

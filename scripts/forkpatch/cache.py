@@ -21,6 +21,7 @@ from pathlib import Path
 from forkpatch.errors import IntegrityError
 from forkpatch.gitcall import Git, GitError, init_repository
 from forkpatch.treefile import Commit, TreeFile, write_commits
+from forkpatch.wholefile import write_json
 
 PRISTINE = "refs/forkpatch/pristine"
 _ORIGINS = "forkpatch-origins.json"
@@ -176,15 +177,3 @@ class Cache:
             return tuple(json.loads((self._folder(tree) / _ORIGINS).read_text("utf-8")))
         except (OSError, ValueError):
             return ()
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write ``value`` as JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as stream:
-        json.dump(value, stream, indent=2)
-        stream.write("\n")
-    Path(stream.name).chmod(0o644)
-    Path(stream.name).replace(path)

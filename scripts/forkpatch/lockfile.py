@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from forkpatch.gitsource import commit_of_tag
 from forkpatch.lock import Lock, Upstream, read_lock
 from forkpatch.safety import check_name, check_object_id
 from forkpatch.versions import version_of
+from forkpatch.wholefile import write_text
 
 
 def add_version(
@@ -79,7 +79,7 @@ def add_version(
             "files": [],
         }
         text += f"\n[{head}.wheel]\n{tomlkit.dumps(wheel)}"
-    replace_text(lock.path, lock.path.read_text("utf-8").rstrip("\n") + "\n" + text)
+    write_text(lock.path, lock.path.read_text("utf-8").rstrip("\n") + "\n" + text)
     return read_lock(lock.path)
 
 
@@ -122,17 +122,7 @@ def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
         blobs = tomlkit.table()
         blobs.update(upstream.blobs)
         _set(entry, "blobs", blobs)
-    replace_text(path, tomlkit.dumps(document))
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write the lock, whole or not at all."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as stream:
-        stream.write(text)
-    Path(stream.name).chmod(path.stat().st_mode)
-    Path(stream.name).replace(path)
+    write_text(path, tomlkit.dumps(document))
 
 
 def _set(entry: Any, key: str, value: Any) -> None:

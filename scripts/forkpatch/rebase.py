@@ -18,7 +18,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from forkpatch.cache import write_json
 from forkpatch.drift import changed_symbols, record_of
 from forkpatch.errors import ForkError, UserError
 from forkpatch.exporting import export_commits
@@ -33,6 +32,7 @@ from forkpatch.swap import remove_tree, scratch_beside
 from forkpatch.symbols import bare_name
 from forkpatch.treefile import Commit, list_tree, read_blobs, write_commits
 from forkpatch.upstreamed import NewBase
+from forkpatch.wholefile import write_json
 from forkpatch.worktree import BRANCH, add_objects, build_repository
 
 SCHEMA = 1

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from forkpatch.cache import write_json
 from forkpatch.errors import ForkError, UserError
 from forkpatch.fork import Fork
 from forkpatch.lock import Upstream
 from forkpatch.rebase import Outcome, Step
 from forkpatch.report import counted
+from forkpatch.wholefile import write_json
 
 FILE = "rebased.json"
 SCHEMA = 1

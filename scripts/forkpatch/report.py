@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forkpatch.cache import write_json
+from forkpatch.wholefile import write_json
 
 _STYLES = {
     "applied": "green",
@@ -81,17 +80,6 @@ def write_report(target: str | None, value: object) -> None:
         sys.stdout.write("\n")
     else:
         write_json(Path(target).absolute(), plain)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as stream:
-        stream.write(text)
-    Path(stream.name).chmod(0o644)
-    Path(stream.name).replace(path)
 
 
 def plain_value(value: object) -> Any:

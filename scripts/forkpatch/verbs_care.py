@@ -21,9 +21,10 @@ from forkpatch.errors import UserError
 from forkpatch.fork import Fork, Plan, plan_tree
 from forkpatch.lock import Upstream
 from forkpatch.patchfile import Patch
-from forkpatch.report import counted, print_table, say, warn, write_report, write_text
+from forkpatch.report import counted, print_table, say, warn, write_report
 from forkpatch.sources import MissingUpstreamError, obtain
 from forkpatch.variants import patch_name
+from forkpatch.wholefile import write_text
 
 
 def register(verbs: Registry) -> None:

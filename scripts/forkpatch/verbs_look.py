@@ -85,7 +85,7 @@ def _run_map(fork: Fork, options: argparse.Namespace) -> int:
     """Write the table of all sets against all versions, or compare it with the one that is kept."""
     from forkpatch.applicability import map_fork, table_path  # noqa: PLC0415 - for this verb only
     from forkpatch.maptable import page  # noqa: PLC0415
-    from forkpatch.report import write_text  # noqa: PLC0415
+    from forkpatch.wholefile import write_text  # noqa: PLC0415
 
     chosen = source_options(options)
     chosen.check(fork.lock)

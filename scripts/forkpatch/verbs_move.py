@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from forkpatch.cli import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.fork import Fork
-from forkpatch.report import counted, say, write_report, write_text
+from forkpatch.report import counted, say, write_report
 from forkpatch.swap import locked, recover
+from forkpatch.wholefile import write_text
 from forkpatch.worktree import OVERLAYS_REF
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from forkpatch.cache import Pristine, write_json
+from forkpatch.cache import Pristine
 from forkpatch.gitcall import Git, init_repository
 from forkpatch.patchfile import Patch
 from forkpatch.treefile import Commit, TreeFile, blob_id, write_commits
+from forkpatch.wholefile import write_json
 
 FORMAT = 1  # part of every stamp: another way of building trees makes the old ones stale
 BRANCH = "forkpatch"

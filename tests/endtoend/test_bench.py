@@ -22,7 +22,7 @@ from crosslab.bench.peers import PEERS, peers_of
 from crosslab.bench.rows import Function, Row, write_rows
 from crosslab.bench.table import HEADINGS, show
 from crosslab.counter import Counts
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
 from ladder import LADDER, on_release
@@ -217,7 +217,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (peer["recorded"], peer["insns"], peer["vector"]) == (True, 50_000_000, None)
     assert [p.name for p in report.parent.iterdir()] == ["bench.json"]
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(LabError, match="cannot write"):
+    with pytest.raises(OSError):  # the command line makes it a refusal
         write_rows([COUNTED], tmp_path / "file" / "bench.json")
 
 

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from crosslab.counter import FunctionCounts, Measurement
-from crosslab.errors import LabError
+from crosslab.wholefile import write_json
 
 PHASES = ("prefill", "decode")
 TOP = 20
@@ -87,18 +84,10 @@ def write_rows(rows: Sequence[Row], report: Path) -> None:
     """Write the report as a JSON list, whole or not at all.
 
     Raises:
-        LabError: it cannot be written.
+        OSError: it cannot be written.
     """
     table = [asdict(row) for row in rows]
     for entry in table:
         if not entry["functions"]:
             del entry["functions"]
-    scratch = report.with_name(f".{report.name}.{os.getpid()}")
-    try:
-        report.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-        scratch.replace(report)
-    except OSError as error:
-        with suppress(OSError):
-            scratch.unlink()
-        raise LabError(f"cannot write {report}: {error.strerror}") from error
+    write_json(report, table)

@@ -28,6 +28,7 @@ from crosslab.job_options import Omission
 from crosslab.mlc import COMPILED, MlcTools
 from crosslab.stage import default_cache
 from crosslab.toolchain import find_cross, require_qemu
+from crosslab.wholefile import write_text
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
 from crosslab.zoo.outcome import Kind, Outcome, first_reason
@@ -187,7 +188,7 @@ def main(argv: Sequence[str]) -> int:
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     if args.docs:
         text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
-        args.docs.write_text(text, encoding="utf-8")
+        write_text(args.docs, text)
     return 0 if all(o.outcome is Kind.RIGHT for o in shown) else 1
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from crosslab.models.compare import compare
 from crosslab.runtime import build_runtime
 from crosslab.stage import digest, stage
 from crosslab.toolchain import find_cross
+from crosslab.wholefile import write_json
 from crosslab.zoo.families import chosen
 from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome, count_products, first_reason
 from crosslab.zoo.reference import NEW, PROMPT, Question, ask
@@ -214,10 +214,7 @@ def main(arguments: list[str]) -> int:
     except LabError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    target = Path(arguments[1])
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as scratch:
-        json.dump(outcome.table(), scratch)
-    Path(scratch.name).rename(target)
+    write_json(Path(arguments[1]), outcome.table())
     return 0
 
 

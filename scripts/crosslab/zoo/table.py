@@ -10,6 +10,7 @@ from typing import Any
 
 from crosslab.errors import UserError
 from crosslab.mlc import COMPILED
+from crosslab.wholefile import write_json
 from crosslab.zoo.families import Family
 from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome
 
@@ -39,10 +40,7 @@ def merged(old: Iterable[Outcome], new: Iterable[Outcome]) -> list[Outcome]:
 def write_report(path: Path, about: Mapping[str, Any], outcomes: Iterable[Outcome]) -> None:
     """Write the report, whole or not at all: a list of outcomes, each with what it is about."""
     table = [{**outcome.table(), **about} for outcome in outcomes]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.new")
-    scratch.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    scratch.rename(path)
+    write_json(path, table)
 
 
 def cell(outcome: Outcome | None) -> str:
