@@ -3,30 +3,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from crosslab.cost.modules import load_pass
 
 tvm = pytest.importorskip("tvm", reason="needs apache-tvm")
 from tvm import relax, te, tirx  # noqa: E402
 from tvm.relax.frontend import nn  # noqa: E402
 from tvm.relax.frontend.nn import op  # noqa: E402
 
-PASS = Path(__file__).parents[2] / "overlays/mlc-llm/python/mlc_llm/compiler_pass/estimate_cost.py"
-
 
 @pytest.fixture(scope="module")
 def estimate() -> Any:
-    spec = importlib.util.spec_from_file_location("estimate_cost", PASS)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["estimate_cost"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_pass()
 
 
 def found(estimate: Any, model: nn.Module, spec: dict[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ pytest.importorskip("tvm", reason="the models are built with apache-tvm")
 from crosslab.cost.dataflow import load_dataflow
 from crosslab.cost.hardware import load_hardware
 from crosslab.cost.model import phase_cost
+from crosslab.cost.modules import model_workloads
 from crosslab.cost.report import totals_record
 from crosslab.cost.scheme import SCHEMES
 from crosslab.cost.workload import bind_phase
-from crosslab.cost.zoo import model_workloads
 
 SHIPPED = Path(__file__).parents[2] / "docs" / "cost" / "gpt2.csv"
 

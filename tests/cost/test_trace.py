@@ -16,7 +16,7 @@ from tvm.relax.frontend import nn  # noqa: E402
 from tvm.relax.frontend.nn import op  # noqa: E402
 
 from crosslab.compile.pipeline import pipeline  # noqa: E402
-from crosslab.cost import zoo  # noqa: E402
+from crosslab.cost import modules  # noqa: E402
 from crosslab.cost.cli import main  # noqa: E402
 from crosslab.cost.trace import ATTENTION, Recorder, phases_of, trace_phases  # noqa: E402
 from crosslab.cost.workload import Phase, bind_phase  # noqa: E402
@@ -36,7 +36,7 @@ class TwoLayers(nn.Module):  # type: ignore[misc]
 def test_a_run_is_recorded_with_its_real_sizes(tmp_path: Path) -> None:
     spec = {"main": {"x": nn.spec.Tensor(["rows", 32], "float32"), "$": {"param_mode": "packed"}}}
     module, params = TwoLayers().export_tvm(spec)
-    estimate = zoo.load_pass()
+    estimate = modules.load_pass()
     lowered = estimate.lower_graph(module)
     library = relax.build(lowered, target="llvm", relax_pipeline="default")
     machine = relax.VirtualMachine(library, tvm.cpu())
@@ -121,7 +121,7 @@ def test_a_generation_with_a_paged_cache(tmp_path: Path) -> None:
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     with target:
         module, params = llama.export(sizes)
-        estimate = zoo.load_pass()
+        estimate = modules.load_pass()
         report = estimate.workloads(estimate.lower_graph(module))
         whole = llama.add_kv_cache(module, sizes, target)
         bounds = {"seq_len": 16}

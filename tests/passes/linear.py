@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from crosslab.overlaypass import load_pass_module
 
 PASSES = Path(__file__).resolve().parents[2] / "overlays/mlc-llm/python/mlc_llm/compiler_pass"
 GROUP, NIBBLES = 32, 8
@@ -20,11 +20,7 @@ Array = NDArray[Any]
 
 def load_passes() -> ModuleType:
     """The pass without MLC-LLM around it; tvm must be importable."""
-    package = "linear_passes_under_test"
-    if package not in sys.modules:
-        sys.modules[package] = ModuleType(package)
-        sys.modules[package].__path__ = [str(PASSES)]
-    return importlib.import_module(f"{package}.linear_layers")
+    return load_pass_module(PASSES / "linear_layers.py")
 
 
 def groups(k: int) -> int:

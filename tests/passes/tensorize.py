@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from crosslab.compile.targets import LabTarget
+from crosslab.overlaypass import load_pass_module
 
 ROOT = Path(__file__).resolve().parents[2]
 PASS = ROOT / "overlays/mlc-llm/python/mlc_llm/compiler_pass/tensorization.py"
@@ -19,15 +18,7 @@ VECTORS = ("+zve64d", "+zvl256b")
 
 def load_pass() -> ModuleType:
     """The pass without MLC-LLM around it; tvm must be importable."""
-    name = "tensorization_under_test"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, PASS)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+    return load_pass_module(PASS)
 
 
 def riscv64(*features: str, triple: str = "riscv64-unknown-linux-gnu") -> Any:

@@ -229,7 +229,7 @@ def test_results_are_right(
 def test_steps_can_be_chosen(
     passes: ModuleType, libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = importlib.import_module("linear_passes_under_test.rvv_passes")
+    steps = importlib.import_module(f"{passes.__package__}.rvv_passes")
     monkeypatch.setenv("MLC_RVV_KERNELS", str(libraries["riscv64"]))
     module = module_of(layer=linear_function(4, 96, 64))
     assert called(steps.rvv_passes(riscv64(*VECTORS))(module)["layer"]) == ["mlc_rvv_gemm_f32"]

@@ -7,12 +7,9 @@ compile the same loops: graph, fused TIR functions, tensorization, schedules, me
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import tvm
@@ -20,27 +17,22 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 from crosslab.errors import LabError
+from crosslab.overlaypass import load_pass_module
 
 # What a file of passes gives: a function of the target, or failing that a pass of the target.
 PASS_NAMES = ("rvv_passes", "TensorizePrefill")
-PASS_PACKAGE = "crosslab_passes"
 
 # TVM 0.26: common subexpression elimination leaves variables without a definition in host code.
 PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
 
 def load_tensorize_pass(path: Path, target: Any) -> Any:
-    """The pass from its own file, which may import the files beside it as a package's modules.
+    """The pass from its own file.
 
     Raises:
         LabError: the file cannot be loaded, or does not define the pass.
     """
-    if not path.is_file() or path.suffix != ".py":
-        raise LabError(f"{path} is not a Python file that can be loaded")
-    package = ModuleType(PASS_PACKAGE)
-    package.__path__ = [str(path.parent.resolve())]
-    sys.modules[PASS_PACKAGE] = package
-    module = importlib.import_module(f"{PASS_PACKAGE}.{path.stem}")
+    module = load_pass_module(path)
     for name in PASS_NAMES:
         if hasattr(module, name):
             return getattr(module, name)(target)

@@ -17,6 +17,7 @@ from crosslab.cost import inputs, report
 from crosslab.cost.dataflow import Dataflow
 from crosslab.cost.hardware import Hardware
 from crosslab.cost.model import AS_COMPILED, PhaseCost, every_combination
+from crosslab.cost.modules import NAMED, model_workloads
 from crosslab.cost.relations import is_number
 from crosslab.cost.scheme import SCHEMES, Scheme, schemes
 from crosslab.cost.settings import shipped_names
@@ -24,7 +25,6 @@ from crosslab.cost.tenet import TenetResult, read_experiment, run_experiment
 from crosslab.cost.tiling import Tile
 from crosslab.cost.trace import trace_phases
 from crosslab.cost.workload import Phase, bind_phase, only_gemm, parse_phases
-from crosslab.cost.zoo import NAMED, model_workloads
 from crosslab.errors import LabError, UserError
 
 FILE_WIDTH = 160

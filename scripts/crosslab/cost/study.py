@@ -15,10 +15,10 @@ from typing import Any
 
 from crosslab.cost import inputs, plots
 from crosslab.cost.model import PhaseCost, every_combination
+from crosslab.cost.modules import model_workloads
 from crosslab.cost.report import short, totals_record
 from crosslab.cost.scheme import COMPARED, SCHEMES, schemes
 from crosslab.cost.workload import Phase, bind_phase, read_workloads
-from crosslab.cost.zoo import model_workloads
 
 COMMAND = "python -m crosslab cost --study docs/cost"
 MODELS = {"gpt2": "GPT-2 (124M)", "smollm2": "SmolLM2-135M"}

@@ -6,15 +6,16 @@ This is the part of the estimate that needs TVM, and it is imported only when it
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from crosslab.cost.workload import checked
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config
+from crosslab.overlaypass import load_pass_module
 
 NAMED = ("gpt2", "smollm2")
 PASS_FILE = "overlays/mlc-llm/python/mlc_llm/compiler_pass/estimate_cost.py"
@@ -90,23 +91,14 @@ def extract(module: Any) -> dict[str, Any]:
     return checked(estimate.workloads(estimate.lower_graph(module)), "extraction")
 
 
-def load_pass() -> Any:
+def load_pass() -> ModuleType:
     """The extraction pass, from its own file.
 
     Raises:
         LabError: the file is not in this checkout.
     """
     _tvm()
-    path = Path(__file__).resolve().parents[3] / PASS_FILE
-    spec = importlib.util.spec_from_file_location("crosslab_estimate_cost", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise LabError(f"{path} is missing")
-    if spec.name in sys.modules:
-        return sys.modules[spec.name]
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_pass_module(Path(__file__).resolve().parents[3] / PASS_FILE)
 
 
 def _tvm() -> Any:
