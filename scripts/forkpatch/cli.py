@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb.
 
     Returns:
-        0 when all is well, 1 for a failure or a finding, 2 for a mistake in what was asked.
+        0 when all is well, 1 for a failure or a finding, 2 for a mistake in what was given.
     """
     options = _parser().parse_args(argv)
     try:
@@ -70,7 +70,12 @@ def _failed(verb: str, error: ForkError) -> int:
 def _parser() -> argparse.ArgumentParser:
     from forkpatch import verbs_build, verbs_care, verbs_look, verbs_move  # noqa: PLC0415 - they import this module
 
-    parser = argparse.ArgumentParser(prog="forkpatch", description=forkpatch.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="forkpatch",
+        description=forkpatch.__doc__,
+        epilog="Exit code 0: all is well; 1: a failure or a finding; 2: a mistake in what was"
+        " given: options, or the fork's own files.",
+    )
     parser.add_argument(
         "--root", type=Path, default=Path(), metavar="DIR", help="the fork's root (default: .)"
     )

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from forkpatch.errors import ForkError, UserError
+from forkpatch.errors import PatchError, UserError
 from forkpatch.fork import Fork, Plan
 from forkpatch.overlays import SHADOWS
 from forkpatch.patchfile import FileDiff, Patch
@@ -296,7 +296,7 @@ def check_placement(fork: Fork, plan: Plan) -> tuple[Finding, ...]:
     """Compare a planned tree with the record beside its series; patches edited since are left out.
 
     Raises:
-        ForkError: a hunk landed in another symbol than recorded.
+        PatchError: a hunk landed in another symbol than recorded.
     """
     old = read_record(fork.patch_folder(plan.upstream))
     if old is None:
@@ -311,7 +311,7 @@ def check_placement(fork: Fork, plan: Plan) -> tuple[Finding, ...]:
     findings = compare(old, new, files_to_compare(plan, old, new))
     wrong = [finding for finding in findings if finding.drift is Drift.MISPLACED]
     if wrong:
-        raise ForkError(
+        raise PatchError(
             f"{wrong[0]}",
             remedy="the patch changes another function than it was made for;"
             " move the series with forkpatch rebase, or correct the patch",

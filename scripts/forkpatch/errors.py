@@ -7,10 +7,15 @@ from __future__ import annotations
 class ForkError(Exception):
     """Something the engine cannot go on with.
 
+    Who has to do something about it decides the exit code. What the user gave is the user's,
+    whoever wrote it: options, and the fork's own files, which are lock, settings, series,
+    patches and overlays. What is wrong there is 2. What upstreams, this machine and we do
+    wrong is 1; so is what a verb was asked to look for, and found.
+
     Attributes:
         what: what failed, and where.
         remedy: the next command to type, or what to change; may be empty.
-        exit_code: 2 when it is a mistake in what was asked for, 1 for every other failure.
+        exit_code: 2 when it is a mistake in what was given, 1 for every other failure.
     """
 
     exit_code = 1
@@ -25,16 +30,16 @@ class ForkError(Exception):
 
 
 class UserError(ForkError):
-    """A mistake in what was asked for: an unknown name, a missing file, a bad option."""
+    """A mistake in what was given: an unknown name, a bad option, a file that cannot be used."""
 
     exit_code = 2
 
 
-class UnsafePathError(ForkError):
+class UnsafePathError(UserError):
     """A path that would leave the tree, or reach into ``.git`` or through a symbolic link."""
 
 
-class PatchError(ForkError):
+class PatchError(UserError):
     """A patch or series that cannot be read, or does not apply exactly."""
 
 

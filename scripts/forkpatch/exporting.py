@@ -18,7 +18,7 @@ from pathlib import Path
 
 from forkpatch.applying import Applied, State, apply_release, write_tree
 from forkpatch.drift import RECORD, format_record, record_of
-from forkpatch.errors import ForkError, IntegrityError, UserError
+from forkpatch.errors import IntegrityError, UserError
 from forkpatch.fork import Fork, Plan, plan_tree
 from forkpatch.gitcall import Git, init_repository
 from forkpatch.lock import Upstream
@@ -80,7 +80,7 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
     """The patch files of a chain of commits.
 
     Raises:
-        ForkError: a commit is a merge, or two carry the same file name.
+        UserError: a commit is a merge, or two carry the same file name.
     """
     exported: list[Exported] = []
     with neutral_repository(objects) as git:
@@ -89,7 +89,7 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
             raw = git.run("cat-file", "commit", commit).stdout
             head, _, message = raw.partition(b"\n\n")
             if head.count(b"\nparent ") != 1:
-                raise ForkError(
+                raise UserError(
                     f"commit {commit[:12]} is a merge",
                     remedy="make the history a straight line: git rebase",
                 )
@@ -117,7 +117,7 @@ def _file_name(message: str, taken: set[str], commit: str) -> str:
     if carried:
         name = check_name(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
         if name in taken:
-            raise ForkError(
+            raise UserError(
                 f"two commits carry the name {name}",
                 remedy=f"join them (git rebase -i), or drop the line {NAME_TRAILER} of one",
             )
@@ -227,7 +227,7 @@ def export_upstream(
     Raises:
         UserError: there is no tree, it has changes that are in no commit, or the patch files
             changed since it was built.
-        ForkError: a commit cannot be a patch: a merge, or a change to an overlay.
+        UserError: a commit cannot be a patch: a merge, or a change to an overlay.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
     with locked(fork.settings.work / release):
@@ -299,7 +299,7 @@ def _check_faithful(fork: Fork, plan: Plan, folder: Path, upstream: Upstream) ->
     changed = {path: meta.split(" ") for meta, path in zip(fields[::2], fields[1::2], strict=True)}
     for path, meta in changed.items():
         if path in plan.overlays:
-            raise ForkError(
+            raise UserError(
                 f"a commit changes {path}, which is an overlay",
                 remedy=f"change {fork.overlay_folder(upstream) / path} instead",
             )

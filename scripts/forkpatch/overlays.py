@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from forkpatch.errors import ForkError, UnsafePathError
+from forkpatch.errors import UnsafePathError, UserError
 from forkpatch.patchfile import Patch
 from forkpatch.safety import FILE_MODES, check_no_symlink, check_path
 from forkpatch.treefile import TreeFile
@@ -62,12 +62,12 @@ def check_collisions(
         check_no_symlink(path, modes, where)
         blocker = _blocker(path, modes, folders)
         if blocker:
-            raise ForkError(
+            raise UserError(
                 f"{where} collides with {blocker} of {upstream}",
                 remedy="an overlay is a new file: give it another name, or turn it into a patch",
             )
         if path in touched:
-            raise ForkError(
+            raise UserError(
                 f"{where} collides with the patch {touched[path]}, which touches {path}",
                 remedy="change the overlay itself, and take the file out of the patch",
             )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from forkpatch.errors import ForkError, UserError
+from forkpatch.errors import UserError
 from forkpatch.fork import Fork
 from forkpatch.lock import Upstream
 from forkpatch.rebase import Outcome, Step
@@ -67,7 +67,7 @@ def read_record_of(fork: Fork, upstream: Upstream) -> RebaseRecord:
 
     Raises:
         UserError: its series was not made by a rebase.
-        ForkError: what is kept of it cannot be read.
+        UserError: what is kept of it cannot be read.
     """
     path = fork.patch_folder(upstream) / FILE
     try:
@@ -82,7 +82,7 @@ def read_record_of(fork: Fork, upstream: Upstream) -> RebaseRecord:
             remedy=f"make one: forkpatch rebase {upstream.name} {upstream.version}",
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ForkError(f"{path}: {error}", remedy="restore it from version control") from error
+        raise UserError(f"{path}: {error}", remedy="restore it from version control") from error
 
 
 def as_markdown(upstream: Upstream, record: RebaseRecord, series: Sequence[str]) -> str:

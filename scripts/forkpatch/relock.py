@@ -11,7 +11,7 @@ from packaging.utils import parse_wheel_filename
 
 from forkpatch.cache import Pristine
 from forkpatch.drift import read_shadows
-from forkpatch.errors import ForkError, IntegrityError, SourceError
+from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
 from forkpatch.fork import Fork
 from forkpatch.gitsource import commit_of_tag, git_files, local_path, open_repository
 from forkpatch.lock import Upstream, Wheel, WheelFile
@@ -51,7 +51,7 @@ def relock(fork: Fork, options: SourceOptions) -> Relocked:
 
     Raises:
         IntegrityError: wheel and git give different trees.
-        ForkError: an overlay takes the place of a file of the upstream's whole git tree.
+        UserError: an overlay takes the place of a file of the upstream's whole git tree.
     """
     notes = _Notes()
     old = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
@@ -202,7 +202,7 @@ def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
         except ForkError:
             continue
         for taken in sorted(set(listed) & set(overlays)):
-            raise ForkError(
+            raise UserError(
                 f"overlay {fork.overlay_folder(upstream) / taken} collides with the file"
                 f" {taken} of {upstream}",
                 remedy="an overlay is a new file: give it another name",

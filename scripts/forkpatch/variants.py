@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from forkpatch.errors import ForkError, UserError
+from forkpatch.errors import UserError
 from forkpatch.fork import Plan
 from forkpatch.swap import scratch_beside
 from forkpatch.treefile import Commit
@@ -57,7 +57,7 @@ def choose_patches(
 
     Raises:
         UserError: the series has no patch of that name.
-        ForkError: a patch that is kept needs one that is left out.
+        UserError: a patch that is kept needs one that is left out.
     """
     every = plan.weave.patches
     if pristine:
@@ -70,7 +70,7 @@ def choose_patches(
     kept = tuple(name for name in kept if name not in gone)
     lost = [name for name in plan.weave.dependents(set(every) - set(kept)) if name in kept]
     if lost:
-        raise ForkError(
+        raise UserError(
             f"{', '.join(lost)} cannot be without a patch that is left out",
             remedy=f"leave out as well: --without {' '.join(lost)}",
         )

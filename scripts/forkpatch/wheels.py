@@ -17,7 +17,7 @@ from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from forkpatch.cache import Cache
-from forkpatch.errors import IntegrityError, SourceError
+from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
 from forkpatch.lock import Upstream, Wheel, WheelFile
 from forkpatch.report import warn
 from forkpatch.safety import FILE_MODES, check_path
@@ -36,14 +36,17 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
     Every member's name is checked before the first is read, those that are not used too.
 
     Raises:
-        UnsafePathError: a member is absolute, or leaves its folder.
-        SourceError: it is no zip file, or a member is a symbolic link.
+        SourceError: it is no zip file, a member is a symbolic link, is absolute, or leaves its
+            folder.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if not info.is_dir()]
             for info in members:
-                check_path(info.orig_filename, path.name)
+                try:
+                    check_path(info.orig_filename, path.name)
+                except UnsafePathError as error:  # whoever made the wheel, not the user
+                    raise SourceError(error.what) from error
                 if (info.external_attr >> 16) & 0o170000 == _SYMLINK:
                     raise SourceError(f"{path.name}: {info.filename} is a symbolic link")
             for info in members:

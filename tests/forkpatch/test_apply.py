@@ -87,7 +87,7 @@ def test_hunk_one_line_off_is_refused_and_the_old_tree_stays(lab: ForkLab) -> No
     # The same three lines of context exist at the stated place of another function.
     lab.add_patch("off.patch", data.replace(b"@@ -7,7 +7,7 @@", b"@@ -8,7 +8,7 @@"))
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert "off.patch:15" in done.err
     assert "does not apply to line 8 of python/calc/core.py" in done.err
     assert (lab.tree / "python/calc/core.py").read_bytes() == CORE
@@ -100,7 +100,7 @@ def test_second_patch_failing_writes_nothing_of_the_first(lab: ForkLab) -> None:
     lab.change("good.patch", {"python/calc/core.py": core(add="a")})
     data = lab.repo.patch({"python/calc/core.py": core(add="a", mul="b")}, message("Bad"))
     lab.add_patch("bad.patch", data.replace(b"-    return a * b", b"-    return a / b"))
-    assert lab.run("apply").code == 1
+    assert lab.run("apply").code == 2
     assert (lab.tree / "python/calc/core.py").read_bytes() == CORE
 
 
@@ -145,7 +145,7 @@ def test_overlay_over_an_upstream_file_names_both(lab: ForkLab, path: str, block
     target.parent.mkdir(parents=True)
     target.write_text("mine\n")
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert f"overlay {target} collides with {blocker} of calc 1.0" in done.err
     assert not lab.tree.exists()
 
@@ -155,7 +155,7 @@ def test_overlay_and_patch_that_make_the_same_file_are_named(lab: ForkLab) -> No
     (lab.overlays / "python/calc").mkdir(parents=True)
     (lab.overlays / "python/calc/new.py").write_text("2\n")
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert "new.py collides with the patch make.patch" in done.err
 
 

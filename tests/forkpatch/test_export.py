@@ -144,7 +144,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(two: ForkLab) -> Non
     git(two.tree, "checkout", "-q", "forkpatch")
     git(two.tree, "merge", "-q", "--no-ff", "-m", "Merge", "side")
     done = two.run("export")
-    assert done.code == 1 and "is a merge" in done.err
+    assert done.code == 2 and "is a merge" in done.err
     git(two.tree, "reset", "-q", "--hard", "refs/forkpatch/base")
     git(two.tree, "commit", "-q", "--allow-empty", "--amend", "-m", "Other base")
     done = two.run("export")
@@ -159,7 +159,7 @@ def test_commit_that_changes_an_overlay_is_refused(lab: ForkLab) -> None:
     (lab.tree / "mine.py").write_text("A = 2\n")
     git(lab.tree, "commit", "-qam", message("Change the overlay"))
     done = lab.run("export")
-    assert done.code == 1
+    assert done.code == 2
     assert "mine.py" in done.err and str(lab.overlays / "mine.py") in done.err
 
 

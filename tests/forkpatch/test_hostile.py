@@ -70,7 +70,7 @@ def test_patch_with_an_unsafe_path_is_refused_before_writing(lab: ForkLab, path:
         text = text.replace(f"a/{path}", f'"a/{inner}"').replace(f"b/{path}", f'"b/{inner}"')
     lab.add_patch("evil.patch", text.encode())
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert "evil.patch:8: refused path" in done.err
     after = sorted(lab.root.parent.rglob("*"))
     assert {path for path in set(after) - set(before) if "patches" not in path.parts} == set()
@@ -80,7 +80,7 @@ def test_patch_with_an_unsafe_path_is_refused_before_writing(lab: ForkLab, path:
 def test_patch_that_makes_a_link_or_odd_mode_is_refused(lab: ForkLab, mode: str) -> None:
     lab.add_patch("evil.patch", NEW_FILE.format(path="python/x", mode=mode).encode())
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert f"mode {mode}" in done.err
 
 
@@ -94,7 +94,7 @@ def test_patch_through_a_symbolic_link_is_refused(lab: ForkLab, tmp_path: Path) 
     link_upstream(lab, tmp_path)
     lab.add_patch("evil.patch", NEW_FILE.format(path="python/calc/out/x", mode="100644").encode())
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert "python/calc/out is a symbolic link" in done.err
     assert not (tmp_path / "x").exists()
 
@@ -104,7 +104,7 @@ def test_overlay_through_a_symbolic_link_is_refused(lab: ForkLab, tmp_path: Path
     (lab.overlays / "python/calc/out").mkdir(parents=True)
     (lab.overlays / "python/calc/out/x").write_text("")
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert "python/calc/out is a symbolic link" in done.err
 
 
@@ -112,7 +112,7 @@ def test_overlay_that_is_a_symbolic_link_is_refused(lab: ForkLab) -> None:
     lab.overlays.mkdir(parents=True)
     (lab.overlays / "passwd").symlink_to("/etc/passwd")
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert "is a symbolic link" in done.err
 
 
@@ -121,7 +121,7 @@ def test_binary_patch_is_refused(lab: ForkLab) -> None:
     out = git(lab.repo.path, "format-patch", *FORMAT, "--binary", "-1", "--stdout")
     lab.add_patch("binary.patch", out.encode() + b"\n")
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert "src/data.bin is changed as binary" in done.err
 
 
@@ -148,7 +148,7 @@ def test_series_with_an_unsafe_name_is_refused(lab: ForkLab, name: str) -> None:
 def test_lock_with_an_unsafe_value_is_refused(lab: ForkLab, old: str, new: str, word: str) -> None:
     lab.edit_lock(old, new)
     done = lab.run("apply")
-    assert done.code in (1, 2)
+    assert done.code == 2
     assert word in done.err
     assert not lab.tree.exists()
 

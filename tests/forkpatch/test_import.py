@@ -96,7 +96,7 @@ def test_import_is_all_or_nothing(
     path = foreign / "01-turn.patch"
     path.write_text(path.read_text().replace(old, new))
     done = lab.run("import-series", "calc", str(foreign))
-    assert done.code == 1
+    assert done.code == 2
     assert word in done.err
     assert not (lab.root / "patches").exists()
 
@@ -111,7 +111,7 @@ def test_hunk_that_fits_in_two_places_is_not_guessed(lab: ForkLab, tmp_path: Pat
     (folder / "log.patch").write_text(text)
     (folder / "series").write_text("log.patch\n")
     done = lab.run("import-series", "calc", str(folder))
-    assert done.code == 1
+    assert done.code == 2
     assert "there are 3 places" in done.err
 
 

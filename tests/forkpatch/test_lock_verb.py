@@ -70,7 +70,7 @@ def test_overlay_that_upstream_has_outside_the_included_paths_is_named(lab: Fork
     lab.overlays.mkdir(parents=True)
     (lab.overlays / "README.md").write_text("mine\n")
     done = lab.run("lock")
-    assert done.code == 1
+    assert done.code == 2
     assert "README.md collides with the file README.md of calc 1.0" in done.err
 
 

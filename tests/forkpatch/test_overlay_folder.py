@@ -71,7 +71,7 @@ def test_rebase_looks_at_the_overlays_of_the_new_version(lab: ForkLab) -> None:
     lab.repo.commit({"python/calc/fast.py": b"theirs\n"}, "Grow")
     git(lab.repo.path, "tag", "v2.0")
     done = lab.run("lock", "--add", "calc=2.0")
-    assert done.code == 1 and "fast.py collides with the file" in done.err
+    assert done.code == 2 and "fast.py collides with the file" in done.err
     lab.edit_lock('tag = "v2.0"\n', 'tag = "v2.0"\noverlays = "overlays/calc-2"\n')
     lab.ok("lock")
     lab.ok("rebase", "calc", "2.0")

@@ -216,7 +216,7 @@ def test_overlay_that_the_new_version_has_itself_is_named(one: ForkLab) -> None:
     with (one.root / "VERSIONS.lock").open("a") as lock:
         lock.write(VERSION.format(commit=one.repo.head))
     done = one.run("lock")
-    assert done.code == 1
+    assert done.code == 2
     assert "src/fast.c collides with the file src/fast.c of calc 2.0" in done.err
 
 

@@ -174,7 +174,7 @@ def test_hunk_in_another_function_on_a_new_base_stops_apply(lab: ForkLab) -> Non
     record_file.write_text(json.dumps(record))
     lab.locked(tag="")
     done = lab.run("apply")
-    assert done.code == 1
+    assert done.code == 2
     assert "one.patch: python/calc/core.py: mul: misplaced (it changed sub before)" in done.err
     assert not lab.tree.exists()
 

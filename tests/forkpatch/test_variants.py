@@ -55,7 +55,7 @@ def test_only_upto_and_pristine(three: ForkLab, tmp_path: Path) -> None:
 
 def test_patch_that_needs_a_missing_one_is_named(three: ForkLab, tmp_path: Path) -> None:
     done = three.run("tree", "calc", "--without", "long", "--output", str(tmp_path / "v"))
-    assert done.code == 1
+    assert done.code == 2
     assert "swap.patch cannot be without a patch that is left out" in done.err
     assert "--without swap.patch" in done.err
     assert not (tmp_path / "v").exists()
@@ -74,7 +74,7 @@ def test_patch_on_a_file_that_another_makes_or_moves_needs_it(lab: ForkLab, tmp_
     lab.change("edit.patch", {"python/calc/new.py": b"A = 1\nB = 3\n"})
     lab.change("free.patch", {"src/run.c": b"int run(void)\n{\n    return 5;\n}\n"})
     done = lab.run("tree", "calc", "--without", "make", "--output", str(tmp_path / "v"))
-    assert done.code == 1 and "edit.patch cannot be without" in done.err
+    assert done.code == 2 and "edit.patch cannot be without" in done.err
     lab.ok("tree", "calc", "--only", "free", "--output", str(tmp_path / "w"))
     assert not (tmp_path / "w/python/calc/new.py").exists()
 
@@ -87,4 +87,4 @@ def test_line_put_where_another_patch_removed_one_needs_it(lab: ForkLab, tmp_pat
     put.insert(1, b"    log(a)\n")
     lab.change("put.patch", {PATH: b"".join(put)})
     done = lab.run("tree", "calc", "--without", "cut", "--output", str(tmp_path / "v"))
-    assert done.code == 1 and "put.patch cannot be without" in done.err
+    assert done.code == 2 and "put.patch cannot be without" in done.err
