@@ -17,7 +17,7 @@ from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.artifact.tarball import PLAIN, PROGRAM, normalised_tar
 from crosslab.errors import LabError
 
-PROGRAMS = ("runner", "run.sh")
+PROGRAMS = ("runner", "run.sh", "relink.sh")
 LIBRARY = "model.tar"
 
 _console = Console(stderr=True, highlight=False)

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
         *request.objects,
     )
     made = stage(
-        cache, f"runner-{request.toolchain.machine}", key, lambda o: _link(request, runner, o)
+        cache, f"runner-{request.toolchain.machine}", key, lambda o: _link(request, cache, o)
     )
     return made / "runner"
 
@@ -144,27 +145,53 @@ def _about_library(request: LinkRequest) -> str:
     )
 
 
-def _link(request: LinkRequest, runner: Path, out: Path) -> None:
-    about = out / "about.c"
+@dataclass(frozen=True)
+class Objects:
+    """What a runner is linked from, in the order that the linker is given it.
+
+    Attributes:
+        first: the runner's own objects.
+        model: those of the model library.
+        last: further ones, and the runtime's.
+    """
+
+    first: tuple[Path, ...]
+    model: tuple[Path, ...]
+    last: tuple[Path, ...]
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Every object."""
+        return (*self.first, *self.model, *self.last)
+
+
+def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
+    """The objects of a runner; what is not kept in the cache is made in ``scratch``.
+
+    Raises:
+        UserError: the model library is none.
+        LabError: compiling fails.
+    """
+    runner = _runner_objects(request, cache)
+    about = scratch / "about.c"
     about.write_text(_about_library(request), encoding="utf-8")
-    _run([*request.toolchain.cc, "-O2", "-fPIC", "-c", about.name, "-o", "about.o"], out)
-    model = _unpack(request.library, out / "model") if request.library else []
-    objects = [
-        *sorted(runner.glob("*.o")),
-        out / "about.o",
-        *model,
-        *request.objects,
-        *request.runtime.objects,
-    ]
-    # Object names go through a file: there are many, and their paths may be long.
-    names = out / "objects.txt"
-    names.write_text("\n".join(shlex.quote(str(o)) for o in objects), encoding="utf-8")
-    options = link_options(request)
-    _run([*request.toolchain.cxx, f"@{names}", *options, "-o", "runner"], out)
-    for scratch in (*model, names, about, out / "about.o"):
-        scratch.unlink()
-    if model:
-        (out / "model").rmdir()
+    _run([*request.toolchain.cc, "-O2", "-fPIC", "-c", about.name, "-o", "about.o"], scratch)
+    model = _unpack(request.library, scratch / "model") if request.library else []
+    return Objects(
+        first=(*sorted(runner.glob("*.o")), scratch / "about.o"),
+        model=tuple(model),
+        last=(*request.objects, *request.runtime.objects),
+    )
+
+
+def _link(request: LinkRequest, cache: Path, out: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=out) as at:
+        objects = objects_of(request, cache, Path(at)).all
+        # Object names go through a file: there are many, and their paths may be long.
+        names = Path(at) / "objects.txt"
+        names.write_text("\n".join(shlex.quote(str(o)) for o in objects), encoding="utf-8")
+        options = link_options(request)
+        _run([*request.toolchain.cxx, f"@{names}", *options, "-o", "runner"], out)
 
 
 def _unpack(library: Path, folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -325,6 +326,17 @@ def test_verify_speaks_plainly_and_exits_with_0_1_2(tarball: Path) -> None:
         done = crosslab("verify", str(path))
         assert done.returncode == 2
         assert str(path) in done.stderr and "Traceback" not in done.stderr
+
+
+def test_verify_compares_with_the_hash_that_was_told(tarball: Path) -> None:
+    sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
+    done = crosslab("verify", str(tarball), "--sha256", sha256.upper())
+    assert (done.returncode, f"{sha256}: as you were told" in done.stdout) == (0, True), done
+    # Whole in itself, and not the one that was meant.
+    done = crosslab("verify", str(tarball), "--sha256", "0" * 64)
+    assert (done.returncode, f"its sha256 is {sha256}" in done.stdout) == (1, True), done
+    done = crosslab("verify", str(tarball), "--sha256", sha256[1:])
+    assert (done.returncode, "64 hexadecimal digits" in done.stderr) == (2, True), done
 
 
 def test_run_script_hands_the_prompt_to_the_runner(dist: Dist) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 from rich.console import Console
 
 from crosslab.artifact.manifest import MANIFEST, SBOM
-from crosslab.artifact.provenance import OURS, Provenance, TreeOrigin, read_origins
+from crosslab.artifact.provenance import (
+    OURS,
+    Provenance,
+    TreeOrigin,
+    library_licences,
+    read_origins,
+)
+from crosslab.artifact.relink import FOLDER, relinking
 from crosslab.artifact.sbom import Part
 from crosslab.dist import LIBRARY, Dist
 from crosslab.job_options import Job
@@ -32,6 +39,8 @@ HOLDS = {
     "params": "the model's parameters in MLC-LLM's format",
     DEVICE_FILE: "the tokenizer and the chat's frame, for the runner",
     TOKENIZER_FILE: "the tokenizer as Hugging Face writes it",
+    FOLDER: "the runner's objects, and relink.sh, which links them with model.tar to the runner "
+    "again or with another C library (LGPL 2.1, section 6)",
     "licenses": "licences and notices of what the runner holds",
     SBOM: "bill of materials, CycloneDX",
     MANIFEST: "this file: hash of every other one, and what they were made from",
@@ -59,7 +68,8 @@ def dist_of(
         LIBRARY: library,
         "params": params,
         TOKENIZER_FILE: model / TOKENIZER_FILE,
-        **_licences(job),
+        **relinking(linking, runner, job.cache),
+        **_licences(job, linking),
     }
     provenance = Provenance(
         project=job.project,
@@ -110,12 +120,17 @@ def _held(files: dict[str, Path]) -> dict[str, str]:
     return {name: what for name, what in HOLDS.items() if name in tops}
 
 
-def _licences(job: Job) -> dict[str, Path]:
-    """Licence texts of what is compiled in."""
+def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:
+    """Licence texts of what is compiled and linked in."""
     folders = {"mlc-rvv": job.project, "tvm": job.tvm_tree}
     found = {
         f"licenses/{name}/{file}": folder / file
         for name, folder in folders.items()
         for file in ("LICENSE", "NOTICE")
     }
+    of_libraries = library_licences(linking.toolchain)
+    for path in of_libraries.values():
+        if not path.is_file():
+            _console.print(f"[yellow]dist without a licence text:[/] {path}", soft_wrap=True)
+    found |= of_libraries
     return {name: path for name, path in found.items() if path.is_file()}

@@ -31,6 +31,10 @@ MLC_GROUPS = ("mlc",)
 SHIPPED_PACKAGES = frozenset({"apache-tvm-ffi"})
 OURS = "Apache-2.0"
 LIBC_PACKAGE = "libc6-dev-riscv64-cross"
+STDCPP_PACKAGE = "libstdc++-{version}-dev-riscv64-cross"
+# Debian's copyright files name licences whose texts lie here.
+COMMON_LICENCES = Path("/usr/share/common-licenses")
+DOCUMENTATION = Path("/usr/share/doc")
 _GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
 _LLVM = "Apache-2.0 WITH LLVM-exception"
 
@@ -237,10 +241,31 @@ class Provenance:
         gcc = stdcpp.parent.name
         return [
             compiler,
-            Part("glibc", _libc_version(), "LGPL-2.1-or-later", shipped=True, sha256=_sha256(libc)),
+            Part(
+                "glibc",
+                _libc_version(),
+                "LGPL-2.1-or-later",
+                shipped=True,
+                sha256=_sha256(libc),
+                notes={"debian-package": LIBC_PACKAGE, "link-anew": "relink/relink.sh"},
+            ),
             Part("libstdc++", gcc, _GCC, shipped=True, sha256=_sha256(stdcpp)),
             Part("libgcc", gcc, _GCC, shipped=True),
         ]
+
+
+def library_licences(toolchain: Toolchain) -> dict[str, Path]:
+    """Licences of the C and C++ libraries in a runner: path in the artefact to Debian's file."""
+    _, stdcpp = sysroot_parts()
+    if toolchain.kind is not Kind.CLANG or stdcpp is None:
+        return {}
+    of_gcc = STDCPP_PACKAGE.format(version=stdcpp.parent.name)
+    return {
+        "licenses/glibc/copyright": DOCUMENTATION / LIBC_PACKAGE / "copyright",
+        "licenses/glibc/LGPL-2.1": COMMON_LICENCES / "LGPL-2.1",
+        "licenses/libstdc++/copyright": DOCUMENTATION / of_gcc / "copyright",
+        "licenses/libstdc++/GPL-3": COMMON_LICENCES / "GPL-3",
+    }
 
 
 def _libc_version() -> str:

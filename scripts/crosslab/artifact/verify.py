@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from crosslab.errors import UserError
 
 KEPT = (MANIFEST, SBOM)
 SHOWN = 20
+_SHA256 = re.compile("[0-9a-fA-F]{64}")
 
 _console = Console(highlight=False, soft_wrap=True)
 
@@ -63,8 +65,14 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(prog="crosslab verify", description=main.__doc__)
     parser.add_argument("tarball", type=Path, metavar="TARBALL")
+    parser.add_argument("--sha256", metavar="HEX", help="of the tarball, as its maker told you")
     args = parser.parse_args(argv)
+    if args.sha256 is not None and not _SHA256.fullmatch(args.sha256):
+        raise UserError(f"--sha256 {args.sha256}", remedy="give 64 hexadecimal digits")
     findings, table = verify_tarball(args.tarball)
+    sha256 = file_entry("", args.tarball).sha256
+    if args.sha256 is not None and args.sha256.lower() != sha256:
+        findings = [Finding(str(args.tarball), f"its sha256 is {sha256}"), *findings]
     for finding in findings[:SHOWN]:
         _console.print(f"wrong: {finding}", markup=False, style="red")
     if len(findings) > SHOWN:
@@ -74,7 +82,8 @@ def main(argv: Sequence[str]) -> int:
         return 1
     what = " ".join(str(table.get(key)) for key in ("model", "quantization", "target", "release"))
     _console.print(f"{args.tarball}: good: {what}, {len(table['files'])} files", markup=False)
-    _console.print(f"  sha256 {file_entry('', args.tarball).sha256}")
+    told = "as you were told" if args.sha256 is not None else "compare it with what its maker says"
+    _console.print(f"  sha256 {sha256}: {told}")
     return 0
 
 

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a runner is linked from, so that whoever gets it can link it with another C library.
+
+The LGPL 2.1 (section 6) asks for that of a static program with the GNU C library in it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tarfile
+import tempfile
+from pathlib import Path
+
+from crosslab.artifact.tarball import write_tar
+from crosslab.errors import LabError
+from crosslab.link import LinkRequest, link_options, objects_of
+from crosslab.stage import digest, stage
+from crosslab.toolchain import Kind
+
+FOLDER = "relink"
+SCRIPT = Path(__file__).with_name("relink.sh")
+_LIST = "link.txt"
+
+
+def relinking(request: LinkRequest, runner: Path, cache: Path) -> dict[str, Path]:
+    """Objects, list and script that make ``runner`` again from ``model.tar`` beside them.
+
+    Args:
+        request: what it was linked from.
+        runner: the program, as :func:`crosslab.link.link_runner` keeps it.
+        cache: folder of builds.
+
+    Returns:
+        path in the artefact to file; nothing where the C library's licence asks for nothing
+        (ziglang's musl).
+
+    Raises:
+        LabError: the model library has two objects of one name.
+    """
+    if request.toolchain.kind is not Kind.CLANG or request.library is None:
+        return {}
+    key = digest(runner.parent.name, request.library, shlex.join(_words(request)))
+    made = stage(cache, FOLDER, key, lambda out: _pack(request, cache, out))
+    return {f"{FOLDER}/objects.tar": made / "objects.tar", f"{FOLDER}/{SCRIPT.name}": SCRIPT}
+
+
+def _words(request: LinkRequest) -> list[str]:
+    """The compiler's options, without where the linker lies on this machine."""
+    words = [*request.toolchain.cxx[1:], *link_options(request)]
+    linker = "-fuse-ld=/"
+    return [
+        f"-fuse-ld={Path(word).name.removeprefix('ld.')}" if word.startswith(linker) else word
+        for word in words
+    ]
+
+
+def _pack(request: LinkRequest, cache: Path, out: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=out) as at:
+        parts = objects_of(request, cache, Path(at))
+        first = {f"runner/{path.name}": path for path in parts.first}
+        last = {f"runtime/{path.name}": path for path in parts.last}
+        names = [*first, *_model(request), *last]
+        if len(names) != len(parts.all):
+            raise LabError(f"two objects of {request.library} or of the runtime have one name")
+        text = "\n".join(shlex.quote(word) for word in [*_words(request), *names])
+        listed = Path(at) / _LIST
+        listed.write_text(text + "\n", encoding="utf-8")
+        write_tar(out / "objects.tar", {**first, **last, _LIST: listed})
+
+
+def _model(request: LinkRequest) -> list[str]:
+    """Names that the model's objects have when ``model.tar`` is unpacked."""
+    assert request.library is not None  # looked at before
+    with tarfile.open(request.library) as archive:
+        names = [member.name for member in archive if member.name.endswith(".o")]
+    return list(dict.fromkeys(f"model/{name}" for name in names))

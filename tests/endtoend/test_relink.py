@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An artefact's runner can be linked anew from what lies beside it, with other libraries too."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import runner_kit
+from test_runner import CHUNK, CONFIG, VLEN
+
+from crosslab.artifact.provenance import library_licences
+from crosslab.artifact.relink import relinking
+from crosslab.artifact.tarball import normalised_tar
+from crosslab.compile.driver import CompileRequest, compile_llama
+from crosslab.compile.targets import LabTarget
+from crosslab.emulator import run_guest
+from crosslab.link import LinkRequest, link_runner
+from crosslab.toolchain import Kind
+
+# Takes the place of the C library's own.
+OWN_GETENV = """
+#include <string.h>
+#include <unistd.h>
+extern char **environ;
+char *getenv(const char *name) {
+  static const char said[] = "another C library\\n";
+  if (write(2, said, sizeof(said) - 1) < 0) return 0;
+  size_t length = strlen(name);
+  for (char **entry = environ; entry && *entry; ++entry)
+    if (!strncmp(*entry, name, length) && (*entry)[length] == '=') return *entry + length + 1;
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """runner, model.tar and relink/ as the artefact has them."""
+    if runner_kit.cross().kind is not Kind.CLANG:
+        pytest.skip("only the GNU C library's licence asks for this")
+    target = LabTarget("riscv64", VLEN)
+    compiling = CompileRequest(runner_kit.tvm_tree(), CONFIG, target, prefill_chunk=CHUNK)
+    library = compile_llama(compiling, runner_kit.CACHE).library
+    request = LinkRequest(
+        runner_kit.runtime(), runner_kit.cross(), library=library, required_vlen=VLEN
+    )
+    runner = link_runner(request, runner_kit.CACHE)
+    # A path with a blank, as somebody may unpack it.
+    at = tmp_path_factory.mktemp("unpacked here") / "model"
+    for name, path in {**relinking(request, runner, runner_kit.CACHE), "runner": runner}.items():
+        (at / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, at / name)
+    (at / "model.tar").write_bytes(normalised_tar(library))
+    return at
+
+
+def relink(artefact: Path, cwd: Path, *words: str, **variables: str) -> None:
+    tools = {"CXX": runner_kit.cross().cxx[0], "PATH": "/usr/bin:/bin"}
+    command = [str(artefact / "relink" / "relink.sh"), *words]
+    subprocess.run(command, cwd=cwd, env={**tools, **variables}, check=True, timeout=300)
+
+
+def test_it_is_the_same_program_again(artefact: Path, tmp_path: Path) -> None:
+    relink(artefact, tmp_path)
+    assert (tmp_path / "runner").read_bytes() == (artefact / "runner").read_bytes()
+
+
+def test_a_part_of_the_c_library_can_be_another(artefact: Path, tmp_path: Path) -> None:
+    runner_kit.need_emulator()
+    source, part = tmp_path / "own.c", tmp_path / "own.o"
+    source.write_text(OWN_GETENV, encoding="utf-8")
+    compiler = [*runner_kit.cross().cc, "-O2", "-c", str(source), "-o", str(part)]
+    subprocess.run(compiler, check=True)
+    relink(artefact, tmp_path, "changed", LDFLAGS=str(part))
+    said = run_guest(tmp_path / "changed", ["--help"], check=False)
+    before = run_guest(artefact / "runner", ["--help"], check=False)
+    assert "another C library" in said.stderr
+    assert "another C library" not in before.stderr
+    assert (said.returncode, said.stdout) == (before.returncode, before.stdout)
+
+
+def test_what_lies_there_names_no_place_of_this_machine(artefact: Path, tmp_path: Path) -> None:
+    shutil.unpack_archive(artefact / "relink" / "objects.tar", tmp_path)
+    words = (tmp_path / "link.txt").read_text(encoding="utf-8").split("\n")
+    assert "-static" in words and "about.o" in " ".join(words)
+    assert not [word for word in words if word.startswith("/") or "=/" in word]
+
+
+def test_the_libraries_licences_are_at_hand() -> None:
+    found = library_licences(runner_kit.cross())
+    if runner_kit.cross().kind is not Kind.CLANG:
+        assert not found
+        return
+    assert "LESSER GENERAL PUBLIC LICENSE" in found["licenses/glibc/LGPL-2.1"].read_text("utf-8")
+    assert "glibc" in found["licenses/glibc/copyright"].read_text("utf-8", "replace").lower()
+    assert (
+        "RUNTIME LIBRARY EXCEPTION"
+        in found["licenses/libstdc++/copyright"].read_text("utf-8", "replace").upper()
+    )
