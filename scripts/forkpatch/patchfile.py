@@ -270,7 +270,8 @@ def _parse_files(diff: bytes, lines_before: int, where: str) -> Iterator[FileDif
     text = diff.decode("latin-1")
     try:
         parsed = unidiff.PatchSet(text)
-    except unidiff.UnidiffParseError as error:
+    # ValueError: line numbers of thousands of digits.
+    except (unidiff.UnidiffParseError, ValueError) as error:
         raise PatchError(
             f"{where}: malformed diff: {str(error).strip()}", remedy="export the patch anew"
         ) from error

@@ -83,6 +83,8 @@ def hardware_from(table: Table) -> Hardware:
     table.only(["schema", "name", "description", "clock", "array", "energy", "level"])
     array, energy = table.table("array"), table.table("energy")
     clock = table.quantity("clock", settings.FREQUENCIES)
+    if clock <= 0:
+        raise table.error("clock", "'clock' must be positive")
     energy.only(["mac", "register"])
     return Hardware(
         name=table.get("name", str),
