@@ -11,6 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import patched
 import pytest
 from runner_kit import CACHE, PROJECT, cross, need_emulator
 
@@ -96,7 +97,10 @@ def test_the_whole_job_runs_without_a_network(project: Path) -> None:
         fetch_asset(read_pins(PROJECT).asset("smollm2-135m"), CACHE)
     except LabError as error:
         pytest.skip(f"the model cannot be had: {error.what}")
-    done = run(project, "-m", "forkpatch", "apply", "--offline", "--json", "applied.json")
+    # The release whose TVM these tests run with.
+    release = ("--release", patched.trees().name)
+    options = [*release, "--offline", "--json", "applied.json"]
+    done = run(project, "-m", "forkpatch", "apply", *options)
     if done.returncode == 2 and "is not in the cache" in done.stderr:
         pytest.skip("TVM's tree is not in the cache; it comes with: nox -s apply_patches")
     assert done.returncode == 0, done.stderr
