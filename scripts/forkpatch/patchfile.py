@@ -212,7 +212,10 @@ def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:
             f"{where}:1: no {missing[0]} header: it is not in git's mailbox format",
             remedy="make it with git format-patch, or with the verb export",
         )
-    name, address = email.utils.parseaddr(_unfold(mail["From"]))
+    try:
+        name, address = email.utils.parseaddr(_unfold(mail["From"]))
+    except RecursionError:  # thousands of brackets
+        name = address = ""
     name = _decode(name, where)
     if not address or re.search("[<>\n]", name):
         raise PatchError(f"{where}: From names no author as 'Name <email>'")
