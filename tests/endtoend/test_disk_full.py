@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlc_tree
 import pytest
-from runner_kit import CACHE, cross, need_emulator, runtime, tvm_tree
+import text_kit
+from asset_kit import small_asset
+from runner_kit import CACHE, PROJECT, cross, need_emulator, runtime, tvm_tree
 
+from crosslab.artifact.package import package
+from crosslab.artifact.relink import relinking
 from crosslab.artifact.sbom import Part
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
@@ -19,11 +26,29 @@ from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError, refused
 from crosslab.kernels import KernelTarget, cached_kernels
 from crosslab.link import LinkRequest, link_runner
-from crosslab.models.config import LlamaConfig
+from crosslab.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
+from crosslab.models.asset import fetch_asset
+from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.device_tokenizer import device_tokenizer
+from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import random_params
 from crosslab.runtime import build_runtime
 
+CORPUS = PROJECT / "tests" / "fuzz" / "corpus"
 CONFIG = LlamaConfig(40, 72, 4, 2, 10, 2, 97, context=64)
+
+
+def _model(folder: Path) -> Path:
+    return import_gguf(CORPUS / "gguf" / "tiny.gguf", folder)
+
+
+def _tokenizer(folder: Path) -> Path:
+    trained = text_kit.trained("gpt2")
+    with tempfile.TemporaryDirectory() as model:
+        trained.tokenizer.save(f"{model}/tokenizer.json")
+        settings = Path(model, "tokenizer_config.json")
+        settings.write_text(json.dumps(dict(trained.settings)), encoding="utf-8")
+        return device_tokenizer(Path(model), folder)
 
 
 def _parameters(folder: Path) -> Path:
@@ -49,6 +74,11 @@ def _runner(folder: Path) -> Path:
     return link_runner(LinkRequest(runtime(), cross(), library=library, required_vlen=256), folder)
 
 
+def _relink(folder: Path) -> dict[str, Path]:
+    request = LinkRequest(runtime(), cross(), library=_library(CACHE), required_vlen=256)
+    return relinking(request, _runner(CACHE), folder)
+
+
 def _counted(folder: Path) -> int:
     runner, params = _runner(CACHE), _parameters(CACHE)
     words = ["--params", str(params), "--tokens", "1,2,3", "--max-new", "1"]
@@ -63,16 +93,41 @@ def _dist(folder: Path) -> Path:
     return write_dist(Dist(folder / "dist", files, {**about, "inputs": inputs}, whole))
 
 
-# Each with too little room for it, and with enough. Growing the runtime's cache would build it
-# anew, which takes minutes: the other stages show that a second run works.
+def _tarball(folder: Path) -> Path:
+    with tempfile.TemporaryDirectory() as at:
+        return package(_dist(Path(at)).parent, folder)
+
+
+def _mlc_params(folder: Path) -> Path:
+    tools, weights = mlc_tree.tools(), mlc_tree.hf_weights(mlc_tree.TINY, 7)
+    with tempfile.TemporaryDirectory() as at:
+        return convert_weight(tools, mlc_tree.write_model(Path(at), weights), "q0f32", folder)
+
+
+def _mlc_library(folder: Path) -> Path:
+    tools = mlc_tree.tools()
+    with tempfile.TemporaryDirectory() as at:
+        write_config(mlc_tree.TINY, Path(at) / "config.json")
+        wanted = MlcCompileRequest(Path(at), "q0f32", device_of(LabTarget("riscv64", 256)))
+        return compile_model(tools, wanted, folder).library
+
+
+# Each with too little room for it, and with enough. What takes long, the runtime for one, is not
+# built anew in the end: the other stages show that a second run works.
 STAGES: list[tuple[Callable[[Path], object], str, str]] = [
+    (_model, "4k", "16m"),
+    (_tokenizer, "4k", "16m"),
     (_parameters, "64k", "16m"),
+    (_mlc_params, "64k", "16m"),
+    (_mlc_library, "64k", ""),
     (_kernels, "16k", "16m"),
     (_library, "64k", "64m"),
     (_runtime, "64k", ""),
     (_runner, "1m", "64m"),
     (_counted, "8k", "16m"),
+    (_relink, "1m", "128m"),
     (_dist, "1m", "64m"),
+    (_tarball, "1m", "64m"),
 ]
 
 
@@ -83,7 +138,16 @@ def test_stage(
     stage: Callable[[Path], object], little: str, enough: str, disk: Callable[[str], Any]
 ) -> None:
     need_emulator(plugins=True)
-    small = disk(little)
+    fills_up(stage, disk(little), enough)
+
+
+def test_download_of_the_model(index: Path, disk: Callable[[str], Any]) -> None:
+    asset = small_asset(index, b"weights" * 10_000)
+    fills_up(lambda folder: fetch_asset(asset, folder), disk("8k"), "16m")
+
+
+def fills_up(stage: Callable[[Path], object], small: Any, enough: str) -> None:
+    """The stage fails for want of room, says so, leaves nothing, and works with enough."""
     with pytest.raises((LabError, OSError)) as caught:
         stage(small.path)
     error = caught.value
@@ -92,8 +156,9 @@ def test_stage(
         assert error.exit_code == 2
         assert "free some space" in error.remedy
     assert "No space left" in str(error), error
-    left = [path for path in small.path.iterdir() if not path.name.endswith(".lock")]
-    assert not left
+    # A log is what tells why.
+    kept = [path.name for path in small.path.iterdir() if path.name != "logs"]
+    assert all(name.endswith(".lock") for name in kept), kept
     if enough:
         small.grow(enough)
         assert stage(small.path)

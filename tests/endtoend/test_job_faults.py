@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runner_kit import CACHE, PROJECT, cross, need_emulator, runtime, tvm_tree
@@ -29,13 +31,21 @@ from crosslab.pins import read_pins
 KILLS = int(os.environ.get("CROSSLAB_KILLS", "1"))
 SEED = 20261121
 LIMIT = 900
+# What a run in an emptied cache makes anew: all but the runtime and the model, which take minutes.
+BUILT = ("counter-", "device-tokenizer-", "kernels-", "library-", "relink-", "runner-")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A project folder with patched trees in it, as the sessions would call the job there."""
+    """A project folder with patched trees in it, as the sessions would call the job there.
+
+    Attributes:
+        root: the folder.
+        said: what the first run said.
+    """
 
     root: Path
+    said: str = ""
 
     @property
     def report(self) -> Path:
@@ -87,7 +97,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     code, said = place.run()
     assert code == 0, said
     place.check()
-    return place
+    return replace(place, said=said)
+
+
+@pytest.fixture(scope="module")
+def span(place: Place, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Seconds of a run that has to compile and link; it has no home to keep things in."""
+    folder = tmp_path_factory.mktemp("span")
+    linked_cache(folder, *BUILT)
+    began = time.monotonic()
+    code, said = place.run(HOME="/no/home", XDG_CACHE_HOME=str(folder))
+    assert code == 0, said
+    place.check()
+    return time.monotonic() - began
 
 
 @pytest.fixture
@@ -97,43 +119,87 @@ def umask() -> Iterator[None]:
     os.umask(old)
 
 
-def test_private_umask_and_clock_set_back(place: Place, umask: None) -> None:
+def linked_cache(folder: Path, *without: str) -> Path:
+    """A cache of links to the user's own, but for what begins with these names."""
+    cache = folder / "mlc-rvv" / "crosslab"
+    cache.mkdir(parents=True)
+    for entry in CACHE.iterdir():
+        if entry.is_dir() and not entry.name.startswith((".", *without)):
+            (cache / entry.name).symlink_to(entry)
+    return cache
+
+
+def copied_cache(folder: Path, stages: set[str]) -> Path:
+    """A cache of its own with these stages, and what is known of them."""
+    cache = folder / "mlc-rvv" / "crosslab"
+    cache.mkdir(parents=True)
+    copy = ["cp", "--archive", "--reflink=auto"]
+    for name in stages:
+        paths = [CACHE / name, CACHE / f".{name}.sums"]
+        subprocess.run([*copy, *map(str, paths), str(cache)], check=True)
+    return cache
+
+
+def test_private_umask_and_clock_set_back(place: Place, umask: None, tmp_path: Path) -> None:
+    """All that lies there is from the future; the user's own cache is left alone."""
+    made = re.findall(r"^(\S+): (?:reused|building) \((\w+)\)$", place.said, re.MULTILINE)
+    cache = copied_cache(tmp_path, {f"{name}-{key}" for name, key in made})
     shutil.rmtree(place.root / "dist")
-    for path in [*CACHE.iterdir(), *place.root.rglob("*")]:
+    for path in [*cache.rglob("*"), *place.root.rglob("*")]:
         os.utime(path, (4e9, 4e9), follow_symlinks=False)
-    code, said = place.run()
+    code, said = place.run(XDG_CACHE_HOME=str(tmp_path))
     assert code == 0, said
-    assert ": building" not in said
+    assert ": building" not in said and ": damaged" not in said
     place.check()
+    shutil.rmtree(cache)  # a gigabyte
 
 
-def _ended(
-    place: Place, how: Callable[[subprocess.Popen[str]], None], span: float
-) -> Iterator[tuple[int, str]]:
-    chance = random.Random(SEED)
-    for _ in range(KILLS):
-        process = place.start()
+def test_home_that_is_missing_is_not_needed(span: float) -> None:
+    assert span > 0
+    assert not Path("/no").exists()
+
+
+def test_read_only_home_names_the_way_out(
+    place: Place, disk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = disk("64k", tmp_path / "home")
+    home.freeze()
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    code, said = place.run(HOME=str(home.path))
+    assert code == 2, said
+    assert "Read-only file system" in said and "XDG_CACHE_HOME=DIR" in said
+    assert "Traceback" not in said
+
+
+def _ended(place: Place, signum: int, span: float, caches: Path) -> Iterator[tuple[int, str]]:
+    """Runs that have to compile and link, each ended at a moment of its own."""
+    chance = random.Random(f"{SEED}{signum}")
+    for turn in range(KILLS):
+        folder = caches / str(turn)
+        cache = linked_cache(folder, *BUILT)
+        process = place.start(XDG_CACHE_HOME=str(folder))
         time.sleep(chance.uniform(0.05, 1.0) * span)
-        how(process)
+        process.send_signal(signum)
         _, said = process.communicate(timeout=LIMIT)
         yield process.returncode, said
+        # The next run on the same cache takes nothing half-made, and leaves nothing of it.
+        again, told = place.run(XDG_CACHE_HOME=str(folder))
+        assert again == 0, told
+        place.check()
+        assert not [path.name for path in cache.glob(".*") if path.is_dir()]
+        assert list((place.root / "out").iterdir()) == [place.report]
 
 
-def test_killed_and_interrupted_at_random_moments(place: Place) -> None:
-    began = time.monotonic()
-    assert place.run()[0] == 0
-    span = time.monotonic() - began
-    for code, said in _ended(place, lambda process: process.send_signal(signal.SIGINT), span):
+def test_interrupted_at_random_moments(place: Place, span: float, tmp_path: Path) -> None:
+    for code, said in _ended(place, signal.SIGINT, span, tmp_path):
         assert code in (0, 130), said
         assert "Traceback" not in said
         assert code == 0 or "interrupted" in said
-    for code, _ in _ended(place, subprocess.Popen.kill, span):
-        assert code in (0, -signal.SIGKILL)
-    code, said = place.run()
-    assert code == 0, said
-    place.check()
-    left = [p.name for p in (place.root / "out").iterdir() if p != place.report]
-    assert not left
+
+
+def test_killed_at_random_moments(place: Place, span: float, tmp_path: Path) -> None:
+    for code, said in _ended(place, signal.SIGKILL, span, tmp_path):
+        assert code in (0, -signal.SIGKILL), said
 
 
 def test_two_runs_at_once(place: Place) -> None:
@@ -147,13 +213,7 @@ def test_two_runs_at_once(place: Place) -> None:
 
 def test_stage_removed_from_the_cache_is_made_again(place: Place, tmp_path: Path) -> None:
     """A cache of links to the real one; what is built in it goes while the job runs."""
-    cache = tmp_path / "mlc-rvv" / "crosslab"
-    cache.mkdir(parents=True)
-    for entry in CACHE.iterdir():
-        if entry.is_dir():
-            (cache / entry.name).symlink_to(entry)
-    for entry in cache.glob("library-*"):
-        entry.unlink()
+    cache = linked_cache(tmp_path, "library-")
     process = place.start(XDG_CACHE_HOME=str(tmp_path))
     while process.poll() is None:
         for entry in cache.glob("library-*"):

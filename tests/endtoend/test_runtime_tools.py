@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import runner_kit
 
-from crosslab.emulator import GuestMachine
-from crosslab.errors import UserError
+from crosslab.emulator import GuestMachine, run_guest
+from crosslab.errors import LabError, UserError
 from crosslab.runtime import build_runtime, ffi_root
-from crosslab.toolchain import ZIGLANG_PIN, Kind, Toolchain, find_ziglang, version_tuple
+from crosslab.toolchain import ZIGLANG_PIN, Kind, Toolchain, find_qemu, find_ziglang, version_tuple
 
 SCRIPTS = runner_kit.PROJECT / "scripts"
 USER_MISTAKE = 2
@@ -31,11 +31,8 @@ def lab(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess
 
 def old_clang(folder: Path) -> str:
     """A folder for PATH in which clang is of a version that lacks what is needed."""
-    for name in ("clang", "clang++"):
-        program = folder / name
-        program.write_text("#!/bin/sh\necho 14.0.6\n")
-        program.chmod(0o755)
-    return str(folder)
+    program(folder, "clang", "echo 14.0.6")
+    return program(folder, "clang++", "echo 14.0.6")
 
 
 def test_doctor_tells_what_there_is() -> None:
@@ -69,6 +66,63 @@ def test_prepare_prints_what_to_type_when_it_cannot_install(tmp_path: Path) -> N
     assert "error: these are missing: qemu-riscv64" in done.stderr
     assert "install what Debian calls: qemu-user" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def program(folder: Path, name: str, script: str) -> str:
+    """A folder for PATH with a program in it that is a script."""
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    (folder / name).chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (None, ["qemu-riscv64 is not installed", "crosslab prepare"]),
+        ("echo qemu-riscv64 version 6.2.0", ["is version 6.2.0, without RVV 1.0", "newer"]),
+        ("exit 1", ["qemu-riscv64 is not installed"]),
+    ],
+)
+def test_the_job_refuses_an_emulator_that_cannot_serve(
+    tmp_path: Path, script: str | None, words: list[str]
+) -> None:
+    path = str(tmp_path) if script is None else program(tmp_path, "qemu-riscv64", script)
+    done = lab("build-and-test", "--tvm-tree", str(tmp_path), path=path)
+    assert done.returncode == USER_MISTAKE
+    assert all(word in done.stderr for word in words), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(find_ziglang() is not None, reason="ziglang takes clang's place here")
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [(None, "clang 19 or newer is not installed"), ("14.0.6", "is version 14.0.6, 19 or newer")],
+)
+def test_a_compiler_that_cannot_serve_is_refused(
+    tmp_path: Path, version: str | None, words: str
+) -> None:
+    path = str(tmp_path) if version is None else old_clang(tmp_path)
+    done = lab("kernels", "--target", "riscv64", "--output", str(tmp_path / "out"), path=path)
+    assert done.returncode == USER_MISTAKE
+    assert words in done.stderr and "crosslab prepare" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cpu_that_the_emulator_does_not_know_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version, which knows other options."""
+    script = """case $1 in --version) echo qemu-riscv64 version 9.2.0; exit;; esac
+echo "qemu-riscv64: Property 'rv64-riscv-cpu.vext_spec' not found" >&2
+exit 1"""
+    monkeypatch.setenv("PATH", f"{program(tmp_path, 'qemu-riscv64', script)}:/usr/bin:/bin")
+    find_qemu.cache_clear()
+    try:
+        with pytest.raises(LabError, match=r"QEMU 9\.2\.0 does not know the CPU rv64,v=true"):
+            run_guest(tmp_path / "guest")
+    finally:
+        find_qemu.cache_clear()
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], [], ["doctor", "--nonsense"]])
