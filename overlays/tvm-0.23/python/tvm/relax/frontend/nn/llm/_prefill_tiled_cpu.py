@@ -109,7 +109,7 @@ def _attention_prefill_cpu(
     global_symbol = "batch_prefill_paged_kv_cpu"
     if sliding_window:
         global_symbol += "_sliding_window"
-    stage_q, clear_kv = staging_macros(tile, group_size, d, d, dtype)
+    stage_q, _, clear_kv = staging_macros(tile, group_size, d, d, dtype)
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     half, half_lanes = d // 2, lanes_of(d // 2)
     compute_s, compute_o = product_macros(tile, d, d)
@@ -278,10 +278,8 @@ def _attention_prefill_ragged_cpu(
     tile = tile or PrefillTile()
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
     group_size = h_q // h_kv
-    qk_lanes, v_lanes = lanes_of(d_qk), lanes_of(d_v)
-    stage_q, clear_kv = staging_macros(tile, group_size, d_qk, d_v, dtype)
+    stage_q, stage_kv, clear_kv = staging_macros(tile, group_size, d_qk, d_v, dtype)
     fill_frequencies, fill_rope = rope_macros(d_qk, rope_scaling)
-    half, half_lanes = d_qk // 2, lanes_of(d_qk // 2)
     compute_s, compute_o = product_macros(tile, d_qk, d_v)
     init_state, update_softmax, _, store = softmax_macros(tile, group_size, d_v, dtype)
     list_tiles = schedule_macros(tile, group_size)
@@ -379,21 +377,7 @@ def _attention_prefill_ragged_cpu(
                     kv_begin: T.int32 = kv_idx * kv_tile
                     num_keys: T.int32 = T.min(kv_len - kv_begin, kv_tile)
                     kv_row: T.int32 = kv_seq_begin + kv_begin
-                    if rotary_mode == 1:
-                        for j in T.serial(num_keys):
-                            for ko in T.serial(half // half_lanes):
-                                for ki in T.vectorized(half_lanes):
-                                    K_tile[j, ko * half_lanes + ki] = rotated_low(k, (kv_row + j, by), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
-                                    K_tile[j, half + ko * half_lanes + ki] = rotated_high(k, (kv_row + j, by), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
-                    else:
-                        for j in T.serial(num_keys):
-                            for ko in T.serial(d_qk // qk_lanes):
-                                for ki in T.vectorized(qk_lanes):
-                                    K_tile[j, ko * qk_lanes + ki] = T.cast(k[kv_row + j, by, ko * qk_lanes + ki], "float32")
-                    for j in T.serial(num_keys):
-                        for co in T.serial(d_v // v_lanes):
-                            for ci in T.vectorized(v_lanes):
-                                V_tile[j, co * v_lanes + ci] = T.cast(v[kv_row + j, by, co * v_lanes + ci], "float32")
+                    stage_kv(k, v, K_tile, V_tile, k_cos, k_sin, kv_row, by, num_keys, rotary_mode)
                     clear_kv(K_tile, V_tile, num_keys)
                     compute_s(Q_tile, K_tile, S_tile)
                     update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)

@@ -91,7 +91,10 @@ def _row_max(buffer, row, columns: int):
 
 
 def staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtype: str) -> tuple:
-    """Return stage_q, which fills Q_tile, and clear_kv, which zeroes what is behind the last key.
+    """Return stage_q, stage_kv and clear_kv.
+
+    stage_q fills Q_tile; stage_kv fills K_tile and V_tile from rows of K and V; clear_kv zeroes
+    what is behind the last key.
 
     Names in all macros of this module: ``row_begin`` is the tile's first row within its sequence,
     ``seq_begin`` the sequence's first query, ``h_kv`` the KV head, ``kv_begin`` the tile's first
@@ -124,6 +127,24 @@ def staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtyp
                         Q_tile[i, ko * qk_lanes + ki] = T.float32(0)
 
     @T.macro
+    def stage_kv(k, v, K_tile, V_tile, k_cos, k_sin, kv_row, h_kv, num_keys, rotary_mode):
+        if rotary_mode == 1:
+            for j in T.serial(num_keys):
+                for ko in T.serial(half // half_lanes):
+                    for ki in T.vectorized(half_lanes):
+                        K_tile[j, ko * half_lanes + ki] = rotated_low(k, (kv_row + j, h_kv), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
+                        K_tile[j, half + ko * half_lanes + ki] = rotated_high(k, (kv_row + j, h_kv), k_cos, k_sin, kv_row + j, ko * half_lanes + ki, half, dtype)
+        else:
+            for j in T.serial(num_keys):
+                for ko in T.serial(d_qk // qk_lanes):
+                    for ki in T.vectorized(qk_lanes):
+                        K_tile[j, ko * qk_lanes + ki] = T.cast(k[kv_row + j, h_kv, ko * qk_lanes + ki], "float32")
+        for j in T.serial(num_keys):
+            for co in T.serial(d_v // v_lanes):
+                for ci in T.vectorized(v_lanes):
+                    V_tile[j, co * v_lanes + ci] = T.cast(v[kv_row + j, h_kv, co * v_lanes + ci], "float32")
+
+    @T.macro
     def clear_kv(K_tile, V_tile, num_keys):
         # Zeros, because whatever is in V is multiplied by the weight 0 of a masked key.
         for j in T.serial(kv_tile - num_keys):
@@ -134,7 +155,7 @@ def staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtyp
                 for ci in T.vectorized(v_lanes):
                     V_tile[num_keys + j, co * v_lanes + ci] = T.float32(0)
 
-    return stage_q, clear_kv
+    return stage_q, stage_kv, clear_kv
 
 
 def product_macros(tile: PrefillTile, d_qk: int, d_v: int) -> tuple:

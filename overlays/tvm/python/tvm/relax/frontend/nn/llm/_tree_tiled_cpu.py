@@ -30,7 +30,7 @@ from ._prefill_tiled_macros import (
     softmax_macros,
     staging_macros,
 )
-from ._rope_tables import rope_macros, rotated_high, rotated_low
+from ._rope_tables import rope_macros
 
 __all__ = ["tree_attn_cpu", "tree_attn_with_paged_kv_cache_cpu", "tree_tile"]
 
@@ -85,9 +85,7 @@ def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[st
     tile = tile or PrefillTile()
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
     group_size = h_q // h_kv
-    lanes = lanes_of(d)
-    half, half_lanes = d // 2, lanes_of(d // 2)
-    stage_q, clear_kv = staging_macros(tile, group_size, d, d, dtype)
+    stage_q, stage_kv, clear_kv = staging_macros(tile, group_size, d, d, dtype)
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     compute_s, compute_o = product_macros(tile, d, d)
     init_state, _, update_tree_softmax, store = softmax_macros(tile, group_size, d, dtype)
@@ -184,21 +182,7 @@ def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[st
                     kv_begin: T.let[T.int32] = kv_idx * kv_tile
                     num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, kv_tile)
                     kv_row: T.let[T.int32] = kv_seq_begin + kv_begin
-                    if rotary_mode == 1:
-                        for j in T.serial(num_keys):
-                            for ko in T.serial(half // half_lanes):
-                                for ki in T.vectorized(half_lanes):
-                                    K_tile[j, ko * half_lanes + ki] = rotated_low(k, (kv_row + j, by), cos, sin, kv_row + j, ko * half_lanes + ki, half, dtype)
-                                    K_tile[j, half + ko * half_lanes + ki] = rotated_high(k, (kv_row + j, by), cos, sin, kv_row + j, ko * half_lanes + ki, half, dtype)
-                    else:
-                        for j in T.serial(num_keys):
-                            for ko in T.serial(d // lanes):
-                                for ki in T.vectorized(lanes):
-                                    K_tile[j, ko * lanes + ki] = T.cast(k[kv_row + j, by, ko * lanes + ki], "float32")
-                    for j in T.serial(num_keys):
-                        for co in T.serial(d // lanes):
-                            for ci in T.vectorized(lanes):
-                                V_tile[j, co * lanes + ci] = T.cast(v[kv_row + j, by, co * lanes + ci], "float32")
+                    stage_kv(k, v, K_tile, V_tile, cos, sin, kv_row, by, num_keys, rotary_mode)
                     clear_kv(K_tile, V_tile, num_keys)
                     compute_s(Q_tile, K_tile, S_tile)
                     update_tree_softmax(S_tile, m_tile, m_new, d_lanes, scale, place, first, behind, kv_row, num_keys)
@@ -226,7 +210,7 @@ def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, r
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
     group_size = h_q // h_kv
     lanes = lanes_of(d)
-    stage_q, clear_kv = staging_macros(tile, group_size, d, d, dtype)
+    stage_q, _, clear_kv = staging_macros(tile, group_size, d, d, dtype)
     compute_s, compute_o = product_macros(tile, d, d)
     init_state, _, update_tree_softmax, store = softmax_macros(tile, group_size, d, dtype)
     list_tiles = schedule_macros(tile, group_size)
