@@ -46,6 +46,8 @@ CHUNK = PROMPT // 2
 ANSWER_TOKENS = "answer.json"
 ANSWER_LOGITS = "logits.bin"
 RUN_SECONDS = 1200.0
+# How far a model gets, from the beginning to the end.
+HOW_FAR = (Kind.NO_REFERENCE, Kind.NOT_COMPILED, Kind.NOT_RUN, Kind.WRONG, Kind.RIGHT)
 
 
 @dataclass(frozen=True)
@@ -98,15 +100,16 @@ def judge(spec: Spec) -> Outcome:
     build_runtime(spec.tvm_tree, find_cross(), spec.cache)
     outcome = _attempt(spec, ours=True)
     if outcome.outcome not in (Kind.RIGHT, Kind.NO_REFERENCE):
-        outcome = replace(outcome, fault=_fault(spec))
+        outcome = replace(outcome, fault=_fault(spec, outcome.outcome))
     return replace(outcome, seconds=round(time.monotonic() - start, 1))
 
 
-def _fault(spec: Spec) -> Fault:
-    """Whose it is: upstream's when it is no better without anything of ours."""
+def _fault(spec: Spec, ours: Kind) -> Fault:
+    """Whose it is: upstream's when it gets no further without anything of ours."""
     if spec.plain_tree is None:
         return Fault.UNKNOWN
-    return Fault.OURS if _attempt(spec, ours=False).outcome is Kind.RIGHT else Fault.UPSTREAM
+    plain = _attempt(spec, ours=False).outcome
+    return Fault.OURS if HOW_FAR.index(plain) > HOW_FAR.index(ours) else Fault.UPSTREAM
 
 
 def _attempt(spec: Spec, *, ours: bool) -> Outcome:

@@ -28,7 +28,17 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from . import tensorization
-from .linear_match import Declined, Linear, Stage, is_product, match_linear, same_extents, stages_of
+from .expert_layers import Experts, call_for_each, check_experts, find_experts, opaque
+from .linear_match import (
+    GROUP,
+    Declined,
+    Linear,
+    Stage,
+    is_product,
+    match_linear,
+    same_extents,
+    stages_of,
+)
 from .tensorization import REPORT_VARIABLE, KernelLibrary, Outcome
 from .vector_target import vector_bits
 
@@ -120,6 +130,8 @@ def call_kernels(
     Returns:
         The function, marked as scheduled if it was changed, and an outcome per product in it.
     """
+    if experts := find_experts(func):
+        return _call_for_experts(name, func, experts, routines, misfit)
     stages = stages_of(func)
     products = [stage for stage in stages or [] if is_product(stage)]
     if func.attrs is not None and func.attrs.get("tirx.is_scheduled"):
@@ -148,12 +160,15 @@ def _replace(
     follower = _in_place(linear, rest)
     out = linear.out if follower is None else follower.written
     make = _gemv if single else _gemm
-    statements = [make(linear, out, routines, weights)]
-    for stage in rest:
-        statement = _vectorized(stage, routines.lanes)
-        if stage is follower:
-            statement = tirx.stmt_functor.substitute(statement, {linear.out: out})
-        statements.append(statement)
+    statements = []
+    for stage in stages:
+        if stage is linear.stage:
+            statements.append(make(linear, out, routines, weights))
+        elif stage not in linear.unpacking:
+            statement = _vectorized(stage, routines.lanes)
+            if stage is follower:
+                statement = tirx.stmt_functor.substitute(statement, {linear.out: out})
+            statements.append(statement)
     root = func.body.block
     gone = [s.written for s in linear.unpacking] + ([linear.out] if follower else [])
     kept = [b for b in root.alloc_buffers if not any(b.same_as(g) for g in gone)]
@@ -161,6 +176,59 @@ def _replace(
     block = tirx.SBlock([], [], [], root.name_hint, body, alloc_buffers=kept)
     new = func.with_body(tirx.SBlockRealize([], tirx.const(True), block))
     return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True}), symbol
+
+
+def _call_for_experts(
+    name: str,
+    func: tirx.PrimFunc,
+    experts: Experts,
+    routines: Routines | None,
+    misfit: str | None,
+) -> tuple[tirx.PrimFunc, list[Outcome]]:
+    """Replace the products of a mixture's experts by calls, one for each expert."""
+    try:
+        check_experts(experts)
+        if routines is None:
+            raise Declined(str(misfit))
+        weights = "float32" if experts.scale is None else "q4"
+        symbol = routines.symbols.get(("gemm", weights))
+        if symbol is None:
+            raise Declined(f"no gemm for {weights} weights in {routines.library.index}")
+    except Declined as reason:
+        return func, [Outcome(name, experts.block.name_hint, reason=str(reason))]
+    call = _experts_gemm(experts, symbol, routines.columns)
+    return call_for_each(experts, call, func), [Outcome(name, experts.block.name_hint, symbol)]
+
+
+def _experts_gemm(experts: Experts, symbol: str, columns: int) -> Callable[..., Any]:
+    """What makes the statement for one expert: tasks over panels of outputs."""
+    n, k, groups = experts.n, experts.k, -(-experts.k // GROUP)
+
+    def make(expert: Any, first: Any, of_data: Any, rows: Any) -> Any:
+        panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
+        task = tirx.Var("task", "int32")
+        start = task * columns
+
+        def access(buffer: Any, mode: str, offset: Any) -> Any:
+            return buffer.access_ptr(mode, offset=_int64(offset))
+
+        outputs = _int64(expert) * n + start
+        c = access(experts.out, "w", _int64(first) * n + start)
+        a = access(experts.data, "r", _int64(of_data) * k)
+        sizes = [_int64(rows), _int64(tirx.min(n - start, columns)), _int64(k), _int64(n)]
+        scratch = [panel.access_ptr("rw"), _int64(PANEL_ROWS), _int64(columns)]
+        if experts.scale is None:
+            weight = access(experts.weight, "r", outputs * k)
+            arguments = [c, a, weight, *sizes, _int64(k), _int64(k), *scratch]
+        else:
+            weight = access(experts.weight, "r", outputs * (groups * 4))
+            scale = access(experts.scale, "r", outputs * groups)
+            arguments = [c, a, weight, scale, *sizes, _int64(k), *scratch]
+        statement = opaque(experts, _call(symbol, arguments), [panel])
+        tasks = tirx.For(task, 0, -(-n // columns), tirx.ForKind.PARALLEL, statement)
+        return tirx.IfThenElse(rows > 0, tasks, None)
+
+    return make
 
 
 def _in_place(linear: Linear, rest: list[Stage]) -> Stage | None:

@@ -146,9 +146,20 @@ def match_linear(stage: Stage, stages: list[Stage]) -> Linear:
         raise Declined("its loops do not cover the buffers")
     if not same_extents([out.shape[-1]], [n]) or not isinstance(k, tirx.IntImm):
         raise Declined("the number of inputs is not constant")
-    if any(other.written.same_as(weight) for other in stages):
+    if any(other.written.same_as(weight) and not _only_widens(other) for other in stages):
         return _match_q4(Linear(stage, out, data, weight, n, int(k)), stages)
     return Linear(stage, out, data, weight, n, int(k))
+
+
+def _only_widens(stage: Stage) -> bool:
+    """Whether a stage copies halves into float32, and does nothing else."""
+    value = getattr(stage.block.body, "value", None)
+    source = getattr(value, "value", None)
+    return (
+        isinstance(value, tirx.Cast)
+        and isinstance(source, tirx.BufferLoad)
+        and str(source.buffer.dtype) == "float16"
+    )
 
 
 def _check_types(*buffers: Any) -> None:

@@ -4,10 +4,12 @@
 ``MLC_RVV_STEPS`` names the steps that are taken, separated by commas, for whoever wants to see
 what each is worth; without it all are:
 
+* ``widen``: what is stored in half precision is computed in float32 (:mod:`half_precision`);
 * ``attention``: micro-kernels in tiled prefill attention (:mod:`tensorization`);
 * ``linear``: kernels for the linear layers (:mod:`linear_layers`);
 * ``rotary``: rotary embeddings in vectors (:mod:`rotary`);
-* ``loops``: activations, norms and copies in vectors (:mod:`vector_loops`).
+* ``loops``: activations, norms and copies in vectors (:mod:`vector_loops`);
+* ``halves``: half precision converted without instructions for it (:mod:`half_precision`).
 
 This module imports nothing but TVM, so that it also serves where there is no MLC-LLM.
 """
@@ -20,6 +22,7 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
+from .half_precision import ComputeInFloat32, ConvertByBits
 from .linear_layers import CallLinearKernels
 from .rotary import VectorizeRotary
 from .tensorization import TensorizePrefill
@@ -27,10 +30,12 @@ from .vector_loops import VectorizeLoops
 
 STEPS_VARIABLE = "MLC_RVV_STEPS"
 STEPS = {
+    "widen": ComputeInFloat32,
     "attention": TensorizePrefill,
     "linear": CallLinearKernels,
     "rotary": VectorizeRotary,
     "loops": VectorizeLoops,
+    "halves": ConvertByBits,
 }
 
 

@@ -179,16 +179,21 @@ def is_rvv_target(target: Target) -> bool:
     """Whether code for the target may use float32 vectors of the RVV extension."""
     if target.kind.name != "llvm" or not target_arch(target).startswith("riscv64"):
         return False
-    features = set()
+    # zve32x and zve64x have vectors of integers only.
+    return any(
+        name == "v" or name.startswith("zvl") or (name.startswith("zve") and not name.endswith("x"))
+        for name in target_features(target)
+    )
+
+
+def target_features(target: Target) -> set[str]:
+    """The features that a target has by its attribute mattr."""
+    features: set[str] = set()
     for attribute in target.attrs.get("mattr", ()):
         name = str(attribute)
         # As in LLVM, what is said last of a feature counts.
         (features.discard if name.startswith("-") else features.add)(name.lstrip("+-"))
-    # zve32x and zve64x have vectors of integers only.
-    return any(
-        name == "v" or name.startswith("zvl") or (name.startswith("zve") and not name.endswith("x"))
-        for name in features
-    )
+    return features
 
 
 def target_arch(target: Target) -> str:

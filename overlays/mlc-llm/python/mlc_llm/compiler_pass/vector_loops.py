@@ -74,7 +74,7 @@ def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc |
     if not _is_data_parallel(func) and not (stages and all(map(_is_known, stages))):
         return None
     inlined = _inline(func)
-    if relax.analysis.has_reshape_pattern(inlined):
+    if _is_reshape(inlined):
         return None if inlined.same_as(func) else inlined
     plain = _without_scalars(_with_vector_sums(inlined, vectors.most))
     body = _with_arithmetic(plain)
@@ -83,6 +83,14 @@ def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc |
     if vectorized.same_as(body):
         return None
     return inlined.with_body(_with_threads(vectorized)).with_attr("tirx.is_scheduled", True)
+
+
+def _is_reshape(func: tirx.PrimFunc) -> bool:
+    try:
+        return bool(relax.analysis.has_reshape_pattern(func))
+    # It does not take indices of two integer types, which MLC-LLM's copies of experts' rows have.
+    except tvm.error.InternalError:
+        return False
 
 
 def _blocks(statement: Any) -> list[Any]:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives the products of a mixture's experts to the kernels of linear layers.
+
+A function of op/experts_on_cpu.py has one block, named "experts", over the experts whose rows
+follow each other, or over rows that have an expert each. Each of its steps becomes a call: with
+as many rows as the expert has, or with one.
+
+This module imports nothing but TVM, so that it also serves where there is no MLC-LLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Range
+
+from .linear_match import GROUP, Declined
+
+BLOCK = "experts"
+BITS = 4
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The products of a mixture's experts.
+
+    Attributes:
+        block: the block that does them, in one step.
+        data: [rows, k], or [1, k] where all rows are one.
+        weight: [experts, n, k], or int4 packed into words.
+        scale: [experts, n, groups] of a packed weight, else None.
+        index: [experts + 1], begins of the experts' rows; or [1, rows], the expert of each row.
+        out: [rows, n].
+    """
+
+    block: Any
+    data: Any
+    weight: Any
+    scale: Any
+    index: Any
+    out: Any
+
+    def says(self, name: str) -> int:
+        """What the block says of itself; 0 if it does not."""
+        return int(self.block.annotations.get(name, 0))
+
+    @property
+    def by_row(self) -> bool:
+        """Whether each row has an expert of its own."""
+        return len(self.index.shape) == 2
+
+    @property
+    def k(self) -> int:
+        """Inputs."""
+        return int(self.data.shape[1])
+
+    @property
+    def n(self) -> int:
+        """Outputs."""
+        return int(self.out.shape[1])
+
+    @property
+    def steps(self) -> int:
+        """Experts, or rows that have one each."""
+        return int(self.index.shape[1]) if self.by_row else int(self.index.shape[0]) - 1
+
+
+def find_experts(func: tirx.PrimFunc) -> Experts | None:
+    """The experts' products of a function that has them."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.SBlock) and node.name_hint == BLOCK:
+            found.append(node)
+
+    tirx.stmt_functor.post_order_visit(func.body, visit)
+    if len(found) != 1 or not 3 <= len(found[0].reads) <= 4:
+        return None
+    data, weight, *scale, index = (region.buffer for region in found[0].reads)
+    return Experts(
+        found[0], data, weight, scale[0] if scale else None, index, found[0].writes[0].buffer
+    )
+
+
+def check_experts(experts: Experts) -> None:
+    """Make sure that kernels can do the products.
+
+    Raises:
+        Declined: they cannot.
+    """
+    floats = [b for b in (experts.data, experts.scale, experts.out) if b is not None]
+    floats += [experts.weight] if experts.scale is None else []
+    for buffer in floats:
+        if str(buffer.dtype) != "float32":
+            raise Declined(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
+    bits, group_size = experts.says("bits"), experts.says("group_size")
+    if experts.scale is not None and (bits, group_size) != (BITS, GROUP):
+        raise Declined(f"its weights are of {bits} bits in groups of {group_size}")
+
+
+def call_for_each(
+    experts: Experts, call: Callable[[Any, Any, Any, Any], Any], func: tirx.PrimFunc
+) -> tirx.PrimFunc:
+    """A function that calls kernels.
+
+    Args:
+        experts: what the function does.
+        call: gives the statement for an expert's number, its first row, the row of the data,
+            and how many rows it has.
+        func: the function.
+    """
+    step = tirx.Var("step", "int32")
+    load = tirx.BufferLoad
+    if experts.by_row:
+        of_data = tirx.const(0, "int32") if experts.says("one_x") else step
+        body = call(load(experts.index, [0, step]), step, of_data, tirx.const(1, "int32"))
+    else:
+        first = load(experts.index, [step])
+        body = call(step, first, first, load(experts.index, [step + 1]) - first)
+    nest = tirx.For(step, 0, experts.steps, tirx.ForKind.SERIAL, body)
+
+    def replace(loop: Any) -> Any:
+        inner = loop.body
+        is_it = isinstance(inner, tirx.SBlockRealize) and inner.block.same_as(experts.block)
+        return nest if is_it else None
+
+    # From the outside in: what is replaced is no longer looked into.
+    new = tirx.stmt_functor.ir_transform(func.body, replace, None, ["tirx.For"])
+    return func.with_body(new)
+
+
+def opaque(experts: Experts, body: Any, allocated: list[Any]) -> Any:
+    """A block around a call, that says what it touches."""
+    buffers = [experts.data, experts.weight, experts.scale, experts.index]
+    reads = [_whole(buffer) for buffer in buffers if buffer is not None]
+    block = tirx.SBlock([], reads, [_whole(experts.out)], BLOCK, body, alloc_buffers=allocated)
+    return tirx.SBlockRealize([], tirx.const(True), block)
+
+
+def _whole(buffer: Any) -> Any:
+    return tirx.BufferRegion(buffer, [Range(0, extent) for extent in buffer.shape])

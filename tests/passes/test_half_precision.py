@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Half precision in memory alone: conversions to the bit, and products for the kernels."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from linear import Array, linear_function, load_passes
+from tensorize import VECTORS, called, module_of, riscv64
+
+from crosslab.kernels import KernelTarget, build_kernels
+
+EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+
+@pytest.fixture(scope="module")
+def passes(tvm: ModuleType) -> Callable[[str], Any]:
+    """A module of the passes by name."""
+    load_passes()
+    return lambda name: importlib.import_module(f"linear_passes_under_test.{name}")
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("clang-19") is None:
+        pytest.skip("not installed: clang-19")
+    return build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("kernels")).parent
+
+
+@pytest.fixture(scope="module")
+def convert(passes: Callable[[str], Any]) -> Callable[[str, Array], Array]:
+    """Applies widen (to uint16) or narrow (to float32) to an array, in vectors on this machine."""
+    import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+    from tvm import te  # noqa: PLC0415
+
+    half_precision = passes("half_precision")
+    results = {"widen": np.float32, "narrow": np.uint16}
+
+    def run(name: str, values: Array) -> Array:
+        padded = np.concatenate([values, np.zeros(-len(values) % 8, values.dtype)])
+        x = te.placeholder(padded.shape, str(padded.dtype), name="x")
+        y = te.compute(x.shape, lambda i: getattr(half_precision, name)(x(i)), name="y")
+        schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
+        (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+        schedule.vectorize(schedule.split(loop, [None, 8])[-1])
+        out = tvm.runtime.tensor(np.zeros(padded.shape, results[name]))
+        tvm.compile(schedule.mod, "llvm")["main"](tvm.runtime.tensor(padded), out)
+        found: Array = out.numpy()[: len(values)]
+        return found
+
+    return run
+
+
+def test_every_half_is_widened_exactly(convert: Callable[[str, Array], Array]) -> None:
+    got, want = convert("widen", EVERY_HALF.view(np.uint16)), EVERY_HALF.astype(np.float32)
+    assert np.array_equal(got, want, equal_nan=True)
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+
+
+def test_numbers_are_narrowed_to_the_next_half(convert: Callable[[str, Array], Array]) -> None:
+    halves = np.sort(EVERY_HALF[np.isfinite(EVERY_HALF)]).astype(np.float32)
+    ties = halves[:-1] + (halves[1:] - halves[:-1]) / 2
+    infinity = np.float32(np.inf)
+    beside = [np.nextafter(ties, infinity), np.nextafter(ties, -infinity)]
+    rng = np.random.default_rng(1)
+    drawn = rng.integers(0, 1 << 32, 1 << 18, dtype=np.uint32).view(np.float32)
+    ends = np.array([65504, 65519.996, 65520, 1e30, np.inf, -np.inf, np.nan, 0, -0.0], np.float32)
+    values = np.concatenate([halves, ties, *beside, drawn, ends])
+    got = convert("narrow", values).view(np.float16)
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = values.astype(np.float16)
+    assert np.array_equal(got, want, equal_nan=True)
+    numbers = ~np.isnan(want)
+    assert np.array_equal(np.signbit(got[numbers]), np.signbit(want[numbers]))
+
+
+@pytest.mark.parametrize(("rows", "symbol"), [("seq_len", "gemm"), (7, "gemm"), (1, "gemv")])
+@pytest.mark.parametrize("q4", [False, True])
+@pytest.mark.parametrize("add", [False, True])
+def test_products_of_halves_are_given_to_kernels(
+    passes: Callable[[str], Any],
+    kernels: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: Any,
+    symbol: str,
+    q4: bool,
+    add: bool,
+) -> None:
+    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
+    target = riscv64(*VECTORS)
+    module = module_of(layer=linear_function(rows, 96, 80, q4=q4, add=add, dtype="float16"))
+    layer = passes("rvv_passes").rvv_passes(target)(module)["layer"]
+    kind = "q4" if q4 else "f32"
+    assert called(layer)[-1] == f"mlc_rvv_{symbol}_{kind}"
+    assert [str(p.dtype) for p in layer.params if str(p.dtype) == "float32"] == []
+    # What is widened is widened before the call that reads it.
+    text = layer.script()
+    assert text.index('T.sblock("x_float32")') < text.index("mlc_rvv_")
+    assert 'T.Cast("float16"' not in text
+
+
+def test_conversions_are_left_to_a_target_that_has_them(passes: Callable[[str], Any]) -> None:
+    module = module_of(layer=linear_function(7, 96, 80, dtype="float16"))
+    half_precision = passes("half_precision")
+    widened = half_precision.ComputeInFloat32(riscv64(*VECTORS))(module)
+    native = riscv64(*VECTORS, "+zvfh")
+    assert half_precision.ConvertByBits(native)(widened)["layer"].same_as(widened["layer"])
+    by_bits = half_precision.ConvertByBits(riscv64(*VECTORS))(widened)["layer"].script()
+    assert "T.reinterpret" in by_bits
+    assert 'T.Cast("float16"' not in by_bits
+
+
+def test_what_still_computes_in_halves_is_refused(passes: Callable[[str], Any]) -> None:
+    module = module_of(layer=linear_function(7, 96, 80, dtype="float16"))
+    with pytest.raises(RuntimeError, match="layer computes in float16"):
+        passes("half_precision").ConvertByBits(riscv64(*VECTORS))(module)
