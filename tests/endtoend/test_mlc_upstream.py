@@ -115,6 +115,164 @@ function = module["get_expert_instance_indptr"]
 print(json.dumps([p.name.removeprefix("var_") for p in function.params]))
 """
 
+CHOSEN = """
+import json
+from mlc_llm.op.moe_misc import gating_softmax_topk
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+class Choice(nn.Module):
+    def forward(self, x: nn.Tensor):
+        return gating_softmax_topk(x, 2, norm_topk_prob=NORM)
+
+spec = {"x": nn.spec.Tensor(["n", 8], "float32")}
+spec["$"] = {"param_mode": "none", "effect_mode": "none"}
+module, _ = Choice().export_tvm({"forward": spec})
+stored = set()
+
+def visit(node):
+    if isinstance(node, tirx.BufferStore) and node.buffer.name == "local_top_k_index":
+        stored.update(int(i) for i in node.indices if isinstance(i, tirx.IntImm))
+
+for function in module.functions.values():
+    if isinstance(function, tirx.PrimFunc):
+        tirx.stmt_functor.post_order_visit(function.body, visit)
+print(json.dumps(sorted(stored)))
+"""
+
+PAIRED = """
+import json
+from mlc_llm.model.MODULE import CAUSAL, CONFIG
+from mlc_llm.nn import PagedKVCache
+PagedKVCache.create_generic = staticmethod(lambda **given: given)
+model = CAUSAL(CONFIG)
+print(json.dumps(model.create_paged_kv_cache(1, 1, 1, 1, 0)["rope_scaling"]))
+"""
+GPTJ_MODEL = {
+    "MODULE": "gpt_j.gpt_j_model",
+    "CAUSAL": "GPTJForCausalLM",
+    "CONFIG": """GPTJConfig(vocab_size=32, n_embd=64, n_layer=1, n_head=2,
+        layer_norm_epsilon=1e-5, rotary_dim=16, activation_function="gelu_new", n_inner=256,
+        context_window_size=64)""",
+}
+COHERE_MODEL = {
+    "MODULE": "cohere.cohere_model",
+    "CAUSAL": "CohereForCausalLM",
+    "CONFIG": """CohereConfig.from_dict({"model_type": "cohere", "hidden_size": 64,
+        "vocab_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "intermediate_size": 64, "layer_norm_eps": 1e-5,
+        "logit_scale": 0.25, "context_window_size": 64, "head_dim": 32})""",
+}
+
+LOGITS = """
+import json
+import numpy as np
+from types import SimpleNamespace
+from mlc_llm.model.MODULE import CAUSAL, CONFIG
+model = CAUSAL(CONFIG)
+table = SimpleNamespace(lm_head_forward=lambda hidden: hidden)
+decoder = lambda x, cache: x
+decoder.embed_tokens = table
+model.model = decoder
+ones = np.ones((1, 1, 32), "float32")
+logits = [model.decode(ones, None)[0], model.batch_forward(ones, None)]
+print(json.dumps([float(values.max()) for values in logits]))
+"""
+
+EXPERTS = """
+import json
+import numpy as np
+import tvm
+from mlc_llm.op import moe_matmul
+from tvm import relax
+from tvm.relax.frontend import nn
+
+class Products(nn.Module):
+    def forward(self, x: nn.Tensor, w: nn.Tensor, begins: nn.Tensor):
+        return moe_matmul.group_gemm(x, w, begins)
+
+class Single(nn.Module):
+    def forward(self, x: nn.Tensor, w: nn.Tensor, chosen: nn.Tensor):
+        return moe_matmul.gemv(x, w, chosen)
+
+def made(module, x, index):
+    spec = {
+        "x": nn.spec.Tensor(x, "float32"), "w": nn.spec.Tensor([3, 8, 16], "float32"),
+        list(module.forward.__annotations__)[2]: nn.spec.Tensor(index, "int32"),
+        "$": {"param_mode": "none", "effect_mode": "none"},
+    }
+    with tvm.target.Target("llvm"):
+        exported, _ = module.export_tvm({"forward": spec})
+        return relax.VirtualMachine(tvm.compile(exported, target="llvm"), tvm.cpu())["forward"]
+
+rng = np.random.default_rng(0)
+w = rng.standard_normal((3, 8, 16)).astype("float32")
+x = rng.standard_normal((5, 16)).astype("float32")
+begins = np.array([0, 2, 2, 5], "int32")
+tensors = [tvm.runtime.tensor(a) for a in (x, w, begins)]
+many = made(Products(), ["n", 16], [4])(*tensors).numpy()
+wanted = np.stack([x[i] @ w[0 if i < 2 else 2].T for i in range(5)])
+tensors = [tvm.runtime.tensor(a) for a in (x[:1], w, np.array([[2, 1]], "int32"))]
+one = made(Single(), [1, 16], [1, 2])(*tensors).numpy()
+chosen = np.stack([x[0] @ w[2].T, x[0] @ w[1].T])
+print(json.dumps([float(abs(many - wanted).max()), float(abs(one - chosen).max())]))
+"""
+
+LOWERED = """
+import json
+import tvm
+from mlc_llm.compiler_pass import pipeline as _
+from tvm import relax, tirx
+target = tvm.target.Target({"kind": "llvm", "host": {"kind": "llvm"}})
+about = {"pipeline_parallel_stages": 1, "prefill_chunk_size": 8, "max_batch_size": 1}
+about |= {"kv_state_kind": "none", "params": []}
+lower = relax.get_pipeline(
+    "mlc_llm", target=target, metadata=about, variable_bounds={"batch_size": 1}
+)
+"""
+
+BOUND = """
+from mlc_llm.op.moe_misc import gating_softmax_topk
+from tvm.relax.frontend import nn
+
+class Choice(nn.Module):
+    def forward(self, x: nn.Tensor):
+        return gating_softmax_topk(x, 2)
+
+spec = {"x": nn.spec.Tensor(["n", 8], "float32")}
+spec["$"] = {"param_mode": "none", "effect_mode": "none"}
+module, _ = Choice().export_tvm({"forward": spec})
+bound = []
+
+def visit(node):
+    if isinstance(node, tirx.For) and node.kind == tirx.ForKind.THREAD_BINDING:
+        bound.append(str(node.loop_var))
+
+with target:
+    module = lower(module)
+for function in module.functions.values():
+    if isinstance(function, tirx.PrimFunc):
+        tirx.stmt_functor.post_order_visit(function.body, visit)
+print(json.dumps(bound))
+"""
+
+UNFUSED = """
+n = tirx.Var("n", "int64")
+builder = relax.BlockBuilder()
+tokens = relax.Var("tokens", relax.TensorType((n,), "int32"))
+x = relax.Var("x", relax.TensorType((n * 2, 8), "float32"))
+with builder.function("main", [tokens, x]):
+    with builder.dataflow():
+        pair = builder.emit(relax.op.split(x, 2, axis=1))
+        gate = builder.emit(relax.op.nn.silu(builder.emit(relax.TupleGetItem(pair, 0))))
+        rest = builder.emit(relax.TupleGetItem(pair, 1))
+        out = builder.emit_output(relax.op.multiply(gate, rest))
+    builder.emit_func_output(out)
+with target:
+    module = lower(builder.finalize())
+print(json.dumps(sorted(var.name_hint for var in module.functions if "fused" in var.name_hint)))
+"""
+
 PROMISED = """
 import json
 import tvm
@@ -181,6 +339,46 @@ def test_gptj_is_loaded_from_its_published_names() -> None:
     names = result_of(GPTJ)
     assert isinstance(names, list)
     assert {f"transformer.h.0.attn.{n}_proj.weight" for n in ("q", "k", "v", "out")} <= set(names)
+
+
+def filled(program: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        program = program.replace(name, value)
+    # The config's class is imported by its name alone.
+    return program.replace(
+        f", {values['CONFIG']}\n", f", {values['CONFIG'].partition('(')[0].partition('.')[0]}\n", 1
+    )
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_choice_of_experts_stays_within_its_buffer(norm: bool) -> None:
+    assert result_of(CHOSEN.replace("NORM", str(norm))) == [0, 1]
+
+
+def test_gptj_pairs_neighbouring_features() -> None:
+    assert result_of(filled(PAIRED, GPTJ_MODEL)) == {"rope_type": "gptj"}
+
+
+def test_cohere_pairs_neighbouring_features() -> None:
+    assert result_of(filled(PAIRED, COHERE_MODEL)) == {"rope_type": "gptj"}
+
+
+def test_cohere_scales_its_logits() -> None:
+    assert result_of(filled(LOGITS, COHERE_MODEL)) == [0.25, 0.25]
+
+
+def test_experts_multiply_on_a_cpu() -> None:
+    errors = result_of(EXPERTS)
+    assert isinstance(errors, list)
+    assert max(errors) < 1e-5
+
+
+def test_no_loop_is_bound_to_threads_on_a_cpu() -> None:
+    assert result_of(LOWERED + BOUND) == []
+
+
+def test_functions_of_a_size_are_not_fused() -> None:
+    assert result_of(LOWERED + UNFUSED) == []
 
 
 def test_scattered_tuple_items_keep_their_names() -> None:

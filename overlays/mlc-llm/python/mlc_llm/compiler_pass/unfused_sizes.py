@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps functions that take a size as a parameter out of fusion.
+
+A function over a buffer of ``batch_size * 2`` rows, as after the choice of two experts a token,
+cannot read ``batch_size`` off the buffer, so that TVM passes it as a parameter. FuseOps gives a
+group of such functions the size twice, as a number and as a shape, and FuseTIR (TVM 0.26 and 0.27)
+makes a function with the same variable as two parameters of it, which it then refuses:
+``Check failed: (remap_.count(source) == 0)``. It is in TVM's native library; left out of fusion,
+such functions do the same, in more passes over memory.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import IRModule, tirx
+
+# As relax.transform.AnnotateTIROpPattern numbers them.
+OPAQUE = 8
+
+
+@tvm.transform.module_pass(opt_level=0, name="KeepSizesUnfused")
+class KeepSizesUnfused:
+    """Marks functions with numbers among their parameters as opaque to FuseOps."""
+
+    def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
+        """Mark the functions of a module whose patterns have been annotated."""
+        result = mod.clone()
+        for g_var, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc) and any(map(_is_number, func.params)):
+                result.update_func(g_var, func.with_attr("op_pattern", OPAQUE))
+        return result
+
+
+def _is_number(parameter: tirx.Var) -> bool:
+    return isinstance(parameter.ty, tvm.ir.PrimType)
