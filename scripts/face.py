@@ -9,6 +9,8 @@ import json
 import shutil
 import sys
 import tomllib
+import urllib.error
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +19,14 @@ import nox.command
 
 import turn
 from ladder import LADDER, on_release
-from pythonpins import INDEXES, PIP_OPTIONS, RELEASE_GROUP, hashed_requirements, packages
+from pythonpins import PIP_OPTIONS, RELEASE_GROUP, by_index, hashed_requirements, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
 WORK = ROOT / ".work"
 APPLIED = WORK / "apply.json"
 USER_MISTAKE = 2
+ANSWER_SECONDS = 10
 
 # What of a session's options goes to `forkpatch apply`.
 TREE_OPTIONS = (
@@ -84,20 +87,21 @@ def install(session: nox.Session, *groups: str, release: str = "") -> None:
     pinned = lock()
     release = release or str(pinned["default-release"])
     try:
-        wanted = hashed_requirements(pinned, packages(pinned, groups, release), release)
+        parts = {
+            index: hashed_requirements(pinned, names, release)
+            for index, names in by_index(pinned, packages(pinned, groups, release), release).items()
+        }
     except LookupError as error:
         session.error(str(error.args[0]))
     stamp = Path(session.virtualenv.location) / "installed"
-    key = hashlib.sha256(wanted.encode()).hexdigest()
+    key = hashlib.sha256("".join(sorted(parts.values())).encode()).hexdigest()
     # An environment holds one release's TVM: what was installed for another is no longer there.
     mark = release if RELEASE_GROUP in groups else "any"
     done = stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
     if f"{key} {mark}" in done:
         return
-    # Every file has to have a pinned hash, whichever index it comes from.
-    more = [f"--extra-index-url={INDEXES[group]}" for group in groups if group in INDEXES]
-    listed = _write(session, "requirements", wanted)
-    session.install("--quiet", *PIP_OPTIONS, *more, "-r", listed)
+    for index, wanted in parts.items():
+        _install_from(session, index, wanted)
     kept = [line for line in done if mark == "any" or line.endswith((" any", f" {mark}"))]
     stamp.write_text("".join(f"{line}\n" for line in [*kept, f"{key} {mark}"]), encoding="utf-8")
 
@@ -108,6 +112,38 @@ def install_where_offered(session: nox.Session, group: str) -> None:
         install(session, group)
     except nox.command.CommandFailed:
         session.warn(f"without {group}: pip has no pinned file for this machine, or cannot get it")
+
+
+def _install_from(session: nox.Session, index: str | None, wanted: str) -> None:
+    """Install from an index, or from pip's own sources where it does not answer."""
+    listed = _write(session, "requirements", wanted)
+    silence = None if index is None else _silence_of(index)
+    where = [f"--index-url={index}"] if index and silence is None else []
+    try:
+        # Every file has to have a pinned hash, whichever source it comes from.
+        session.install("--quiet", *PIP_OPTIONS, *where, "-r", listed)
+    except nox.command.CommandFailed:
+        if silence is None:
+            raise
+        names = " ".join(line.partition(" ")[0] for line in wanted.splitlines())
+        session.error(
+            f"{names} is at {index}, which does not answer ({silence}), and pip has no other "
+            f"source of it. Where it answers: pip download --no-deps -d FOLDER "
+            f"--index-url={index} {names}; then here: PIP_FIND_LINKS=FOLDER nox -s {session.name}"
+        )
+
+
+def _silence_of(index: str) -> str | None:
+    """Why an index does not answer, within seconds where pip would try for minutes."""
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{index}/", method="HEAD"), timeout=ANSWER_SECONDS
+        ):
+            return None
+    except urllib.error.HTTPError:
+        return None  # it answers, if only that it will not list everything
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
 
 
 def _write(session: nox.Session, name: str, text: str) -> str:

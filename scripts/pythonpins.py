@@ -18,8 +18,8 @@ Pins = dict[str, str]
 RELEASE_GROUP = "tvm"
 # What pip is told beside the list: nothing that is not on it, nothing that would be built here.
 PIP_OPTIONS = ("--no-deps", "--require-hashes", "--only-binary=:all:")
-# Where a group's packages are found beside PyPI: torch without CUDA.
-INDEXES = {"zoo": "https://download.pytorch.org/whl/cpu"}
+# Where versions with a local part are found ("+cpu"), which PyPI does not take: torch without CUDA.
+INDEXES = {"cpu": "https://download.pytorch.org/whl/cpu"}
 REMEDY = "pin it with: nox -s lock"
 
 
@@ -43,6 +43,18 @@ def packages(lock: Mapping[str, Any], groups: Iterable[str], release: str = "") 
         found.update(table[group])
         if group == RELEASE_GROUP:
             found.update(lock.get("python-releases", {}).get(release, {}))
+    return found
+
+
+def by_index(
+    lock: Mapping[str, Any], names: Iterable[str], release: str = ""
+) -> dict[str | None, set[str]]:
+    """The packages by the index that has their pinned versions; None is pip's own, PyPI."""
+    versions = pins(lock, release)
+    found: dict[str | None, set[str]] = {}
+    for name in names:
+        own = versions.get(name, "").partition("+")[2]
+        found.setdefault(INDEXES.get(own), set()).add(name)
     return found
 
 
