@@ -30,6 +30,7 @@ def apply_patches(session: nox.Session) -> None:
 def build_and_test(session: nox.Session) -> None:
     """Build SmolLM2-135M for RVV from the patched trees and check its answer under QEMU."""
     trees, of_lab = face.workshop(session, "crosslab", "build-and-test")
+    of_lab = ["--origin", str(face.APPLIED), *of_lab]
     face.run(session, "crosslab", "build-and-test", *trees.arguments(), *of_lab)
 
 

@@ -54,7 +54,7 @@ class Trees:
     def arguments(self) -> list[str]:
         """The options that hand these trees to the lab."""
         options = ["--project", str(ROOT), "--release", self.release]
-        options += ["--tvm-tree", str(self.paths["tvm"]), "--origin", str(APPLIED)]
+        options += ["--tvm-tree", str(self.paths["tvm"])]
         if "mlc-llm" in self.paths:
             options += ["--mlc-tree", str(self.paths["mlc-llm"])]
         for name, why in self.missing.items():
