@@ -100,7 +100,8 @@ def install(session: nox.Session, *groups: str, release: str = "") -> None:
     done = stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
     if f"{key} {mark}" in done:
         return
-    for index, wanted in parts.items():
+    # First what may be out of reach: whoever has to fetch it should hear of it at once.
+    for index, wanted in sorted(parts.items(), key=lambda part: part[0] is None):
         _install_from(session, index, wanted)
     kept = [line for line in done if mark == "any" or line.endswith((" any", f" {mark}"))]
     stamp.write_text("".join(f"{line}\n" for line in [*kept, f"{key} {mark}"]), encoding="utf-8")
