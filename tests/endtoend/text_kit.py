@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from crosslab.emulator import GuestMachine
 from crosslab.link import PROJECT_RUNNER
@@ -28,6 +37,7 @@ HERE = Path(__file__).parent
 TEXT_SOURCES = (
     "arguments.cc",
     "json.cc",
+    "normalize.cc",
     "param_index.cc",
     "read_file.cc",
     "tokenizer.cc",
@@ -120,7 +130,9 @@ MARKERS = [
 ]
 
 
-def trained(rule: str, *, whole_words: bool = False, bytes_too: bool = True) -> ChatTokenizer:
+def trained(
+    rule: str, *, whole_words: bool = False, bytes_too: bool = True, nfc: bool = False
+) -> ChatTokenizer:
     """A tokenizer of this kind, trained on a few lines."""
     model = models.BPE(ignore_merges=whole_words)
     tokenizer = Tokenizer(model)
@@ -136,6 +148,8 @@ def trained(rule: str, *, whole_words: bool = False, bytes_too: bool = True) -> 
         about = json.loads(tokenizer.to_str())
         about["model"]["vocab"] |= {"zqxj": 700, "\u0120zqxj": 701}
         tokenizer = Tokenizer.from_str(json.dumps(about))
+    if nfc:
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.add_tokens(MARKERS)
     settings = {
         "chat_template": TEMPLATE,

@@ -41,6 +41,7 @@ class Flag(enum.IntFlag):
     WHOLE_WORDS = 1
     CHAT = 2
     STRIPS = 4
+    NFC = 8
 
 
 class Kind(enum.IntFlag):
@@ -123,6 +124,8 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
         raise UnsupportedTokenizerError("it has a token for what is unknown, and lacks bytes")
     chat = chat_of(tokenizer)
     flags = Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0)
+    if about.get("normalizer") is not None:
+        flags |= Flag.NFC
     if chat is not None:
         flags |= Flag.CHAT | (Flag.STRIPS if chat.strips else Flag(0))
     prefix, suffix = (chat.prefix.encode(), chat.suffix.encode()) if chat else (b"", b"")
@@ -156,14 +159,17 @@ def _check(about: Mapping[str, Any]) -> None:
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(option):
             raise UnsupportedTokenizerError(f"its model uses {option}")
-    if about.get("normalizer") is not None:
-        raise UnsupportedTokenizerError(f"it normalizes text ({about['normalizer'].get('type')})")
+    normalizer = about.get("normalizer")
+    if normalizer is not None and normalizer.get("type") != "NFC":
+        raise UnsupportedTokenizerError(f"it normalizes text ({normalizer.get('type')})")
     if (about.get("decoder") or {}).get("type") != "ByteLevel":
         raise UnsupportedTokenizerError("it is not byte-level")
     for added in about["added_tokens"]:
         for option in ("single_word", "lstrip", "rstrip"):
             if added[option]:
                 raise UnsupportedTokenizerError(f"its token {added['content']} has {option}")
+        if normalizer is not None and added["normalized"] and not added["content"].isascii():
+            raise UnsupportedTokenizerError(f"its token {added['content']} is normalized itself")
 
 
 def _word_rule(pre: Mapping[str, Any] | None) -> WordRule:

@@ -16,10 +16,10 @@ from tokenizers import Regex, pre_tokenizers
 
 from crosslab.errors import UserError
 from crosslab.link import PROJECT_RUNNER
+from crosslab.models import nfc_tables
+from crosslab.models.code_points import LAST, SURROGATES, ranges
 
-TABLES_FILE = PROJECT_RUNNER / "unicode_tables.h"
-LAST = 0x10FFFF
-_SURROGATES = range(0xD800, 0xE000)
+TABLES_FILE = "unicode_tables.h"
 _AT_ONCE = 4096
 _PER_LINE = 4
 
@@ -46,23 +46,12 @@ def digits() -> set[int]:
 
 
 def _batches() -> Iterator[list[int]]:
-    codes = [c for c in range(LAST + 1) if c not in _SURROGATES]
+    codes = [c for c in range(LAST + 1) if c not in SURROGATES]
     return (codes[i : i + _AT_ONCE] for i in range(0, len(codes), _AT_ONCE))
 
 
 def _text(codes: Iterable[int]) -> str:
     return "".join(map(chr, codes))
-
-
-def ranges(codes: Iterable[int]) -> list[tuple[int, int]]:
-    """Code points as the fewest ranges, both ends included."""
-    found: list[tuple[int, int]] = []
-    for code in sorted(codes):
-        if found and found[-1][1] == code - 1:
-            found[-1] = (found[-1][0], code)
-        else:
-            found.append((code, code))
-    return found
 
 
 def header() -> str:
@@ -109,15 +98,15 @@ def main(argv: Sequence[str]) -> int:
         prog="crosslab unicode-tables", description="Write the runner's tables of code points."
     )
     options.add_argument("--check", action="store_true", help="only say whether they are right")
-    options.add_argument("--file", type=Path, default=TABLES_FILE, help=argparse.SUPPRESS)
+    options.add_argument("--folder", type=Path, default=PROJECT_RUNNER, help=argparse.SUPPRESS)
     args = options.parse_args(argv)
-    made = header()
-    if args.check:
-        if not args.file.is_file() or args.file.read_text(encoding="utf-8") != made:
+    for name, make in ((TABLES_FILE, header), (nfc_tables.FILE, nfc_tables.header)):
+        path, text = args.folder / name, make()
+        if not args.check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
             raise UserError(
-                f"{args.file} is not what the installed tokenizers library gives",
+                f"{path} is not what the installed tokenizers library gives",
                 remedy="PYTHONPATH=scripts python -m crosslab unicode-tables",
             )
-        return 0
-    args.file.write_text(made, encoding="utf-8")
     return 0

@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "errors.h"
+#include "normalize.h"
 #include "param_index.h"
 #include "read_file.h"
 #include "tokenizer.h"
@@ -53,6 +54,8 @@ void FuzzPrompt(const std::string& data) {
   const bool markers = data.find('<') != std::string::npos;
   Require(markers || encoded.dropped > 0 || text == data);
   EncodePrompt(tokenizer, data, false, "prompt");
+  const std::string normal = Nfc(data);
+  Require(!FirstBroken(normal) && Nfc(normal) == normal);
 }
 
 void FuzzIndex(const std::string& data) {

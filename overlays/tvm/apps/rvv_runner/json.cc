@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "utf8.h"
 
 namespace rvv_runner {
 namespace {
@@ -166,19 +167,6 @@ class Parser {
     const uint32_t second = Hex();
     if (second < 0xDC00 || second > 0xDFFF) Fail("half of a surrogate pair");
     return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
-  }
-
-  static void AppendUtf8(uint32_t code, std::string* text) {
-    if (code < 0x80) {
-      text->push_back(static_cast<char>(code));
-      return;
-    }
-    const int tail = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-    const uint32_t lead = tail == 1 ? 0xC0 : tail == 2 ? 0xE0 : 0xF0;
-    text->push_back(static_cast<char>(lead | (code >> (6 * tail))));
-    for (int i = tail - 1; i >= 0; --i) {
-      text->push_back(static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F)));
-    }
   }
 
   const std::string& text_;

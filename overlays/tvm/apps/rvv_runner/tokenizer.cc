@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "normalize.h"
 #include "unicode.h"
 
 namespace rvv_runner {
@@ -99,6 +100,11 @@ void Tokenizer::SplitMarkers(const Markers& markers, std::string_view text, Enco
 Encoded Tokenizer::Encode(std::string_view text) const {
   Encoded out;
   SplitMarkers(markers_, text, &out, [&](std::string_view part) {
+    std::string normal;
+    if (file_.nfc) {
+      normal = Nfc(part);
+      part = normal;
+    }
     SplitMarkers(late_markers_, part, &out, [&](std::string_view plain) {
       for (const std::string_view word : SplitWords(file_.rule, plain)) EncodeWord(word, &out);
     });

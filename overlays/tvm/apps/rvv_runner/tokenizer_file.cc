@@ -14,6 +14,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint32_t kWholeWords = 1;
 constexpr uint32_t kHasChat = 2;
 constexpr uint32_t kStrips = 4;
+constexpr uint32_t kNfc = 8;
 constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord;
 
 struct Counts {
@@ -157,11 +158,12 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   const uint32_t rule = reader.Number();
   const uint32_t flags = reader.Number();
   if (!IsWordRule(rule)) reader.Fail("unknown rule for words: " + std::to_string(rule));
-  if (flags > (kWholeWords | kHasChat | kStrips)) reader.Fail("unknown flags");
+  if (flags > (kWholeWords | kHasChat | kStrips | kNfc)) reader.Fail("unknown flags");
   file.rule = static_cast<WordRule>(rule);
   file.whole_words = flags & kWholeWords;
   file.has_chat = flags & kHasChat;
   file.strips = flags & kStrips;
+  file.nfc = flags & kNfc;
   const Counts counts = ReadCounts(&reader);
   std::vector<uint32_t> ends;
   for (uint32_t i = 0; i < counts.tokens; ++i) ends.push_back(reader.Number());

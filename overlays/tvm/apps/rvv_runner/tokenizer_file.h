@@ -42,6 +42,7 @@ struct TokenizerFile {
   bool whole_words = false;   // a word that is a token is not built from merges
   bool has_chat = false;
   bool strips = false;        // the chat drops blanks around the user's message
+  bool nfc = false;           // text between markers is brought to Unicode's form NFC
   std::vector<std::string> tokens;
   std::vector<uint8_t> kinds;
   std::array<uint32_t, 256> bytes{};  // kNoToken where the vocabulary has none

@@ -27,6 +27,19 @@ Lead LeadOf(unsigned byte) {
 
 }  // namespace
 
+void AppendUtf8(uint32_t code, std::string* text) {
+  if (code < 0x80) {
+    text->push_back(static_cast<char>(code));
+    return;
+  }
+  const int tail = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+  const uint32_t lead = tail == 1 ? 0xC0 : tail == 2 ? 0xE0 : 0xF0;
+  text->push_back(static_cast<char>(lead | (code >> (6 * tail))));
+  for (int i = tail - 1; i >= 0; --i) {
+    text->push_back(static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F)));
+  }
+}
+
 Decoded DecodeAt(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   Decoded decoded;

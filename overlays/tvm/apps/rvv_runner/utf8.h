@@ -21,6 +21,9 @@ struct Decoded {
 // what lies beyond U+10FFFF are broken (Unicode, table 3-7).
 Decoded DecodeAt(std::string_view text, size_t at);
 
+// Writes a code point behind a text.
+void AppendUtf8(uint32_t code, std::string* text);
+
 // Where a text stops being UTF-8; nothing when it is UTF-8 to its end.
 std::optional<size_t> FirstBroken(std::string_view text);
 

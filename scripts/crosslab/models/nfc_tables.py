@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the runner needs to bring a text to Unicode's form NFC, read off the tokenizers library.
+
+As with the classes of code points, what counts is the Unicode version that a model's text was
+normalized with; the library has no tables to ask for, but normalizes any text that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tokenizers import normalizers
+
+from crosslab.models.code_points import LAST, SURROGATES, ranges
+
+FILE = "nfc_tables.h"
+LONGEST = 4  # code points that one decomposes into (UAX 15 promises no more for NFD)
+# One mark of each canonical combining class that Unicode has, in ascending order.
+MARKS: tuple[tuple[int, int], ...] = (
+    (1, 0x0334), (6, 0x16FF0), (7, 0x093C), (8, 0x3099), (9, 0x094D), (10, 0x05B0), (11, 0x05B1),
+    (12, 0x05B2), (13, 0x05B3), (14, 0x05B4), (15, 0x05B5), (16, 0x05B6), (17, 0x05B7),
+    (18, 0x05B8), (19, 0x05B9), (20, 0x05BB), (21, 0x05BC), (22, 0x05BD), (23, 0x05BF),
+    (24, 0x05C1), (25, 0x05C2), (26, 0xFB1E), (27, 0x064B), (28, 0x064C), (29, 0x064D),
+    (30, 0x064E), (31, 0x064F), (32, 0x0650), (33, 0x0651), (34, 0x0652), (35, 0x0670),
+    (36, 0x0711), (84, 0x0C55), (91, 0x0C56), (103, 0x0E38), (107, 0x0E48), (118, 0x0EB8),
+    (122, 0x0EC8), (129, 0x0F71), (130, 0x0F72), (132, 0x0F74), (202, 0x0321), (214, 0x1DCE),
+    (216, 0x031B), (218, 0x302A), (220, 0x0316), (222, 0x059A), (224, 0x302E), (226, 0x1D16D),
+    (228, 0x05AE), (230, 0x0301), (232, 0x0315), (233, 0x035C), (234, 0x035D), (240, 0x0345),
+)  # fmt: skip
+
+Normalize = Callable[[str], str]
+
+
+def _library() -> tuple[Normalize, Normalize]:
+    decomposing: Any = normalizers.NFD()
+    composing: Any = normalizers.NFC()
+    return decomposing.normalize_str, composing.normalize_str
+
+
+def decompositions() -> dict[int, tuple[int, ...]]:
+    """What each code point decomposes into; Hangul syllables, which are arithmetic, aside."""
+    nfd, _ = _library()
+    found = {}
+    for code in range(LAST + 1):
+        if code in SURROGATES or 0xAC00 <= code < 0xD7A4:
+            continue
+        text = nfd(chr(code))
+        if text != chr(code):
+            found[code] = tuple(map(ord, text))
+    return found
+
+
+def compositions(decomposed: dict[int, tuple[int, ...]]) -> dict[tuple[int, int], int]:
+    """Which two code points become which one."""
+    _, nfc = _library()
+    found = {}
+    for code, parts in decomposed.items():
+        if nfc(chr(code)) == chr(code):  # others are excluded from composition
+            first = nfc("".join(map(chr, parts[:-1])))
+            if len(first) == 1:
+                found[ord(first), parts[-1]] = code
+    return found
+
+
+def classes() -> dict[int, int]:
+    """Canonical combining class of each code point that has one, told by what it stands behind."""
+    nfd, _ = _library()
+
+    def swaps(first: int, second: int) -> bool:
+        """Whether the second's class is the smaller one, and neither is 0."""
+        there, back = f"{chr(first)}{chr(second)}", f"{chr(second)}{chr(first)}"
+        return there != back and nfd(there) == back
+
+    lowest, highest = MARKS[0][1], MARKS[-1][1]
+    alone = (c for c in range(LAST + 1) if c not in SURROGATES and nfd(chr(c)) == chr(c))
+    marks = [c for c in alone if swaps(c, lowest) or swaps(highest, c) or c in (lowest, highest)]
+    # A mark that came with a newer Unicode than the library's has no class in it.
+    known = [(number, mark) for number, mark in MARKS if mark == lowest or swaps(mark, lowest)]
+    return {
+        code: next(n for n, mark in known if not swaps(code, mark) and not swaps(mark, code))
+        for code in marks
+    }
+
+
+def header() -> str:
+    """The C++ header with the tables."""
+    decomposed = decompositions()
+    if max(map(len, decomposed.values())) > LONGEST:
+        raise AssertionError(f"a code point decomposes into more than {LONGEST}")
+    composed = compositions(decomposed)
+    by_class: dict[int, list[int]] = {}
+    for code, number in classes().items():
+        by_class.setdefault(number, []).append(code)
+    of_class = sorted(
+        (first, last, number) for number, codes in by_class.items() for first, last in ranges(codes)
+    )
+    longer = [(c, *parts, *[0] * (LONGEST - len(parts))) for c, parts in sorted(decomposed.items())]
+    pairs = [(*pair, code) for pair, code in sorted(composed.items())]
+    return "\n".join(
+        [
+            "// SPDX-License-Identifier: Apache-2.0",
+            "// Made by: PYTHONPATH=scripts python -m crosslab unicode-tables",
+            "#pragma once",
+            "",
+            "#include <cstdint>",
+            "",
+            "namespace rvv_runner {",
+            "",
+            "// What a code point decomposes into, wholly; zeros behind it.",
+            "struct Decomposition {",
+            "  uint32_t code;",
+            f"  uint32_t parts[{LONGEST}];",
+            "};",
+            "",
+            "struct Composition {",
+            "  uint32_t first;",
+            "  uint32_t second;",
+            "  uint32_t composed;",
+            "};",
+            "",
+            "// Code points of one canonical combining class other than 0.",
+            "struct ClassRange {",
+            "  uint32_t first;",
+            "  uint32_t last;",
+            "  uint8_t combining;",
+            "};",
+            "",
+            "constexpr Decomposition kDecompositions[] = {",
+            *_rows([(code, parts) for code, *parts in longer], 2),
+            "};",
+            "",
+            "constexpr Composition kCompositions[] = {",
+            *_rows(pairs, 3),
+            "};",
+            "",
+            "constexpr ClassRange kClasses[] = {",
+            *_rows(of_class, 3),
+            "};",
+            "",
+            "}  // namespace rvv_runner",
+            "",
+        ]
+    )
+
+
+def _rows(table: Sequence[Sequence[Any]], per_line: int) -> Iterator[str]:
+    for i in range(0, len(table), per_line):
+        yield "    " + " ".join(f"{_braced(row)}," for row in table[i : i + per_line])
+
+
+def _braced(row: Sequence[Any]) -> str:
+    return "{" + ", ".join(_braced(n) if isinstance(n, list) else f"0x{n:X}" for n in row) + "}"
