@@ -11,6 +11,14 @@ from types import ModuleType
 
 from crosslab.errors import LabError
 
+# The order of the functions that compute shapes is the same task on both paths.
+SHAPE_FUNCTIONS = (
+    Path(__file__)
+    .resolve()
+    .parents[2]
+    .joinpath("overlays", "mlc-llm", "python", "mlc_llm", "compiler_pass", "promise_noalias.py")
+)
+
 
 def load_pass_module(path: Path) -> ModuleType:
     """A module from its own file, which may import the files beside it as a package's modules.

@@ -15,6 +15,7 @@ from typing import Any
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
+from crosslab.overlaypass import SHAPE_FUNCTIONS
 from crosslab.stage import digest, stage
 
 SCRIPTS = Path(__file__).resolve().parents[2]
@@ -148,6 +149,7 @@ def _key(request: CompileRequest) -> str:
         str(request.require_tensorize),
         request.python,
         *(own / name for name in ("worker.py", "llama.py", "pipeline.py")),
+        SHAPE_FUNCTIONS,
         # Passes import the files beside them.
         *((request.pass_file.parent, request.pass_file.name) if request.pass_file else ()),
         *((request.kernels,) if request.kernels else ()),

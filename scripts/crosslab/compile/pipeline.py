@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 from crosslab.errors import LabError
-from crosslab.overlaypass import load_pass_module
+from crosslab.overlaypass import SHAPE_FUNCTIONS, load_pass_module
 
 # What a file of passes gives: a function of the target, or failing that a pass of the target.
 PASS_NAMES = ("rvv_passes", "TensorizePrefill")
@@ -97,6 +97,19 @@ def promise_noalias() -> Any:
     return _module_pass(promise, "PromiseNoAlias")
 
 
+def order_shape_functions() -> Any:
+    """A pass that gives ``VMShapeLower``'s functions one order, the same in every run."""
+    in_order = load_pass_module(SHAPE_FUNCTIONS).in_order
+
+    def order(module: Any, _: Any) -> Any:
+        for var, function in module.functions_items():
+            if isinstance(function, tirx.PrimFunc):
+                module[var] = in_order(function)
+        return module
+
+    return _module_pass(order, "OrderShapeFunctions")
+
+
 def add_metadata(metadata: Mapping[str, Any]) -> Any:
     """A pass that adds ``_metadata()``, which gives the table as JSON text."""
 
@@ -158,6 +171,7 @@ def pipeline(
         r.KillAfterLastUse(),
         r.LowerRuntimeBuiltin(),
         r.VMShapeLower(),
+        order_shape_functions(),
         r.AttachGlobalSymbol(),
         *([promise_noalias()] if noalias else []),
         r.AttachExternModules([]),
