@@ -164,6 +164,18 @@ COHERE_MODEL = {
         "logit_scale": 0.25, "context_window_size": 64, "head_dim": 32})""",
 }
 
+HEADS = """
+import json
+from mlc_llm.model.ministral3.ministral3_model import Ministral3Attention, Ministral3Config
+yarn = {"rope_type": "yarn", "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+config = Ministral3Config(
+    hidden_size=64, intermediate_size=64, num_attention_heads=4, num_hidden_layers=1,
+    rms_norm_eps=1e-5, vocab_size=32, head_dim=16, rope_parameters=yarn, context_window_size=64,
+    sliding_window_size=-1,
+)
+print(json.dumps(Ministral3Attention(config).softmax_scale))
+"""
+
 LOGITS = """
 import json
 import numpy as np
@@ -365,6 +377,10 @@ def test_cohere_pairs_neighbouring_features() -> None:
 
 def test_cohere_scales_its_logits() -> None:
     assert result_of(filled(LOGITS, COHERE_MODEL)) == [0.25, 0.25]
+
+
+def test_ministral3_scales_attention_by_its_heads() -> None:
+    assert result_of(HEADS) == 0.25
 
 
 def test_experts_multiply_on_a_cpu() -> None:

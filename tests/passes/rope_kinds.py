@@ -38,11 +38,11 @@ def frequencies(scaling: dict[str, Any], dim: int) -> Array:
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         kept = np.clip((before * plain / (2 * np.pi) - low) / (high - low), 0, 1)
     else:
-        # TVM ramps over all features, Hugging Face over those of the first half: both its halves.
+        # The ramp is over the pairs: features half of them apart are turned by one angle.
         low, high = (
             dim * math.log(before / (scaling[beta] * 2 * np.pi)) / (2 * math.log(1e4))
             for beta in ("beta_fast", "beta_slow")
         )
         low, high = max(low, 0), min(high, dim - 1)
-        kept = 1 - np.clip((feature - low) / (high - low), 0, 1)
+        kept = 1 - np.clip((feature % (dim // 2) - low) / (high - low), 0, 1)
     return np.asarray(plain * kept + plain / scaling["factor"] * (1 - kept))

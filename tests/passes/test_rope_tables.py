@@ -51,3 +51,21 @@ def test_tables_hold_the_scaled_angles(tvm: ModuleType, scaling: dict[str, Any])
     allowed = np.abs(angle) * 2**-22 + 2**-21
     for got, want in zip(out, (np.cos(angle), np.sin(angle)), strict=True):
         assert (np.abs(got.numpy() - want) <= allowed).all()
+
+
+def test_yarn_turns_both_features_of_a_pair_alike(tvm: ModuleType) -> None:
+    from tvm import te, tirx  # noqa: PLC0415 - the tree is on sys.path in a test
+
+    module = importlib.import_module("tvm.relax.frontend.nn.llm.position_embedding")
+    frequency = module.switch_rope_freq_func(YARN)
+
+    def angle(feature: Any) -> Any:
+        named = frequency(tirx.const(1, "float32"), feature, DIM, 1e4, "float32")[2]
+        return next(iter(named.values()))
+
+    angles = te.compute((DIM,), angle, name="angles")
+    out = tvm.runtime.tensor(np.zeros(DIM, np.float32))
+    tvm.compile(te.create_prim_func([angles]), "llvm")(out)
+    first, second = np.split(out.numpy(), 2)
+    assert np.array_equal(first, second)
+    assert np.allclose(first, frequencies(YARN, DIM)[: DIM // 2], rtol=1e-5)
