@@ -18,9 +18,9 @@ GROUP, NIBBLES = 32, 8
 Array = NDArray[Any]
 
 
-def load_passes() -> ModuleType:
-    """The pass without MLC-LLM around it; tvm must be importable."""
-    return load_pass_module(PASSES / "linear_layers.py")
+def load_passes(name: str = "linear_layers") -> ModuleType:
+    """A module of the passes without MLC-LLM around it; tvm must be importable."""
+    return load_pass_module(PASSES / f"{name}.py")
 
 
 def groups(k: int) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +20,9 @@ EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
 @pytest.fixture(scope="module")
-def passes(tvm: ModuleType) -> Callable[[str], Any]:
+def passes(tvm: ModuleType) -> Callable[[str], ModuleType]:
     """A module of the passes by name."""
-    load_passes()
-    return lambda name: importlib.import_module(f"linear_passes_under_test.{name}")
+    return load_passes
 
 
 @pytest.fixture(scope="module")

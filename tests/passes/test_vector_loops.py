@@ -17,21 +17,18 @@ from tensorize import VECTORS, host, module_of, riscv64
 
 def rvv256() -> Any:
     """What the passes make of a register of 256 bits."""
-    load_passes()
-    target = importlib.import_module("linear_passes_under_test.vector_target")
+    target = load_passes("vector_target")
     return target.vectors_of(riscv64(*VECTORS))
 
 
 @pytest.fixture(scope="module")
 def loops(tvm: ModuleType) -> ModuleType:
-    load_passes()
-    return importlib.import_module("linear_passes_under_test.vector_loops")
+    return load_passes("vector_loops")
 
 
 @pytest.fixture(scope="module")
 def rotary(tvm: ModuleType) -> ModuleType:
-    load_passes()
-    return importlib.import_module("linear_passes_under_test.rotary")
+    return load_passes("rotary")
 
 
 def vectors_of(function: Any) -> list[int]:
@@ -223,7 +220,7 @@ def machine(arch: str, cpu: str) -> Any:
 def test_vectors_follow_the_target(
     loops: ModuleType, arch: str, cpu: str, expected: tuple[int, int, int] | None
 ) -> None:
-    target = importlib.import_module("linear_passes_under_test.vector_target")
+    target = load_passes("vector_target")
     found = target.vectors_of(machine(arch, cpu))
     assert (found and (found.words, found.registers, found.with_math)) == expected
     assert rvv256().most == 64

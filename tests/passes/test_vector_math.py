@@ -27,8 +27,7 @@ def math_on_host(tvm: ModuleType) -> Callable[[str, Array], Array]:
 
     if " fma " not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         pytest.skip("this machine has no fused multiply-add")
-    load_passes()
-    vector_math = importlib.import_module("linear_passes_under_test.vector_math")
+    vector_math = load_passes("vector_math")
     own = importlib.import_module("tvm.relax.frontend.nn.llm._vector_math")
     functions: dict[str, Callable[[Any], Any]] = {
         "exp2": own.exp2,
