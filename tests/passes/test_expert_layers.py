@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The products of a mixture's experts: given to kernels, or left alone with the reason."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from linear import PASSES, load_passes
+from tensorize import VECTORS, called, module_of, riscv64
+
+from crosslab.kernels import KernelTarget, build_kernels
+
+OP = PASSES.parent / "op/experts_on_cpu.py"
+EXPERTS, OUTPUTS, INPUTS = 4, 96, 64
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("clang-19") is None:
+        pytest.skip("not installed: clang-19")
+    return build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("kernels")).parent
+
+
+@pytest.fixture(scope="module")
+def experts(tvm: ModuleType) -> Any:
+    """Makes the function of experts with rows by expert, or with an expert for each row."""
+    from tvm.relax.frontend.nn import Tensor  # noqa: PLC0415 - the tree is on sys.path in a test
+
+    spec = importlib.util.spec_from_file_location("experts_under_test", OP)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def make(by_row: bool, packed: str = "", group_size: int = 32, dtype: str = "float32") -> Any:
+        rows = 1 if by_row else 10
+        index = [1, 2] if by_row else [EXPERTS + 1]
+        x = Tensor.placeholder([rows, INPUTS], dtype)
+        indptr = Tensor.placeholder(index, "int32")
+        if not packed:
+            w = Tensor.placeholder([EXPERTS, OUTPUTS, INPUTS], dtype)
+            return module._function(x, w, indptr, None, None)
+        w = Tensor.placeholder([EXPERTS, OUTPUTS, INPUTS // 8], "uint32")
+        scale = Tensor.placeholder([EXPERTS, OUTPUTS, INPUTS // group_size], dtype)
+        return module._function(x, w, indptr, scale, module.Quantized(packed, group_size))
+
+    return make
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize(
+    ("packed", "symbol"), [("", "mlc_rvv_gemm_f32"), ("int4", "mlc_rvv_gemm_q4")]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_experts_call_the_kernels_of_linear_layers(
+    experts: Any,
+    kernels: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    by_row: bool,
+    packed: str,
+    symbol: str,
+    dtype: str,
+) -> None:
+    report = tmp_path / "report.json"
+    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
+    monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(report))
+    module = module_of(layer=experts(by_row, packed, dtype=dtype))
+    layer = load_passes("rvv_passes").rvv_passes(riscv64(*VECTORS))(module)["layer"]
+    assert called(layer) == [symbol]
+    assert json.loads(report.read_text())[-1]["symbol"] == symbol
+    text = layer.script()
+    assert text.count(f"for step in range({2 if by_row else EXPERTS})") == 1
+    assert 'T.Cast("float16"' not in text
+
+
+def test_other_packings_are_left_alone_and_said(
+    experts: Any, kernels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
+    monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(report))
+    module = module_of(layer=experts(False, "int4", group_size=64))
+    layer = load_passes().CallLinearKernels(riscv64(*VECTORS))(module)["layer"]
+    assert called(layer) == []
+    (said,) = json.loads(report.read_text())
+    assert said["symbol"] is None
+    assert said["reason"] == "its weights are of 4 bits in groups of 64"
