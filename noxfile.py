@@ -11,6 +11,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 import face
+import ladder
 
 face.take_turn()
 
@@ -85,7 +86,7 @@ def zoo(session: nox.Session) -> None:
     trees, of_lab = face.workshop(session, "crosslab", "zoo")
     if "mlc-llm" in trees.paths:
         face.install(session, "zoo", release=trees.release)
-        plain = face.variant(session, trees, "tvm", "mended", *face.MENDED)
+        plain = face.variant(session, trees, "tvm", "mended", *ladder.MENDED)
         of_lab = ["--plain-tree", str(plain), *of_lab]
     face.run(session, "crosslab", "zoo", *trees.arguments(), *of_lab)
 

@@ -37,10 +37,6 @@ TREE_OPTIONS = (
 )
 
 
-# TVM with its defects mended and nothing of ours beside.
-MENDED = ("--upto", "tree-attn-read-tree-only.patch")
-
-
 @dataclass(frozen=True)
 class Trees:
     """The patched trees of one release, what was left out, and TVM's patches."""
