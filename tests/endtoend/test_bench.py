@@ -142,7 +142,8 @@ def test_upstream_keeps_the_names_that_mlc_llm_uses() -> None:
     names = series.read_text(encoding="utf-8").split()
     assert NAMES in names
     assert on_release(LADDER[0].tvm, names) == ("--only", NAMES)
-    assert on_release(LADDER[0].tvm, names[:-1]) == LADDER[0].tvm
+    older = [name for name in names if name != NAMES]
+    assert on_release(LADDER[0].tvm, older) == LADDER[0].tvm
     assert on_release(LADDER[1].tvm, names) == LADDER[1].tvm
 
 
