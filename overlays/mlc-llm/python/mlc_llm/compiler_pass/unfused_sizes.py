@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import tvm
 from tvm import IRModule, tirx
+from tvm.target import Target
 
 # As relax.transform.AnnotateTIROpPattern numbers them.
 OPAQUE = 8
@@ -20,10 +21,16 @@ OPAQUE = 8
 
 @tvm.transform.module_pass(opt_level=0, name="KeepSizesUnfused")
 class KeepSizesUnfused:
-    """Marks functions with numbers among their parameters as opaque to FuseOps."""
+    """Marks functions with numbers among their parameters as opaque to FuseOps on CPUs."""
+
+    def __init__(self, target: Target):
+        """Remember the target: what is compiled for others stays as it is."""
+        self.target = target
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Mark the functions of a module whose patterns have been annotated."""
+        if self.target.kind.name != "llvm":
+            return mod
         result = mod.clone()
         for g_var, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and any(map(_is_number, func.params)):
