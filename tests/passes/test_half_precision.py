@@ -115,6 +115,29 @@ def test_conversions_are_left_to_a_target_that_has_them(passes: Callable[[str], 
     assert 'T.Cast("float16"' not in by_bits
 
 
+@pytest.mark.parametrize("kind", ["Let", "Select", "Mul"])
+def test_whatever_is_made_of_halves_is_widened(passes: Callable[[str], Any], kind: str) -> None:
+    import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+    from tvm import te, tirx  # noqa: PLC0415
+
+    def value(x: Any, i: Any) -> Any:
+        angle = tirx.Var("angle", "float32")
+        made = {
+            "Let": lambda: tirx.Let(angle, i.astype("float32"), tirx.cos(angle).astype("float16")),
+            "Select": lambda: tirx.Select(i < 3, x(i), x(0)),
+            "Mul": lambda: x(i) * x(0),
+        }
+        return x(i) * made[kind]()
+
+    x = te.placeholder((8,), "float16", name="x")
+    y = te.compute(x.shape, lambda i: value(x, i), name="y")
+    function = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
+    half_precision, target = passes("half_precision"), riscv64(*VECTORS)
+    widened = half_precision.ComputeInFloat32(target)(tvm.IRModule({"main": function}))
+    # It is refused where anything computes in halves.
+    assert "T.reinterpret" in half_precision.ConvertByBits(target)(widened)["main"].script()
+
+
 def test_what_still_computes_in_halves_is_refused(passes: Callable[[str], Any]) -> None:
     module = module_of(layer=linear_function(7, 96, 80, dtype="float16"))
     with pytest.raises(RuntimeError, match="layer computes in float16"):

@@ -259,6 +259,8 @@ def _in_float32(body: Any, wide: dict[Any, Any]) -> Any:
             return type(node)(node.a, node.b)
         if isinstance(node, tirx.Select) and _dtype(node) == HALF:
             return tirx.Select(node.condition, node.true_value, node.false_value)
+        if isinstance(node, tirx.Let) and _dtype(node) == HALF:
+            return tirx.Let(node.var, node.value, node.body)
         if isinstance(node, tirx.AllocBuffer):
             return tirx.AllocBuffer(wide[node.buffer]) if node.buffer in wide else None
         if not isinstance(node, tirx.SBlock):
