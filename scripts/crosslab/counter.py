@@ -155,6 +155,22 @@ def count_guest(
     return result, read_measurement(table, program if functions else None)
 
 
+def run_counted(
+    program: Path, arguments: Sequence[str], machine: GuestMachine, cache: Path
+) -> tuple[GuestResult, Measurement | None]:
+    """As :func:`count_guest`; an emulator that loads no plugins runs it without counting.
+
+    Returns:
+        what the guest said, and its counts or None.
+
+    Raises:
+        LabError: see :func:`count_guest`.
+    """
+    if require_qemu().plugins:
+        return count_guest(program, arguments, machine, cache)
+    return run_guest(program, arguments, machine), None
+
+
 def read_measurement(table: Mapping[str, Any], program: Path | None) -> Measurement:
     """The plugin's JSON; with a program, its blocks summed up by the program's symbols.
 

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from crosslab.artifact.contents import dist_of
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
-from crosslab.counter import Counts, Measurement, count_guest
+from crosslab.counter import Counts, Measurement, run_counted
 from crosslab.dist import write_dist
 from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError
@@ -82,7 +82,8 @@ class Said:
         logits: [len(tokens), vocab] float32.
         prefill_seconds: of each prefill call, as the guest's clock shows.
         decode_seconds: of each decode call.
-        counted: executed instructions; one region a call, prefill before decode.
+        counted: executed instructions; one region a call, prefill before decode. None where
+            the emulator cannot count.
     """
 
     tokens: tuple[int, ...]
@@ -91,7 +92,7 @@ class Said:
     logits: NDArray[np.float32]
     prefill_seconds: tuple[float, ...]
     decode_seconds: tuple[float, ...]
-    counted: Measurement
+    counted: Measurement | None
 
 
 class Clock:
@@ -237,11 +238,13 @@ def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:
         logits = Path(scratch) / "logits.bin"
         arguments = ["--params", str(question.params), *question.options]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
-        result, counted = count_guest(runner, arguments, machine, job.cache)
+        result, counted = run_counted(runner, arguments, machine, job.cache)
+        if counted is None:
+            _progress.print("[yellow]not counted:[/] this qemu-riscv64 was built without plugins")
         return _read_answer(result.stdout, logits, counted)
 
 
-def _read_answer(text: str, logits: Path, counted: Measurement) -> Said:
+def _read_answer(text: str, logits: Path, counted: Measurement | None) -> Said:
     try:
         table = json.loads(text)
         tokens, prompt = tuple(table["tokens"]), tuple(table["prompt_ids"])
@@ -270,7 +273,12 @@ def check_words(said: Said, question: Question) -> None:
 
 
 def counters(said: Said) -> dict[str, Any]:
-    """Executed guest instructions: all, in prefill, and a decode step (mean after the first)."""
+    """Executed guest instructions: all, in prefill, and a decode step (mean after the first).
+
+    Each is None where nothing was counted.
+    """
+    if said.counted is None:
+        return dict.fromkeys(("whole", "prefill", "decode_per_token", "threads"))
     first = len(said.prefill_seconds)
     prefill = sum(said.counted.regions[:first], Counts())
     # The first step also grows the allocator's pools.

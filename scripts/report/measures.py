@@ -50,10 +50,15 @@ def answer(found: Evidence) -> Section:
             ),
         ),
         ("largest logit error", tiny(job["max_logit_error"])),
-        ("prefill", text(f"{counters['prefill']['insns'] / MILLION:.1f} M instructions")),
-        ("decode", text(f"{counters['decode_per_token']['insns'] / MILLION:.1f} M a token")),
+        ("prefill", _instructions(counters["prefill"], "instructions")),
+        ("decode", _instructions(counters["decode_per_token"], "a token")),
     ]
     return Section("answer", title, lead, found.command, facts=facts)
+
+
+def _instructions(counts: Mapping[str, int] | None, unit: str) -> Cell:
+    """What was counted; an emulator without plugins counts nothing, one token has no steps."""
+    return text(f"{counts['insns'] / MILLION:.1f} M {unit}" if counts else "not counted")
 
 
 def ladder(found: Evidence) -> Section:

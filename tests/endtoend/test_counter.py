@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import runner_kit
 
-from crosslab.counter import UNNAMED, Counts, Measurement, Symbols, count_guest
+from crosslab.counter import UNNAMED, Counts, Measurement, Symbols, count_guest, run_counted
 from crosslab.emulator import GuestMachine, run_guest
-from crosslab.errors import LabError
+from crosslab.errors import LabError, UserError
+from crosslab.toolchain import find_qemu, require_qemu
 
 BEGIN, END = ".word 0x7c102013", ".word 0x7c202013"
 EXIT = "li a0, 0\n li a7, 93\n ecall"
@@ -232,3 +235,31 @@ def test_a_hang_is_ended_and_its_last_output_shown(tmp_path: Path) -> None:
 def test_a_hang_without_a_word_is_ended(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"did not end within 0\.5 s; it printed nothing"):
         run_guest(assemble(tmp_path, "1: j 1b"), [], GuestMachine(timeout=0.5))
+
+
+@pytest.fixture
+def without_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An emulator as Debian 13 has it: it does not know ``-plugin``."""
+    real = require_qemu().path
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = f"""#!/bin/sh
+case $1 in --help) {real} --help | grep -v -e -plugin; exit 0;; esac
+case " $* " in *" -plugin "*) echo "unknown option 'plugin'" >&2; exit 1;; esac
+exec {real} "$@"
+"""
+    (folder / "qemu-riscv64").write_text(script)
+    (folder / "qemu-riscv64").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    find_qemu.cache_clear()
+    yield
+    find_qemu.cache_clear()
+
+
+@pytest.mark.usefixtures("without_plugins")
+def test_where_nothing_can_be_counted_the_guest_runs_all_the_same(tmp_path: Path) -> None:
+    program = assemble(tmp_path, "nop")
+    result, counted = run_counted(program, [], GuestMachine(timeout=60), runner_kit.CACHE)
+    assert (result.stdout, counted) == ("", None)
+    with pytest.raises(UserError, match="built without plugins"):
+        count_guest(program, [], GuestMachine(timeout=60), runner_kit.CACHE)

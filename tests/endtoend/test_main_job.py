@@ -86,6 +86,7 @@ def test_counters_part_prefill_from_steady_decode() -> None:
     assert table["decode_per_token"]["insns"] == 5
     alone = replace(said, decode_seconds=(), counted=replace(measured, regions=regions[:2]))
     assert counters(alone)["decode_per_token"] is None
+    assert set(counters(replace(said, counted=None)).values()) == {None}
 
 
 def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
