@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -72,6 +73,15 @@ def test_every_result_is_on_the_page(tmp_path: Path) -> None:
     ):
         assert words in page.words, words
     assert "Missing." not in page.words
+
+
+def test_what_was_not_counted_is_said_to_be_so(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    path = root / "out" / "build_and_test.json"
+    table = json.loads(path.read_text(encoding="utf-8"))
+    table["counters"] = {"prefill": None, "decode_per_token": None}
+    path.write_text(json.dumps(table), encoding="utf-8")
+    assert _Page(_write(root)).words.count("not counted") == 2
 
 
 def test_page_needs_nothing_else(tmp_path: Path) -> None:
