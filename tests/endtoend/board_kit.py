@@ -26,7 +26,6 @@ from crosslab.toolchain import require_qemu
 # The first Debian with riscv64 among its machines.
 SUITE = "trixie"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-ARCHIVE = "http://deb.debian.org/debian/"
 APPLETS = ("cat", "mkdir", "mount", "poweroff", "sh", "uname")
 # 64-bit little-endian ELF programs and libraries for RISC-V go to the emulator in the root.
 RULE = (
@@ -102,9 +101,11 @@ def _apt(folder: Path) -> list[str]:
     for name in ("state/lists/partial", "cache/archives/partial", "parts"):
         (folder / name).mkdir(parents=True)
     (folder / "status").touch()
-    ask = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian"]
+    ask = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
     known = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.split()
-    archive = next((uri for uri in known if uri.rstrip("/").endswith("/debian")), ARCHIVE)
+    archive = next((uri for uri in known if uri.rstrip("/").endswith("/debian")), "")
+    if not archive:
+        pytest.skip("no riscv64 packages of Debian here: apt's sources name no archive of Debian")
     sources = folder / "sources.list"
     sources.write_text(f"deb [signed-by={KEYRING}] {archive} {SUITE} main\n", encoding="utf-8")
     settings = {
