@@ -3,10 +3,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 LAST = 0x10FFFF
 SURROGATES = range(0xD800, 0xE000)
+
+
+def header(lines: Iterable[str]) -> str:
+    """A C++ header of the runner, with what it declares; made by ``crosslab unicode-tables``."""
+    return "\n".join(
+        [
+            "// SPDX-License-Identifier: Apache-2.0",
+            "// Made by: PYTHONPATH=scripts python -m crosslab unicode-tables",
+            "#pragma once",
+            "",
+            "#include <cstdint>",
+            "",
+            "namespace rvv_runner {",
+            "",
+            *lines,
+            "}  // namespace rvv_runner",
+            "",
+        ]
+    )
+
+
+def rows(table: Sequence[Sequence[Any]], per_line: int) -> Iterator[str]:
+    """Rows of numbers, or of lists of them, as C++ initializers."""
+    for i in range(0, len(table), per_line):
+        yield "    " + " ".join(f"{_braced(row)}," for row in table[i : i + per_line])
+
+
+def _braced(row: Sequence[Any]) -> str:
+    return "{" + ", ".join(_braced(n) if isinstance(n, list) else f"0x{n:X}" for n in row) + "}"
 
 
 def ranges(codes: Iterable[int]) -> list[tuple[int, int]]:

@@ -7,12 +7,13 @@ normalized with; the library has no tables to ask for, but normalizes any text t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tokenizers import normalizers
 
-from crosslab.models.code_points import LAST, SURROGATES, ranges
+from crosslab.models import code_points
+from crosslab.models.code_points import LAST, SURROGATES, ranges, rows
 
 FILE = "nfc_tables.h"
 LONGEST = 4  # code points that one decomposes into (UAX 15 promises no more for NFD)
@@ -97,16 +98,8 @@ def header() -> str:
     )
     longer = [(c, *parts, *[0] * (LONGEST - len(parts))) for c, parts in sorted(decomposed.items())]
     pairs = [(*pair, code) for pair, code in sorted(composed.items())]
-    return "\n".join(
+    return code_points.header(
         [
-            "// SPDX-License-Identifier: Apache-2.0",
-            "// Made by: PYTHONPATH=scripts python -m crosslab unicode-tables",
-            "#pragma once",
-            "",
-            "#include <cstdint>",
-            "",
-            "namespace rvv_runner {",
-            "",
             "// What a code point decomposes into, wholly; zeros behind it.",
             "struct Decomposition {",
             "  uint32_t code;",
@@ -127,27 +120,16 @@ def header() -> str:
             "};",
             "",
             "constexpr Decomposition kDecompositions[] = {",
-            *_rows([(code, parts) for code, *parts in longer], 2),
+            *rows([(code, parts) for code, *parts in longer], 2),
             "};",
             "",
             "constexpr Composition kCompositions[] = {",
-            *_rows(pairs, 3),
+            *rows(pairs, 3),
             "};",
             "",
             "constexpr ClassRange kClasses[] = {",
-            *_rows(of_class, 3),
+            *rows(of_class, 3),
             "};",
-            "",
-            "}  // namespace rvv_runner",
             "",
         ]
     )
-
-
-def _rows(table: Sequence[Sequence[Any]], per_line: int) -> Iterator[str]:
-    for i in range(0, len(table), per_line):
-        yield "    " + " ".join(f"{_braced(row)}," for row in table[i : i + per_line])
-
-
-def _braced(row: Sequence[Any]) -> str:
-    return "{" + ", ".join(_braced(n) if isinstance(n, list) else f"0x{n:X}" for n in row) + "}"

@@ -16,8 +16,9 @@ from tokenizers import Regex, pre_tokenizers
 
 from crosslab.errors import UserError
 from crosslab.link import PROJECT_RUNNER
-from crosslab.models import nfc_tables
-from crosslab.models.code_points import LAST, SURROGATES, ranges
+from crosslab.models import code_points, nfc_tables
+from crosslab.models.code_points import LAST, SURROGATES, ranges, rows
+from crosslab.wholefile import write_text
 
 TABLES_FILE = "unicode_tables.h"
 _AT_ONCE = 4096
@@ -63,14 +64,6 @@ def header() -> str:
         "kSpaces": matching(r"\s"),
     }
     lines = [
-        "// SPDX-License-Identifier: Apache-2.0",
-        "// Made by: PYTHONPATH=scripts python -m crosslab unicode-tables",
-        "#pragma once",
-        "",
-        "#include <cstdint>",
-        "",
-        "namespace rvv_runner {",
-        "",
         "struct CodeRange {",
         "  uint32_t first;",
         "  uint32_t last;",
@@ -78,14 +71,8 @@ def header() -> str:
         "",
     ]
     for name, codes in tables.items():
-        lines += [f"constexpr CodeRange {name}[] = {{", *_rows(ranges(codes)), "};", ""]
-    return "\n".join([*lines, "}  // namespace rvv_runner", ""])
-
-
-def _rows(table: Sequence[tuple[int, int]]) -> Iterator[str]:
-    for i in range(0, len(table), _PER_LINE):
-        pairs = (f"{{0x{a:X}, 0x{b:X}}}," for a, b in table[i : i + _PER_LINE])
-        yield "    " + " ".join(pairs)
+        lines += [f"constexpr CodeRange {name}[] = {{", *rows(ranges(codes), _PER_LINE), "};", ""]
+    return code_points.header(lines)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -103,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     for name, make in ((TABLES_FILE, header), (nfc_tables.FILE, nfc_tables.header)):
         path, text = args.folder / name, make()
         if not args.check:
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)
         elif not path.is_file() or path.read_text(encoding="utf-8") != text:
             raise UserError(
                 f"{path} is not what the installed tokenizers library gives",
