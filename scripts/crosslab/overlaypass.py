@@ -16,7 +16,7 @@ SHAPE_FUNCTIONS = (
     Path(__file__)
     .resolve()
     .parents[2]
-    .joinpath("overlays", "mlc-llm", "python", "mlc_llm", "compiler_pass", "promise_noalias.py")
+    .joinpath("overlays", "mlc-llm", "python", "mlc_llm", "compiler_pass", "shape_functions.py")
 )
 
 

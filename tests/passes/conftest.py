@@ -5,10 +5,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from crosslab.kernels import KernelTarget, build_kernels
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the kernels for riscv64."""
+    if shutil.which("clang-19") is None:
+        pytest.skip("not installed: clang-19")
+    return build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("kernels")).parent
 
 
 @pytest.fixture(scope="session")

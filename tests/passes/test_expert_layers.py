@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,17 +13,8 @@ import pytest
 from linear import PASSES, load_passes
 from tensorize import VECTORS, called, module_of, riscv64
 
-from crosslab.kernels import KernelTarget, build_kernels
-
 OP = PASSES.parent / "op/experts_on_cpu.py"
 EXPERTS, OUTPUTS, INPUTS = 4, 96, 64
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("clang-19") is None:
-        pytest.skip("not installed: clang-19")
-    return build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("kernels")).parent
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,8 +13,6 @@ import pytest
 from linear import Array, linear_function, load_passes
 from tensorize import VECTORS, called, module_of, riscv64
 
-from crosslab.kernels import KernelTarget, build_kernels
-
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
@@ -23,13 +20,6 @@ EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 def passes(tvm: ModuleType) -> Callable[[str], ModuleType]:
     """A module of the passes by name."""
     return load_passes
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("clang-19") is None:
-        pytest.skip("not installed: clang-19")
-    return build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("kernels")).parent
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from tvm import IRModule, tirx
 from tvm.relax.frontend.nn.llm._vector_math import named
 from tvm.target import Target
 
+from .each_function import change_functions
 from .expert_layers import Experts, find_experts
 from .linear_match import Stage, is_product, stages_of
 from .tensorization import target_arch, target_features
@@ -80,11 +81,9 @@ class ConvertByBits:
 
 
 def _transformed(mod: IRModule, transform: Callable[[str, tirx.PrimFunc], Any]) -> IRModule:
-    result = mod.clone()
-    for g_var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and _touches_halves(func):
-            result.update_func(g_var, transform(g_var.name_hint, func))
-    return result
+    return change_functions(
+        mod, lambda name, func: transform(name, func) if _touches_halves(func) else None
+    )
 
 
 def _dtype(value: Any) -> str:

@@ -27,6 +27,7 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from . import vector_math
+from .each_function import change_functions
 from .vector_target import vectors_of
 
 logger = logging.getLogger(__name__)
@@ -47,16 +48,17 @@ class VectorizeRotary:
         vectors = vectors_of(self.target)
         if vectors is None:
             return mod
-        result = mod.clone()
-        for g_var, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and _blocks_of(func):
-                try:
-                    new = vectorize_rotary(func, vectors.most_with_math)
-                except Unlike as reason:
-                    logger.warning("%s is left as it is: %s", g_var.name_hint, reason)
-                else:
-                    result.update_func(g_var, new)
-        return result
+
+        def change(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+            if not _blocks_of(func):
+                return None
+            try:
+                return vectorize_rotary(func, vectors.most_with_math)
+            except Unlike as reason:
+                logger.warning("%s is left as it is: %s", name, reason)
+                return None
+
+        return change_functions(mod, change)
 
 
 class Unlike(Exception):

@@ -15,6 +15,8 @@ import tvm
 from tvm import IRModule, tirx
 from tvm.target import Target
 
+from .each_function import change_functions
+
 BARRIER = "tirx.tvm_storage_sync"
 
 
@@ -30,11 +32,9 @@ class ThreadsAsLoops:
         """Transform the functions of a module that have bound loops and no barrier."""
         if self.target.kind.name != "llvm":
             return mod
-        result = mod.clone()
-        for g_var, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and _has_threads_alone(func):
-                result.update_func(g_var, threads_as_loops(func))
-        return result
+        return change_functions(
+            mod, lambda _, func: threads_as_loops(func) if _has_threads_alone(func) else None
+        )
 
 
 def _has_threads_alone(func: tirx.PrimFunc) -> bool:

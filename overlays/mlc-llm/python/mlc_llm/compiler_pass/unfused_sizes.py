@@ -15,6 +15,8 @@ import tvm
 from tvm import IRModule, tirx
 from tvm.target import Target
 
+from .each_function import change_functions
+
 # As relax.transform.AnnotateTIROpPattern numbers them.
 OPAQUE = 8
 
@@ -31,11 +33,12 @@ class KeepSizesUnfused:
         """Mark the functions of a module whose patterns have been annotated."""
         if self.target.kind.name != "llvm":
             return mod
-        result = mod.clone()
-        for g_var, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and any(map(_is_number, func.params)):
-                result.update_func(g_var, func.with_attr("op_pattern", OPAQUE))
-        return result
+
+        def mark(_: str, func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+            takes_sizes = any(map(_is_number, func.params))
+            return func.with_attr("op_pattern", OPAQUE) if takes_sizes else None
+
+        return change_functions(mod, mark)
 
 
 def _is_number(parameter: tirx.Var) -> bool:

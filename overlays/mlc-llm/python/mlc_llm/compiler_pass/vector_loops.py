@@ -23,6 +23,7 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from . import vector_math
+from .each_function import change_functions
 from .linear_match import Stage, stages_of
 from .vector_target import Vectors, vectors_of
 
@@ -46,13 +47,7 @@ class VectorizeLoops:
         vectors = vectors_of(self.target)
         if vectors is None:
             return mod
-        result = mod.clone()
-        for g_var, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc):
-                new = vectorize_function(func, vectors)
-                if new is not None:
-                    result.update_func(g_var, new)
-        return result
+        return change_functions(mod, lambda _, func: vectorize_function(func, vectors))
 
 
 def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc | None:
