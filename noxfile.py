@@ -113,7 +113,15 @@ def report(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither network nor toolchain."""
     face.install(session, "forkpatch", "crosslab", "report", "test")
-    face.run(session, "pytest", "tests/forkpatch", "tests/cost", "tests/report", *session.posargs)
+    face.run(
+        session,
+        "pytest",
+        "tests/common",
+        "tests/forkpatch",
+        "tests/cost",
+        "tests/report",
+        *session.posargs,
+    )
 
 
 @nox.session(default=False)

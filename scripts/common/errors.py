@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base of the packages' exceptions: failure, remedy, exit code; and its form for OSErrors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import Self
+
+FAILURE = 1
+USER_MISTAKE = 2
+
+_FREE_SPACE = "free some space there, then type the same command again"
+_MOVE_CACHE = "the cache can be elsewhere: XDG_CACHE_HOME=DIR"
+_REMEDIES = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EROFS: _MOVE_CACHE,
+    errno.EACCES: f"make it writable; {_MOVE_CACHE}",
+    errno.EPERM: f"make it writable; {_MOVE_CACHE}",
+    errno.ENOENT: "if something removed it while this ran, type the same command again",
+    errno.ENOMEM: "close other programs, then type the same command again",
+}
+
+
+class CommandError(Exception):
+    """A failure that ends a command with a message and an exit code.
+
+    Attributes:
+        what: one sentence: what failed, and where.
+        remedy: the next command to type, or what to change; may be empty.
+        exit_code: 2 for a mistake in what was given, 1 for every other failure.
+    """
+
+    exit_code = FAILURE
+
+    def __init__(self, what: str, *, remedy: str = "", exit_code: int | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  {self.remedy}" if self.remedy else self.what
+
+    @classmethod
+    def from_os_error(cls, error: OSError) -> Self:
+        """The error of this class for an operation that the operating system refused."""
+        if isinstance(error, shutil.Error):  # of copying a tree: it lists (source, target, text)
+            _, target, text = error.args[0][0]
+            codes = (code for code in _REMEDIES if os.strerror(code) in text)
+            return cls(f"{target}: {text}", remedy=remedy_for(next(codes, None)))
+        where = f"{error.filename}: " if error.filename else ""
+        return cls(f"{where}{error.strerror or error}", remedy=remedy_for(error.errno))
+
+
+def remedy_for(code: int | None) -> str:
+    """Advice for an error number of the operating system; empty when there is none."""
+    return _REMEDIES.get(code or 0, "")

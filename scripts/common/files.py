@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Atomic writes: a file is written beside its final path, then renamed into place."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NEW_MODE = 0o644
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a scratch path beside ``path`` to write to; rename it into place at the end.
+
+    An existing file keeps its mode; missing parent folders are made. When the block raises,
+    the scratch file is removed and ``path`` is as it was.
+
+    Raises:
+        OSError: the folder or the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = path.stat().st_mode if path.exists() else NEW_MODE
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    scratch = Path(name)
+    try:
+        yield scratch
+        scratch.chmod(mode)
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write a whole file, text as UTF-8; see :func:`atomic_path`.
+
+    A terminal, a pipe or a device is written to directly: it cannot be replaced.
+
+    Raises:
+        OSError: it cannot be written; the old content is still there.
+        UnicodeEncodeError: the text has no UTF-8; the old content is still there.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    with atomic_path(path) as scratch:
+        scratch.write_bytes(data)
+
+
+def atomic_write_json(path: Path, value: object) -> None:
+    """Write ``value`` as indented JSON; see :func:`atomic_write`."""
+    atomic_write(path, json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""File locks between processes, held with ``flock``; the system frees them with their holder.
+
+The package ``filelock`` is not used: the bootstrap locks before anything is installed, and
+forkpatch needs locks that its git processes inherit, which ``filelock`` does not offer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: processes are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+
+def acquire(path: Path, resource: str, *, inheritable: bool = False) -> IO[str]:
+    """Lock the file ``path``; when another process holds it, say so on stderr and wait.
+
+    Args:
+        path: the lock file, made when it is missing; it holds the process id of its holder.
+        resource: name of what is locked, for the message.
+        inheritable: child processes hold the lock as well, until the last of them ends.
+
+    Returns:
+        the open lock file; closing it frees the lock.
+
+    Raises:
+        OSError: the lock file cannot be written.
+    """
+    handle = path.open("a+", encoding="ascii")
+    if fcntl is None:
+        return handle
+    os.set_inheritable(handle.fileno(), inheritable)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.seek(0)
+        holder = handle.read().strip() or "?"
+        print(f"waiting: {resource} is in use by process {holder}", file=sys.stderr, flush=True)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    handle.seek(0)
+    handle.truncate()
+    handle.write(f"{os.getpid()}\n")
+    handle.flush()
+    return handle
+
+
+@contextmanager
+def locked(path: Path, resource: str, *, inheritable: bool = False) -> Iterator[None]:
+    """Hold the lock file ``path`` during the block; see :func:`acquire`."""
+    with acquire(path, resource, inheritable=inheritable):
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether another process holds the lock file ``path``."""
+    if fcntl is None:
+        return False
+    try:
+        with path.open("a", encoding="ascii") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

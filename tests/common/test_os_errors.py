@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of the operating system as messages with a remedy."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from common.errors import CommandError
+
+
+class MistakeError(CommandError):
+    exit_code = 2
+
+
+def test_an_os_error_names_the_path_and_the_remedy() -> None:
+    error = MistakeError.from_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/full"))
+    assert str(error) == (
+        "/full: No space left on device\n  free some space there, then type the same command again"
+    )
+    assert (error.exit_code, type(error)) == (2, MistakeError)
+
+
+def test_an_error_of_copying_a_tree_names_the_target(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "gone").symlink_to("nowhere")
+    with pytest.raises(shutil.Error) as caught:
+        shutil.copytree(tmp_path / "from", tmp_path / "to")
+    error = CommandError.from_os_error(caught.value)
+    assert str(error).startswith(f"{tmp_path}/to/gone: ")
+    assert "type the same command again" in error.remedy
+    assert error.exit_code == 1
+
+
+def test_an_exit_code_of_its_own_and_no_remedy() -> None:
+    error = CommandError("it broke", exit_code=7)
+    assert (str(error), error.exit_code, CommandError.exit_code) == ("it broke", 7, 1)
