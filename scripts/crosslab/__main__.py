@@ -23,18 +23,19 @@ class Verb:
 
 
 VERBS = (
-    Verb("doctor", "crosslab.doctor", "say which tools this machine has and what is missing"),
-    Verb("prepare", "crosslab.doctor", "install the missing system packages"),
-    Verb("kernels", "crosslab.kernels", "compile the micro-kernels"),
-    Verb("lock", "crosslab.relock", "look the pinned models up again"),
-    Verb("unicode-tables", "crosslab.models.unicode_tables", "make the runner's character tables"),
-    Verb("build-and-test", "crosslab.main_job", "build a model and check its answer in QEMU"),
+    Verb("doctor", "crosslab.host.doctor", "say which tools this machine has and what is missing"),
+    Verb("prepare", "crosslab.host.doctor", "install the missing system packages"),
+    Verb("kernels", "crosslab.build.kernels", "compile the micro-kernels"),
+    Verb("lock", "crosslab.models.relock", "look the pinned models up again"),
+    Verb("unicode-tables", "crosslab.tokenizer.unicode_tables", "make the runner's Unicode tables"),
+    Verb("build-and-test", "crosslab.job.main_job", "build a model and check its answer in QEMU"),
     Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
     Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),
-    Verb("picture", "crosslab.summary", "draw the answer of build-and-test as an SVG"),
+    Verb("picture", "crosslab.job.summary", "draw the answer of build-and-test as an SVG"),
     Verb("compile-model", "crosslab.compile.cli", "compile a config.json to a model library"),
     Verb("bench", "crosslab.bench.cli", "count instructions, ours against upstream's"),
-    Verb("host-bench", "crosslab.host_bench", "time ours against upstream's on this machine"),
+    Verb("host-bench", "crosslab.bench.host_bench", "time ours against upstream's on this machine"),
+    Verb("kernel-bench", "crosslab.bench.kernel_bench", "count each kernel's instructions"),
     Verb("zoo", "crosslab.zoo.cli", "compile and check a small model of every family"),
     Verb("cost", "crosslab.cost.cli", "estimate latency, volumes and energy on an accelerator"),
 )
@@ -62,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
         raise UserError(f"no verb {argv[0]!r}", remedy=f"verbs: {names}")
     # Imported here, so that one verb does not need what another one imports.
     module = importlib.import_module(found.module)
-    if found.module == "crosslab.doctor":
+    if found.module == "crosslab.host.doctor":
         return int(module.main(argv) or 0)
     return int(module.main(argv[1:]) or 0)
 

@@ -7,7 +7,7 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-from crosslab.pins import Asset
+from crosslab.models.pins import Asset
 
 
 def small_asset(index: Path, weights: bytes = b"weights") -> Asset:

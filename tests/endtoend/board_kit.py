@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from runner_kit import CACHE
 
-from crosslab.emulator import GuestMachine
-from crosslab.stage import digest, stage
-from crosslab.toolchain import require_qemu
+from crosslab.build.cached_build import digest, stage
+from crosslab.host.toolchain import require_qemu
+from crosslab.run.emulator import GuestMachine
 
 # The first Debian with riscv64 among its machines.
 SUITE = "trixie"

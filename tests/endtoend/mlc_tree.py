@@ -14,8 +14,8 @@ import pytest
 from patched import trees
 from safetensors.numpy import save_file
 
+from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError
-from crosslab.mlc import MlcTools
 from crosslab.models.config import LlamaConfig, write_config
 
 ROOT = Path(__file__).resolve().parents[2]

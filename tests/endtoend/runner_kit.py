@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from patched import trees
 
+from crosslab.build.cached_build import default_cache
+from crosslab.build.runtime import Runtime, build_runtime
 from crosslab.errors import UserError
-from crosslab.runtime import Runtime, build_runtime
-from crosslab.stage import default_cache
-from crosslab.toolchain import Toolchain, find_cross, find_native, require_qemu
+from crosslab.host.toolchain import Toolchain, find_cross, find_native, require_qemu
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()

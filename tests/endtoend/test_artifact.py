@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from runner_kit import PROJECT
 
 from crosslab.artifact.contents import RUN
+from crosslab.artifact.dist import Dist, write_dist
 from crosslab.artifact.manifest import MANIFEST, SBOM
 from crosslab.artifact.package import main as package_main
 from crosslab.artifact.package import package
@@ -27,7 +28,6 @@ from crosslab.artifact.packages import build_packages
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.artifact.tarball import normalised_tar
 from crosslab.artifact.verify import verify_tarball
-from crosslab.dist import Dist, write_dist
 from crosslab.errors import LabError, UserError
 
 ORIGIN = {"tvm": {"version": "1", "patches": [{"name": "a.patch", "sha256": "0" * 64}]}}

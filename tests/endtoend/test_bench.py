@@ -21,10 +21,10 @@ from crosslab.bench.options import Bench, Variant, parse_bench
 from crosslab.bench.peers import PEERS, peers_of
 from crosslab.bench.rows import Function, Row, write_rows
 from crosslab.bench.table import HEADINGS, show
-from crosslab.counter import Counts
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
+from crosslab.run.counter import Counts
 from ladder import LADDER, NAMES, on_release
 
 BASE = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "step=S", "--variant"]

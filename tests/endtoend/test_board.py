@@ -18,20 +18,20 @@ import text_kit
 from test_runner import CHUNK, CONFIG, VLEN
 
 from crosslab.artifact.contents import RUN
+from crosslab.artifact.dist import Dist, write_dist
 from crosslab.artifact.package import package
 from crosslab.artifact.sbom import Part
 from crosslab.artifact.verify import verify_tarball
+from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
-from crosslab.dist import Dist, write_dist
-from crosslab.emulator import GuestMachine
 from crosslab.errors import UserError
-from crosslab.link import LinkRequest, link_runner
-from crosslab.models.device_tokenizer import pack
+from crosslab.host.toolchain import require_qemu
 from crosslab.models.llama_params import random_weights
 from crosslab.models.params import read_params, write_params
 from crosslab.models.reference import answer
-from crosslab.toolchain import require_qemu
+from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.device_tokenizer import pack
 
 PROMPT = "a cab"
 

@@ -14,9 +14,9 @@ import pytest
 from asset_kit import small_asset
 from runner_kit import PROJECT
 
+from crosslab.build.cached_build import stage
 from crosslab.errors import LabError
 from crosslab.models.asset import fetch_asset
-from crosslab.stage import stage
 
 
 def fill(folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_member_of_another_hash_is_refused(index: Path, tmp_path: Path) -> None:
 MAKER = """
 import sys, time
 from pathlib import Path
-from crosslab.stage import stage
+from crosslab.build.cached_build import stage
 def make(folder):
     with open(sys.argv[2], "a") as log:
         log.write("made\\n")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import runner_kit
 
-from crosslab.counter import UNNAMED, Counts, Measurement, Symbols, count_guest, run_counted
-from crosslab.emulator import GuestMachine, run_guest
 from crosslab.errors import LabError, UserError
-from crosslab.toolchain import find_qemu, require_qemu
+from crosslab.host.toolchain import find_qemu, require_qemu
+from crosslab.run.counter import UNNAMED, Counts, Measurement, Symbols, count_guest, run_counted
+from crosslab.run.emulator import GuestMachine, run_guest
 
 BEGIN, END = ".word 0x7c102013", ".word 0x7c202013"
 EXIT = "li a0, 0\n li a7, 93\n ecall"

@@ -19,19 +19,19 @@ from hypothesis import strategies as st
 from runner_kit import PROJECT
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
 
+from crosslab.build.link import PROJECT_RUNNER
 from crosslab.errors import LabError, UserError
-from crosslab.link import PROJECT_RUNNER
-from crosslab.models import unicode_tables
 from crosslab.models.asset import fetch_asset
-from crosslab.models.device_tokenizer import (
+from crosslab.models.gguf_import import import_gguf
+from crosslab.models.pins import read_pins
+from crosslab.tokenizer import unicode_tables
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from crosslab.tokenizer.device_tokenizer import (
     MAGIC,
     UnsupportedTokenizerError,
     device_tokenizer,
     pack,
 )
-from crosslab.models.gguf_import import import_gguf
-from crosslab.models.tokenizer import ChatTokenizer
-from crosslab.pins import read_pins
 
 RULES = tuple(text_kit.RULES)
 TRICKY = [

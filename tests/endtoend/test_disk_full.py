@@ -15,24 +15,24 @@ import text_kit
 from asset_kit import small_asset
 from runner_kit import CACHE, PROJECT, cross, need_emulator, runtime, tvm_tree
 
+from crosslab.artifact.dist import Dist, write_dist
 from crosslab.artifact.package import package
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.sbom import Part
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.link import LinkRequest, link_runner
+from crosslab.build.runtime import build_runtime
 from crosslab.compile.driver import CompileRequest, compile_llama
+from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.targets import LabTarget
-from crosslab.counter import count_guest
-from crosslab.dist import Dist, write_dist
-from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError, refused
-from crosslab.kernels import KernelTarget, cached_kernels
-from crosslab.link import LinkRequest, link_runner
-from crosslab.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, write_config
-from crosslab.models.device_tokenizer import device_tokenizer
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import random_params
-from crosslab.runtime import build_runtime
+from crosslab.run.counter import count_guest
+from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.device_tokenizer import device_tokenizer
 
 CORPUS = PROJECT / "tests" / "fuzz" / "corpus"
 CONFIG = LlamaConfig(40, 72, 4, 2, 10, 2, 97, context=64)

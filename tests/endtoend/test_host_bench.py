@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from runner_kit import tvm_tree
 
-from crosslab import host_bench
+from crosslab.bench import host_bench
+from crosslab.build.cached_build import default_cache
+from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
-from crosslab.job_options import PASS_FILE
-from crosslab.kernels import KernelTarget, cached_kernels
+from crosslab.job.job_options import PASS_FILE
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_params
-from crosslab.stage import default_cache
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()

@@ -26,7 +26,7 @@ from runner_kit import CACHE, PROJECT, cross, need_emulator, runtime, tvm_tree
 from crosslab.artifact.manifest import MANIFEST
 from crosslab.errors import LabError
 from crosslab.models.asset import fetch_asset
-from crosslab.pins import read_pins
+from crosslab.models.pins import read_pins
 
 KILLS = int(os.environ.get("CROSSLAB_KILLS", "1"))
 SEED = 20261121

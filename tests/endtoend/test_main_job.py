@@ -13,13 +13,13 @@ import pytest
 import text_kit
 from runner_kit import PROJECT, cross, need_emulator, tvm_tree
 
-from crosslab.counter import Counts, Measurement
 from crosslab.errors import LabError
-from crosslab.job_options import Omission, parse_job
-from crosslab.main_job import Question, Said, check_words, counters, main, omissions
+from crosslab.job.job_options import Omission, parse_job
+from crosslab.job.main_job import Question, Said, check_words, counters, main, omissions
 from crosslab.models.asset import fetch_asset
+from crosslab.models.pins import read_pins
 from crosslab.models.reference import Answer
-from crosslab.pins import read_pins
+from crosslab.run.counter import Counts, Measurement
 
 SCRIPTS = PROJECT / "scripts"
 

@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 from mlc_tree import ROOT, TINY, hf_weights, run_python, tools, write_model
 
+from crosslab.build.kernels import build_kernels
 from crosslab.compile.driver import CompiledModel
-from crosslab.compile.targets import VLENS, LabTarget
-from crosslab.errors import LabError, UserError
-from crosslab.kernels import build_kernels
-from crosslab.mlc import (
+from crosslab.compile.mlc import (
     QUANTIZATIONS,
     MlcCompileRequest,
     MlcTools,
@@ -28,6 +26,8 @@ from crosslab.mlc import (
     convert_weight,
     device_of,
 )
+from crosslab.compile.targets import VLENS, LabTarget
+from crosslab.errors import LabError, UserError
 from crosslab.models.params import read_params
 from crosslab.models.reference import Llama
 

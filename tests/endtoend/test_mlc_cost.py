@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mlc_tree import TINY, hf_weights, tools, write_model
 
-from crosslab.mlc import MlcCompileRequest, compile_model
+from crosslab.compile.mlc import MlcCompileRequest, compile_model
 
 
 def test_a_compile_reports_its_work(tmp_path: Path) -> None:

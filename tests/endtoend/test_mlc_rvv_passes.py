@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mlc_tree import TINY, hf_weights, run_python, tools, write_model
 
-from crosslab.kernels import KernelTarget, build_kernels
+from crosslab.build.kernels import KernelTarget, build_kernels
 
 EXPECTED = {
     "q0f32": {"mlc_rvv_gemm_f32", "mlc_rvv_gemv_f32"},

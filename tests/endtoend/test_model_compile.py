@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from runner_kit import cross, need_emulator, runtime, tvm_tree
 
+from crosslab.build.cached_build import default_cache
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile import cli
 from crosslab.compile.driver import (
     CompiledModel,
@@ -20,17 +23,14 @@ from crosslab.compile.driver import (
     tree_environment,
 )
 from crosslab.compile.targets import LabTarget
-from crosslab.emulator import GuestMachine, run_guest
 from crosslab.errors import LabError, UserError
-from crosslab.job_options import PASS_FILE
-from crosslab.kernels import KernelTarget, cached_kernels
-from crosslab.link import LinkRequest, link_runner
+from crosslab.job.job_options import PASS_FILE
 from crosslab.models.compare import compare
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import param_shapes, random_params
 from crosslab.models.params import read_params
 from crosslab.models.reference import Answer, answer
-from crosslab.stage import default_cache
+from crosslab.run.emulator import GuestMachine, run_guest
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()

@@ -10,17 +10,17 @@ import pytest
 from asset_kit import small_asset
 from safetensors.numpy import load_file
 
-from crosslab import relock
+from crosslab.build.cached_build import default_cache
 from crosslab.errors import LabError, UserError
+from crosslab.models import relock
 from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.gguf_import import import_gguf, rotary_halves
 from crosslab.models.llama_params import convert_params, param_shapes
 from crosslab.models.params import from_bfloat16, read_params, to_bfloat16
+from crosslab.models.pins import Asset, read_pins
 from crosslab.models.reference import answer
-from crosslab.models.tokenizer import ChatTokenizer
-from crosslab.pins import Asset, read_pins
-from crosslab.stage import default_cache
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()

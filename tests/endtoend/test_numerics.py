@@ -18,17 +18,25 @@ import pytest
 from mlc_tree import tools
 from runner_kit import PROJECT, cross, need_emulator, tvm_tree
 
-from crosslab.emulator import GuestMachine, run_guest
 from crosslab.errors import LabError
-from crosslab.job_options import Job, parse_job
-from crosslab.main_job import Clock, Question, Said, ask, build_runner, compile_library, run_model
+from crosslab.job.job_options import Job, parse_job
+from crosslab.job.main_job import (
+    Clock,
+    Question,
+    Said,
+    ask,
+    build_runner,
+    compile_library,
+    run_model,
+)
 from crosslab.models.asset import fetch_asset
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import param_shapes
 from crosslab.models.params import read_params
+from crosslab.models.pins import read_pins
 from crosslab.models.reference import answer
-from crosslab.models.tokenizer import ChatTokenizer
-from crosslab.pins import read_pins
+from crosslab.run.emulator import GuestMachine, run_guest
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 TEXT = Path(__file__).parent / "data" / "prompt-128.txt"
 PROMPT = 128

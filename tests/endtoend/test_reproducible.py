@@ -16,7 +16,7 @@ from pathlib import Path
 import runner_kit
 from runner_kit import CACHE, PROJECT
 
-from crosslab.runtime import build_runtime
+from crosslab.build.runtime import build_runtime
 
 BUILD = """
 import sys
@@ -26,14 +26,14 @@ from crosslab.artifact.package import package
 from crosslab.artifact.sbom import Part
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
-from crosslab.dist import Dist, write_dist
-from crosslab.job_options import PASS_FILE
-from crosslab.kernels import KernelTarget, cached_kernels
-from crosslab.link import LinkRequest, link_runner
+from crosslab.artifact.dist import Dist, write_dist
+from crosslab.job.job_options import PASS_FILE
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.link import LinkRequest, link_runner
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_params
-from crosslab.runtime import build_runtime
-from crosslab.toolchain import find_cross
+from crosslab.build.runtime import build_runtime
+from crosslab.host.toolchain import find_cross
 
 project, tree, cache, out = map(Path, sys.argv[1:])
 sizes = dict(hidden=192, intermediate=176, heads=3, kv_heads=1, head_dim=64, layers=1)

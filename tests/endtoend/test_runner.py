@@ -15,17 +15,17 @@ import pytest
 import runner_kit
 import text_kit
 
+from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
-from crosslab.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.errors import LabError
-from crosslab.link import LinkRequest, link_runner
+from crosslab.host.toolchain import Kind
 from crosslab.models.config import LlamaConfig
-from crosslab.models.device_tokenizer import pack
 from crosslab.models.params import INDEX_FILE, read_params, write_params
 from crosslab.models.reference import Answer, answer
-from crosslab.models.tokenizer import ChatTokenizer
-from crosslab.toolchain import Kind
+from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from crosslab.tokenizer.device_tokenizer import pack
 
 VLEN = 256
 CHUNK = 32

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from crosslab.build.runtime import SHIMS
 from crosslab.errors import UserError
-from crosslab.runtime import SHIMS
-from crosslab.toolchain import find_native
+from crosslab.host.toolchain import find_native
 
 SOURCE = """
 #include <builtin_fp16.h>

@@ -12,10 +12,17 @@ from pathlib import Path
 import pytest
 import runner_kit
 
-from crosslab.emulator import GuestMachine, run_guest
+from crosslab.build.runtime import build_runtime, ffi_root
 from crosslab.errors import LabError, UserError
-from crosslab.runtime import build_runtime, ffi_root
-from crosslab.toolchain import ZIGLANG_PIN, Kind, Toolchain, find_qemu, find_ziglang, version_tuple
+from crosslab.host.toolchain import (
+    ZIGLANG_PIN,
+    Kind,
+    Toolchain,
+    find_qemu,
+    find_ziglang,
+    version_tuple,
+)
+from crosslab.run.emulator import GuestMachine, run_guest
 
 SCRIPTS = runner_kit.PROJECT / "scripts"
 USER_MISTAKE = 2

@@ -22,13 +22,13 @@ from tokenizers import (
     trainers,
 )
 
-from crosslab.emulator import GuestMachine
-from crosslab.link import PROJECT_RUNNER
-from crosslab.models.device_tokenizer import LLAMA3, byte_alphabet
-from crosslab.models.tokenizer import ChatTokenizer
-from crosslab.runtime import LANGUAGE_FLAGS, compile_all, sanitizer_flags
-from crosslab.stage import digest, stage
-from crosslab.toolchain import Machine, Toolchain, require_qemu
+from crosslab.build.cached_build import digest, stage
+from crosslab.build.link import PROJECT_RUNNER
+from crosslab.build.runtime import LANGUAGE_FLAGS, compile_all, sanitizer_flags
+from crosslab.host.toolchain import Machine, Toolchain, require_qemu
+from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from crosslab.tokenizer.device_tokenizer import LLAMA3, byte_alphabet
 
 __all__ = ["byte_alphabet"]
 

@@ -14,8 +14,8 @@ sys.path.insert(0, str(HERE.parent / "endtoend"))
 
 import text_kit  # noqa: E402 - beside, in tests/endtoend
 
-from crosslab.models.device_tokenizer import pack  # noqa: E402
-from crosslab.toolchain import Toolchain  # noqa: E402
+from crosslab.host.toolchain import Toolchain  # noqa: E402
+from crosslab.tokenizer.device_tokenizer import pack  # noqa: E402
 
 NAMES = ("tokenizer", "prompt", "index", "arguments")
 

@@ -22,9 +22,9 @@ import mutate
 import native_run
 import targets
 
+from crosslab.build.cached_build import default_cache
 from crosslab.errors import LabError
-from crosslab.stage import default_cache
-from crosslab.toolchain import find_native
+from crosslab.host.toolchain import find_native
 
 CORPUS = Path(__file__).parent / "corpus"
 LED = Path(__file__).with_name("led.py")

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from crosslab.build.kernels import read_kernels, read_routines
 from crosslab.cost.dataflow import load_dataflow
 from crosslab.cost.hardware import load_hardware
 from crosslab.cost.tenet import hardware_from_pe_file, read_mapping_file, read_statement
 from crosslab.errors import LabError
-from crosslab.kernels import read_kernels, read_routines
 from crosslab.models.config import read_config
 from crosslab.models.gguf_import import import_into
 from crosslab.models.params import INDEX_FILE, read_params
-from crosslab.pins import LOCK_NAME, read_pins
+from crosslab.models.pins import LOCK_NAME, read_pins
 from forkpatch.drift import read_record, read_shadows
 from forkpatch.errors import ForkError
 from forkpatch.lock import read_lock

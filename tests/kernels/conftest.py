@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.errors import UserError
-from crosslab.kernels import (
+from crosslab.build.kernels import (
     KERNELS,
     OBJECT,
     KernelTarget,
@@ -19,7 +18,8 @@ from crosslab.kernels import (
     list_header,
     read_kernels,
 )
-from crosslab.toolchain import Kind, Toolchain, find_cross, find_native, require_qemu
+from crosslab.errors import UserError
+from crosslab.host.toolchain import Kind, Toolchain, find_cross, find_native, require_qemu
 
 DRIVER = Path(__file__).with_name("driver.c")
 WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Werror")

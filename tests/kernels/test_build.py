@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.errors import LabError, UserError
-from crosslab.kernels import (
+from crosslab.build.kernels import (
     INDEX,
     KERNELS,
     OBJECT,
@@ -23,7 +22,8 @@ from crosslab.kernels import (
     main,
     read_kernels,
 )
-from crosslab.toolchain import Toolchain
+from crosslab.errors import LabError, UserError
+from crosslab.host.toolchain import Toolchain
 
 from .conftest import require
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crosslab.kernels import KERNELS, OBJECT, KernelTarget, build_kernels
+from crosslab.build.kernels import KERNELS, OBJECT, KernelTarget, build_kernels
 
 from .conftest import WARNINGS, require
 

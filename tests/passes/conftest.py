@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from crosslab.kernels import KernelTarget, build_kernels
+from crosslab.build.kernels import KernelTarget, build_kernels
 
 
 @pytest.fixture(scope="module")

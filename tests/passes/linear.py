@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosslab.overlaypass import load_pass_module
+from crosslab.compile.overlaypass import load_pass_module
 
 PASSES = Path(__file__).resolve().parents[2] / "overlays/mlc-llm/python/mlc_llm/compiler_pass"
 GROUP, NIBBLES = 32, 8

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from crosslab.compile.overlaypass import load_pass_module
 from crosslab.compile.targets import LabTarget
-from crosslab.overlaypass import load_pass_module
 
 ROOT = Path(__file__).resolve().parents[2]
 PASS = ROOT / "overlays/mlc-llm/python/mlc_llm/compiler_pass/tensorization.py"

@@ -15,7 +15,7 @@ import pytest
 from linear import linear_function, linear_inputs, linear_reference, load_passes
 from tensorize import VECTORS, called, host, module_of, outcomes, riscv64
 
-from crosslab.kernels import INDEX, KernelTarget, build_kernels
+from crosslab.build.kernels import INDEX, KernelTarget, build_kernels
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from linear import PASSES
 
-from crosslab.overlaypass import load_pass_module
+from crosslab.compile.overlaypass import load_pass_module
 
 SLOTS = 7
 

@@ -19,7 +19,7 @@ from attention_kernels import run_paged, run_ragged
 from attention_reference import Array, Heads, Sequence, attend, make_batch
 from tensorize import VECTORS, called, host, module_of, riscv64, tile_function
 
-from crosslab.kernels import KernelTarget, build_kernels
+from crosslab.build.kernels import KernelTarget, build_kernels
 
 PAGED = "tir_attention_prefill_cpu"
 RAGGED = "tir_attention_prefill_ragged_cpu"

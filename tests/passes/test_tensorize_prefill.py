@@ -14,9 +14,9 @@ import pytest
 import tensorize
 from tensorize import VECTORS, called, host, module_of, outcomes, riscv64, tile_function
 
+from crosslab.build.kernels import INDEX, KernelTarget, build_kernels
 from crosslab.errors import UserError
-from crosslab.kernels import INDEX, KernelTarget, build_kernels
-from crosslab.toolchain import find_cross
+from crosslab.host.toolchain import find_cross
 
 QK, PV = "mlc_rvv_qk_f32_8x16x64", "mlc_rvv_pv_f32_8x16x64"
 NAME = "tir_attention_prefill_cpu"

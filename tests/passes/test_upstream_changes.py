@@ -19,8 +19,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError
-from crosslab.mlc import MlcTools
 from forkpatch.fork import open_fork
 from forkpatch.history import History
 from forkpatch.patchfile import FileDiff, Patch, read_patch

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from crosslab.artifact.dist import LIBRARY, Dist
 from crosslab.artifact.manifest import MANIFEST, SBOM
 from crosslab.artifact.provenance import (
     OURS,
@@ -18,16 +19,15 @@ from crosslab.artifact.provenance import (
 )
 from crosslab.artifact.relink import FOLDER, relinking
 from crosslab.artifact.sbom import Part
-from crosslab.dist import LIBRARY, Dist
-from crosslab.job_options import Job
-from crosslab.link import LinkRequest
-from crosslab.models.device_tokenizer import (
+from crosslab.build.link import LinkRequest
+from crosslab.job.job_options import Job
+from crosslab.models.pins import read_pins
+from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
+from crosslab.tokenizer.device_tokenizer import (
     DEVICE_FILE,
     UnsupportedTokenizerError,
     device_tokenizer,
 )
-from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
-from crosslab.pins import read_pins
 
 RUN = Path(__file__).with_name("run.sh")
 HOLDS = {

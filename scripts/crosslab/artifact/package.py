@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from crosslab.artifact.dist import entries_of
 from crosslab.artifact.manifest import MANIFEST, file_entry
 from crosslab.artifact.tarball import write_tar
 from crosslab.artifact.verify import Finding, check_files
-from crosslab.dist import entries_of
 from crosslab.errors import LabError, UserError
 
 MAKE = "make it with: nox -s build_and_test"

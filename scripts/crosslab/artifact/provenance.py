@@ -14,16 +14,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from crosslab import link, runtime
 from crosslab.artifact.manifest import file_entry
 from crosslab.artifact.packages import build_packages
 from crosslab.artifact.sbom import Part
+from crosslab.build import link, runtime
+from crosslab.build.kernels import COMMON_FLAGS, KernelTarget, compiler_for
+from crosslab.build.runtime import ffi_root
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
-from crosslab.kernels import COMMON_FLAGS, KernelTarget, compiler_for
-from crosslab.pins import LOCK_NAME, Asset
-from crosslab.runtime import ffi_root
-from crosslab.toolchain import Kind, Toolchain, output_of, sysroot_parts
+from crosslab.host.toolchain import Kind, Toolchain, output_of, sysroot_parts
+from crosslab.models.pins import LOCK_NAME, Asset
 
 GROUPS = ("crosslab", "tvm")
 MLC_GROUPS = ("mlc",)

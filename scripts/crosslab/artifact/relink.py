@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 from crosslab.artifact.tarball import write_tar
+from crosslab.build.cached_build import digest, stage
+from crosslab.build.link import LinkRequest, link_options, objects_of
 from crosslab.errors import LabError
-from crosslab.link import LinkRequest, link_options, objects_of
-from crosslab.stage import digest, stage
-from crosslab.toolchain import Kind
+from crosslab.host.toolchain import Kind
 
 FOLDER = "relink"
 SCRIPT = Path(__file__).with_name("relink.sh")
@@ -27,7 +27,7 @@ def relinking(request: LinkRequest, runner: Path, cache: Path) -> dict[str, Path
 
     Args:
         request: what it was linked from.
-        runner: the program, as :func:`crosslab.link.link_runner` keeps it.
+        runner: the program, as :func:`crosslab.build.link.link_runner` keeps it.
         cache: folder of builds.
 
     Returns:

@@ -8,12 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from crosslab.bench.options import MLC, Bench, Variant
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.link import LinkRequest, link_runner
+from crosslab.build.runtime import build_runtime
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
-from crosslab.compile.targets import LabTarget
-from crosslab.job_options import PASS_FILE
-from crosslab.kernels import KernelTarget, cached_kernels
-from crosslab.link import LinkRequest, link_runner
-from crosslab.mlc import (
+from crosslab.compile.mlc import (
     DEFAULT_CONTEXT,
     MlcCompileRequest,
     MlcTools,
@@ -21,13 +20,14 @@ from crosslab.mlc import (
     convert_weight,
     device_of,
 )
+from crosslab.compile.targets import LabTarget
+from crosslab.host.toolchain import find_cross
+from crosslab.job.job_options import PASS_FILE
 from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import convert_params, random_model, random_params
-from crosslab.pins import read_pins
-from crosslab.runtime import build_runtime
-from crosslab.toolchain import find_cross
+from crosslab.models.pins import read_pins
 
 SEED = 0
 STEPS_VARIABLE = "MLC_RVV_STEPS"

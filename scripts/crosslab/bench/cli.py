@@ -19,10 +19,10 @@ from crosslab.bench.peers import peers_of
 from crosslab.bench.rows import PHASES, Function, Row, top_functions, write_rows
 from crosslab.bench.table import show
 from crosslab.compile.driver import CompiledModel
-from crosslab.counter import Counts, Measurement, build_plugin, count_guest
-from crosslab.emulator import GuestMachine
 from crosslab.errors import LabError
-from crosslab.toolchain import require_qemu
+from crosslab.host.toolchain import require_qemu
+from crosslab.run.counter import Counts, Measurement, build_plugin, count_guest
+from crosslab.run.emulator import GuestMachine
 
 COLUMNS = (
     TextColumn("{task.description}"),

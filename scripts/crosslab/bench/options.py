@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from crosslab import bench
+from crosslab.build.cached_build import default_cache
+from crosslab.compile.mlc import DEFAULT_CONTEXT, QUANTIZATIONS
 from crosslab.compile.targets import VLENS
 from crosslab.errors import UserError
-from crosslab.mlc import DEFAULT_CONTEXT, QUANTIZATIONS
 from crosslab.models.config import LlamaConfig, read_config
-from crosslab.stage import default_cache
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from crosslab.counter import FunctionCounts, Measurement
+from crosslab.run.counter import FunctionCounts, Measurement
 from crosslab.wholefile import write_json
 
 PHASES = ("prefill", "decode")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from crosslab.build.cached_build import default_cache
 from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
 from crosslab.compile.targets import NAMES, VLENS, LabTarget
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import random_params
-from crosslab.stage import default_cache
 
 _console = Console(highlight=False)
 

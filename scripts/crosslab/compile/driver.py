@@ -12,11 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from crosslab.build.cached_build import digest, stage
+from crosslab.compile.overlaypass import SHAPE_FUNCTIONS
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
-from crosslab.overlaypass import SHAPE_FUNCTIONS
-from crosslab.stage import digest, stage
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 DEFAULT_CHUNK = 2048

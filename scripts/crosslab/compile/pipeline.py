@@ -16,8 +16,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import dlight
 
+from crosslab.compile.overlaypass import SHAPE_FUNCTIONS, load_pass_module
 from crosslab.errors import LabError
-from crosslab.overlaypass import SHAPE_FUNCTIONS, load_pass_module
 
 # What a file of passes gives: a function of the target, or failing that a pass of the target.
 PASS_NAMES = ("rvv_passes", "TensorizePrefill")

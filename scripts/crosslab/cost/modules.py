@@ -12,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from crosslab.compile.overlaypass import load_pass_module
 from crosslab.cost.workload import checked
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config
-from crosslab.overlaypass import load_pass_module
 
 NAMED = ("gpt2", "smollm2")
 PASS_FILE = "overlays/mlc-llm/python/mlc_llm/compiler_pass/estimate_cost.py"

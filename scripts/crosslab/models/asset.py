@@ -13,9 +13,9 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+from crosslab.build.cached_build import digest, stage
 from crosslab.errors import LabError
-from crosslab.pins import Asset
-from crosslab.stage import digest, stage
+from crosslab.models.pins import Asset
 
 # How pip tells the hash of a file that is not the pinned one.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")

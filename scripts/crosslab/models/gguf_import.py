@@ -17,11 +17,14 @@ from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from crosslab.build.cached_build import digest, stage
 from crosslab.errors import LabError, UserError
+from crosslab.models import config as model_config
+from crosslab.models import gguf_header
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.gguf_header import check_gguf
-from crosslab.models.tokenizer import build_tokenizer, save_tokenizer
-from crosslab.stage import digest, stage
+from crosslab.tokenizer import chat_tokenizer
+from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
 
 F32 = NDArray[np.float32]
 WEIGHTS_FILE = "model.safetensors"
@@ -52,9 +55,8 @@ def import_gguf(source: Path, cache: Path) -> Path:
     Raises:
         LabError: the file is not a Llama, or its tokenizer is of an unknown kind.
     """
-    parts = ("tokenizer.py", "config.py", "gguf_header.py")
-    own = [Path(__file__), *(Path(__file__).with_name(n) for n in parts)]
-    key = digest(source, *own)
+    own = [Path(str(m.__file__)) for m in (chat_tokenizer, model_config, gguf_header)]
+    key = digest(source, Path(__file__), *own)
     return stage(cache, "model", key, lambda scratch: import_into(source, scratch))
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from crosslab.build.cached_build import digest, stage
 from crosslab.models.config import LlamaConfig, read_config, write_config
 from crosslab.models.gguf_import import F32, WEIGHTS_FILE
 from crosslab.models.params import write_params
-from crosslab.stage import digest, stage
 
 
 def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:

@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from crosslab.build.cached_build import default_cache
+from crosslab.compile.mlc import COMPILED, MlcTools
 from crosslab.compile.targets import VLENS
 from crosslab.errors import LabError, UserError
-from crosslab.job_options import Omission
-from crosslab.mlc import COMPILED, MlcTools
-from crosslab.stage import default_cache
-from crosslab.toolchain import find_cross, require_qemu
+from crosslab.host.toolchain import find_cross, require_qemu
+from crosslab.job.job_options import Omission
 from crosslab.wholefile import write_text
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec

@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from crosslab.build.cached_build import digest, stage
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.link import LinkRequest, link_runner
+from crosslab.build.runtime import build_runtime
 from crosslab.compile.driver import CompiledModel
-from crosslab.compile.targets import LabTarget
-from crosslab.emulator import GuestMachine, run_guest
-from crosslab.errors import LabError
-from crosslab.kernels import KernelTarget, cached_kernels
-from crosslab.link import LinkRequest, link_runner
-from crosslab.mlc import (
+from crosslab.compile.mlc import (
     WORK_FILE,
     MlcCompileRequest,
     MlcTools,
@@ -32,10 +31,11 @@ from crosslab.mlc import (
     convert_weight,
     device_of,
 )
+from crosslab.compile.targets import LabTarget
+from crosslab.errors import LabError
+from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
-from crosslab.runtime import build_runtime
-from crosslab.stage import digest, stage
-from crosslab.toolchain import find_cross
+from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.wholefile import write_json
 from crosslab.zoo.families import chosen
 from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome, count_products, first_reason

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crosslab.build.cached_build import digest, stage
 from crosslab.errors import LabError, UserError
 from crosslab.models.reference import Answer
-from crosslab.stage import digest, stage
 from crosslab.zoo import families as families_module
 from crosslab.zoo import weights as weights_module
 from crosslab.zoo.families import Family

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from crosslab.compile.mlc import COMPILED
 from crosslab.errors import UserError
-from crosslab.mlc import COMPILED
 from crosslab.wholefile import write_json
 from crosslab.zoo.families import Family
 from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome

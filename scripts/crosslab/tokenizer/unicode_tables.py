@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tokenizers import Regex, pre_tokenizers
 
+from crosslab.build.link import PROJECT_RUNNER
 from crosslab.errors import UserError
-from crosslab.link import PROJECT_RUNNER
-from crosslab.models import code_points, nfc_tables
-from crosslab.models.code_points import LAST, SURROGATES, ranges, rows
+from crosslab.tokenizer import code_points, nfc_tables
+from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
 from crosslab.wholefile import write_text
 
 TABLES_FILE = "unicode_tables.h"

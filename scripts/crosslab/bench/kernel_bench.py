@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m crosslab.kernel_bench``: instructions a multiply-add of every kernel.
+"""``crosslab kernel-bench``: instructions per multiply-add of every kernel.
 
-Each kernel runs once under the counter, beside the least that its tile allows
-(:mod:`crosslab.kernel_floor`). A kernel that takes more than 1.15 times as many is marked, and
-the exit code is 1.
+Each kernel runs once under the counter, and is compared with the fewest instructions that its
+tile allows (:mod:`crosslab.bench.instruction_lower_bound`). One that takes more than 1.15 times
+as many is marked, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from pathlib import Path
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from crosslab import kernel_floor
-from crosslab.compile.targets import VLENS
-from crosslab.counter import count_guest
-from crosslab.emulator import GuestMachine
-from crosslab.errors import LabError
-from crosslab.kernels import (
+from crosslab.bench import instruction_lower_bound as bound
+from crosslab.build.cached_build import default_cache
+from crosslab.build.kernels import (
     KERNELS,
     OBJECT,
     Kernel,
@@ -33,10 +30,13 @@ from crosslab.kernels import (
     list_header,
     read_kernels,
 )
-from crosslab.stage import default_cache
-from crosslab.toolchain import find_cross
+from crosslab.compile.targets import VLENS
+from crosslab.errors import LabError
+from crosslab.host.toolchain import find_cross
+from crosslab.run.counter import count_guest
+from crosslab.run.emulator import GuestMachine
 
-SOURCE = Path(__file__).parent / "native" / "kernel_bench" / "bench.c"
+SOURCE = Path(__file__).parents[1] / "native" / "kernel_bench" / "bench.c"
 MOST = 1.15
 # Outputs, inputs of layers, with widths that no tile divides.
 LAYERS = [(768, 256), (1376, 256), (256, 688), (960, 576), (576, 1536), (900, 320), (2048, 2048)]
@@ -69,14 +69,10 @@ class Case:
         m, n, k = self.sizes
         if self.product:
             columns, depth = (n, k) if self.product == "qk" else (k, n)
-            return kernel_floor.attention(self.product, m, columns, depth, vlen)
+            return bound.attention(self.product, m, columns, depth, vlen)
         if self.kernel.startswith("gemv"):
-            return {"f32": kernel_floor.gemv_f32, "q4": kernel_floor.gemv_q4}[self.kernel[5:]](
-                n, k, vlen
-            )
-        return {"f32": kernel_floor.gemm_f32, "q4": kernel_floor.gemm_q4}[self.kernel[5:]](
-            m, n, k, vlen
-        )
+            return {"f32": bound.gemv_f32, "q4": bound.gemv_q4}[self.kernel[5:]](n, k, vlen)
+        return {"f32": bound.gemm_f32, "q4": bound.gemm_q4}[self.kernel[5:]](m, n, k, vlen)
 
 
 def cases() -> Iterator[Case]:
@@ -161,7 +157,7 @@ def table_of(vlen: int, figures: Sequence[tuple[Case, Figures]]) -> Table:
 
 def main(argv: Sequence[str]) -> int:
     """Print a table for each vector length; 1 if a kernel is too far from its floor."""
-    options = argparse.ArgumentParser(prog="crosslab.kernel_bench", description=__doc__)
+    options = argparse.ArgumentParser(prog="crosslab kernel-bench", description=__doc__)
     options.add_argument("--vlen", type=int, choices=VLENS, nargs="+", default=[256])
     options.add_argument("--cache", type=Path, default=default_cache())
     args = options.parse_args(argv)
@@ -175,11 +171,3 @@ def main(argv: Sequence[str]) -> int:
     if above:
         print(f"{above} above {MOST} times the floor, marked by !", file=sys.stderr)
     return 1 if above else 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except LabError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)

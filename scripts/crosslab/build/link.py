@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from crosslab.build.cached_build import digest, stage
+from crosslab.build.runtime import Runtime, compile_all, sanitizer_flags
 from crosslab.errors import LabError, UserError
-from crosslab.runtime import Runtime, compile_all, sanitizer_flags
-from crosslab.stage import digest, stage
-from crosslab.toolchain import Kind, Machine, Toolchain
+from crosslab.host.toolchain import Kind, Machine, Toolchain
 
 RUNNER_IN_TREE = Path("apps", "rvv_runner")
-PROJECT_RUNNER = Path(__file__).resolve().parents[2] / "overlays" / "tvm" / RUNNER_IN_TREE
+PROJECT_RUNNER = Path(__file__).resolve().parents[3] / "overlays" / "tvm" / RUNNER_IN_TREE
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 BUILD_FLAGS = ("-O2", "-g0", "-ffunction-sections", "-fdata-sections")
 FIRST_LINES = 25

@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from crosslab.bench.options import MODEL_S
+from crosslab.build.cached_build import default_cache
+from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
-from crosslab.job_options import PASS_FILE
-from crosslab.kernels import KernelTarget, cached_kernels
+from crosslab.job.job_options import PASS_FILE
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import random_params
-from crosslab.stage import default_cache
 from crosslab.wholefile import write_json
 
 SEED = 0

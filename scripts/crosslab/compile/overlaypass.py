@@ -15,7 +15,7 @@ from crosslab.errors import LabError
 SHAPE_FUNCTIONS = (
     Path(__file__)
     .resolve()
-    .parents[2]
+    .parents[3]
     .joinpath("overlays", "mlc-llm", "python", "mlc_llm", "compiler_pass", "shape_functions.py")
 )
 

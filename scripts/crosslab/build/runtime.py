@@ -19,11 +19,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from crosslab.build.cached_build import digest, stage
 from crosslab.errors import LabError, UserError
-from crosslab.stage import digest, stage
-from crosslab.toolchain import Kind, Machine, Toolchain
+from crosslab.host.toolchain import Kind, Machine, Toolchain
 
-SHIMS = Path(__file__).parent / "native" / "shims"
+SHIMS = Path(__file__).parents[1] / "native" / "shims"
 RECORD = "runtime.json"
 
 LANGUAGE_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from crosslab import kernel_floor
+from crosslab.bench import instruction_lower_bound
+from crosslab.bench.kernel_bench import MOST, Case, Figures, attention_case, build, main, measure
+from crosslab.build.kernels import read_kernels
 from crosslab.errors import UserError
-from crosslab.kernel_bench import MOST, Case, Figures, attention_case, build, main, measure
-from crosslab.kernels import read_kernels
-from crosslab.toolchain import find_cross, require_qemu
+from crosslab.host.toolchain import find_cross, require_qemu
 
 VLENS = (128, 256, 512, 1024)
 # Rows of whole tiles, with a remainder, and few; a width that no tile divides.
@@ -58,9 +58,9 @@ def test_no_kernel_is_below_its_floor(figures: list[tuple[Case, Figures]]) -> No
 def test_the_floor_of_whole_tiles_is_that_of_the_inner_loop() -> None:
     """Three rows at LMUL=8: 8 instructions for 192 multiply-adds, but for storing the result."""
     rows, columns, depth = 3 * 50, 64 * 4, 4096
-    floor = kernel_floor.gemm_f32(rows, columns, depth, 256) / (rows * columns * depth)
+    floor = instruction_lower_bound.gemm_f32(rows, columns, depth, 256) / (rows * columns * depth)
     assert floor == pytest.approx(8 / 192, rel=2e-2)
-    assert kernel_floor.gemv_f32(1024, 64 * 64, 256) / (1024 * 64 * 64) == pytest.approx(
+    assert instruction_lower_bound.gemv_f32(1024, 64 * 64, 256) / (1024 * 64 * 64) == pytest.approx(
         8 / 128, rel=2e-2
     )
 
@@ -69,9 +69,9 @@ def test_a_kernel_above_the_bar_is_marked_and_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: tuple[Path, Path]
 ) -> None:
     case = Case("gemv_f32", (1, 64, 64))
-    monkeypatch.setattr("crosslab.kernel_bench.cases", lambda: iter([case]))
-    monkeypatch.setattr("crosslab.kernel_bench.MOST", 1000.0)
+    monkeypatch.setattr("crosslab.bench.kernel_bench.cases", lambda: iter([case]))
+    monkeypatch.setattr("crosslab.bench.kernel_bench.MOST", 1000.0)
     assert main(["--cache", str(program[1])]) == 0
-    monkeypatch.setattr("crosslab.kernel_bench.MOST", 0.5)
+    monkeypatch.setattr("crosslab.bench.kernel_bench.MOST", 0.5)
     assert main(["--cache", str(program[1])]) == 1
     assert " !" in capsys.readouterr().out

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from crosslab.build.cached_build import digest, stage
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import LabError, UserError
-from crosslab.stage import digest, stage
-from crosslab.toolchain import Kind, find_cross, find_native
+from crosslab.host.toolchain import Kind, find_cross, find_native
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+KERNELS = Path(__file__).resolve().parents[3] / "kernels"
 OBJECT = "mlc_rvv_kernels.o"
 INDEX = "kernels.json"
 SCHEMA = 1

@@ -18,10 +18,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from crosslab.build.cached_build import digest, stage
 from crosslab.compile.driver import CompiledModel, read_compiled
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
-from crosslab.stage import digest, stage
 
 # Those that the whole job takes, and those that models are compiled in.
 QUANTIZATIONS = ("q0f32", "q4f32_1")

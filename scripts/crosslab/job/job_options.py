@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from crosslab.build.cached_build import default_cache
+from crosslab.compile.mlc import QUANTIZATIONS
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
-from crosslab.mlc import QUANTIZATIONS
-from crosslab.stage import default_cache
 
 PASS_FILE = Path("overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv_passes.py")
 PROMPT = "What is the capital of France?"

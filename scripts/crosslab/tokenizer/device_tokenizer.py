@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crosslab.build.cached_build import digest, stage
 from crosslab.errors import LabError
-from crosslab.models.tokenizer import TOKENIZER_FILE, ChatTokenizer
-from crosslab.stage import digest, stage
+from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 
 DEVICE_FILE = "tokenizer.bin"
 MAGIC = b"RVVTOKEN"

@@ -13,12 +13,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from crosslab.emulator import GuestMachine, GuestResult, run_guest
+from crosslab.build.cached_build import digest, stage
 from crosslab.errors import LabError, UserError
-from crosslab.stage import digest, stage
-from crosslab.toolchain import find_native, require_qemu
+from crosslab.host.toolchain import find_native, require_qemu
+from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 
-PLUGIN = Path(__file__).parent / "native" / "counter"
+PLUGIN = Path(__file__).parents[1] / "native" / "counter"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 UNNAMED = "(no symbol)"

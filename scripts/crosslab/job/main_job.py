@@ -22,28 +22,34 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from crosslab.artifact.contents import dist_of
+from crosslab.artifact.dist import write_dist
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.link import LinkRequest, link_runner
+from crosslab.build.runtime import build_runtime
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
-from crosslab.counter import Counts, Measurement, run_counted
-from crosslab.dist import write_dist
-from crosslab.emulator import GuestMachine
+from crosslab.compile.mlc import (
+    MlcCompileRequest,
+    MlcTools,
+    compile_model,
+    convert_weight,
+    device_of,
+)
 from crosslab.errors import LabError
-from crosslab.job_options import SUPPLY_MLC, Job, Omission, parse_job
-from crosslab.kernels import KernelTarget, cached_kernels
-from crosslab.link import LinkRequest, link_runner
-from crosslab.mlc import MlcCompileRequest, MlcTools, compile_model, convert_weight, device_of
+from crosslab.host.toolchain import find_cross, require_qemu
+from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
+from crosslab.job.summary import summary
 from crosslab.models.asset import fetch_asset
 from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import read_config
-from crosslab.models.device_tokenizer import UnsupportedTokenizerError, device_tokenizer
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import convert_params, param_shapes
 from crosslab.models.params import read_params
+from crosslab.models.pins import read_pins
 from crosslab.models.reference import Answer, answer
-from crosslab.models.tokenizer import ChatTokenizer
-from crosslab.pins import read_pins
-from crosslab.runtime import build_runtime
-from crosslab.summary import summary
-from crosslab.toolchain import find_cross, require_qemu
+from crosslab.run.counter import Counts, Measurement, run_counted
+from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from crosslab.tokenizer.device_tokenizer import UnsupportedTokenizerError, device_tokenizer
 from crosslab.wholefile import write_json
 
 _progress = Console(stderr=True, highlight=False)

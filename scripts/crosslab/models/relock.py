@@ -12,7 +12,7 @@ from pathlib import Path
 import tomlkit
 
 from crosslab.models.asset import look_up
-from crosslab.pins import LOCK_NAME, read_pins
+from crosslab.models.pins import LOCK_NAME, read_pins
 from crosslab.wholefile import write_text
 
 NOT_PINNED = ("name", "licence")

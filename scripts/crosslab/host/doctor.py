@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from crosslab import toolchain as tools
 from crosslab.errors import LabError, UserError
+from crosslab.host import toolchain as tools
 
 _out = Console(highlight=False, soft_wrap=True)
 

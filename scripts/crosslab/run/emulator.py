@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crosslab.errors import LabError, UserError
-from crosslab.toolchain import SYSROOT, require_qemu
+from crosslab.host.toolchain import SYSROOT, require_qemu
 
 VLENS = (128, 256, 512, 1024)
 LAST_LINES = 20

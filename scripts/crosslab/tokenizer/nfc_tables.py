@@ -12,8 +12,8 @@ from typing import Any
 
 from tokenizers import normalizers
 
-from crosslab.models import code_points
-from crosslab.models.code_points import LAST, SURROGATES, ranges, rows
+from crosslab.tokenizer import code_points
+from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
 
 FILE = "nfc_tables.h"
 LONGEST = 4  # code points that one decomposes into (UAX 15 promises no more for NFD)
