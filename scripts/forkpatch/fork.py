@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.cache import Cache, Pristine
-from forkpatch.errors import IntegrityError, UserError
+from forkpatch.errors import IntegrityError
 from forkpatch.lock import Lock, Upstream, read_lock
 from forkpatch.overlays import check_collisions, read_overlays
 from forkpatch.patchfile import Patch, load_series
@@ -31,20 +31,8 @@ class Fork:
         return self.settings.patches / upstream.name / upstream.version
 
     def overlay_folder(self, upstream: Upstream) -> Path:
-        """Where the overlays for this version of the upstream lie.
-
-        Raises:
-            UserError: the lock names a folder for this version, and there is none.
-        """
-        if not upstream.overlays:
-            return self.settings.overlays / upstream.name
-        folder = self.settings.root / upstream.overlays
-        if not folder.is_dir():
-            raise UserError(
-                f"{self.lock.path.name}: {upstream}: there is no folder {upstream.overlays}",
-                remedy="make it, or take the key 'overlays' out of the version's table",
-            )
-        return folder
+        """Folder of the upstream's overlays, which all of its versions share."""
+        return self.settings.overlays / upstream.name
 
     def tree_folder(self, release: str, upstream: Upstream) -> Path:
         """Where the patched tree is written."""

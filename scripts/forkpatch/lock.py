@@ -17,7 +17,6 @@
     commit = "<40 hexadecimal digits>"       # absent: known as a wheel only
     include = ["python", "LICENSE"]          # files and folders of the git tree
     exclude = ["python/*.cu"]                # globs over git paths; * also spans /
-    overlays = "overlays/foo-1.2"            # from the root; default: the upstream's folder
     executable = ["python/run.sh"]           # what git has as executable (a wheel forgets it)
     tree = "<git tree id of the materialised tree>"
 
@@ -80,8 +79,6 @@ class Upstream:
 
     Attributes:
         commit: the pinned commit; empty when the version is known as a wheel only.
-        overlays: the folder of this version's overlays, relative to the fork's root; empty for
-            the one that all versions of the upstream share.
         tree: git tree id of the materialised tree: the included files, and nothing else.
         blobs: git blob ids of the files that the fork leans on, by path.
     """
@@ -95,7 +92,6 @@ class Upstream:
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     executable: frozenset[str]
-    overlays: str
     tree: str
     blobs: Mapping[str, str]
     wheel: Wheel | None
@@ -205,7 +201,6 @@ def _upstream(
         include=tuple(check_path(item, where) for item in entry["include"]),
         exclude=tuple(entry.get("exclude", ())),
         executable=frozenset(entry.get("executable", ())),
-        overlays=check_path(entry["overlays"], f"{where}: overlays") if "overlays" in entry else "",
         tree=entry.get("tree", ""),
         blobs=dict(entry.get("blobs", {})),
         wheel=wheel,

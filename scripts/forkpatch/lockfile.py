@@ -32,7 +32,7 @@ def add_version(
 
     Args:
         lock: the lock as it is.
-        like: the version whose paths, globs, overlay folder and wheel layout are taken over.
+        like: the version whose paths, globs and wheel layout are taken over.
         version: the new version's name.
         tag: its tag; without one, ``v<version>`` and ``<version>`` are tried.
         commit: its commit, when it has no tag.
@@ -63,7 +63,6 @@ def add_version(
     entry: dict[str, Any] = {"tag": tag} if tag else {}
     entry |= {"commit": commit} if commit else {}
     entry |= {"include": list(like.include), "exclude": list(like.exclude)}
-    entry |= {"overlays": like.overlays} if like.overlays else {}
     if wheel_only:  # git is not there to tell, and a wheel forgets it
         entry["executable"] = sorted(like.executable)
     head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"

@@ -11,7 +11,6 @@ from forkpatch.applying import Applied, State, apply_release
 from forkpatch.cli import Registry, add_source_options, source_options, upstream_of
 from forkpatch.fork import Fork, plan_tree
 from forkpatch.report import print_table, say, write_report
-from forkpatch.safety import check_path
 from forkpatch.sources import mirrors_of, obtain
 from forkpatch.status import Condition, release_status
 from forkpatch.variants import choose_patches, write_variant
@@ -39,9 +38,6 @@ def register(verbs: Registry) -> None:
         "--wheel-only", action="store_true", help="with --add: its wheel; no commit is known"
     )
     verb.add_argument("--no-wheel", action="store_true", help="with --add: it is in git only")
-    verb.add_argument(
-        "--overlays", default="", metavar="DIR", help="with --add: a folder of overlays of its own"
-    )
     _add_tree(verbs)
 
 
@@ -140,11 +136,8 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
         name, _, version = options.add.partition("=")
         like = upstream_of(fork, None, name)[1]
         places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
-        if options.overlays:
-            like = replace(like, overlays=check_path(options.overlays, "--overlays"))
         if options.no_wheel:
             like = replace(like, wheel=None)
-        fork.overlay_folder(like)  # raises before the lock is written
         lock = add_version(
             fork.lock,
             like,

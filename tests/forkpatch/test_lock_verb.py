@@ -159,3 +159,19 @@ def test_wheels_of_one_version_must_agree(lab: ForkLab, tmp_path: Path) -> None:
     assert done.code == 1
     assert "two wheels give different trees" in done.err
     assert "python/calc/core.py differs" in done.err
+
+
+def test_version_that_is_in_git_only_says_so(lab: ForkLab, tmp_path: Path) -> None:
+    lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
+    lab.repo.commit({"python/calc/core.py": core(add="a")}, "Move")
+    git(lab.repo.path, "tag", "v0.9")
+    lab.ok("lock", "--add", "calc=0.9", "--no-wheel")
+    lock = read(lab)
+    assert "wheel" not in lock["upstreams"]["calc"]["versions"]["0.9"]  # type: ignore[index]
+    lab.edit_lock('calc = "1.0"', 'calc = "0.9"')
+    lab.forget()
+    lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
+    done = lab.run("apply")
+    assert done.code == 2
+    assert "wheel: the lock pins none: this version is to be had from git only" in done.err
+    assert f"supply it with --mirror calc=PATH_OR_URL: a clone of {tmp_path}/nowhere" in done.err

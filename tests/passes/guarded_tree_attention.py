@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run tree attention with the tree order right behind memory that must not be touched.
 
-A process of its own, because the defect it looks for ends in a segmentation fault. Its argument
-names the module to take the kernel from; printed is the log-sum-exp of the first head.
+A process of its own, because the defect it looks for ends in a segmentation fault. Prints the
+log-sum-exp of the first head.
 """
 
 import ctypes
 import importlib
 import mmap
-import sys
 
 import numpy as np
 from attention_kernels import compile_kernel, run_paged_tree
@@ -32,7 +31,7 @@ def behind_a_guard(values: list[list[int]]) -> Array:
 
 
 def main() -> None:
-    tree_attn = importlib.import_module(sys.argv[1])
+    tree_attn = importlib.import_module("tvm.relax.frontend.nn.llm.tree_attn")
     heads = Heads(kv=1, q=1, d=16, d_v=16)
     function = tree_attn.tree_attn_with_paged_kv_cache_cpu(1, 1, 16, "float32", {})
     batch = make_batch(heads, (Sequence(3, 40),))

@@ -3,27 +3,20 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 from typing import Any
 
 
-def kv_cache_module(tvm: ModuleType, target: Any, kv_cache: ModuleType | None = None) -> Any:
-    """The IRModule of a function which creates a paged KV cache for that target.
-
-    Args:
-        tvm: the patched TVM.
-        target: the target.
-        kv_cache: a module to take the place of TVM's own ``kv_cache``.
-    """
+def kv_cache_module(tvm: ModuleType, target: Any) -> Any:
+    """The IRModule of a function which creates a paged KV cache for that target."""
     from tvm import relax, tirx  # noqa: PLC0415
+    from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache  # noqa: PLC0415
 
-    kv_cache = kv_cache or importlib.import_module("tvm.relax.frontend.nn.llm.kv_cache")
     builder = relax.BlockBuilder()
     sizes = [tirx.Var(name, "int64") for name in ("batch", "total", "chunk", "page", "sliding")]
     shape = relax.Var("sizes", relax.ShapeType(sizes))
     with builder.function("create", [shape]):
-        cache = kv_cache.TIRPagedKVCache(
+        cache = TIRPagedKVCache(
             attn_kind="mha",
             max_batch_size=sizes[0],
             max_total_seq_len=sizes[1],
@@ -38,7 +31,7 @@ def kv_cache_module(tvm: ModuleType, target: Any, kv_cache: ModuleType | None = 
             v_head_dim=48,
             mla_original_qk_head_dim=0,
             mla_original_v_head_dim=0,
-            rope_mode=kv_cache.RopeMode.NORMAL,
+            rope_mode=RopeMode.NORMAL,
             rope_scale=1,
             rope_theta=10000,
             rope_scaling={},
