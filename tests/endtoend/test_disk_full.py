@@ -34,12 +34,11 @@ from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
 
-CORPUS = PROJECT / "tests" / "fuzz" / "corpus"
 CONFIG = LlamaConfig(40, 72, 4, 2, 10, 2, 97, context=64)
 
 
 def _model(folder: Path) -> Path:
-    return import_gguf(CORPUS / "gguf" / "tiny.gguf", folder)
+    return import_gguf(PROJECT / "tests" / "endtoend" / "data" / "tiny.gguf", folder)
 
 
 def _tokenizer(folder: Path) -> Path:

@@ -139,9 +139,21 @@ def test_interleaved_rows_become_halves() -> None:
     np.testing.assert_array_equal(rotary_halves(interleaved, heads), wanted)
 
 
-def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
+TINY = (PROJECT / "tests" / "endtoend" / "data" / "tiny.gguf").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not a model, but long enough to have a header" * 4,
+        *(TINY[:size] for size in (0, 3, 4, 23, 100, len(TINY) - 1)),
+        TINY[:4] + b"\x09" + TINY[5:],
+    ],
+    ids=["text", "empty", "3", "magic", "23", "100", "one-byte-short", "version-9"],
+)
+def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
     bad = tmp_path / "model.gguf"
-    bad.write_bytes(b"not a model, but long enough to have a header" * 4)
+    bad.write_bytes(content)
     with pytest.raises(LabError, match=r"model\.gguf is not a GGUF file"):
         import_gguf(bad, tmp_path / "cache")
     assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]

@@ -19,7 +19,6 @@ from crosslab.cost.hardware import load_hardware
 from crosslab.cost.tenet import hardware_from_pe_file, read_mapping_file, read_statement
 from crosslab.errors import LabError
 from crosslab.models.config import read_config
-from crosslab.models.gguf_import import import_into
 from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.pins import LOCK_NAME, read_pins
 from forkpatch.drift import read_record, read_shadows
@@ -80,11 +79,6 @@ def tenet(data: bytes, folder: Path) -> None:
     )
 
 
-def gguf(data: bytes, folder: Path) -> None:
-    """A model in one file."""
-    import_into(_file(folder, "fuzzed.gguf", data), folder)
-
-
 def params(data: bytes, folder: Path) -> None:
     """An index of parameters, beside one shard of 64 bytes."""
     (folder / "params_shard_0.bin").write_bytes(bytes(range(64)))
@@ -125,7 +119,7 @@ TARGETS: dict[str, Callable[[bytes, Path], None]] = {
     target.__name__: target
     for target in (
         *(patch, series, lock, shadows, symbols, hardware, dataflow, tenet),
-        *(gguf, params, config, kernels),
+        *(params, config, kernels),
     )
 }
 

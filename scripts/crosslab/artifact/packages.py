@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from crosslab.artifact.sbom import Part
 
@@ -27,11 +27,6 @@ _SPDX = {
     "The Unlicense (Unlicense)": "Unlicense",
 }
 _LONG = 60  # characters: a whole licence text is no name
-
-
-def canonical(name: str) -> str:
-    """The normal form of a package name (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def build_packages(project: Path, groups: Iterable[str], shipped: frozenset[str]) -> list[Part]:
@@ -55,7 +50,7 @@ def _closure(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution]:
     waiting = list(wanted)
     while waiting:
         need = waiting.pop()
-        name, extras = canonical(need.name), frozenset(need.extras)
+        name, extras = canonicalize_name(need.name), frozenset(need.extras)
         if (name, extras) in seen:
             continue
         seen.add((name, extras))

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import os
 import shlex
 import shutil
@@ -24,7 +22,6 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Kind, Machine, Toolchain
 
 SHIMS = Path(__file__).parents[1] / "native" / "shims"
-RECORD = "runtime.json"
 
 LANGUAGE_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden")
 DEFINES = (
@@ -178,18 +175,6 @@ def _build(
     compile_all("runtime", command, objects, out, jobs)
     for name in ("src", "3rdparty", "ffi/src"):
         shutil.rmtree(out / name)
-    record = {
-        "schema": 1,
-        "machine": toolchain.machine,
-        "toolchain": toolchain.version,
-        "flags": list(flags),
-        "objects": {o: _sha256(out / o) for o in objects.values()},
-    }
-    (out / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _assemble(tvm_tree: Path, ffi: Path, out: Path) -> list[str]:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What VERSIONS.lock pins for the lab: model assets, the toolchain, Python packages."""
+"""Model assets that VERSIONS.lock pins."""
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from crosslab.errors import LabError, UserError
 
@@ -40,12 +39,15 @@ class Asset:
 
 @dataclass(frozen=True)
 class Pins:
-    """The part of VERSIONS.lock that this wing reads."""
+    """The part of VERSIONS.lock that crosslab reads.
+
+    Attributes:
+        path: the lock.
+        assets: model assets by name.
+    """
 
     path: Path
     assets: dict[str, Asset]
-    toolchain: dict[str, Any]
-    python: dict[str, str]
 
     def asset(self, name: str) -> Asset:
         """The asset of this name.
@@ -75,11 +77,10 @@ def read_pins(project: Path) -> Pins:
         raise LabError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not TOML: {error}") from error
-    tables = [table.get(name, {}) for name in ("assets", "toolchain", "python")]
-    if not all(isinstance(found, dict) for found in (*tables, *tables[0].values())):
-        raise UserError(f"{path}: assets, toolchain and python must be tables")
-    assets = {n: _asset(path, n, entry) for n, entry in table.get("assets", {}).items()}
-    return Pins(path, assets, table.get("toolchain", {}), table.get("python", {}))
+    entries = table.get("assets", {})
+    if not isinstance(entries, dict) or not all(isinstance(e, dict) for e in entries.values()):
+        raise UserError(f"{path}: assets must be tables")
+    return Pins(path, {name: _asset(path, name, entry) for name, entry in entries.items()})
 
 
 def _asset(path: Path, name: str, entry: dict[str, str]) -> Asset:

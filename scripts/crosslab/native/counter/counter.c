@@ -265,7 +265,7 @@ static void on_exit_of_guest(qemu_plugin_id_t id, void *data) {
     return;
   }
   const struct counts whole = everything();
-  fprintf(file, "{\"schema\":1,\"threads\":%u,\"balanced\":%s,\n\"whole\":", vcpu_count,
+  fprintf(file, "{\"threads\":%u,\"balanced\":%s,\n\"whole\":", vcpu_count,
           unbalanced || in_region ? "false" : "true");
   print_counts(file, &whole);
   fprintf(file, ",\n\"regions\":[");

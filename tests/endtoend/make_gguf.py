@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the smallest Llama as GGUF: ``python tests/fuzz/make_gguf.py FILE``."""
+"""Writes the smallest Llama as GGUF: ``python tests/endtoend/make_gguf.py FILE``."""
 
 import sys
 
