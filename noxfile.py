@@ -94,11 +94,7 @@ def zoo(session: nox.Session) -> None:
 @nox.session(default=False)
 def cost(session: nox.Session) -> None:
     """Estimate what a model or a GEMM would cost on an accelerator."""
-    of_trees, of_cost = face.split(session, "crosslab", "cost")
-    face.install(session, "forkpatch")
-    trees = face.apply(session, of_trees)
-    face.install(session, "crosslab", "cost", "tvm", release=trees.release)
-    face.run(session, "crosslab", "cost", *of_cost, FORKPATCH_TREES=str(trees.root))
+    face.estimate(session)
 
 
 @nox.session(default=False)

@@ -27,6 +27,8 @@ WORK = ROOT / ".work"
 APPLIED = WORK / "apply.json"
 USER_MISTAKE = 2
 ANSWER_SECONDS = 10
+WORK_SUFFIX = ".work.json"
+STUDIED = ("gpt2", "smollm2")  # models of the studies that docs/cost shows
 
 # What of a session's options goes to `forkpatch apply`.
 TREE_OPTIONS = (
@@ -216,6 +218,35 @@ def split(session: nox.Session, *inner: str) -> tuple[list[str], list[str]]:
         for value in getattr(known, option.removeprefix("--")):
             trees += [option, value]
     return trees, rest
+
+
+def estimate(session: nox.Session) -> None:
+    """Run the cost model; a model that is no work file is first made one by the lab."""
+    of_trees, of_cost = split(session, "costmodel")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model")
+    parser.add_argument("--study")
+    parser.add_argument("--of", nargs="+")
+    known, rest = parser.parse_known_args(of_cost)
+    models = [known.model] if known.model else list(STUDIED) if known.study else []
+    groups, release = ["crosslab", "cost"], ""
+    work = known.of or [m for m in models if m.endswith(WORK_SUFFIX)]
+    if models and not work:
+        install(session, "forkpatch")
+        trees = apply(session, of_trees)
+        release = trees.release
+        install(session, *groups, "tvm", release=release)
+        work = [str(WORK / "workloads" / f"{Path(m).stem}{WORK_SUFFIX}") for m in models]
+        for model, path in zip(models, work, strict=True):
+            words = ("workload", model, "--output", path)
+            run(session, "crosslab", *words, FORKPATCH_TREES=str(trees.root))
+    else:
+        install(session, *groups)
+    if known.study:
+        rest += ["--study", known.study, "--of", *work]
+    elif known.model:
+        rest += ["--model", *work]
+    run(session, "costmodel", *rest)
 
 
 def apply(session: nox.Session, options: list[str]) -> Trees:

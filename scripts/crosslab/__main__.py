@@ -37,7 +37,7 @@ VERBS = (
     Verb("host-bench", "crosslab.bench.host_bench", "time ours against upstream's on this machine"),
     Verb("kernel-bench", "crosslab.bench.kernel_bench", "count each kernel's instructions"),
     Verb("zoo", "crosslab.zoo.cli", "compile and check a small model of every family"),
-    Verb("cost", "crosslab.cost.cli", "estimate latency, volumes and energy on an accelerator"),
+    Verb("workload", "crosslab.workload.cli", "write a model's matrix products for costmodel"),
 )
 
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from costmodel.accelerator.dataflow import load_dataflow
+from costmodel.accelerator.hardware import load_hardware
+from costmodel.accelerator.tenet import hardware_from_pe_file, read_mapping_file, read_statement
+from costmodel.errors import CostError
 from crosslab.build.kernels import read_kernels, read_routines
-from crosslab.cost.dataflow import load_dataflow
-from crosslab.cost.hardware import load_hardware
-from crosslab.cost.tenet import hardware_from_pe_file, read_mapping_file, read_statement
 from crosslab.errors import LabError
 from crosslab.models.config import read_config
 from crosslab.models.params import INDEX_FILE, read_params
@@ -26,6 +27,7 @@ from forkpatch.errors import ForkError
 from forkpatch.lock import read_lock
 from forkpatch.patchfile import parse_patch, read_series
 
+REFUSALS = (LabError, ForkError, CostError)
 MEMORY = 4 << 30  # bytes of address space that a reader may take beside what is taken already
 
 
@@ -105,11 +107,11 @@ def _file(folder: Path, name: str, data: bytes) -> Path:
 
 def _each(*readers: Callable[[], object]) -> None:
     """Show every reader the bytes; a refusal when all of them refuse."""
-    refusals: list[LabError | ForkError] = []
+    refusals: list[LabError | ForkError | CostError] = []
     for read in readers:
         try:
             read()
-        except (LabError, ForkError) as error:
+        except REFUSALS as error:
             refusals.append(error)
     if len(refusals) == len(readers):
         raise refusals[0]
@@ -143,7 +145,7 @@ def call(name: str, data: bytes) -> bool:
         try:
             TARGETS[name](data, inner)
             taken = True
-        except (LabError, ForkError):
+        except REFUSALS:
             taken = False
         except (Exception, RecursionError) as error:
             raise EscapedError(f"{name}: {type(error).__name__}: {error}") from error

@@ -9,7 +9,7 @@ the elementwise blocks before a product. Extents may be symbolic; they are kept 
 as ``seq_len*4`` in the names of the calling Relax function.
 
 The file goes to ``MLC_RVV_COST_REPORT``, or to ``cost_workloads.json`` in a debug-dump folder.
-``python -m crosslab cost`` reads it. This module and those beside it import nothing but TVM.
+``python -m costmodel`` reads it. This module and those beside it import nothing but TVM.
 """
 
 import json

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dataflows: named space-time maps of a GEMM, and the volumes they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from costmodel.accelerator.settings import library_file, read_toml
+from costmodel.counting.closed_form import Counter, lower
+from costmodel.counting.enumeration import Enumerated, TooLargeError, enumerate_all
+from costmodel.counting.relations import Relation, Source, parse_relations
+from costmodel.counting.space import (
+    Access,
+    Box,
+    Fabric,
+    NotDigitalError,
+    NotInjectiveError,
+    Occupancy,
+    OutsideArrayError,
+    SpaceTime,
+)
+from costmodel.errors import CostError
+
+AXES = ("R", "C", "D")
+GEMM_DIMENSIONS = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """A text of the user's with its place."""
+
+    text: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """A space map and a time map, still in text: they are bound to an array when used.
+
+    Attributes:
+        tiles: loops over tiles of the on-chip buffer, outermost first, by dimension name.
+        factors: further names that the texts may use.
+    """
+
+    name: str
+    description: str
+    space: Line
+    time: Line
+    tiles: tuple[str, ...]
+    factors: tuple[tuple[str, int], ...] = ()
+
+    def bind(self, fabric: Fabric) -> Bound:
+        """Put an array's extents into the maps.
+
+        Raises:
+            CostError: an unbound name, another number of axes, other dimensions.
+        """
+        values = {**dict(zip(AXES, fabric.shape, strict=False)), "V": fabric.lanes}
+        values |= dict(self.factors)
+        space, time = (_single(line, values) for line in (self.space, self.time))
+        if space.variables != time.variables:
+            raise self._fail(self.time, "the two maps list different dimensions")
+        if len(space.range.entries) != len(fabric.shape):
+            problem = f"{len(space.range.entries)} PE coordinates, the array has {fabric.shape}"
+            raise self._fail(self.space, problem)
+        if not time.range.entries:
+            raise self._fail(self.time, "the time stamp is empty")
+        mapping = SpaceTime(space.range.entries, time.range.entries)
+        return Bound(self, space.variables, mapping)
+
+    @staticmethod
+    def _fail(line: Line, problem: str) -> CostError:
+        return line.source.error(line.text, problem)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A dataflow on a certain array."""
+
+    dataflow: Dataflow
+    dimensions: tuple[str, ...]
+    mapping: SpaceTime
+
+    def gemm_names(self) -> tuple[str, str, str, str | None]:
+        """Names of M, N, K and, when the maps have one, the batch (listed first)."""
+        names = self.dimensions
+        if len(names) == GEMM_DIMENSIONS:
+            return names[0], names[1], names[2], None
+        if len(names) == GEMM_DIMENSIONS + 1:
+            return names[1], names[2], names[3], names[0]
+        text = self.dataflow.space
+        raise text.source.error(text.text, "a GEMM has dimensions [m,n,k] or [b,m,n,k]")
+
+
+def _single(line: Line, values: Mapping[str, int]) -> Relation:
+    found = parse_relations(line.text, line.source, values)
+    if len(found) != 1:
+        raise line.source.error(line.text, "one map is wanted, not several")
+    return found[0]
+
+
+def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Dataflow:
+    """Read a shipped dataflow by name, or a TOML file by path.
+
+    Raises:
+        CostError: with the offending line.
+    """
+    table = read_toml(library_file("dataflow", name))
+    table.only(["schema", "name", "description", "space", "time", "tiles", "factors"])
+    given: dict[str, int] = {}
+    if "factors" in table.values:
+        part = table.table("factors")
+        given = {key: part.get(key, int) for key in part.values}
+    given |= dict(factors or {})
+    bad = [key for key, value in given.items() if value < 1]
+    if bad:
+        raise table.error("factors", f"factor {bad[0]} must be positive")
+    return Dataflow(
+        name=table.get("name", str),
+        description=table.get("description", str, ""),
+        space=Line(table.get("space", str), table.source("space")),
+        time=Line(table.get("time", str), table.source("time")),
+        tiles=tuple(str(t) for t in table.get("tiles", list, ["i", "j", "k"])),
+        factors=tuple(sorted(given.items())),
+    )
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """What a dataflow moves: elements of each tensor, all and unique, and its occupancy."""
+
+    occupancy: Occupancy
+    total: Mapping[str, int]
+    unique: Mapping[str, int]
+
+
+def count(
+    dataflow: Dataflow,
+    domain: Box,
+    mapping: SpaceTime,
+    fabric: Fabric,
+    accesses: Sequence[Access],
+) -> Volumes:
+    """Count exactly: in closed form where the maps allow it, else instance by instance.
+
+    Raises:
+        CostError: the map is not injective, leaves the array, or has no closed form and too
+            many instances to visit.
+    """
+    try:
+        return _count(domain, mapping, fabric, tuple(accesses))
+    except NotInjectiveError as clash:
+        line = dataflow.space
+        pair = " and ".join(_point(domain, p) for p in (clash.first, clash.second))
+        problem = f"the map is not injective: {pair} share a PE and a time stamp"
+        raise line.source.error(
+            f"{line.text}  {dataflow.time.text}",
+            problem,
+            "let the maps tell all instances apart, or raise macs_per_pe",
+        ) from clash
+    except OutsideArrayError as outside:
+        line = dataflow.space
+        raise line.source.error(line.text, str(outside)) from outside
+    except TooLargeError as error:
+        line = dataflow.time
+        problem = f"this map has no closed form here, and {error}"
+        raise line.source.error(
+            line.text, problem, "cut a dimension by factors that divide each other"
+        ) from error
+
+
+def _point(domain: Box, values: Mapping[str, int]) -> str:
+    return f"S[{','.join(str(values[n]) for n in domain.names)}]"
+
+
+@lru_cache(maxsize=4096)
+def _count(
+    domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: tuple[Access, ...]
+) -> Volumes:
+    engine: Counter | Enumerated
+    try:
+        engine = lower(domain, mapping, fabric, accesses)
+        occupancy = engine.occupancy()
+        unique = {a.tensor: engine.unique(a.tensor) for a in accesses}
+    except NotDigitalError:
+        engine = enumerate_all(domain, mapping, fabric, accesses)
+        occupancy = engine.occupancy()
+        unique = {a.tensor: engine.unique(a.tensor) for a in accesses}
+    total = {a.tensor: _total(domain, a, occupancy.instances) for a in accesses}
+    return Volumes(occupancy, total, unique)
+
+
+def _total(domain: Box, access: Access, instances: int) -> int:
+    """Accesses without any reuse: one for every instance that makes one."""
+    for name, (low, high) in zip(domain.names, domain.bounds, strict=True):
+        if name in access.pinned:
+            instances //= high - low
+    return instances * len(access.indices)

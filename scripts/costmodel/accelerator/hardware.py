@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accelerator: PE array, interconnect, memory levels, clock and energies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+
+from costmodel.accelerator import settings
+from costmodel.accelerator.settings import Table, library_file, read_toml
+from costmodel.counting.relations import Relation, Source, is_number, parse_relations
+from costmodel.counting.space import Fabric
+
+DEFAULT_BITS = 16
+MAX_AXES = 3
+_LEVEL_KEYS = (
+    *("name", "size", "latency", "bandwidth", "read_bandwidth", "write_bandwidth"),
+    *("energy", "read_energy", "write_energy"),
+)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A memory; the first feeds the array, the last holds everything.
+
+    Attributes:
+        size: capacity in bits, or None for unbounded.
+        read, write: bandwidth in bits a cycle.
+        latency: average cycles from request to data.
+        read_energy, write_energy: pJ a bit.
+    """
+
+    name: str
+    size: int | None
+    read: float
+    write: float
+    latency: int
+    read_energy: float
+    write_energy: float
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """An accelerator.
+
+    Attributes:
+        clock: Hz.
+        mac_energy: pJ of one multiply-accumulate, by the wider operand's bits.
+        register_energy: pJ a bit read or written beside a PE.
+    """
+
+    name: str
+    description: str
+    fabric: Fabric
+    clock: float
+    levels: tuple[Level, ...]
+    mac_energy: tuple[tuple[int, float], ...]
+    register_energy: float
+
+    @property
+    def peak(self) -> int:
+        """Multiply-accumulates a cycle at full use."""
+        return self.fabric.pes * self.fabric.lanes
+
+    def mac(self, bits: int) -> float:
+        """Energy in pJ of a multiply-accumulate of operands of ``bits``."""
+        fitting = [e for width, e in sorted(self.mac_energy) if width >= bits]
+        return fitting[0] if fitting else sorted(self.mac_energy)[-1][1]
+
+
+def load_hardware(name: str) -> Hardware:
+    """Read a shipped hardware file by name, or a TOML file by path.
+
+    Raises:
+        CostError: with the offending line.
+    """
+    return hardware_from(read_toml(library_file("hardware", name)))
+
+
+def hardware_from(table: Table) -> Hardware:
+    """Check a hardware table and make it typed."""
+    table.only(["schema", "name", "description", "clock", "array", "energy", "level"])
+    array, energy = table.table("array"), table.table("energy")
+    clock = table.quantity("clock", settings.FREQUENCIES)
+    if clock <= 0:
+        raise table.error("clock", "'clock' must be positive")
+    energy.only(["mac", "register"])
+    return Hardware(
+        name=table.get("name", str),
+        description=table.get("description", str, ""),
+        fabric=_fabric(array),
+        clock=clock,
+        levels=_levels(table, clock),
+        mac_energy=_mac_energy(energy),
+        register_energy=energy.quantity("register", settings.ENERGIES_PER_BIT),
+    )
+
+
+def _fabric(array: Table) -> Fabric:
+    array.only(["shape", "feeds", "macs_per_pe"])
+    shape = array.get("shape", list)
+    if not 1 <= len(shape) <= MAX_AXES or any(type(n) is not int or n < 1 for n in shape):
+        raise array.error("shape", "'shape' must be 1 to 3 positive integers")
+    lanes = array.get("macs_per_pe", int, 1)
+    if lanes < 1:
+        raise array.error("macs_per_pe", "'macs_per_pe' must be positive")
+    source = array.source("feeds")
+    relations = [r for t in array.get("feeds", list) for r in parse_relations(str(t), source)]
+    return Fabric(tuple(shape), displacements(relations, len(shape), source), lanes)
+
+
+def displacements(
+    relations: Sequence[Relation], axes: int, source: Source
+) -> tuple[tuple[int, ...], ...]:
+    """Interconnect relations as constant steps to the PE an element may come from."""
+    found: list[tuple[int, ...]] = []
+    for relation in relations:
+        text = f"{relation.domain}[{','.join(relation.variables)}] -> ..."
+        if len(relation.variables) != axes or len(relation.range.entries) != axes:
+            raise source.error(text, f"the array has {axes} dimensions, the interconnect others")
+        step = []
+        for name, entry in zip(relation.variables, relation.range.entries, strict=True):
+            if entry.terms != ((name, 1),):
+                raise source.error(text, f"{entry} is not {name} plus a number")
+            step.append(entry.constant)
+        found.append(tuple(step))
+    return tuple(dict.fromkeys(s for s in found if any(s)))
+
+
+def _levels(table: Table, clock: float) -> tuple[Level, ...]:
+    levels = tuple(_level(t, clock) for t in table.tables("level"))
+    if not levels:
+        raise table.error("level", "at least one [[level]] is needed")
+    for inner, part in zip(levels[:-1], table.tables("level"), strict=False):
+        if inner.size is None:
+            raise part.error("size", "only the last level may be unbounded")
+    return levels
+
+
+def _level(part: Table, clock: float) -> Level:
+    part.only(_LEVEL_KEYS)
+    size = None
+    if part.get("size", str) != "unbounded":
+        size = floor(part.quantity("size", settings.SIZES))
+    rates = {**settings.PER_CYCLE, **{u: f / clock for u, f in settings.PER_SECOND.items()}}
+    read, write = (_pair(part, kind, "bandwidth", rates) for kind in ("read", "write"))
+    if min(read, write) <= 0:
+        raise part.error("bandwidth", "a bandwidth must be positive")
+    energies = [_pair(part, k, "energy", settings.ENERGIES_PER_BIT) for k in ("read", "write")]
+    return Level(
+        name=part.get("name", str),
+        size=size,
+        read=read,
+        write=write,
+        latency=floor(part.quantity("latency", settings.CYCLES)),
+        read_energy=energies[0],
+        write_energy=energies[1],
+    )
+
+
+def _pair(part: Table, kind: str, what: str, units: dict[str, float]) -> float:
+    """A quantity given for reads and writes apart, or once for both."""
+    own = f"{kind}_{what}"
+    return part.quantity(own if own in part.values else what, units)
+
+
+def _mac_energy(energy: Table) -> tuple[tuple[int, float], ...]:
+    mac = energy.table("mac")
+    if not mac.values:
+        raise energy.error("mac", "'mac' needs at least one width")
+    for key in mac.values:
+        if not is_number(key):
+            raise mac.error(key, f"{key!r} is not a bit width")
+    return tuple(sorted((int(k), mac.quantity(k, settings.ENERGIES)) for k in mac.values))

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantization schemes: how wide each operand is, and which scales come with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from costmodel.accelerator.settings import Table, read_toml
+from costmodel.errors import CostError
+
+
+class Grain(Enum):
+    """How many elements share a scale."""
+
+    NONE = "none"
+    TENSOR = "tensor"
+    CHANNEL = "channel"
+    TOKEN = "token"
+    GROUP = "group"
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Widths in bits, and the scales of activations (A) and weights (B).
+
+    Attributes:
+        activation, weight: width of A and of B as they travel.
+        accumulator: width of partial sums; output: width of a finished element of C.
+        activation_grain: TENSOR or TOKEN (a scale for each row of A).
+        weight_grain: TENSOR, CHANNEL (a scale for each column) or GROUP.
+        group: weights along K that share a scale.
+        scale, zero_point: widths; a zero point of 0 bits is symmetric quantization.
+
+    Grouped weights are scaled where they enter the array (the product is done at the
+    activation's width). All other scales are applied to finished sums as they leave it.
+    """
+
+    name: str
+    activation: int = 16
+    weight: int = 16
+    accumulator: int = 16
+    output: int = 16
+    activation_grain: Grain = Grain.NONE
+    weight_grain: Grain = Grain.NONE
+    group: int = 0
+    scale: int = 16
+    zero_point: int = 0
+
+    @property
+    def compute(self) -> int:
+        """Width at which the PEs multiply."""
+        if self.weight_grain is Grain.GROUP:
+            return self.activation
+        return max(self.activation, self.weight)
+
+    def weight_bits(self, k: int, n: int) -> int:
+        """Bits of a ``k x n`` piece of weights with its scales and zero points."""
+        own = k * n * self.weight
+        beside = self.scale + self.zero_point
+        match self.weight_grain:
+            case Grain.TENSOR:
+                return own + beside
+            case Grain.CHANNEL:
+                return own + n * beside
+            case Grain.GROUP:
+                return own + -(-k // self.group) * n * beside
+        return own
+
+
+FLOAT16 = Scheme("float16")
+FLOAT32 = Scheme("float32", 32, 32, 32, 32)
+
+
+def _int8(name: str, activation: Grain, weight: Grain) -> Scheme:
+    return Scheme(name, 8, 8, 32, 16, activation, weight)
+
+
+def int4(group: int, zero_point: int = 0) -> Scheme:
+    """Four-bit weights in groups along K, 16-bit activations."""
+    return Scheme(
+        f"int4-g{group}",
+        weight=4,
+        weight_grain=Grain.GROUP,
+        group=group,
+        zero_point=zero_point,
+    )
+
+
+SCHEMES: dict[str, Scheme] = {
+    s.name: s
+    for s in (
+        FLOAT16,
+        FLOAT32,
+        _int8("int8-tensor", Grain.TENSOR, Grain.TENSOR),
+        _int8("int8-channel", Grain.TENSOR, Grain.CHANNEL),
+        _int8("int8-token", Grain.TOKEN, Grain.CHANNEL),
+        int4(32),
+        int4(64),
+        int4(128),
+    )
+}
+COMPARED = tuple(name for name in SCHEMES if name != "float32")
+
+
+def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
+    """Schemes by name or TOML file; ``all`` is the seven that are compared.
+
+    Raises:
+        CostError: an unknown name, or a mistake in a file, with its line.
+    """
+    found: list[Scheme] = []
+    for name in names:
+        if name == "all":
+            found.extend(SCHEMES[n] for n in COMPARED)
+        elif name.endswith(".toml"):
+            found.append(_from_file(read_toml(Path(name))))
+        elif name in SCHEMES:
+            found.append(SCHEMES[name])
+        else:
+            raise CostError(
+                f"no scheme {name!r}", remedy=f"schemes: all, as-compiled, {', '.join(SCHEMES)}"
+            )
+    return tuple(dict.fromkeys(found))
+
+
+_WIDTHS = ("activation", "weight", "accumulator", "output", "scale", "zero_point")
+_GRAINS = {
+    "activation_grain": (Grain.NONE, Grain.TENSOR, Grain.TOKEN),
+    "weight_grain": (Grain.NONE, Grain.TENSOR, Grain.CHANNEL, Grain.GROUP),
+}
+
+
+def _from_file(table: Table) -> Scheme:
+    """Check a scheme's table and make it typed; widths are quantities in bits."""
+    table.only(["schema", "name", "group", *_WIDTHS, *_GRAINS])
+    plain = Scheme("")
+    widths = {
+        key: int(table.quantity(key, {"bit": 1}, f"{getattr(plain, key)} bit")) for key in _WIDTHS
+    }
+    for key, width in widths.items():
+        if width < 1 and key != "zero_point":
+            raise table.error(key, f"{key!r} must be at least 1 bit")
+    grains = {key: _grain(table, key) for key in _GRAINS}
+    group = table.get("group", int, 0) if "group" in table.values else 0
+    if (grains["weight_grain"] is Grain.GROUP) != (group > 0):
+        raise table.error("group", "weight_grain = \"group\" and a positive 'group' go together")
+    values: dict[str, Any] = {**widths, **grains}
+    return Scheme(name=table.get("name", str), group=group, **values)
+
+
+def _grain(table: Table, key: str) -> Grain:
+    text = table.get(key, str, "none")
+    known = {g.value: g for g in _GRAINS[key]}
+    if text not in known:
+        raise table.error(key, f"{key!r} is {text!r}", f"one of: {', '.join(known)}")
+    return known[text]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TOML files with a checked schema: every mistake is told with its line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from costmodel.counting.relations import Source
+from costmodel.errors import CostError
+
+LIBRARY = Path(__file__).resolve().parents[1] / "library"
+_QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*")
+
+SIZES = {"bit": 1, "B": 8, "KiB": 8 << 10, "MiB": 8 << 20, "GiB": 8 << 30}
+FREQUENCIES = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
+ENERGIES = {"fJ": 1e-3, "pJ": 1.0, "nJ": 1e3}
+ENERGIES_PER_BIT = {"fJ/bit": 1e-3, "pJ/bit": 1.0, "pJ/B": 0.125, "nJ/B": 125.0}
+CYCLES = {"cycle": 1, "cycles": 1}
+PER_CYCLE = {"bit/cycle": 1.0, "B/cycle": 8.0}
+PER_SECOND = {"GB/s": 8e9, "MB/s": 8e6, "Gbit/s": 1e9}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A TOML table that knows which file, and which lines, it came from."""
+
+    name: str
+    lines: tuple[str, ...]
+    values: Mapping[str, Any]
+    header: str = ""
+    index: int = 0
+
+    def line_of(self, key: str) -> int:
+        """Line number of ``key`` in this table, or of the table's header, or 1."""
+        section, count, start = "", -1, 1
+        for number, line in enumerate(self.lines, 1):
+            header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
+            if header:
+                section = header.group(1)
+                count += section == self.header
+            here = section == self.header and (not self.header or count == self.index)
+            if here and header:
+                start = number
+            if here and re.match(rf'\s*"?{re.escape(key)}"?\s*=', line):
+                return number
+        return start
+
+    def error(self, key: str, problem: str, remedy: str = "") -> CostError:
+        """A mistake at ``key``."""
+        number = self.line_of(key)
+        text = self.lines[number - 1] if self.lines else ""
+        return Source(self.name, number).error(text, problem, remedy)
+
+    def source(self, key: str) -> Source:
+        """Where the value of ``key`` stands."""
+        return Source(self.name, self.line_of(key))
+
+    def only(self, allowed: Iterable[str]) -> None:
+        """Refuse keys that the schema does not have."""
+        known = sorted(allowed)
+        for key in self.values:
+            if key not in known:
+                raise self.error(key, f"unknown key {key!r}", f"known here: {', '.join(known)}")
+
+    def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """A value of a given type; without ``default`` it must be there."""
+        if key not in self.values:
+            if default is not None:
+                return default
+            where = f"[{self.header}]" if self.header else "the file"
+            raise self.error(key, f"{where} lacks {key!r}")
+        value = self.values[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.error(key, f"{key!r} has the wrong type: {value!r}")
+        return value
+
+    def quantity(self, key: str, units: Mapping[str, float], default: str | None = None) -> float:
+        """A number with a unit, in the base unit of ``units``."""
+        raw = self.get(key, (str, int, float), default)
+        match = _QUANTITY.fullmatch(raw) if isinstance(raw, str) else None
+        choices = ", ".join(units)
+        if match is None or not match.group(2):
+            raise self.error(key, f"{key!r} has no unit", f'write it as "NUMBER UNIT": {choices}')
+        if match.group(2) not in units:
+            raise self.error(key, f"{key!r} has unit {match.group(2)!r}", f"units: {choices}")
+        number = float(match.group(1).replace("_", "")) * units[match.group(2)]
+        if not isfinite(number):
+            raise self.error(key, f"{key!r} is too large")
+        return number
+
+    def table(self, key: str) -> Table:
+        """A table inside this one."""
+        values = self.get(key, dict)
+        header = f"{self.header}.{key}" if self.header else key
+        return Table(self.name, self.lines, values, header)
+
+    def tables(self, key: str) -> tuple[Table, ...]:
+        """An array of tables inside this one."""
+        found = self.get(key, list)
+        return tuple(Table(self.name, self.lines, v, key, n) for n, v in enumerate(found))
+
+
+def read_toml(path: Path) -> Table:
+    """Read a file of schema 1.
+
+    Raises:
+        CostError: it cannot be read, is not TOML, or has another schema.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise CostError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise CostError(f"{path}: not TOML: {error}") from error
+    table = Table(str(path), tuple(text.splitlines()), values)
+    if table.get("schema", int) != 1:
+        raise table.error("schema", "only schema 1 is known")
+    return table
+
+
+def library_file(kind: str, name: str) -> Path:
+    """A shipped file by name, or the user's by path.
+
+    Args:
+        kind: ``hardware`` or ``dataflow``.
+        name: name of a shipped file without its ending, or a path.
+
+    Raises:
+        CostError: there is neither; lists what is shipped.
+    """
+    folder = LIBRARY / kind
+    shipped = folder / f"{name}.toml"
+    if shipped.is_file():
+        return shipped
+    path = Path(name)
+    if path.is_file():
+        return path
+    names = ", ".join(shipped_names(kind))
+    raise CostError(f"no {kind} {name!r}", remedy=f"give a file, or one of: {names}")
+
+
+def shipped_names(kind: str) -> list[str]:
+    """Names of the shipped files of a kind."""
+    return sorted(p.stem for p in (LIBRARY / kind).glob("*.toml"))

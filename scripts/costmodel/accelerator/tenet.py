@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TENET's own text files: ``.p`` (array), ``.s`` (statement), ``.m`` (mapping), experiments.
+
+The format, as the files of github.com/pku-liang/TENET have it:
+
+* ``.p``: the PE set, the interconnect (from a PE to those it may take an element from), and
+  ``L1 L2 bandwidth latency`` (entries, entries, bits a cycle, cycles);
+* ``.s``: numbers of read and of written tensors, the instance set, one access line each;
+* ``.m``: the space map, the time map;
+* an experiment names the ``.m``, the ``.p`` and the ``.s`` file, a line each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from costmodel.accelerator.dataflow import Dataflow, Line, Volumes, count
+from costmodel.accelerator.hardware import DEFAULT_BITS, MAX_AXES, Hardware, Level, displacements
+from costmodel.counting.relations import Domain, Source, is_number, parse_domain, parse_relations
+from costmodel.counting.space import Access, Box, Fabric
+from costmodel.errors import CostError
+
+# TENET's energies relative to a multiply-accumulate (include/stt.h).
+L1_ENERGY = 1.68
+L2_ENERGY = 18.61
+PE_NUMBERS = 4
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An operation: its instances, what it reads and what it writes."""
+
+    domain: Domain
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One TENET experiment."""
+
+    name: str
+    hardware: Hardware
+    statement: Statement
+    dataflow: Dataflow
+
+
+@dataclass(frozen=True)
+class TenetResult:
+    """TENET's figures.
+
+    Attributes:
+        volumes: per tensor; in_delay, out_delay, compute_delay, delay: cycles;
+        energy: in units of one multiply-accumulate.
+    """
+
+    name: str
+    volumes: Volumes
+    average_active: float
+    in_delay: int
+    out_delay: int
+    compute_delay: int
+    energy: float
+
+    @property
+    def delay(self) -> int:
+        """The largest of the three."""
+        return max(self.in_delay, self.out_delay, self.compute_delay)
+
+
+def _lines(path: Path) -> list[Line]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CostError(f"{path}: cannot be read: {error}") from error
+    numbered = enumerate(text.splitlines(), 1)
+    return [Line(t.strip(), Source(str(path), n)) for n, t in numbered if t.strip()]
+
+
+def _expect(path: Path, lines: list[Line], count_: int, what: str) -> None:
+    if len(lines) < count_:
+        raise CostError(f"{path}:{len(lines) + 1}: the file ends early; {what} are wanted")
+
+
+def read_mapping_file(path: Path) -> tuple[Line, Line]:
+    """Read a ``.m`` file."""
+    lines = _lines(path)
+    _expect(path, lines, 2, "a space map and a time map")
+    return lines[0], lines[1]
+
+
+def hardware_from_pe_file(path: Path) -> Hardware:
+    """Read a ``.p`` file.
+
+    Raises:
+        CostError: with the offending line.
+    """
+    lines = _lines(path)
+    _expect(path, lines, 3, "a PE set, an interconnect and four numbers")
+    pes = parse_domain(lines[0].text, lines[0].source)
+    if pes.constraints or any(low for low, _ in pes.bounds) or len(pes.bounds) > MAX_AXES:
+        raise lines[0].source.error(lines[0].text, "the PE set must be a box from 0, 1 to 3 axes")
+    relations = parse_relations(lines[1].text, lines[1].source)
+    shape = tuple(high for _, high in pes.bounds)
+    numbers = lines[2].text.split()
+    if len(numbers) != PE_NUMBERS or not all(map(is_number, numbers)):
+        raise lines[2].source.error(lines[2].text, "wanted: L1 size, L2 size, bandwidth, latency")
+    bandwidth, latency = int(numbers[2]), int(numbers[3])
+    if bandwidth == 0:
+        raise lines[2].source.error(lines[2].text, "the bandwidth must be positive")
+    feeds = displacements(relations, len(shape), lines[1].source)
+    return Hardware(
+        name=path.stem,
+        description=f"TENET array {path.name}",
+        fabric=Fabric(shape, feeds),
+        clock=1e9,
+        levels=(Level("L2", None, bandwidth, bandwidth, latency, *[L2_ENERGY / DEFAULT_BITS] * 2),),
+        mac_energy=((64, 1.0),),
+        register_energy=L1_ENERGY / DEFAULT_BITS,
+    )
+
+
+def read_statement(path: Path) -> Statement:
+    """Read a ``.s`` file.
+
+    Raises:
+        CostError: with the offending line.
+    """
+    lines = _lines(path)
+    _expect(path, lines, 2, "two numbers and an instance set")
+    numbers = lines[0].text.split()
+    if len(numbers) != 2 or not all(map(is_number, numbers)):
+        raise lines[0].source.error(lines[0].text, "wanted: number of reads, number of writes")
+    reads, writes = int(numbers[0]), int(numbers[1])
+    _expect(path, lines, 2 + reads + writes, f"{reads} read and {writes} write accesses")
+    domain = parse_domain(lines[1].text, lines[1].source)
+    accesses = [_access(line, domain) for line in lines[2 : 2 + reads + writes]]
+    return Statement(domain, _joined(accesses[:reads]), _joined(accesses[reads:]))
+
+
+def _access(line: Line, domain: Domain) -> Access:
+    relations = parse_relations(line.text, line.source)
+    for relation in relations:
+        if relation.variables != domain.variables:
+            wanted = f"{domain.name}[{','.join(domain.variables)}]"
+            raise line.source.error(line.text, f"the access must start from {wanted}")
+        if relation.range.name != relations[0].range.name:
+            raise line.source.error(line.text, "one line is for one tensor")
+    return Access(relations[0].range.name, tuple(r.range.entries for r in relations))
+
+
+def _joined(accesses: list[Access]) -> tuple[Access, ...]:
+    """Several lines for one tensor are one access with several indices."""
+    found: dict[str, Access] = {}
+    for access in accesses:
+        old = found.get(access.tensor)
+        indices = (*(old.indices if old else ()), *access.indices)
+        found[access.tensor] = Access(access.tensor, tuple(dict.fromkeys(indices)))
+    return tuple(found.values())
+
+
+def read_experiment(path: Path, root: Path | None = None) -> Experiment:
+    """Read an experiment file and the three files that it names.
+
+    Args:
+        path: the experiment.
+        root: directory the names are relative to; by default the nearest directory above
+            the experiment from which all three exist.
+
+    Raises:
+        CostError: a file is missing or wrong.
+    """
+    words = " ".join(line.text for line in _lines(path)).split()
+    if len(words) < 3:
+        raise CostError(f"{path}: wanted three names: mapping, PE array, statement")
+    roots = [root] if root else [path.parent, *path.resolve().parents]
+    for folder in roots:
+        mapping, array, statement = (folder / w for w in words[:3])
+        if all(p.is_file() for p in (mapping, array, statement)):
+            space, time = read_mapping_file(mapping)
+            return Experiment(
+                path.name,
+                hardware_from_pe_file(array),
+                read_statement(statement),
+                Dataflow(mapping.stem, "", space, time, ()),
+            )
+    raise CostError(f"{path}: {', '.join(words[:3])} are not beside it, nor above it")
+
+
+def run_experiment(experiment: Experiment) -> TenetResult:
+    """Give TENET's figures for an experiment."""
+    bound = experiment.dataflow.bind(experiment.hardware.fabric)
+    domain = experiment.statement.domain
+    if bound.dimensions != domain.variables:
+        line = experiment.dataflow.space
+        names = ",".join(domain.variables)
+        raise line.source.error(line.text, f"the statement's instances are {domain.name}[{names}]")
+    box = Box(domain.variables, domain.bounds, domain.constraints)
+    statement = experiment.statement
+    clashing = {a.tensor for a in statement.reads} & {a.tensor for a in statement.writes}
+    writes = tuple(
+        Access(f"{a.tensor}'", a.indices) if a.tensor in clashing else a for a in statement.writes
+    )
+    accesses = (*statement.reads, *writes)
+    volumes = count(experiment.dataflow, box, bound.mapping, experiment.hardware.fabric, accesses)
+    return _figures(experiment, volumes, tuple(a.tensor for a in writes))
+
+
+def _figures(experiment: Experiment, volumes: Volumes, written: tuple[str, ...]) -> TenetResult:
+    level = experiment.hardware.levels[0]
+    reads = sum(v for t, v in volumes.unique.items() if t not in written)
+    writes = sum(v for t, v in volumes.unique.items() if t in written)
+    occupancy = volumes.occupancy
+    energy = occupancy.instances + 2 * (
+        L1_ENERGY * sum(volumes.total.values()) + L2_ENERGY * sum(volumes.unique.values())
+    )
+    return TenetResult(
+        name=experiment.name,
+        volumes=volumes,
+        average_active=occupancy.instances / occupancy.lanes / occupancy.stamps,
+        in_delay=transfer_delay(reads * DEFAULT_BITS, level.read, level.latency),
+        out_delay=transfer_delay(writes * DEFAULT_BITS, level.write, level.latency),
+        compute_delay=occupancy.instances // occupancy.active_pes,
+        energy=energy,
+    )
+
+
+def transfer_delay(bits: int, bandwidth: float, latency: int) -> int:
+    """TENET's delay of a transfer: whole cycles of it, and the latency but one."""
+    return int(bits // bandwidth) + latency - 1

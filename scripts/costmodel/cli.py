@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m costmodel``: the cost of a GEMM, a model or a recorded run on an accelerator."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from costmodel.accelerator import inputs
+from costmodel.accelerator.dataflow import Dataflow
+from costmodel.accelerator.hardware import Hardware
+from costmodel.accelerator.scheme import SCHEMES, Scheme, schemes
+from costmodel.accelerator.settings import shipped_names
+from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experiment
+from costmodel.counting.relations import is_number
+from costmodel.errors import CostError
+from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
+from costmodel.estimate.tiling import Tile
+from costmodel.estimate.trace import trace_phases
+from costmodel.estimate.workload import Phase, bind_phase, only_gemm, parse_phases, read_workloads
+from costmodel.studies import report
+
+FILE_WIDTH = 160
+DEFAULT_PHASES = "prefill:512,decode:1024"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    found = argparse.ArgumentParser(
+        prog="costmodel", description="Latency, volumes, bandwidth and energy on a PE array."
+    )
+    what = found.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--model",
+        metavar="FILE",
+        type=Path,
+        help="a work file, of `crosslab workload` or of EstimateCost",
+    )
+    what.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
+    what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
+    what.add_argument("--trace", metavar="FILE", type=Path, help="shapes recorded at run time")
+    what.add_argument("--study", metavar="DIR", type=Path, help="write a study of each --of")
+    found.add_argument(
+        "--of", nargs="+", metavar="FILE", type=Path, default=[], help="with --study: work files"
+    )
+    choice = found.add_argument_group("accelerator")
+    choice.add_argument(
+        "--hardware",
+        nargs="+",
+        default=["systolic8x8"],
+        metavar="FILE",
+        help=f"{', '.join(shipped_names('hardware'))}, or TOML or TENET .p files",
+    )
+    choice.add_argument(
+        "--dataflow",
+        nargs="+",
+        default=["output-stationary"],
+        metavar="FILE",
+        help=f"{', '.join(shipped_names('dataflow'))}, or TOML or TENET .m files",
+    )
+    choice.add_argument("--macs-per-pe", type=int, metavar="N", help="override the hardware's")
+    choice.add_argument("--factor", action="append", default=[], metavar="NAME=N")
+    choice.add_argument("--tile", metavar="M,N,K", help="tile of the buffer (default: searched)")
+    work = found.add_argument_group("work")
+    work.add_argument(
+        "--scheme",
+        nargs="+",
+        metavar="NAME",
+        help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)}, or TOML files "
+        f"(default: {AS_COMPILED} for a trace, else float16)",
+    )
+    work.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
+    work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")
+    work.add_argument("--bind", action="append", default=[], metavar="NAME=N")
+    output = found.add_argument_group("output")
+    output.add_argument("--json", type=Path, metavar="FILE")
+    output.add_argument("--csv", type=Path, metavar="FILE")
+    output.add_argument("--plots", type=Path, metavar="DIR", help="SVG and PNG")
+    output.add_argument("--quiet", action="store_true", help="no tables")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    args = parser().parse_args(argv)
+    try:
+        _run(args, _console())
+    except CostError as error:
+        return _failed(error)
+    except OSError as error:
+        return _failed(CostError.from_os_error(error))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _failed(error: CostError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def _console() -> Console:
+    """A console that does not squeeze tables into 80 columns when the output is a file."""
+    return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+
+
+def _run(args: argparse.Namespace, console: Console) -> None:
+    if bool(args.of) != (args.study is not None):
+        raise CostError("--study and --of go together", remedy="--study DIR --of FILE.work.json")
+    if args.study is not None:
+        study = importlib.import_module("costmodel.studies.study")
+        for path in args.of:
+            study.write_study(args.study, path, _pairs(args.bind, "--bind"))
+        return
+    if args.tenet is not None:
+        _tenet(args, console)
+        return
+    phases = _phases(args)
+    hardware, dataflows = _accelerators(args)
+    tile = _tile(args.tile)
+    results = every_combination(phases, hardware, dataflows, _schemes(args), tile)
+    _write(args, results)
+    if not args.quiet:
+        _show(console, results, single=args.gemm is not None)
+
+
+def _tenet(args: argparse.Namespace, console: Console) -> None:
+    experiment = read_experiment(args.tenet)
+    if args.macs_per_pe:
+        fabric = replace(experiment.hardware.fabric, lanes=args.macs_per_pe)
+        experiment = replace(experiment, hardware=replace(experiment.hardware, fabric=fabric))
+    result: TenetResult = run_experiment(experiment)
+    if args.json:
+        report.write_json(args.json, report.tenet_record(result))
+    if not args.quiet:
+        report.show_tenet(console, result)
+
+
+def _phases(args: argparse.Namespace) -> list[Phase]:
+    if args.gemm is not None:
+        if args.batch < 1:
+            raise CostError(f"--batch {args.batch}: at least 1")
+        return [only_gemm(_three(args.gemm, "--gemm"), args.batch)]
+    if args.trace is not None:
+        return trace_phases(args.trace)
+    found = read_workloads(args.model)
+    given = _pairs(args.bind, "--bind")
+    return [bind_phase(found, n, s, given) for n, s in parse_phases(args.phase)]
+
+
+def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequence[Dataflow]]:
+    if args.macs_per_pe is not None and args.macs_per_pe < 1:
+        raise CostError(f"--macs-per-pe {args.macs_per_pe}: at least 1")
+    hardware = inputs.hardware_by_names(args.hardware, args.macs_per_pe)
+    return hardware, inputs.dataflows_by_names(args.dataflow, _pairs(args.factor, "--factor"))
+
+
+def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
+    names = args.scheme or [AS_COMPILED if args.trace else "float16"]
+    found: list[Scheme | str] = []
+    for name in names:
+        found.extend([AS_COMPILED] if name == AS_COMPILED else schemes([name]))
+    return list(dict.fromkeys(found))
+
+
+def _tile(text: str | None) -> Tile | None:
+    return Tile(*_three(text, "--tile")) if text else None
+
+
+def _three(text: str, option: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
+        raise CostError(f"{option} {text!r}: three positive numbers M,N,K are wanted")
+    m, n, k = (int(p) for p in parts)
+    return m, n, k
+
+
+def _pairs(texts: Sequence[str], option: str) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not is_number(value):
+            raise CostError(f"{option} {text!r}: NAME=NUMBER is wanted")
+        found[name] = int(value)
+    return found
+
+
+def _write(args: argparse.Namespace, results: Sequence[PhaseCost]) -> None:
+    if args.json:
+        records: Any = [report.phase_record(r) for r in results]
+        if args.gemm is not None:
+            records = [g for r in records for g in r["gemms"]]
+        report.write_json(args.json, records)
+    if args.csv:
+        report.write_csv(args.csv, results)
+    if args.plots:
+        plots = _plots()
+        plots.draw_all(args.plots, results)
+
+
+def _plots() -> Any:
+    try:
+        return importlib.import_module("costmodel.studies.plots")
+    except ImportError as error:
+        raise CostError(
+            f"--plots needs matplotlib: {error}", remedy="pip install matplotlib"
+        ) from error
+
+
+def _show(console: Console, results: Sequence[PhaseCost], single: bool) -> None:
+    for result in results:
+        if single:
+            for item in result.items:
+                report.show_gemm(console, item.cost)
+        else:
+            report.show_phase(console, result)
+    if len(results) > 1:
+        report.show_comparison(console, results)

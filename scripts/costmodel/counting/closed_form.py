@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact volumes in closed form, whatever the size.
+
+In digits the space-time map is linear, so two instances that touch the same element at
+neighbouring places in consecutive stamps differ by a constant vector: there are a handful of
+such vectors, found by solving a small integer system. What is reused is then a union of
+boxes, whose points are counted on compressed coordinates. Nothing grows with the size of the
+GEMM. Maps that do not fit raise :class:`NotDigitalError` and are enumerated instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from costmodel.counting.digits import Ints, Linear, Staircase, staircase
+from costmodel.counting.lattice import solutions
+from costmodel.counting.space import (
+    Access,
+    Box,
+    Fabric,
+    NotDigitalError,
+    NotInjectiveError,
+    Occupancy,
+    OutsideArrayError,
+    SpaceTime,
+)
+from costmodel.counting.stamps import Bools, Stamps, stamp_set
+
+MAX_CELLS = 1 << 20
+MAX_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A dataflow on an array, lowered to digits."""
+
+    domain: Staircase
+    fabric: Fabric
+    space: tuple[Linear, ...]
+    time: tuple[Linear, ...]
+    stamps: Stamps
+    accesses: tuple[tuple[Access, tuple[Linear, ...]], ...]
+
+    @cached_property
+    def lane_digits(self) -> tuple[int, ...]:
+        """Digits in neither map: their instances run side by side in one PE."""
+        rows = (*self.space, *self.time)
+        return tuple(
+            n for n in range(len(self.domain.digits)) if not any(r.weights[n] for r in rows)
+        )
+
+    def occupancy(self) -> Occupancy:
+        """Count stamps, PEs and lanes.
+
+        Raises:
+            NotInjectiveError: the map puts more instances in one place than it has lanes.
+            OutsideArrayError: a PE coordinate leaves the array.
+        """
+        self._check_inside()
+        lanes = self._check_injective()
+        per_pe = self._load_of_pes()
+        instances = int(np.prod(np.array(list(self.domain.extents.values()), dtype=object)))
+        busiest = int(per_pe.max())
+        return Occupancy(
+            instances=instances,
+            stamps=self.stamps.count(),
+            active_pes=int((per_pe > 0).sum()),
+            busiest=-(-busiest // lanes),
+            lanes=lanes,
+        )
+
+    def unique(self, tensor: str) -> int:
+        """Elements of ``tensor`` that no neighbour could have passed on, TENET's unique volume."""
+        access, rows = next(pair for pair in self.accesses if pair[0].tensor == tensor)
+        return _Reuse(self, access, rows).count()
+
+    def _check_inside(self) -> None:
+        for axis, (form, extent) in enumerate(zip(self.space, self.fabric.shape, strict=True)):
+            ends = [_ends(form, self.domain.low[b], self.domain.high[b]) for b in self._boxes]
+            low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+            if low < 0 or high >= extent:
+                raise OutsideArrayError(axis, low, high, extent)
+
+    @property
+    def _boxes(self) -> range:
+        return range(len(self.domain.low))
+
+    def _check_injective(self) -> int:
+        sizes = [d.size for d in self.domain.digits]
+        lanes = 1
+        for n in self.lane_digits:
+            lanes *= sizes[n]
+        if lanes > self.fabric.lanes:
+            first = [0] * len(sizes)
+            second = list(first)
+            second[next(n for n in self.lane_digits if sizes[n] > 1)] = 1
+            raise NotInjectiveError(self.domain.values(first), self.domain.values(second))
+        free = [0 if n in self.lane_digits else s - 1 for n, s in enumerate(sizes)]
+        matrix = [list(r.weights) for r in (*self.space, *self.time)]
+        zero = [0] * len(matrix)
+        for step in solutions(matrix, zero, [-s for s in free], free):
+            if any(step):
+                pair = self._clash(np.array(step))
+                if pair is not None:
+                    raise NotInjectiveError(*pair)
+        return lanes
+
+    def _clash(self, step: Ints) -> tuple[dict[str, int], dict[str, int]] | None:
+        """Two instances of the domain that differ by ``step``, if there are any."""
+        for low, high in zip(self.domain.low, self.domain.high, strict=True):
+            for low2, high2 in zip(self.domain.low, self.domain.high, strict=True):
+                corner = np.maximum(low, low2 - step)
+                if (corner < np.minimum(high, high2 - step)).all():
+                    return self.domain.values(corner), self.domain.values(corner + step)
+        return None
+
+    def _load_of_pes(self) -> Ints:
+        """Instances of each PE, flattened."""
+        used = [n for n in range(len(self.domain.digits)) if any(f.weights[n] for f in self.space)]
+        load = np.zeros(self.fabric.pes, dtype=np.int64)
+        for low, high in zip(self.domain.low, self.domain.high, strict=True):
+            span = high - low
+            points = int(np.prod(span[used]))
+            if points > MAX_CELLS:
+                raise NotDigitalError("too many digits choose the PE")
+            axes = np.indices([int(s) for s in span[used]]).reshape(len(used), points)
+            place = np.zeros(points, dtype=np.int64)
+            for form, extent in zip(self.space, self.fabric.shape, strict=True):
+                weights = np.array([form.weights[n] for n in used], dtype=np.int64)
+                place = place * extent + form.constant + weights @ (axes + low[used, None])
+            others = [n for n in range(len(span)) if n not in used]
+            np.add.at(load, place, int(np.prod(span[others])))
+        return load
+
+
+@dataclass(frozen=True)
+class _Reuse:
+    """The reuse of one access."""
+
+    counter: Counter
+    access: Access
+    rows: tuple[Linear, ...]
+
+    @cached_property
+    def pins(self) -> dict[int, int]:
+        """Digits held at one value: pinned dimensions, and lanes that share an element."""
+        held: dict[int, int] = {}
+        digits = self.counter.domain.digits
+        for name in self.access.pinned:
+            rest = self.counter.domain.extents[name] - 1
+            for n in sorted(
+                (n for n, d in enumerate(digits) if d.dimension == name),
+                key=lambda n: -digits[n].stride,
+            ):
+                held[n], rest = divmod(rest, digits[n].stride)
+        for n in self.counter.lane_digits:
+            if not any(r.weights[n] for r in self.rows):
+                held.setdefault(n, 0)
+        return held
+
+    def inside(self, points: Ints) -> Bools:
+        found = self.counter.domain.contains(points)
+        for digit, value in self.pins.items():
+            found &= points[..., digit] == value
+        return found
+
+    def count(self) -> int:
+        marks = self._first_marks()
+        base = [list(m) for m in marks]
+        seen: set[tuple[int, ...]] = set()
+        for _ in range(MAX_ROUNDS):
+            unique, steps = self._count_with(marks)
+            if steps <= seen:
+                return unique
+            seen |= steps
+            marks = self._marks_for(base, seen)
+        raise NotDigitalError("no stable set of reuse vectors")
+
+    def _first_marks(self) -> list[list[int]]:
+        counter = self.counter
+        marks: list[list[int]] = []
+        for n, digit in enumerate(counter.domain.digits):
+            own = {0, digit.size}
+            own |= set(counter.domain.low[:, n].tolist())
+            own |= {v + 1 for v in counter.domain.low[:, n].tolist()}
+            own |= set(counter.domain.high[:, n].tolist())
+            own |= {v for p in [self.pins.get(n)] if p is not None for v in (p, p + 1)}
+            for form, place in zip(
+                counter.stamps.forms, range(len(counter.stamps.forms)), strict=True
+            ):
+                own |= self._time_marks(n, form, place)
+            marks.append(sorted(v for v in own if 0 <= v <= digit.size))
+        return marks
+
+    def _time_marks(self, digit: int, form: Linear, place: int) -> set[int]:
+        """Values at which a component of one digit crosses an end of a box of stamps."""
+        weight = form.weights[digit]
+        if weight == 0:
+            return set()
+        found: set[int] = set()
+        if weight < 0:
+            tops = self.counter.domain.high[:, digit].tolist()
+            found |= {v - 1 for v in tops}
+        if sum(1 for w in form.weights if w) == 1:
+            stamps = self.counter.stamps
+            ends = {*stamps.low[:, place].tolist(), *(stamps.high[:, place] + 1).tolist()}
+            for end in ends:
+                for value in (end, end + 1):
+                    quotient, rest = divmod(value - form.constant, weight)
+                    found |= {quotient, quotient + (1 if rest else 0), quotient + 1}
+        return found
+
+    def _marks_for(self, base: list[list[int]], steps: set[tuple[int, ...]]) -> list[list[int]]:
+        digits = self.counter.domain.digits
+        return [
+            sorted(
+                {v for m in base[n] for v in (m, *(m - s[n] for s in steps)) if 0 <= v <= d.size}
+            )
+            for n, d in enumerate(digits)
+        ]
+
+    def _cells(self, marks: list[list[int]]) -> tuple[Ints, Ints]:
+        """Lowest and highest point of every cell of the grid inside the domain."""
+        total = 1
+        for own in marks:
+            total *= len(own) - 1
+        if total > MAX_CELLS:
+            raise NotDigitalError("too many cells")
+        starts = [np.array(m[:-1], dtype=np.int64) for m in marks]
+        ends = [np.array(m[1:], dtype=np.int64) - 1 for m in marks]
+        low = np.stack([a.ravel() for a in np.meshgrid(*starts, indexing="ij")], axis=-1)
+        high = np.stack([a.ravel() for a in np.meshgrid(*ends, indexing="ij")], axis=-1)
+        keep = self.inside(low)
+        return low[keep], high[keep]
+
+    def _count_with(self, marks: list[list[int]]) -> tuple[int, set[tuple[int, ...]]]:
+        low, high = self._cells(marks)
+        moves, groups = self._moves(low, high)
+        reused = np.zeros(len(low), dtype=bool)
+        steps: set[tuple[int, ...]] = set()
+        for move, members in [(None, np.arange(len(low))), *self._grouped(moves, groups)]:
+            for step in self._steps(move):
+                steps.add(step)
+                reused[members] |= self.inside(low[members] + np.array(step))
+        fresh = ~reused
+        sizes = (high[fresh] - low[fresh] + 1).astype(object)
+        return (int(sizes.prod(axis=1).sum()) if len(sizes) else 0), steps
+
+    @staticmethod
+    def _grouped(moves: Ints, groups: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
+        for n, move in enumerate(moves):
+            if move[-1] >= 0:
+                yield tuple(int(v) for v in move[:-1]), np.nonzero(groups == n)[0]
+
+    def _moves(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """Distinct steps back in time (their level last), and which one each cell takes."""
+        stamps = self.counter.stamps
+        first, last = self._stamp_range(low, high)
+        before, level = stamps.previous(first)
+        self._check_cells(first, last, before, level)
+        table = np.concatenate([before - first, level[:, None]], axis=1)
+        moves, groups = np.unique(table, axis=0, return_inverse=True)
+        return moves, np.asarray(groups).reshape(-1)
+
+    def _stamp_range(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        firsts, lasts = [], []
+        for form in self.counter.stamps.forms:
+            weights = np.array(form.weights, dtype=np.int64)
+            up, down = np.maximum(weights, 0), np.minimum(weights, 0)
+            firsts.append(form.constant + low @ up + high @ down)
+            lasts.append(form.constant + high @ up + low @ down)
+        return np.stack(firsts, axis=-1), np.stack(lasts, axis=-1)
+
+    def _check_cells(self, first: Ints, last: Ints, before: Ints, level: Ints) -> None:
+        """Refuse cells over which the step back in time is not the same everywhere."""
+        stamps = self.counter.stamps
+        inner = first.shape[1] - 1
+        wide = first != last
+        jumps = np.take_along_axis(first - before, np.maximum(level, 0)[:, None], 1)[:, 0] != 1
+        places = np.arange(first.shape[1])
+        wrapped = wide & (places[None, :] > level[:, None])
+        jumped = (level >= 0) & jumps & wide[np.arange(len(level)), np.maximum(level, 0)]
+        if wrapped.any() or jumped.any():
+            raise NotDigitalError("a cell wraps in part")
+        for place in range(inner):
+            edges = np.unique(np.concatenate([stamps.low[:, place], stamps.high[:, place] + 1]))
+            for shift in (0, 1):
+                ends = [np.searchsorted(edges, v[:, place] - shift, "right") for v in (first, last)]
+                if (ends[0] != ends[1])[wide[:, place]].any():
+                    raise NotDigitalError("a cell crosses the end of a box of stamps")
+        self._check_contiguous(first, last)
+
+    def _check_contiguous(self, first: Ints, last: Ints) -> None:
+        """The innermost component has no gap between the stamps of any one prefix."""
+        stamps = self.counter.stamps
+        inner = first.shape[1] - 1
+        if not (first[:, inner] != last[:, inner]).any():
+            return
+        for mask in np.unique(stamps.matching(first, inner), axis=0):
+            spans = sorted(zip(stamps.low[mask, inner], stamps.high[mask, inner], strict=True))
+            reach = spans[0][1] if spans else 0
+            for start, end in spans[1:]:
+                if start > reach + 1:
+                    raise NotDigitalError("time stamps with gaps")
+                reach = max(reach, end)
+
+    def _steps(self, move: tuple[int, ...] | None) -> Iterator[tuple[int, ...]]:
+        """Vectors to an instance with the same element, nearby, in the same or the last stamp."""
+        counter = self.counter
+        still = [0] * len(counter.fabric.shape)
+        places = [tuple(still), *counter.fabric.feeds] if move else counter.fabric.feeds
+        forms = (*counter.space, *counter.stamps.forms, *self.rows)
+        matrix = [list(f.weights) for f in forms]
+        spans = [0 if n in self.pins else d.size - 1 for n, d in enumerate(counter.domain.digits)]
+        back = list(move) if move else [0] * len(counter.stamps.forms)
+        for place in places:
+            right = [*place, *back, *([0] * len(self.rows))]
+            yield from solutions(matrix, right, [-s for s in spans], spans)
+
+
+def _ends(form: Linear, low: Ints, high: Ints) -> tuple[int, int]:
+    weights = np.array(form.weights, dtype=np.int64)
+    corners = np.stack([weights * low, weights * (high - 1)])
+    return (
+        form.constant + int(corners.min(axis=0).sum()),
+        form.constant + int(corners.max(axis=0).sum()),
+    )
+
+
+def lower(domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: Sequence[Access]) -> Counter:
+    """Prepare a dataflow for counting.
+
+    Raises:
+        NotDigitalError: it has to be enumerated.
+    """
+    if any(len(a.indices) != 1 for a in accesses):
+        raise NotDigitalError("a tensor is read at several places at once")
+    texts = [*mapping.space, *mapping.time, *(e for a in accesses for e in a.indices[0])]
+    digits = staircase(domain, texts)
+    time = tuple(digits.lower(e) for e in mapping.time)
+    return Counter(
+        domain=digits,
+        fabric=fabric,
+        space=tuple(digits.lower(e) for e in mapping.space),
+        time=time,
+        stamps=stamp_set(digits, list(time)),
+        accesses=tuple((a, tuple(digits.lower(e) for e in a.indices[0])) for a in accesses),
+    )

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixed-radix digits: in them, tiled maps such as ``i%8`` and ``floor(i/8)`` are linear.
+
+A dimension which the maps cut at 8 and 64 becomes three digits with strides 1, 8 and 64. A
+size that is no multiple of the cuts leaves a staircase, which is a few disjoint boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.counting.affine import Affine, Atom, Floor, Mod
+from costmodel.counting.space import Box, NotDigitalError
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Digit:
+    """One digit: ``dimension = sum(stride * digit)``."""
+
+    dimension: str
+    stride: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear form on the digits."""
+
+    weights: tuple[int, ...]
+    constant: int = 0
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """The domain in digits.
+
+    Attributes:
+        digits: all digits, dimension by dimension, smallest stride first.
+        extents: size of each dimension.
+        low, high: disjoint boxes (rows), half-open, whose union is the domain.
+    """
+
+    digits: tuple[Digit, ...]
+    extents: Mapping[str, int]
+    low: Ints
+    high: Ints
+
+    def lower(self, expression: Affine) -> Linear:
+        """Write a quasi-affine expression as a linear form on the digits.
+
+        Raises:
+            NotDigitalError: a floor or remainder cuts across digits.
+        """
+        weights, offset = self._linear(expression)
+        return Linear(tuple(weights.get(n, 0) for n in range(len(self.digits))), offset)
+
+    def _linear(self, expression: Affine) -> tuple[dict[int, int], int]:
+        total: dict[int, int] = {}
+        offset = expression.constant
+        for atom, coefficient in expression.terms:
+            weights, shift = self._atom(atom)
+            offset += coefficient * shift
+            for digit, weight in weights.items():
+                total[digit] = total.get(digit, 0) + coefficient * weight
+        return {d: w for d, w in total.items() if w}, offset
+
+    def _atom(self, atom: Atom) -> tuple[dict[int, int], int]:
+        if isinstance(atom, str):
+            found = {n: d.stride for n, d in enumerate(self.digits) if d.dimension == atom}
+            if not found:
+                raise KeyError(atom)
+            return found, 0
+        return self._cut(atom)
+
+    def _cut(self, atom: Floor | Mod) -> tuple[dict[int, int], int]:
+        weights, offset = self._linear(atom.inner)
+        whole = {d: w // atom.divisor for d, w in weights.items() if w % atom.divisor == 0}
+        part = {d: w for d, w in weights.items() if d not in whole}
+        shift, rest = divmod(offset, atom.divisor)
+        low = rest + sum(min(0, w * (self.digits[d].size - 1)) for d, w in part.items())
+        high = rest + sum(max(0, w * (self.digits[d].size - 1)) for d, w in part.items())
+        if low < 0 or high >= atom.divisor:
+            raise NotDigitalError(str(atom.inner))
+        return (whole, shift) if isinstance(atom, Floor) else (part, rest)
+
+    def contains(self, points: Ints) -> npt.NDArray[np.bool_]:
+        """Which digit vectors (last axis) lie in the domain."""
+        sizes = np.array([d.size for d in self.digits])
+        inside = np.asarray(((points >= 0) & (points < sizes)).all(axis=-1))
+        for name, extent in self.extents.items():
+            own = [n for n, d in enumerate(self.digits) if d.dimension == name]
+            strides = np.array([self.digits[n].stride for n in own], dtype=np.int64)
+            inside &= points[..., own] @ strides < extent
+        return inside
+
+    def values(self, point: Iterable[int]) -> dict[str, int]:
+        """Values of the dimensions at one digit vector."""
+        found = dict.fromkeys(self.extents, 0)
+        for digit, value in zip(self.digits, point, strict=True):
+            found[digit.dimension] += digit.stride * int(value)
+        return found
+
+
+def staircase(domain: Box, expressions: Iterable[Affine]) -> Staircase:
+    """Split a domain into the digits that ``expressions`` ask for.
+
+    Raises:
+        NotDigitalError: the cuts of a dimension do not divide each other, the domain does not
+            begin at zero, or it has constraints beside its bounds.
+    """
+    if domain.constraints or any(low != 0 for low, _ in domain.bounds):
+        raise NotDigitalError("the domain is not a box from zero")
+    cuts: dict[str, set[int]] = {name: set() for name in domain.names}
+    for expression in expressions:
+        _collect(expression, 1, cuts)
+    digits: list[Digit] = []
+    pieces: list[list[tuple[list[int], list[int]]]] = []
+    for name, (_, extent) in zip(domain.names, domain.bounds, strict=True):
+        own = _split(name, extent, cuts[name])
+        digits.extend(own)
+        pieces.append(_stairs(own, extent))
+    rows = [([n for p in c for n in p[0]], [n for p in c for n in p[1]]) for c in product(*pieces)]
+    low = np.array([r[0] for r in rows], dtype=np.int64)
+    high = np.array([r[1] for r in rows], dtype=np.int64)
+    extents = {n: h for n, (_, h) in zip(domain.names, domain.bounds, strict=True)}
+    return Staircase(tuple(digits), extents, low, high)
+
+
+def _collect(expression: Affine, divisor: int, cuts: dict[str, set[int]]) -> None:
+    """Note where floors and remainders by ``divisor`` of ``expression`` cut a dimension."""
+    for atom, coefficient in expression.terms:
+        if isinstance(atom, str):
+            step = divisor // coefficient if coefficient > 0 and divisor % coefficient == 0 else 1
+            if step > 1:
+                cuts[atom].add(step)
+        else:
+            _collect(atom.inner, atom.divisor, cuts)
+            if divisor > 1:
+                inner = atom.divisor * divisor if isinstance(atom, Floor) else divisor
+                _collect(atom.inner, inner, cuts)
+
+
+def _split(name: str, extent: int, cuts: set[int]) -> list[Digit]:
+    marks = [1, *sorted(c for c in cuts if c < extent)]
+    for small, large in pairwise(marks):
+        if large % small:
+            raise NotDigitalError(f"{name} is cut at {small} and at {large}")
+    ends = [*marks[1:], extent]
+    return [Digit(name, stride, -(-end // stride)) for stride, end in zip(marks, ends, strict=True)]
+
+
+def _stairs(digits: list[Digit], extent: int) -> list[tuple[list[int], list[int]]]:
+    """Disjoint boxes of the digit vectors below ``extent``."""
+    boxes = []
+    rest, low, high = extent, [0] * len(digits), [d.size for d in digits]
+    for place in reversed(range(len(digits))):
+        whole, rest = divmod(rest, digits[place].stride)
+        if whole:
+            top = list(high)
+            top[place] = whole
+            boxes.append((list(low), top))
+        low[place], high[place] = whole, whole + 1
+        if rest == 0:
+            break
+    return boxes

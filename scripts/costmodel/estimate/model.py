@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Totals by kind of layer, by layer, by phase and by model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from costmodel.accelerator.dataflow import Dataflow
+from costmodel.accelerator.hardware import Hardware
+from costmodel.accelerator.scheme import FLOAT16, Scheme
+from costmodel.estimate.gemm import GemmCost, cost
+from costmodel.estimate.tiling import Tile
+from costmodel.estimate.workload import Item, Phase
+
+OTHER = "other"
+AS_COMPILED = "as-compiled"
+
+
+@dataclass(frozen=True)
+class ItemCost:
+    """A product of the model and its cost (of one execution)."""
+
+    item: Item
+    cost: GemmCost
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over executions: MACs, cycles, bits at the outermost level, pJ, scalings.
+
+    Attributes:
+        stamps: compute cycles with array skew; compute: without.
+        latency: cycles, one product after the other.
+        skewed: the same where the skew of the array is not hidden.
+    """
+
+    macs: int = 0
+    stamps: int = 0
+    compute: int = 0
+    latency: int = 0
+    skewed: int = 0
+    bits: int = 0
+    energy: float = 0.0
+    rescales: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        mine, theirs = vars(self), vars(other)
+        return Totals(**{name: mine[name] + theirs[name] for name in mine})
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """A phase on one accelerator under one dataflow and one scheme."""
+
+    phase: Phase
+    hardware: Hardware
+    dataflow: Dataflow
+    scheme: str
+    items: tuple[ItemCost, ...]
+    other: Totals
+
+    @property
+    def total(self) -> Totals:
+        """Everything, the work that is no product included."""
+        return sum((item_totals(i) for i in self.items), self.other)
+
+    def by_kind(self) -> dict[str, Totals]:
+        """Sums by layer type, and the other work."""
+        found = _grouped(self.items, lambda i: i.item.kind)
+        return {**found, OTHER: self.other} if self.phase.others else found
+
+    def by_layer(self) -> dict[str, Totals]:
+        """Sums by decoder layer; products that name no layer stand under their kind."""
+
+        def label(i: ItemCost) -> str:
+            return i.item.kind if i.item.layer is None else f"layer {i.item.layer}"
+
+        return _grouped(self.items, label)
+
+
+def _grouped(items: Iterable[ItemCost], label: Callable[[ItemCost], str]) -> dict[str, Totals]:
+    found: dict[str, Totals] = {}
+    for item in items:
+        key = label(item)
+        found[key] = found.get(key, Totals()) + item_totals(item)
+    return found
+
+
+def item_totals(item: ItemCost) -> Totals:
+    """All executions of one item."""
+    one, times = item.cost, item.item.count
+    outer = one.traffic[-1]
+    return Totals(
+        macs=times * one.macs,
+        stamps=times * one.stamps,
+        compute=times * one.compute_delay,
+        latency=times * one.latency,
+        skewed=times * max(one.latency, one.stamps),
+        bits=times * (outer.read + outer.write),
+        energy=times * sum(one.energy.values()),
+        rescales=times * one.rescales,
+    )
+
+
+def phase_cost(
+    phase: Phase,
+    hardware: Hardware,
+    dataflow: Dataflow,
+    scheme: Scheme | str,
+    tile: Tile | None = None,
+) -> PhaseCost:
+    """Estimate a phase; the scheme ``as-compiled`` takes each product's own widths.
+
+    Raises:
+        CostError: a product does not fit the accelerator.
+    """
+    items = tuple(
+        ItemCost(i, cost(i.gemm, hardware, dataflow, _scheme(i, scheme), tile)) for i in phase.items
+    )
+    name = scheme if isinstance(scheme, str) else scheme.name
+    return PhaseCost(phase, hardware, dataflow, name, items, _other(phase, hardware, scheme))
+
+
+def _scheme(item: Item, scheme: Scheme | str) -> Scheme:
+    return item.compiled if isinstance(scheme, str) else scheme
+
+
+def _other(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
+    """Work that is no product: as long as its bits take to and from the outermost memory."""
+    level = hardware.levels[-1]
+    compiled = max((i.compiled.output for i in phase.items), default=FLOAT16.output)
+    width = compiled if isinstance(scheme, str) else max(scheme.output, FLOAT16.output)
+    total = Totals()
+    for work in phase.others:
+        read = work.bits_read * work.count * width // compiled
+        write = work.bits_written * work.count * width // compiled
+        cycles = int(max(read / level.read, write / level.write))
+        energy = read * level.read_energy + write * level.write_energy
+        total += Totals(latency=cycles, skewed=cycles, bits=read + write, energy=energy)
+    return total
+
+
+def every_combination(
+    phases: Sequence[Phase],
+    hardware: Sequence[Hardware],
+    dataflows: Sequence[Dataflow],
+    schemes: Sequence[Scheme | str],
+    tile: Tile | None = None,
+) -> list[PhaseCost]:
+    """All combinations, phase by phase."""
+    return [
+        phase_cost(p, h, d, s, tile)
+        for p in phases
+        for h in hardware
+        for d in dataflows
+        for s in schemes
+    ]

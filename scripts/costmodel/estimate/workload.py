@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workloads that the extraction pass wrote, with symbolic sizes bound to numbers."""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodel.accelerator.scheme import Grain, Scheme
+from costmodel.counting.relations import is_number
+from costmodel.errors import CostError
+from costmodel.estimate.gemm import Gemm
+
+CONTEXT = "context"
+_LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A product of a model, bound: its GEMM, where it stands, and how it was compiled.
+
+    Attributes:
+        kind: the layer type, such as ``qkv_proj`` or ``attention QK``.
+        layer: index of the decoder layer, None outside of them.
+        compiled: widths and scales found in the module.
+    """
+
+    gemm: Gemm
+    kind: str
+    layer: int | None
+    count: int
+    compiled: Scheme
+
+
+@dataclass(frozen=True)
+class OtherWork:
+    """Work that is no product: loop instances and bits, as compiled."""
+
+    name: str
+    elements: int
+    bits_read: int
+    bits_written: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One function of a model at certain sizes."""
+
+    name: str
+    entry: str
+    sizes: tuple[tuple[str, int], ...]
+    items: tuple[Item, ...]
+    others: tuple[OtherWork, ...]
+    unclassified: tuple[str, ...]
+
+
+def read_workloads(path: Path) -> dict[str, Any]:
+    """Read a report of the extraction pass.
+
+    Raises:
+        CostError: it is not one.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CostError(f"{path}: cannot be read: {error}") from error
+    return checked(found, str(path))
+
+
+def checked(found: Any, name: str) -> dict[str, Any]:
+    """Check the outer form of a report."""
+    if not isinstance(found, dict) or found.get("schema") != 1 or "entries" not in found:
+        raise CostError(f"{name}: not a workload report of schema 1")
+    return found
+
+
+def parse_phases(text: str) -> tuple[tuple[str, int], ...]:
+    """Read ``prefill:512,decode:1024``.
+
+    Raises:
+        CostError: with the offending part.
+    """
+    found = []
+    for part in text.split(","):
+        name, _, size = part.partition(":")
+        if not name or not is_number(size) or int(size) < 1:
+            raise CostError(
+                f"--phase: {part!r} is not NAME:TOKENS", remedy="prefill:512,decode:1024"
+            )
+        found.append((name, int(size)))
+    return tuple(found)
+
+
+def bind_phase(report: Mapping[str, Any], name: str, size: int, given: Mapping[str, int]) -> Phase:
+    """Bind one entry. ``prefill:n`` has n tokens and a context of n; others a context of n.
+
+    Raises:
+        CostError: there is no such entry, or a dimension stays unbound.
+    """
+    entry_name = _entry_name(report, name)
+    entry = report["entries"][entry_name]
+    sizes = {CONTEXT: size, **given}
+    free = sorted(_symbols(entry) - set(sizes))
+    if "prefill" in name and len(free) == 1:
+        sizes[free[0]] = size
+    return bind_entry(entry_name, entry, sizes, f"{name}:{size}")
+
+
+def bind_entry(
+    entry_name: str, entry: Mapping[str, Any], sizes: Mapping[str, int], label: str
+) -> Phase:
+    """Bind an entry to sizes.
+
+    Raises:
+        CostError: a dimension stays unbound.
+    """
+
+    def value(extent: int | str) -> int:
+        return evaluate(extent, sizes, f"{entry_name}")
+
+    return Phase(
+        name=label,
+        entry=entry_name,
+        sizes=tuple(sorted(sizes.items())),
+        items=tuple(_item(p, value) for p in entry["products"]),
+        others=tuple(
+            OtherWork(
+                name=o["function"],
+                elements=value(o["elements"]),
+                bits_read=value(o["bits_read"]),
+                bits_written=value(o["bits_written"]),
+                count=o["count"],
+            )
+            for o in entry["others"]
+        ),
+        unclassified=tuple(
+            f"{u['callee']} x{u['count']}: {u['reason']}" for u in entry["unclassified"]
+        ),
+    )
+
+
+def _entry_name(report: Mapping[str, Any], name: str) -> str:
+    entries = report["entries"]
+    if name in entries:
+        return name
+    close = [e for e in entries if e.endswith(name)]
+    if len(close) == 1:
+        return str(close[0])
+    raise CostError(f"the model has no function {name!r}", remedy=f"it has: {', '.join(entries)}")
+
+
+def _symbols(entry: Mapping[str, Any]) -> set[str]:
+    texts: list[Any] = [p[k] for p in entry["products"] for k in ("batch", "m", "n", "k")]
+    keys = ("elements", "bits_read", "bits_written")
+    texts += [o[k] for o in entry["others"] for k in keys]
+    return {
+        node.id
+        for t in texts
+        if isinstance(t, str)
+        for node in ast.walk(ast.parse(t, mode="eval"))
+        if isinstance(node, ast.Name) and node.id not in ("min", "max")
+    }
+
+
+def evaluate(extent: int | str, sizes: Mapping[str, int], where: str) -> int:
+    """Value of an extent such as ``seq_len*64``.
+
+    Raises:
+        CostError: a name has no value, or the text is no arithmetic.
+    """
+    if isinstance(extent, int):
+        return extent
+    return _value(ast.parse(extent, mode="eval").body, sizes, where, extent)
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int], where: str, text: str) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name):
+            if name not in sizes:
+                raise CostError(
+                    f"{where}: dimension {name!r} is unbound in {text!r}",
+                    remedy=f"bind it: --bind {name}=NUMBER",
+                )
+            return sizes[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            pair = (_value(n, sizes, where, text) for n in (left, right))
+            return _OPERATORS[type(op)](*pair)
+        case ast.Call(func=ast.Name(id="min" | "max" as name), args=args):
+            values = [_value(a, sizes, where, text) for a in args]
+            return min(values) if name == "min" else max(values)
+    raise CostError(f"{where}: {text!r} is not integer arithmetic")
+
+
+def _item(product: Mapping[str, Any], value: Callable[[int | str], int]) -> Item:
+    kind, layer = layer_kind(product)
+    gemm = Gemm(
+        name=f"{product['function']}.{product['block']}",
+        m=value(product["m"]),
+        n=value(product["n"]),
+        k=value(product["k"]),
+        batch=value(product["batch"]),
+        weight=bool(product["b"]["weight"]),
+    )
+    return Item(gemm, kind, layer, int(product["count"]), compiled_scheme(product))
+
+
+def layer_kind(product: Mapping[str, Any]) -> tuple[str, int | None]:
+    """Name a product's kind and layer from its weight, or from its role in attention."""
+    if product["kind"] == "attention":
+        return f"attention {product['block']}", None
+    if not product["b"]["weight"]:
+        return str(product["block"]), None
+    name = str(product["b"]["name"])
+    layer = _LAYER.search(name)
+    rest = name[layer.end() :] if layer else name
+    rest = re.sub(r"_(?:q_)?(?:weight|scale)s?\d*$", "", rest)
+    rest = re.sub(r"^(?:self_attn|mlp|model|transformer)_", "", rest)
+    head = layer is None and ("embed" in rest or "wte" in rest or "lm_head" in rest)
+    return ("lm_head" if head else rest), int(layer.group(1)) if layer else None
+
+
+def compiled_scheme(product: Mapping[str, Any]) -> Scheme:
+    """Widths and scales as the module has them."""
+    a, b = product["a"], product["b"]
+    width = int(re.sub(r"\D", "", product["c_dtype"]) or 16)
+    grain = Grain(b["quantization"]["grain"])
+    scaled = a["quantization"] if grain is Grain.NONE else b["quantization"]
+    return Scheme(
+        name="as-compiled",
+        activation=a["bits"],
+        weight=b["bits"],
+        accumulator=width,
+        output=width,
+        activation_grain=Grain(a["quantization"]["grain"]),
+        weight_grain=grain,
+        group=b["quantization"]["group"],
+        scale=scaled["scale_bits"] or 16,
+        zero_point=b["quantization"]["zero_bits"],
+    )
+
+
+def only_gemm(extents: Sequence[int], batch: int) -> Phase:
+    """A phase of one GEMM that the user gave."""
+    m, n, k = extents
+    compiled = Scheme("as-compiled")
+    item = Item(Gemm("gemm", m, n, k, batch), "gemm", None, 1, compiled)
+    return Phase("gemm", "gemm", (), (item,), (), ())

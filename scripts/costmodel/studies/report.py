@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results as a terminal table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from costmodel.accelerator.tenet import TenetResult
+from costmodel.estimate.gemm import OUTPUT, GemmCost
+from costmodel.estimate.model import ItemCost, PhaseCost, Totals
+
+GIGA = 1e9
+
+
+def gemm_record(cost: GemmCost) -> dict[str, Any]:
+    """One GEMM as plain data: cycles, elements, bits and pJ; volumes by tensor."""
+    gemm = cost.gemm
+    return {
+        "gemm": gemm.name,
+        "batch": gemm.batch,
+        "m": gemm.m,
+        "n": gemm.n,
+        "k": gemm.k,
+        "hardware": cost.hardware,
+        "dataflow": cost.dataflow,
+        "scheme": cost.scheme,
+        "macs": cost.macs,
+        "T": cost.stamps,
+        "utilisation": cost.utilisation,
+        "active_pes": cost.active_pes,
+        "busiest_pe": cost.busiest,
+        "total": dict(cost.total),
+        "unique": dict(cost.unique),
+        "reuse": {t: cost.total[t] - cost.unique[t] for t in cost.total},
+        "bits": dict(cost.widths),
+        "partial_sums": cost.partial_sums,
+        "in_delay": cost.in_delay,
+        "out_delay": cost.out_delay,
+        "compute_delay": cost.compute_delay,
+        "delay": cost.delay,
+        "outer_read_delay": cost.outer_read,
+        "outer_write_delay": cost.outer_write,
+        "latency": cost.latency,
+        "bound": cost.bound,
+        "traffic": {
+            t.level: {
+                "read_bits": t.read,
+                "write_bits": t.write,
+                "required_bits_per_cycle": t.required,
+                "achieved_bits_per_cycle": t.achieved,
+            }
+            for t in cost.traffic
+        },
+        "energy_pj": {**cost.energy, "sum": sum(cost.energy.values())},
+        "rescales": cost.rescales,
+        "tile": vars(cost.tile) if cost.tile else None,
+        "roofline": {"macs_per_bit": cost.intensity, "attainable_macs_per_cycle": cost.attainable},
+    }
+
+
+def phase_record(phase: PhaseCost) -> dict[str, Any]:
+    """A phase with all its products, and sums by kind and by layer."""
+    return {
+        "phase": phase.phase.name,
+        "function": phase.phase.entry,
+        "sizes": dict(phase.phase.sizes),
+        "hardware": phase.hardware.name,
+        "dataflow": phase.dataflow.name,
+        "scheme": phase.scheme,
+        "gemms": [_item_record(i) for i in phase.items],
+        "others": [vars(o) for o in phase.phase.others],
+        "unclassified": list(phase.phase.unclassified),
+        "by_kind": {k: totals_record(t, phase) for k, t in phase.by_kind().items()},
+        "by_layer": {k: totals_record(t, phase) for k, t in phase.by_layer().items()},
+        "total": totals_record(phase.total, phase),
+    }
+
+
+def _item_record(item: ItemCost) -> dict[str, Any]:
+    place = {"kind": item.item.kind, "layer": item.item.layer, "count": item.item.count}
+    return {**place, **gemm_record(item.cost)}
+
+
+def totals_record(totals: Totals, phase: PhaseCost) -> dict[str, Any]:
+    """Sums with what follows from them: seconds, bandwidth at the outermost level."""
+    cycles = max(totals.latency, 1)
+    return {
+        "macs": totals.macs,
+        "T": totals.stamps,
+        "compute_delay": totals.compute,
+        "latency": totals.latency,
+        "latency_with_skew": totals.skewed,
+        "seconds": totals.latency / phase.hardware.clock,
+        "outer_bits": totals.bits,
+        "achieved_bits_per_cycle": totals.bits / cycles,
+        "energy_pj": totals.energy,
+        "rescales": totals.rescales,
+        "utilisation": totals.macs / (cycles * phase.hardware.peak),
+    }
+
+
+def tenet_record(result: TenetResult) -> dict[str, Any]:
+    """A TENET experiment as plain data."""
+    volumes = result.volumes
+    return {
+        "experiment": result.name,
+        "T": volumes.occupancy.stamps,
+        "macs": volumes.occupancy.instances,
+        "active_pes": volumes.occupancy.active_pes,
+        "average_active_pes": result.average_active,
+        "total": dict(volumes.total),
+        "unique": dict(volumes.unique),
+        "reuse": {t: volumes.total[t] - volumes.unique[t] for t in volumes.total},
+        "in_delay": result.in_delay,
+        "out_delay": result.out_delay,
+        "compute_delay": result.compute_delay,
+        "delay": result.delay,
+        "energy_macs": result.energy,
+    }
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write plain data."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path, phases: Sequence[PhaseCost]) -> None:
+    """Write one row for every product of every combination; nested values get dotted names."""
+    rows = []
+    for phase in phases:
+        for item in phase.items:
+            rows.append({"phase": phase.phase.name, **_flat(_item_record(item))})
+    columns = list(dict.fromkeys(c for r in rows for c in r))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def show_phase(console: Console, phase: PhaseCost) -> None:
+    """Print one phase by kind of layer."""
+    head = f"{phase.phase.name} on {phase.hardware.name}, {phase.dataflow.name}, {phase.scheme}"
+    table = Table(title=head, title_justify="left")
+    for name in ("layer kind", "MACs", "|T|", "compute", "latency", "share", "outer bit", "mJ"):
+        table.add_column(name, justify="left" if name == "layer kind" else "right")
+    whole = max(phase.total.latency, 1)
+    for kind, totals in [*phase.by_kind().items(), ("total", phase.total)]:
+        if kind == "total":
+            table.add_section()
+        table.add_row(
+            kind,
+            short(totals.macs),
+            short(totals.stamps),
+            short(totals.compute),
+            short(totals.latency),
+            f"{totals.latency / whole:.1%}",
+            short(totals.bits),
+            short(totals.energy / GIGA),
+        )
+    console.print(table)
+    for text in phase.phase.unclassified:
+        console.print(f"[yellow]not counted:[/] {text}")
+
+
+def short(value: float) -> str:
+    """Four digits with a prefix: 12.34 M."""
+    for limit, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= limit:
+            return f"{value / limit:.4g}{prefix}"
+    return f"{value:.4g}"
+
+
+def show_gemm(console: Console, cost: GemmCost) -> None:
+    """Print one GEMM in full."""
+    gemm = cost.gemm
+    console.print(
+        f"[bold]{gemm.batch} x {gemm.m} x {gemm.n} x {gemm.k}[/] on {cost.hardware}, "
+        f"{cost.dataflow}, {cost.scheme}: {cost.macs:,} MACs, |T| {cost.stamps:,}, "
+        f"utilisation {cost.utilisation:.1%}"
+    )
+    console.print(
+        f"  cycles: in {cost.in_delay:,}  out {cost.out_delay:,}  compute "
+        f"{cost.compute_delay:,}  delay {cost.delay:,}  latency {cost.latency:,} ({cost.bound})"
+    )
+    volumes = Table("tensor", "bits", "total", "unique", "reuse")
+    for name, total in cost.total.items():
+        unique = cost.unique[name]
+        row = (cost.widths[name], total, unique, total - unique)
+        volumes.add_row(name, *(f"{v:,}" for v in row))
+    console.print(volumes)
+    traffic = Table("level", "read bit", "write bit", "needed bit/cycle", "reached bit/cycle", "uJ")
+    for level in cost.traffic:
+        traffic.add_row(
+            level.level,
+            f"{level.read:,}",
+            f"{level.write:,}",
+            f"{level.required:,.1f}",
+            f"{level.achieved:,.1f}",
+            f"{cost.energy[level.level] / 1e6:,.3f}",
+        )
+    console.print(traffic)
+    if cost.partial_sums:
+        console.print(f"  {cost.partial_sums:,} elements of {OUTPUT} leave the array unfinished")
+
+
+def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
+    """Print schemes side by side, a line for each accelerator, dataflow and phase."""
+    names = list(dict.fromkeys(p.scheme for p in phases))
+    table = Table(title="latency in cycles (and with array skew)", title_justify="left")
+    for column in ("phase", "hardware", "dataflow", *names):
+        table.add_column(column, justify="right" if column in names else "left")
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for p in phases:
+        key = (p.phase.name, p.hardware.name, p.dataflow.name)
+        total = p.total
+        rows.setdefault(key, {})[p.scheme] = f"{short(total.latency)} ({short(total.skewed)})"
+    for key, cells in rows.items():
+        table.add_row(*key, *(cells.get(n, "") for n in names))
+    console.print(table)
+
+
+def show_tenet(console: Console, result: TenetResult) -> None:
+    """Print a TENET experiment."""
+    record = tenet_record(result)
+    table = Table("tensor", "total", "unique", "reuse", title=result.name, title_justify="left")
+    for name, total in record["total"].items():
+        unique = record["unique"][name]
+        table.add_row(name, f"{total:,}", f"{unique:,}", f"{total - unique:,}")
+    console.print(table)
+    console.print(
+        f"  |T| {record['T']:,}  in {result.in_delay:,}  out {result.out_delay:,}  compute "
+        f"{result.compute_delay:,}  delay {result.delay:,}  active PEs {record['active_pes']} "
+        f"(average {result.average_active:.2f})"
+    )

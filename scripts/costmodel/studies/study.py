@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Studies of models: every array, dataflow and scheme, as a page, a CSV and figures."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from costmodel.accelerator import inputs
+from costmodel.accelerator.scheme import COMPARED, SCHEMES, schemes
+from costmodel.estimate.model import PhaseCost, every_combination
+from costmodel.estimate.workload import Phase, bind_phase, read_workloads
+from costmodel.studies import plots
+from costmodel.studies.report import short, totals_record
+
+COMMAND = "nox -s cost -- --study docs/cost"
+MODELS = {"gpt2": "GPT-2 (124M)", "smollm2": "SmolLM2-135M"}
+ARRAYS = ("edge8x8", "systolic32x32", "systolic128x128")
+FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
+PHASES = (("prefill", 512), ("decode", 1024))
+CONTEXTS = (64, 128, 256, 512, 768, 1024)
+DRAWN = ("float16", "int8-channel", "int4-g64")
+
+
+def write_study(folder: Path, work: Path, given: Mapping[str, int]) -> None:
+    """Write the study of a model, named like its work file without ``.work.json``.
+
+    Args:
+        folder: made when it is not there.
+        work: work file of the model.
+        given: sizes that the model leaves open, as ``vocab_size``.
+
+    Raises:
+        CostError: it is no work file.
+    """
+    report = read_workloads(work)
+    name = work.name.removesuffix(".json").removesuffix(".work")
+    title, command = MODELS.get(name, f"{name}, as it is compiled"), COMMAND
+    if name not in MODELS:
+        bound = "".join(f" --bind {size}={value}" for size, value in sorted(given.items()))
+        command += f" --of {work.name}{bound}"
+    folder.mkdir(parents=True, exist_ok=True)
+    phases = [bind_phase(report, phase, size, given) for phase, size in PHASES]
+    results = _combinations(phases, COMPARED)
+    _write_csv(folder / f"{name}.csv", results)
+    _write_tables(folder / f"{name}.md", title, command, phases, results)
+    drawn = [r for r in results if r.scheme in DRAWN]
+    plots.draw_latency(folder / name, drawn)
+    plots.draw_roofline(folder / name, [r for r in drawn if r.dataflow.name == FLOWS[1]])
+    steps = [bind_phase(report, "decode", context, given) for context in CONTEXTS]
+    plots.draw_decode(folder / name, _combinations(steps, DRAWN, FLOWS[:2]))
+
+
+def _combinations(
+    phases: Sequence[Phase], names: Sequence[str], flows: Sequence[str] = FLOWS
+) -> list[PhaseCost]:
+    return every_combination(
+        phases,
+        inputs.hardware_by_names(ARRAYS),
+        inputs.dataflows_by_names(flows, {}),
+        schemes(names),
+    )
+
+
+def _write_csv(path: Path, results: Sequence[PhaseCost]) -> None:
+    rows = []
+    for r in results:
+        where = {"phase": r.phase.name, "hardware": r.hardware.name}
+        flow = {"dataflow": r.dataflow.name, "scheme": r.scheme}
+        for kind, totals in [*r.by_kind().items(), ("total", r.total)]:
+            rows.append({**where, **flow, "kind": kind, **totals_record(totals, r)})
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _write_tables(
+    path: Path, title: str, command: str, phases: Sequence[Phase], results: Sequence[PhaseCost]
+) -> None:
+    lines = [
+        f"# {title}: figures",
+        "",
+        f"Made by `{command}`; see [the page](README.md).",
+        "",
+    ]
+    for phase in phases:
+        lines += _work_table(phase)
+        for heading, value in (
+            ("Latency in milliseconds, the skew of the array hidden", _milliseconds),
+            ("Latency in milliseconds, every tile filling and draining the array", _skewed),
+            ("Energy in millijoules", _energy),
+            ("Outer traffic in megabytes", _megabytes),
+        ):
+            lines += _scheme_table(f"{phase.name}: {heading}", phase, results, value)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _work_table(phase: Phase) -> list[str]:
+    lines = [f"## {phase.name}", "", "| layer kind | count | batch x M x N x K | MACs |"]
+    lines.append("|---|---:|---|---:|")
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for item in phase.items:
+        g = item.gemm
+        row = kinds.setdefault((item.kind, f"{g.batch} x {g.m} x {g.n} x {g.k}"), [0, 0])
+        row[0] += item.count
+        row[1] += item.count * g.macs
+    lines += [f"| {k} | {n} | {e} | {short(m)} |" for (k, e), (n, m) in kinds.items()]
+    elements = sum(o.elements * o.count for o in phase.others)
+    lines += [f"| other work | | {short(elements)} elements | |", ""]
+    return lines
+
+
+def _scheme_table(
+    title: str,
+    phase: Phase,
+    results: Sequence[PhaseCost],
+    value: Callable[[PhaseCost], float],
+) -> list[str]:
+    names = [n for n in COMPARED if n in SCHEMES]
+    lines = [f"**{title}**", "", f"| array | dataflow | {' | '.join(names)} |"]
+    lines.append(f"|---|---|{'---:|' * len(names)}")
+    for array in ARRAYS:
+        for flow in FLOWS:
+            own = {
+                r.scheme: r
+                for r in results
+                if (r.phase.name, r.hardware.name, r.dataflow.name) == (phase.name, array, flow)
+            }
+            cells = " | ".join(f"{value(own[n]):.4g}" for n in names)
+            lines.append(f"| {array} | {flow} | {cells} |")
+    return [*lines, ""]
+
+
+def _milliseconds(result: PhaseCost) -> float:
+    return result.total.latency / result.hardware.clock * 1e3
+
+
+def _skewed(result: PhaseCost) -> float:
+    return result.total.skewed / result.hardware.clock * 1e3
+
+
+def _energy(result: PhaseCost) -> float:
+    return result.total.energy / 1e9
+
+
+def _megabytes(result: PhaseCost) -> float:
+    return result.total.bits / 8e6

@@ -1,8 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What a compiled model would cost on a spatial accelerator.
-
-The notation is TENET's (Lu et al., ISCA 2021): a tensor operation is a set of instances
-``S[i,j,k]``, a dataflow maps each instance to a processing element ``PE[...]`` and a time
-stamp ``T[...]``, and the interconnect says from which neighbours a PE may take an element.
-Volumes are counted exactly, see :mod:`crosslab.cost.counting`.
-"""

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record what scalesim 3.0.0 counts, for test_scalesim.py.
+
+It needs numpy below 2.3, so it runs in an environment of its own::
+
+    python -m venv VENV && VENV/bin/pip install scalesim==3.0.0 'numpy<2.3'
+    VENV/bin/python tests/costmodel/scalesim_record.py > tests/costmodel/data/scalesim.json
+"""
+
+import contextlib
+import csv
+import io
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from scalesim.scale_sim import scalesim
+
+CASES = [
+    (flow, rows, columns, m, n, k)
+    for flow in ("os", "ws", "is")
+    for rows, columns, m, n, k in (
+        (8, 8, 32, 32, 32),
+        (8, 8, 64, 64, 64),
+        (8, 8, 40, 16, 64),
+        (8, 8, 16, 48, 24),
+        (16, 16, 64, 32, 80),
+        (4, 4, 4, 12, 8),
+    )
+]
+SETTINGS = {
+    "general": {"run_name": "run"},
+    "architecture_presets": {
+        "IfmapSramSzkB": 4096,
+        "FilterSramSzkB": 4096,
+        "OfmapSramSzkB": 4096,
+        "IfmapOffset": 0,
+        "FilterOffset": 10000000,
+        "OfmapOffset": 20000000,
+        "Bandwidth": 1000,
+        "ReadRequestBuffer": 512,
+        "WriteRequestBuffer": 512,
+    },
+    "layout": {
+        f"{tensor}{key}": value
+        for tensor in ("Ifmap", "Filter")
+        for key, value in (
+            ("CustomLayout", "False"),
+            ("SRAMBankBandwidth", 10),
+            ("SRAMBankNum", 10),
+            ("SRAMBankPort", 2),
+        )
+    },
+    "sparsity": {
+        "SparsitySupport": "false",
+        "SparseRep": "ellpack_block",
+        "OptimizedMapping": "false",
+        "BlockSize": 8,
+        "RandomNumberGeneratorSeed": 40,
+    },
+    "run_presets": {"InterfaceBandwidth": "CALC", "UseRamulatorTrace": "False"},
+}
+
+
+def configuration(flow: str, rows: int, columns: int) -> str:
+    own = {"ArrayHeight": rows, "ArrayWidth": columns, "Dataflow": flow}
+    lines = []
+    for section, values in SETTINGS.items():
+        lines.append(f"[{section}]")
+        every = {**values, **own} if section == "architecture_presets" else values
+        lines += [f"{key}: {value}" for key, value in every.items()]
+    return "\n".join(lines) + "\n"
+
+
+def run(flow: str, rows: int, columns: int, m: int, n: int, k: int) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "run.cfg").write_text(configuration(flow, rows, columns))
+        (folder / "gemm.csv").write_text(f"Layer, M, N, K,\ngemm,{m},{n},{k},\n")
+        (folder / "layout.csv").write_text("Layer,\ngemm," + "1," * 30 + "\n")
+        with contextlib.redirect_stdout(io.StringIO()):
+            simulator = scalesim(
+                save_disk_space=True,
+                verbose=False,
+                config=str(folder / "run.cfg"),
+                topology=str(folder / "gemm.csv"),
+                layout=str(folder / "layout.csv"),
+                input_type_gemm=True,
+            )
+            simulator.run_scale(top_path=str(folder))
+        compute = report(folder, "COMPUTE_REPORT.csv")
+        access = report(folder, "DETAILED_ACCESS_REPORT.csv")
+    return {
+        "flow": flow,
+        "array": [rows, columns],
+        "gemm": [m, n, k],
+        "cycles": int(float(compute["Total Cycles"])),
+        "reads_a": int(float(access["SRAM IFMAP Reads"])),
+        "reads_b": int(float(access["SRAM Filter Reads"])),
+        "writes_c": int(float(access["SRAM OFMAP Writes"])),
+    }
+
+
+def report(folder: Path, name: str) -> dict[str, str]:
+    (path,) = folder.rglob(name)
+    with path.open() as stream:
+        rows = list(csv.reader(stream, skipinitialspace=True))
+    return dict(zip(rows[0], rows[1], strict=False))
+
+
+def main() -> None:
+    cases = [run(*case) for case in CASES]
+    json.dump({"scalesim": "3.0.0", "cases": cases}, sys.stdout, indent=1)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command as a user types it, on reports of a small model."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.cli import main
+from costmodel.errors import CostError
+from costmodel.estimate.workload import bind_phase, evaluate, layer_kind
+
+NONE = {"grain": "none", "group": 0, "scale_bits": 0, "zero_bits": 0}
+
+
+def operand(name: str, weight: bool, bits: int = 16, **scales: Any) -> dict[str, Any]:
+    quantization = {**NONE, **scales}
+    return {
+        "name": name,
+        "dtype": "float16",
+        "bits": bits,
+        "weight": weight,
+        "index": "[i,k]",
+        "quantization": quantization,
+    }
+
+
+def product(weight: str, m: Any, n: Any, k: Any, **changes: Any) -> dict[str, Any]:
+    return {
+        "function": "fused",
+        "block": "NT_matmul",
+        "kind": "gemm",
+        "batch": 1,
+        "m": m,
+        "n": n,
+        "k": k,
+        "layout": "NT",
+        "a": operand("x", False),
+        "b": operand(weight, True),
+        "c_dtype": "float16",
+        "c_index": "[i,j]",
+        "count": 1,
+        **changes,
+    }
+
+
+def report() -> dict[str, Any]:
+    attention = product("key", "seq_len", "context", 16, kind="attention", block="QK", batch=4)
+    attention["b"] = operand("key", False)
+    attention["count"] = 2
+    products = [
+        product(f"model_layers_{layer}_mlp_up_proj_weight{layer}", "seq_len", 96, 64)
+        for layer in range(2)
+    ]
+    other = {
+        "function": "rms_norm",
+        "block": "norm",
+        "elements": "(seq_len*64)",
+        "bits_read": "(seq_len*1024)",
+        "bits_written": "(seq_len*1024)",
+        "count": 3,
+    }
+    entry = {"products": [*products, attention], "others": [other], "unclassified": []}
+    decode = json.loads(json.dumps(entry).replace('"seq_len"', "1").replace("seq_len", "1"))
+    decode["unclassified"] = [{"callee": "my.kernel", "reason": "a packed function", "count": 2}]
+    return {"schema": 1, "entries": {"prefill": entry, "decode": decode}, "functions": {}}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(report()))
+    return path
+
+
+def test_sizes_are_bound_and_kinds_named() -> None:
+    phase = bind_phase(report(), "prefill", 32, {})
+    assert [(i.gemm.batch, i.gemm.m, i.gemm.n, i.gemm.k) for i in phase.items] == [
+        (1, 32, 96, 64),
+        (1, 32, 96, 64),
+        (4, 32, 32, 16),
+    ]
+    assert [i.kind for i in phase.items] == ["up_proj", "up_proj", "attention QK"]
+    assert [i.layer for i in phase.items] == [0, 1, None]
+    assert phase.others[0].elements == 32 * 64
+
+
+@pytest.mark.parametrize(
+    ("weight", "kind"),
+    [
+        ("model_layers_3_self_attn_qkv_proj_weight1", ("qkv_proj", 3)),
+        ("model_layers_11_mlp_down_proj_q_weight2", ("down_proj", 11)),
+        ("h_0_attn_c_attn_weight1", ("attn_c_attn", 0)),
+        ("model_embed_tokens_weight2", ("lm_head", None)),
+        ("lm_head_weight", ("lm_head", None)),
+    ],
+)
+def test_kinds_come_from_the_names_of_weights(weight: str, kind: tuple[str, int | None]) -> None:
+    assert layer_kind(product(weight, 1, 1, 1)) == kind
+
+
+def test_extents_are_plain_arithmetic() -> None:
+    sizes = {"n": 7, "b": 2}
+    assert evaluate("((n*b)+min(n,3)-(n//2)%2)", sizes, "f") == 14 + 3 - 1
+    with pytest.raises(CostError, match="dimension 'q' is unbound"):
+        evaluate("q*2", sizes, "f")
+    with pytest.raises(CostError, match="not integer arithmetic"):
+        evaluate("n.real", sizes, "f")
+
+
+def test_golden_figures_by_the_command(tmp_path: Path) -> None:
+    out = tmp_path / "gemm.json"
+    flows = ["output-stationary", "weight-stationary"]
+    arguments = ["--gemm", "64,64,64", "--dataflow", *flows, "--json", str(out), "--quiet"]
+    assert main(arguments) == 0
+    os_, ws = json.loads(out.read_text())
+    assert (os_["T"], os_["delay"], os_["in_delay"], os_["out_delay"]) == (4992, 16399, 16399, 1039)
+    assert ws["unique"] == {"A": 32768, "B": 4096, "C": 32768}
+    assert ws["reuse"]["B"] == 64**3 - 4096
+    assert ws["traffic"]["buffer"]["write_bits"] == 32768 * 16
+    assert {"macs", "utilisation", "total", "compute_delay", "energy_pj"} <= set(ws)
+
+
+def test_a_model_gives_phases_layers_kinds_and_totals(model: Path, tmp_path: Path) -> None:
+    out, table = tmp_path / "out.json", tmp_path / "out.csv"
+    assert (
+        main(
+            [
+                *("--model", str(model), "--hardware", "systolic8x8", "edge8x8"),
+                *("--scheme", "float16", "int4-g32", "as-compiled"),
+                *("--phase", "prefill:32,decode:40", "--json", str(out), "--csv", str(table)),
+            ]
+        )
+        == 0
+    )
+    records = json.loads(out.read_text())
+    assert len(records) == 2 * 2 * 3
+    first = records[0]
+    assert first["total"]["macs"] == 2 * 32 * 96 * 64 + 2 * 4 * 32 * 32 * 16
+    assert set(first["by_kind"]) == {"up_proj", "attention QK", "other"}
+    assert set(first["by_layer"]) == {"layer 0", "layer 1", "attention QK"}
+    kinds = first["by_kind"].values()
+    assert first["total"]["latency"] == sum(k["latency"] for k in kinds)
+    assert first["by_kind"]["other"]["outer_bits"] == 3 * 2 * 32 * 1024
+    assert records[-1]["unclassified"] == ["my.kernel x2: a packed function"]
+    rows = list(csv.DictReader(table.open()))
+    assert len(rows) == 12 * 3
+    assert int(rows[0]["unique.A"]) == first["gemms"][0]["unique"]["A"]
+
+
+def test_the_scheme_as_compiled_takes_the_modules_scales(tmp_path: Path) -> None:
+    found = report()
+    weight = operand("up", True, 4, grain="group", group=32, scale_bits=16)
+    found["entries"]["prefill"]["products"] = [product("up", 16, 64, 128, b=weight)]
+    path, out = tmp_path / "model.json", tmp_path / "out.json"
+    path.write_text(json.dumps(found))
+    base = ["--model", str(path), "--phase", "prefill:16", "--quiet", "--json", str(out)]
+    assert main([*base, "--scheme", "as-compiled", "int4-g32"]) == 0
+    compiled, given = (r["gemms"][0] for r in json.loads(out.read_text()))
+    assert compiled["bits"] == given["bits"] == {"A": 16, "B": 4, "C": 16, "scale_B": 16}
+    assert compiled["delay"] == given["delay"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gemm", "64,64"], "three positive numbers"),
+        (["--gemm", "8,8,8", "--hardware", "nowhere"], "no hardware 'nowhere'"),
+        (["--gemm", "8,8,8", "--dataflow", "sideways"], "no dataflow 'sideways'"),
+        (["--gemm", "8,8,8", "--scheme", "int3"], "no scheme 'int3'"),
+        (["--gemm", "8,8,8", "--factor", "X"], "NAME=NUMBER"),
+        (["--gemm", "8,8,8", "--batch", "0"], "at least 1"),
+        (["--gemm", "9999,9999,9999", "--hardware", "edge8x8", "--tile", "999,999,999"], "--tile"),
+        (["--tenet", "missing"], "cannot be read"),
+        (["--model", "missing"], "missing: cannot be read"),
+        (["--study", "docs"], "--study and --of go together"),
+        (["--gemm", "8,8,8", "--of", "x.work.json"], "--study and --of go together"),
+        (["--trace", "missing"], "cannot be read"),
+    ],
+)
+def test_mistakes_end_with_a_message_and_two(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_unknown_phases_are_told(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", str(model), "--phase", "warmup:3"]) == 2
+    assert "it has: prefill, decode" in capsys.readouterr().err
+    assert main(["--model", str(model), "--phase", "prefill"]) == 2
+    assert "is not NAME:TOKENS" in capsys.readouterr().err
+
+
+def test_plots_are_written_and_repeatable(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    phases = "prefill:32,decode:16,decode:64"
+    for folder in ("one", "two"):
+        arguments = ["--model", str(model), "--phase", phases, "--quiet"]
+        assert main([*arguments, "--plots", str(tmp_path / folder)]) == 0
+    one = {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()}
+    assert set(one) == {
+        f"{stem}.{kind}"
+        for stem in ("roofline", "latency", "decode_bandwidth")
+        for kind in ("svg", "png")
+    }
+    assert one == {p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()}

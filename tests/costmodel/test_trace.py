@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings as phases: context, repetition, calls that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from costmodel.errors import CostError
+from costmodel.estimate.trace import ATTENTION, phases_of
+
+
+def attention_record(*sections: tuple[str, int]) -> dict[str, Any]:
+    operand = {"name": "x", "dtype": "float16", "bits": 16, "weight": False, "index": "[]"}
+    operand["quantization"] = {"grain": "none", "group": 0, "scale_bits": 0, "zero_bits": 0}
+    product = {
+        "function": ATTENTION,
+        "block": "QK",
+        "kind": "attention",
+        "batch": 4,
+        "m": "tokens0",
+        "n": "context",
+        "k": 16,
+        "a": operand,
+        "b": operand,
+        "c_dtype": "float16",
+        "count": 1,
+    }
+    params = [None, None, None, ["tokens0", 8, 16], ["tokens0", 4, 16]]
+    function = {"params": params, "products": [product], "others": []}
+    return {
+        "schema": 1,
+        "entries": ["prefill"],
+        "functions": {ATTENTION: function},
+        "sections": [
+            {
+                "name": name,
+                "calls": [
+                    {
+                        "callee": ATTENTION,
+                        "shapes": [None, None, None, [rows, 8, 16], [rows, 4, 16]],
+                        "count": 3,
+                    }
+                ],
+            }
+            for name, rows in sections
+        ],
+    }
+
+
+def test_the_context_grows_with_the_tokens_of_attention() -> None:
+    phases = phases_of(attention_record(("prefill", 5), ("decode", 1), ("decode", 1)))
+    assert [(p.items[0].gemm.m, p.items[0].gemm.n) for p in phases] == [(5, 5), (1, 6), (1, 7)]
+    assert all(p.items[0].count == 3 for p in phases)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    record = attention_record(("prefill", 5))
+    record["sections"][0]["calls"][0]["shapes"][3] = [5, 9, 16]
+    with pytest.raises(CostError, match="was called with"):
+        phases_of(record)
+
+
+def test_a_callee_without_description_is_listed() -> None:
+    record = attention_record(("prefill", 5))
+    record["sections"][0]["calls"].append({"callee": "my.kernel", "shapes": [], "count": 2})
+    assert phases_of(record)[0].unclassified == ("my.kernel x2: not in the module's report",)
