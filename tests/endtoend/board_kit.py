@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
+from archives import unpack
 from runner_kit import CACHE
 
 from crosslab.build.cached_build import digest, stage
@@ -81,18 +81,17 @@ def unpacked(package: str, inner: str) -> Path:
             fetch = ["apt-get", *apt, "--quiet=2", "download", name]
             subprocess.run(fetch, cwd=at, check=True, timeout=600)
             (deb,) = Path(at).glob("*.deb")
-            read = ["dpkg-deb", "--fsys-tarfile", str(deb)]
-            with (
-                subprocess.Popen(read, stdout=subprocess.PIPE) as process,
-                tarfile.open(fileobj=process.stdout, mode="r|") as archive,
-            ):
-                for member in archive:
-                    if member.isreg() and re.search(inner, member.name):
-                        archive.extract(member, out, filter="data")
+            whole = Path(at) / "whole"
+            subprocess.run(["dpkg-deb", "--extract", str(deb), str(whole)], check=True)
+            for path in sorted(whole.rglob("*")):
+                name = path.relative_to(whole)
+                if path.is_file() and not path.is_symlink() and re.search(inner, str(name)):
+                    (out / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.move(path, out / name)
 
     try:
         return stage(CACHE, f"debian-{SUITE}-riscv64", digest(package, inner), make)
-    except (subprocess.SubprocessError, IndexError, tarfile.TarError) as error:
+    except (subprocess.SubprocessError, IndexError) as error:
         pytest.skip(f"no riscv64 package {package} of Debian to be had: {error}")
 
 
@@ -131,8 +130,7 @@ def bare_root(root: Path, tarball: Path) -> str:
     shutil.copy(busybox, root / "bin" / "busybox")
     for name in APPLETS:
         (root / "bin" / name).symlink_to("busybox")
-    with tarfile.open(tarball) as archive:
-        archive.extractall(root / "home", filter="data")
+    unpack(tarball, root / "home")
     (model,) = (root / "home").iterdir()
     return f"/home/{model.name}/run.sh"
 

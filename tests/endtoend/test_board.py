@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import runner_kit
 import text_kit
+from archives import unpack
 from test_runner import CHUNK, CONFIG, VLEN
 
 from crosslab.artifact.contents import RUN
@@ -60,8 +60,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expected(tarball: Path, folder: Path, max_new: int) -> str:
     """The reference's answer to the prompt, as text."""
-    with tarfile.open(tarball) as archive:
-        archive.extractall(folder, filter="data")
+    unpack(tarball, folder)
     tokenizer = text_kit.tiny(CONFIG.vocab)
     ids = tokenizer.chat_ids(PROMPT)
     params = read_params(next(folder.glob("*/params")))
@@ -127,8 +126,7 @@ def test_the_finished_model_answers_on_riscv64_linux(tmp_path: Path, machine: Ma
 
 
 def test_another_emulated_cpu_is_refused_in_words(artefact: Path, tmp_path: Path) -> None:
-    with tarfile.open(artefact) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(artefact, tmp_path)
     (model,) = tmp_path.iterdir()
     short = f"{require_qemu().path} -cpu {GuestMachine(vlen=128).cpu}"
     done = subprocess.run(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import shutil
 import subprocess
-import tarfile
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorize
+from archives import unpack
 from attention_kernels import run_paged, run_ragged
 from attention_reference import Array, Heads, Sequence, attend, make_batch
 from tensorize import VECTORS, called, host, module_of, riscv64, tile_function
@@ -166,8 +166,7 @@ def test_an_exported_tar_holds_the_kernels(
 ) -> None:
     archive = tmp_path / "model.tar"
     riscv_executable(system_lib).export_library(str(archive))
-    with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path / "objects", filter="data")
+    unpack(archive, tmp_path / "objects")
     defined, needed = symbols(sorted((tmp_path / "objects").rglob("*.o")))
     assert needed == KERNELS_64, "the model's own code calls the kernels"
     assert defined >= needed

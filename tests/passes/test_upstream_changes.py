@@ -8,16 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+from archives import unpack
 
 from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError
@@ -224,10 +223,10 @@ def mlc_results(
 ) -> dict[str, bool]:
     """Which of the tests of ``tested`` pass on the pristine MLC-LLM with ``changes`` put on it."""
     tree = folder / "tree"
-    archive = ["git", "-C", str(trees / "mlc-llm"), "archive", "refs/forkpatch/base", "python"]
-    pristine = subprocess.run(archive, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=BytesIO(pristine)) as files:
-        files.extractall(tree, filter="data")
+    pristine = folder / "pristine.tar"
+    archive = ["git", "-C", str(trees / "mlc-llm"), "archive", f"--output={pristine}"]
+    subprocess.run([*archive, "refs/forkpatch/base", "python"], check=True)
+    unpack(pristine, tree)
     outside = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder)}
     for name in changes:
         apply = ["git", "apply", "--include=python/*", str(MLC.folder / name)]
