@@ -3,7 +3,7 @@
 
 import sys
 
-from forkpatch.cli import main
+from forkpatch.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forkpatch import probe
-from forkpatch.drift import Drift
-from forkpatch.patchfile import SERIES, load_series
+from forkpatch.inspect import probe
+from forkpatch.inspect.drift import Drift
+from forkpatch.model.patchfile import SERIES, load_series
 from report.blocks import NONE, Cell, Mood, Section, Table, code, number, once, text, verdict
 from report.evidence import Evidence
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from forkpatch.cli import main
-from forkpatch.gitcall import neutral_environment
-from forkpatch.wheels import sha256_of
+from forkpatch.cli.main import main
+from forkpatch.git.calls import neutral_environment
+from forkpatch.sources.wheels import sha256_of
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 AUTHOR = {

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forkpatch.errors import PatchError
-from forkpatch.exporting import FORMAT_PATCH, export_commits
-from forkpatch.gitcall import Git
-from forkpatch.patchfile import Patch, parse_patch
-from forkpatch.treefile import Commit, TreeFile, write_commits
-from forkpatch.weave import Weave, split_lines
-from forkpatch.worktree import patch_commit
+from forkpatch.git.calls import Git
+from forkpatch.git.objects import Commit, TreeFile, write_commits
+from forkpatch.model.patchfile import Patch, parse_patch
+from forkpatch.model.weave import Weave, split_lines
+from forkpatch.series.export import FORMAT_PATCH, export_commits
+from forkpatch.tree.worktree import patch_commit
 
 PATH = "dir/file.txt"
 # Few different lines, so that contexts repeat; ends of all kinds.

@@ -19,8 +19,8 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 PAGE = SCRIPTS / "forkpatch" / "CARRYING.md"
 sys.path.insert(0, str(SCRIPTS))
 
-from forkpatch.cli import main  # noqa: E402
-from forkpatch.gitcall import neutral_environment  # noqa: E402
+from forkpatch.cli.main import main  # noqa: E402
+from forkpatch.git.calls import neutral_environment  # noqa: E402
 
 PERSON = {
     f"GIT_{role}_{key}": value

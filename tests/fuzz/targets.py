@@ -22,10 +22,10 @@ from crosslab.errors import LabError
 from crosslab.models.config import read_config
 from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.pins import LOCK_NAME, read_pins
-from forkpatch.drift import read_record, read_shadows
 from forkpatch.errors import ForkError
-from forkpatch.lock import read_lock
-from forkpatch.patchfile import parse_patch, read_series
+from forkpatch.inspect.drift import read_record, read_shadows
+from forkpatch.model.lock import read_lock
+from forkpatch.model.patchfile import parse_patch, read_series
 
 REFUSALS = (LabError, ForkError, CostError)
 MEMORY = 4 << 30  # bytes of address space that a reader may take beside what is taken already

@@ -20,12 +20,12 @@ from archives import unpack
 
 from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError
-from forkpatch.fork import open_fork
-from forkpatch.history import History
-from forkpatch.patchfile import FileDiff, Patch, read_patch
-from forkpatch.settings import load_settings
-from forkpatch.sources import SourceOptions, mirrors_of
-from forkpatch.weave import check_hunks, split_lines
+from forkpatch.model.fork import open_fork
+from forkpatch.model.patchfile import FileDiff, Patch, read_patch
+from forkpatch.model.settings import load_settings
+from forkpatch.model.weave import check_hunks, split_lines
+from forkpatch.sources.history import History
+from forkpatch.sources.obtain import SourceOptions, mirrors_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "upstream/base.toml").read_text("utf-8"))

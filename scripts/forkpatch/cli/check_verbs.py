@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that look after a series: check, symbols, graph, necessity."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
+from forkpatch.errors import UserError
+from forkpatch.inspect.drift import (
+    RECORD,
+    Drift,
+    check_placement,
+    compare,
+    files_to_compare,
+    format_record,
+    read_record,
+    record_of,
+)
+from forkpatch.model.fork import Fork, Plan, plan_tree
+from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import Patch
+from forkpatch.output import counted, print_table, say, warn, write_report
+from forkpatch.sources.obtain import MissingUpstreamError, obtain
+from forkpatch.tree.variants import patch_name
+from forkpatch.wholefile import write_text
+
+
+def register(verbs: Registry) -> None:
+    """Add these verbs to the command line."""
+    verbs.add("check", run_check)
+    verb = verbs.add("symbols", run_symbols)
+    add_source_options(verb)
+    verb.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="default: all")
+    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
+    verb.add_argument("--check", action="store_true", help="write nothing; name each drift")
+    verb = verbs.add("graph", run_graph)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
+    verb.add_argument("--dot", type=Path, metavar="FILE", help="write it for Graphviz")
+    verb.add_argument("--svg", type=Path, metavar="FILE", help="write it as a picture")
+    verb = verbs.add("necessity", run_necessity)
+    add_source_options(verb)
+    verb.add_argument("patches", nargs="*", metavar="PATCH", help="default: all of the release")
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument("--timeout", type=float, default=1800, metavar="S", help="for one test run")
+
+
+def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> Plan:
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    return plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
+
+
+def _version(fork: Fork, options: argparse.Namespace) -> Upstream:
+    if options.version:
+        return fork.lock.upstream(options.upstream, options.version)
+    return upstream_of(fork, None, options.upstream)[1]
+
+
+def run_check(fork: Fork, options: argparse.Namespace) -> int:
+    """Lint patches, series and overlays; each finding with its place and its fix."""
+    from forkpatch.inspect.lint import check_fork  # noqa: PLC0415 - for this verb only
+
+    report = check_fork(fork)
+    if options.json != "-":
+        say(*(str(finding) for finding in report.findings))
+        say(*(f"not checked: {note}" for note in report.notes))
+        say(counted(len(report.findings), "finding") if report.findings else "no findings")
+    write_report(options.json, report)
+    return 1 if report.findings else 0
+
+
+def run_symbols(fork: Fork, options: argparse.Namespace) -> int:
+    """Record in which function each hunk is, or compare with what was recorded."""
+    if options.upstream:
+        upstreams: tuple[Upstream, ...] = (_version(fork, options),)
+    else:
+        upstreams = fork.lock.release()[1]
+    result = []
+    wrong = False
+    for upstream in upstreams:
+        try:
+            plan = _plan(fork, upstream, options)
+        except MissingUpstreamError as error:
+            if not upstream.optional or upstream.name in options.require:
+                raise
+            warn(f"{upstream} was left out: {error.attempts[-1]}")
+            continue
+        folder = fork.patch_folder(upstream)
+        new, old = record_of(fork, plan), read_record(folder)
+        findings = compare(old, new, files_to_compare(plan, old, new)) if old else ()
+        result.append({"upstream": upstream.name, "version": upstream.version, "places": findings})
+        drifted = [finding for finding in findings if finding.drift is not Drift.UNCHANGED]
+        text = format_record(new)
+        same = old is not None and (folder / RECORD).read_text("utf-8") == text
+        if not options.check and not same:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / RECORD, text)
+        if options.json != "-":
+            say(*(str(finding) for finding in drifted))
+            state = "up to date" if same else "differs" if options.check else "written"
+            places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
+            say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
+        wrong |= options.check and not same
+    write_report(options.json, result)
+    return 1 if wrong else 0
+
+
+def run_graph(fork: Fork, options: argparse.Namespace) -> int:
+    """Tell which patch needs which."""
+    from forkpatch.inspect.graph import as_dot, as_svg, as_text, graph_of  # noqa: PLC0415
+
+    plan = _plan(fork, _version(fork, options), options)
+    check_placement(fork, plan)
+    graph = graph_of(plan, record_of(fork, plan))
+    for target, text in ((options.dot, as_dot), (options.svg, as_svg)):
+        if target:
+            write_text(target, text(graph))
+    if options.json != "-":
+        say(as_text(graph))
+    write_report(options.json, graph)
+    return 0
+
+
+def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
+    """Leave out one patch at a time and run its test: is it still needed?"""
+    from forkpatch.inspect.necessity import Verdict, judge, open_bench  # noqa: PLC0415
+
+    plans: dict[str, Plan] = {}
+    for upstream in fork.lock.release(options.release)[1]:
+        try:
+            plans[upstream.name] = _plan(fork, upstream, options)
+        except MissingUpstreamError as error:
+            if not upstream.optional or upstream.name in options.require:
+                raise
+            warn(f"{upstream} was left out: {error.attempts[-1]}")
+    wanted = _wanted(plans, options.patches)
+    judgements = []
+    with open_bench(fork, plans, options.timeout) as bench:
+        for upstream_name, patch in wanted:
+            judgement = judge(bench, upstream_name, patch)
+            judgements.append(judgement)
+            if options.json != "-":
+                print(f"{patch.name}: {judgement.verdict}: {judgement.reason}", flush=True)
+    if options.json != "-":
+        print_table(
+            ("upstream", "patch", "verdict", "left out with it"),
+            [
+                (one.upstream, one.patch, one.verdict, ", ".join(one.along) or "-")
+                for one in judgements
+            ],
+        )
+    write_report(options.json, judgements)
+    return 0 if all(one.verdict is Verdict.NEEDED for one in judgements) else 1
+
+
+def _wanted(plans: dict[str, Plan], names: list[str]) -> list[tuple[str, Patch]]:
+    every = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
+    if not names:
+        return every
+    known = [patch.name for _, patch in every]
+    chosen = {patch_name(known, name) for name in names}
+    found = [pair for pair in every if pair[1].name in chosen]
+    if len({patch.name for _, patch in found}) != len(found):
+        raise UserError("two upstreams have a patch of that name", remedy="rename one of them")
+    return found

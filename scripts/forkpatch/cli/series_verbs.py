@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that change a series: edit, export, rebase, import-series."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
+from forkpatch.errors import UserError
+from forkpatch.model.fork import Fork
+from forkpatch.output import counted, say, write_report
+from forkpatch.tree.swap import locked, recover
+from forkpatch.tree.worktree import OVERLAYS_REF
+from forkpatch.wholefile import write_text
+
+if TYPE_CHECKING:
+    from forkpatch.rebase.finish import RebaseReport
+    from forkpatch.rebase.start import Rebase
+
+
+def register(verbs: Registry) -> None:
+    """Add these verbs to the command line."""
+    verb = verbs.add("edit", run_edit)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb = verbs.add("export", run_export)
+    verb.add_argument(
+        "upstream", nargs="?", metavar="UPSTREAM", help="default: all that have a tree"
+    )
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 when a byte would change"
+    )
+    verb.add_argument(
+        "--force", action="store_true", help="write over patch files changed since the apply"
+    )
+    verb = verbs.add("rebase", run_rebase)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="NAME")
+    verb.add_argument("version", nargs="?", metavar="VERSION", help="the version to move to")
+    verb.add_argument("--from", dest="old", metavar="VERSION", help="default: the release's")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--continue", dest="go_on", action="store_true", help="after a resolution")
+    choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped it")
+    choice.add_argument("--abort", action="store_true", help="give it up; everything as before")
+    choice.add_argument("--status", action="store_true", help="tell where it is")
+    choice.add_argument(
+        "--report", metavar="FILE", help="write what one that is done took as Markdown; - prints it"
+    )
+    verb = verbs.add("import-series", run_import)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("folder", type=Path, metavar="FOLDER", help="it holds series and patches")
+    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
+
+
+def run_edit(fork: Fork, options: argparse.Namespace) -> int:
+    """Open a patched tree as a git branch with one commit a patch."""
+    from forkpatch.series.export import open_for_edit  # noqa: PLC0415 - for this verb only
+
+    release, upstream = upstream_of(fork, options.release, options.upstream)
+    chosen = source_options(options)
+    applied = open_for_edit(fork, release, upstream.name, chosen)
+    if applied.path is None:
+        raise UserError(f"{upstream} is missing: {applied.reason}", remedy=applied.remedy)
+    if options.json != "-":
+        say(
+            f"{applied.path}: {counted(len(applied.patches), 'patch')}, one commit each",
+            "change them with git:",
+            f"  git -C {applied.path} rebase -i {OVERLAYS_REF}",
+            "or add a commit; then write the series anew:",
+            f"  forkpatch export {upstream.name}",
+        )
+    write_report(
+        options.json,
+        {"upstream": upstream.name, "path": applied.path, "patches": applied.patches},
+    )
+    return 0
+
+
+def run_export(fork: Fork, options: argparse.Namespace) -> int:
+    """Write the commits of a patched tree back to its series and files."""
+    from forkpatch.series.export import export_upstream  # noqa: PLC0415 - for this verb only
+
+    release, upstreams = fork.lock.release(options.release)
+    if options.upstream:
+        upstreams = (upstream_of(fork, options.release, options.upstream)[1],)
+    else:
+        upstreams = tuple(one for one in upstreams if fork.tree_folder(release, one).exists())
+    reports = [
+        export_upstream(fork, release, one, check=options.check, force=options.force)
+        for one in upstreams
+    ]
+    if options.json != "-":
+        for report in reports:
+            say(*(f"{report.upstream}: {line}" for line in report.changes))
+            done = "differs" if options.check else "written"
+            state = done if report.changes else "unchanged"
+            count = counted(len(report.patches), "patch")
+            say(f"{report.upstream} {report.version}: {count}, {state}")
+    write_report(options.json, reports)
+    return 1 if options.check and any(report.changes for report in reports) else 0
+
+
+def run_import(fork: Fork, options: argparse.Namespace) -> int:
+    """Take over a quilt-style series of another project."""
+    from forkpatch.series.quilt import import_series  # noqa: PLC0415 - for this verb only
+
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    upstream = upstream_of(fork, None, options.upstream)[1]
+    if options.version:
+        upstream = fork.lock.upstream(options.upstream, options.version)
+    report = import_series(fork, upstream, options.folder, chosen)
+    if options.json != "-":
+        say(*(f"moved: {line}" for line in report.shifted))
+        say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
+    write_report(options.json, report)
+    return 0
+
+
+def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
+    """Move a series to another version of its upstream, patch by patch."""
+    with locked(fork.settings.work):
+        recover(fork.settings.work / "rebase")
+        return _rebase(fork, options)
+
+
+def _rebase(fork: Fork, options: argparse.Namespace) -> int:
+    from forkpatch.rebase import finish, replay, start  # noqa: PLC0415 - for this verb only
+
+    name = options.upstream
+    fork.lock.versions(name)
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    if options.abort:
+        gone = finish.abort(fork, name)
+        say(f"{name}: given up; everything is as before" if gone else f"{name}: no rebase to abort")
+        return 0
+    if options.status:
+        return _rebase_status(fork, name, options.json)
+    if options.report:
+        return _rebase_report(fork, options)
+    if options.go_on or options.skip is not None:
+        current = start.resume(fork, name, chosen)
+        current = (
+            finish.skip(current, options.skip)
+            if options.skip is not None
+            else finish.carry_on(current)
+        )
+    else:
+        if not options.version:
+            raise UserError("no version was given", remedy=f"forkpatch rebase {name} VERSION")
+        old = fork.lock.upstream(name, options.old) if options.old else None
+        old = old or upstream_of(fork, None, name)[1]
+        current = start.start(fork, old, fork.lock.upstream(name, options.version), chosen)
+    current = replay.advance(current)
+    if current.state.stopped:
+        _say_stopped(current, options.json)
+        return 1
+    report = finish.finish(current)
+    write_report(
+        str(fork.settings.work / f"rebase-{name}-{report.old}-to-{report.new}.json"), report
+    )
+    _say_rebased(report, options.json)
+    return 0
+
+
+def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
+    from forkpatch.rebase.start import read_state  # noqa: PLC0415 - for this verb only
+
+    state = read_state(fork, name)
+    if target != "-":
+        if state is None:
+            say(f"no rebase of {name} is under way")
+        else:
+            say(
+                f"{name}: from {state.old} to {state.new}:"
+                f" {counted(len(state.done), 'patch')} done, {len(state.todo)} to come"
+            )
+            say(*(f"  {step.patch}: {step.outcome} {step.reason}".rstrip() for step in state.done))
+            say(*(f"  {one['patch']}: {one['path']}: {one['kind']}" for one in state.stopped))
+    write_report(target, state)
+    return 0
+
+
+def _rebase_report(fork: Fork, options: argparse.Namespace) -> int:
+    from forkpatch.rebase.record import as_markdown, read_record_of  # noqa: PLC0415
+
+    if not options.version:
+        raise UserError("no version was given", remedy="name the one that was moved to")
+    upstream = fork.lock.upstream(options.upstream, options.version)
+    record = read_record_of(fork, upstream)
+    text = as_markdown(upstream, record, [patch.name for patch in fork.series(upstream)])
+    if options.report == "-":
+        print(text, end="")
+    else:
+        write_text(Path(options.report), text)
+    write_report(options.json, record)
+    return 0
+
+
+def _say_stopped(current: Rebase, target: str | None) -> None:
+    from forkpatch.rebase.conflicts import trouble_text  # noqa: PLC0415 - for this verb only
+
+    name = current.state.upstream
+    if target != "-":
+        say(*(trouble_text(one) for one in current.state.stopped))
+        say(
+            f"put it right in {current.tree}, then: forkpatch rebase {name} --continue",
+            f"or drop the patch:   forkpatch rebase {name} --skip 'REASON'",
+            f"or give it all up:   forkpatch rebase {name} --abort",
+        )
+    write_report(target, {"state": current.state, "tree": current.tree})
+
+
+def _say_rebased(report: RebaseReport, target: str | None) -> None:
+    if target != "-":
+        for one in report.patches:
+            lines = f" ({counted(one.by_hand, 'line')})" if one.by_hand else ""
+            say(f"{one.patch}: {one.outcome}{f': {one.reason}' if one.reason else ''}{lines}")
+            say(*(f"    {line}" for line in one.diff.splitlines()))
+        say(*(str(finding) for finding in report.symbols))
+        say(
+            f"{report.upstream} {report.new}: the series is in {report.folder}",
+            "next: forkpatch lock, and a release in the lock that names this version",
+        )
+    write_report(target, report)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that build trees and tell of them: apply, status, lock, tree."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
+from forkpatch.model.fork import Fork, plan_tree
+from forkpatch.output import print_table, say, write_report
+from forkpatch.sources.obtain import mirrors_of, obtain
+from forkpatch.tree.apply import Applied, State, apply_release
+from forkpatch.tree.status import Condition, release_status
+from forkpatch.tree.variants import choose_patches, write_variant
+
+
+def register(verbs: Registry) -> None:
+    """Add these verbs to the command line."""
+    verb = verbs.add("apply", run_apply)
+    add_source_options(verb)
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument(
+        "--discard", action="store_true", help="throw away work done inside a patched tree"
+    )
+    verb = verbs.add("status", run_status)
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb = verbs.add("lock", run_lock)
+    add_source_options(verb)
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--check", action="store_true", help="change nothing; name each difference")
+    choice.add_argument("--add", metavar="NAME=VERSION", help="pin one more version of an upstream")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--tag", default="", metavar="TAG", help="with --add: its tag")
+    choice.add_argument("--commit", default="", metavar="ID", help="with --add: its commit")
+    choice.add_argument(
+        "--wheel-only", action="store_true", help="with --add: its wheel; no commit is known"
+    )
+    verb.add_argument("--no-wheel", action="store_true", help="with --add: it is in git only")
+    _add_tree(verbs)
+
+
+def _add_tree(verbs: Registry) -> None:
+    verb = verbs.add("tree", run_tree)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--without", nargs="+", default=[], metavar="PATCH", help="all but these")
+    choice.add_argument("--only", nargs="+", default=[], metavar="PATCH", help="these alone")
+    choice.add_argument("--upto", metavar="PATCH", help="the series up to this one")
+    choice.add_argument("--pristine", action="store_true", help="no patch, no overlay")
+    verb.add_argument("--no-overlays", action="store_true", help="leave the overlays out")
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="where to write it; must be new"
+    )
+
+
+def run_apply(fork: Fork, options: argparse.Namespace) -> int:
+    """Bring the patched trees of a release up to date."""
+    release, applied = apply_release(
+        fork, options.release, source_options(options), discard=options.discard
+    )
+    value = {"release": release, "root": fork.settings.root, "upstreams": applied}
+    if options.json != "-":
+        for one in applied:
+            if one.state is State.MISSING:
+                _say_missing(one)
+        print_table(
+            ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
+            [
+                (
+                    one.name,
+                    one.version,
+                    one.source or "-",
+                    str(len(one.patches)),
+                    str(len(one.overlays)),
+                    one.state,
+                    _short(one.path, fork) if one.path else "-",
+                )
+                for one in applied
+            ],
+            title=f"release {release}",
+        )
+        if all(one.state is State.CURRENT for one in applied):
+            say("nothing changed, nothing done")
+    write_report(options.json, value)
+    return 0
+
+
+def _say_missing(one: Applied) -> None:
+    say(f"{one.name} {one.version} was left out: no source has it")
+    say(*(f"  {line}" for line in one.reason.splitlines()))
+    say(f"  {one.remedy}")
+
+
+def run_status(fork: Fork, options: argparse.Namespace) -> int:
+    """Tell release, sources, bases, patches, overlays, and whether each tree is up to date."""
+    release, trees = release_status(fork, options.release)
+    value = {"release": release, "root": fork.settings.root, "upstreams": trees}
+    if options.json != "-":
+        print_table(
+            ("upstream", "version", "source", "base", "patches", "overlays", "state"),
+            [
+                (
+                    tree.name,
+                    tree.version,
+                    tree.source or "-",
+                    tree.commit[:12] or "-",
+                    str(len(tree.patches)),
+                    str(len(tree.overlays)),
+                    tree.state,
+                )
+                for tree in trees
+            ],
+            title=f"release {release}",
+        )
+        for tree in trees:
+            say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
+        if any(tree.state in (Condition.STALE, Condition.MISSING) for tree in trees):
+            say("bring it up to date: forkpatch apply")
+    write_report(options.json, value)
+    return 0
+
+
+def run_lock(fork: Fork, options: argparse.Namespace) -> int:
+    """Look every pin of the upstreams up again and rewrite them, or check them."""
+    from forkpatch.pins.lockfile import add_version, write_lock  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.refresh import relock  # noqa: PLC0415
+
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    if options.add:
+        name, _, version = options.add.partition("=")
+        like = upstream_of(fork, None, name)[1]
+        places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
+        if options.no_wheel:
+            like = replace(like, wheel=None)
+        lock = add_version(
+            fork.lock,
+            like,
+            version,
+            tag=options.tag,
+            commit=options.commit,
+            wheel_only=options.wheel_only,
+            places=places,
+        )
+        fork = replace(fork, lock=lock)
+    result = relock(fork, chosen)
+    if not options.check and result.differences:
+        write_lock(fork.settings.lock, result.upstreams)
+    if options.json != "-":
+        say(*(f"not checked: {note}" for note in result.notes))
+        say(*result.differences)
+        done = "differs" if options.check else "rewritten"
+        say(f"{fork.settings.lock.name}: {done if result.differences else 'up to date'}")
+    write_report(options.json, {"differences": result.differences, "notes": result.notes})
+    return 1 if options.check and result.differences else 0
+
+
+def run_tree(fork: Fork, options: argparse.Namespace) -> int:
+    """Write a variant of one upstream's tree: without some patches, up to one, or pristine."""
+    release, upstream = upstream_of(fork, options.release, options.upstream)
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
+    kept = choose_patches(
+        plan,
+        without=options.without,
+        only=options.only,
+        upto=options.upto,
+        pristine=options.pristine,
+    )
+    overlays = not (options.no_overlays or options.pristine)
+    write_variant(plan, kept, options.output.absolute(), with_overlays=overlays)
+    if options.json != "-":
+        say(f"{options.output}: {upstream} with {', '.join(kept) or 'no patch'}")
+    write_report(
+        options.json,
+        {"release": release, "upstream": upstream.name, "patches": kept, "path": options.output},
+    )
+    return 0
+
+
+def _short(path: Path, fork: Fork) -> str:
+    root = fork.settings.root
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fork, and the plan of a patched tree: all of it worked out before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from forkpatch.errors import IntegrityError
+from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
+from forkpatch.model.lock import Lock, Upstream, read_lock
+from forkpatch.model.overlays import check_collisions, read_overlays
+from forkpatch.model.patchfile import Patch, load_series
+from forkpatch.model.settings import Settings
+from forkpatch.model.weave import Weave
+from forkpatch.sources.cache import Cache, Pristine
+from forkpatch.tree.worktree import Inputs, make_inputs, patch_commit
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A fork: its settings, its lock, and the cache it uses."""
+
+    settings: Settings
+    lock: Lock
+    cache: Cache
+
+    def patch_folder(self, upstream: Upstream) -> Path:
+        """Where the series for this version of the upstream lies."""
+        return self.settings.patches / upstream.name / upstream.version
+
+    def overlay_folder(self, upstream: Upstream) -> Path:
+        """Folder of the upstream's overlays, which all of its versions share."""
+        return self.settings.overlays / upstream.name
+
+    def tree_folder(self, release: str, upstream: Upstream) -> Path:
+        """Where the patched tree is written."""
+        return self.settings.work / release / upstream.name
+
+    def series(self, upstream: Upstream) -> tuple[Patch, ...]:
+        """The upstream's patches, in order."""
+        return load_series(self.patch_folder(upstream))
+
+    def overlays(self, upstream: Upstream) -> dict[str, TreeFile]:
+        """The upstream's overlay files, by path in its tree."""
+        return read_overlays(self.overlay_folder(upstream))
+
+    def inputs(self, upstream: Upstream) -> Inputs:
+        """What the patched tree would be made from now."""
+        return make_inputs(upstream.tree, self.series(upstream), self.overlays(upstream))
+
+
+def open_fork(settings: Settings) -> Fork:
+    """Read the lock of the fork that ``settings`` describe."""
+    return Fork(settings, read_lock(settings.lock), Cache(settings.cache))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tree that is ready to be written: everything in it has been checked.
+
+    Attributes:
+        commits: base, overlays (when there are any), then one a patch.
+        weave: all patches on the base.
+        base: contents of the base's files that patches touch.
+    """
+
+    upstream: Upstream
+    pristine: Pristine
+    patches: tuple[Patch, ...]
+    overlays: dict[str, TreeFile]
+    commits: tuple[Commit, ...]
+    weave: Weave
+    base: Mapping[str, bytes]
+
+    @property
+    def patch_commits(self) -> tuple[Commit, ...]:
+        """The commits of the patches alone."""
+        return self.commits[len(self.commits) - len(self.patches) :]
+
+
+def plan_tree(
+    fork: Fork, upstream: Upstream, pristine: Pristine, patches: tuple[Patch, ...] | None = None
+) -> Plan:
+    """Put the series and the overlays on the base, in memory; nothing is written.
+
+    Args:
+        fork: the fork.
+        upstream: the upstream version.
+        pristine: its tree.
+        patches: other patches than those of the series.
+
+    Raises:
+        ForkError: a patch does not apply exactly, an overlay collides, a path is unsafe, or a
+            file has not the blob id that the lock pins.
+    """
+    patches = fork.series(upstream) if patches is None else patches
+    overlays = fork.overlays(upstream)
+    listed = list_tree(pristine.git, pristine.tree)
+    check_blobs(upstream, {path: oid for path, (_, oid) in listed.items()})
+    modes = {path: mode for path, (mode, _) in listed.items()}
+    folder = fork.overlay_folder(upstream)
+    check_collisions(overlays, modes, patches, folder, str(upstream))
+    touched = {path for patch in patches for path in patch.paths if path in listed}
+    blobs = read_blobs(pristine.git, (listed[path][1] for path in touched))
+    base = {path: blobs[listed[path][1]] or b"" for path in touched}
+    weave = Weave(modes, base.__getitem__)
+    commits = [_base_commit(upstream)]
+    if overlays:
+        commits.append(Commit(b"Overlays\n", changes=overlays))
+    for patch in patches:
+        weave.apply(patch)
+        after = weave.changes()
+        commits.append(patch_commit(patch, {path: after.get(path) for path in patch.paths}))
+    return Plan(upstream, pristine, patches, overlays, tuple(commits), weave, base)
+
+
+def check_blobs(upstream: Upstream, blobs: dict[str, str]) -> None:
+    """Raise when a file has not the blob id that the lock pins for it."""
+    for path, pinned in upstream.blobs.items():
+        if blobs.get(path) != pinned:
+            raise IntegrityError(
+                f"{upstream}: {path} is {blobs.get(path, 'absent')}, the lock pins {pinned}",
+                remedy="type: forkpatch lock --check",
+            )
+
+
+def _base_commit(upstream: Upstream) -> Commit:
+    where = f"{upstream.url} commit {upstream.commit}"
+    if upstream.wheel and not upstream.commit:
+        where = f"wheel {upstream.wheel.package} {upstream.wheel.version}"
+    message = f"{upstream}\n\n{where}\n"
+    return Commit(message.encode(), tree=upstream.tree)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tree and all patches on it at once, so that any subset of the patches can be taken out.
+
+Every file is kept as a weave (the structure of SCCS, M. J. Rochkind, "The Source Code Control
+System", 1975): all lines that ever were in it, each knowing which patch added it and which
+removed it. Putting a patch in is exact: each hunk must find its lines at the very line it
+states. Leaving a patch out afterwards needs no searching and no merging, for the lines of the
+others are known by identity, not by number; and which patch needs which can be read off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from forkpatch.errors import PatchError
+from forkpatch.git.objects import TreeFile
+from forkpatch.model.patchfile import FileDiff, Hunk, Patch
+from forkpatch.safety import FILE_MODES, check_no_symlink
+
+BASE = ""
+
+
+@dataclass(eq=False)
+class _Line:
+    data: bytes
+    added: str
+    removed: str | None = None
+
+
+@dataclass(eq=False)
+class _FileWeave:
+    """All lines of one file.
+
+    Attributes:
+        created: the patch that made the file, BASE for the upstream's.
+        deleted: the patch that removed it.
+        modes: the mode, and the patch that set it, in order.
+    """
+
+    lines: list[_Line]
+    created: str
+    modes: list[tuple[str, str]]
+    touched: list[str] = field(default_factory=list)
+    deleted: str | None = None
+
+    def visible(self) -> list[int]:
+        return [at for at, line in enumerate(self.lines) if line.removed is None]
+
+
+class Weave:
+    """A base tree with patches put in one after the other.
+
+    Args:
+        modes: mode by path of every file of the base tree.
+        read: gives the bytes of a base file.
+    """
+
+    def __init__(self, modes: Mapping[str, str], read: Callable[[str], bytes]) -> None:
+        self._modes = dict(modes)
+        self._read = read
+        self._files: dict[str, list[_FileWeave]] = {}
+        self._needs: dict[str, set[str]] = {}
+
+    @property
+    def patches(self) -> tuple[str, ...]:
+        """The patches put in so far, in order."""
+        return tuple(self._needs)
+
+    def apply(self, patch: Patch) -> None:
+        """Put ``patch`` in.
+
+        Raises:
+            PatchError: a hunk's lines are not exactly where it states them.
+            UnsafePathError: it goes through a symbolic link.
+        """
+        self._needs[patch.name] = set()
+        for file in patch.files:
+            self._apply_file(patch.name, file)
+
+    def needs(self, name: str) -> frozenset[str]:
+        """The earlier patches without which ``name`` cannot be."""
+        return frozenset(self._needs[name])
+
+    def dependents(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The patches that cannot be without ``names``, in order, ``names`` not included."""
+        gone = set(names)
+        found = []
+        for patch, needed in self._needs.items():
+            if patch not in gone and needed & gone:
+                gone.add(patch)
+                found.append(patch)
+        return tuple(found)
+
+    def changes(self, kept: Collection[str] | None = None) -> dict[str, TreeFile | None]:
+        """What the patches ``kept`` (all by default) make of the base tree.
+
+        Returns:
+            The new content of each file that differs from the base; None for a removed one.
+
+        Raises:
+            PatchError: a kept patch needs one that is left out.
+        """
+        chosen = set(self.patches if kept is None else kept)
+        for patch in chosen:
+            if lacking := self._needs[patch] - chosen:
+                raise PatchError(
+                    f"{patch} cannot be without {', '.join(sorted(lacking))}",
+                    remedy=f"leave out {patch} too",
+                )
+        result: dict[str, TreeFile | None] = {}
+        for path, versions in self._files.items():
+            file = _alive(versions, chosen)
+            if file is None:
+                if path in self._modes:
+                    result[path] = None
+            elif file.created != BASE or chosen.intersection(file.touched):
+                result[path] = _render(file, chosen)
+        return result
+
+    def _apply_file(self, name: str, diff: FileDiff) -> None:
+        where = f"{name}:{diff.patch_line}"
+        if diff.binary or diff.copied:
+            how = "as binary" if diff.binary else "by copying"
+            raise PatchError(f"{where}: {diff.new or diff.old} is changed {how}")
+        for path in diff.paths:
+            check_no_symlink(path, self._modes, where)
+        if diff.old is None:
+            lines = [_Line(line.data, name) for hunk in diff.hunks for line in hunk.lines]
+            self._create(diff.new or "", lines, name, diff.new_mode, where)
+            return
+        file = self._open(diff.old, where)
+        before = list(file.touched)
+        self._patch_lines(file, diff, name)
+        if diff.new == diff.old:
+            if diff.old_mode != diff.new_mode and diff.new_mode:
+                file.modes.append((diff.new_mode, name))
+            self._needs[name] |= _other(file.created, name)
+            file.touched.append(name)
+            return
+        # A file that goes, or goes elsewhere, takes all that was done to it along.
+        self._needs[name] |= set(before) | _other(file.created, name)
+        if diff.new is not None:
+            moved = [_Line(file.lines[at].data, name) for at in file.visible()]
+            file.deleted = name
+            self._create(diff.new, moved, name, diff.new_mode or file.modes[-1][0], where)
+        else:
+            if file.visible():
+                raise PatchError(f"{where}: {diff.old} is removed, but lines of it remain")
+            file.deleted = name
+        file.touched.append(name)
+
+    def _create(
+        self, path: str, lines: list[_Line], name: str, mode: str | None, where: str
+    ) -> None:
+        versions = self._versions(path)
+        if versions and versions[-1].deleted is None:
+            raise PatchError(f"{where}: {path} is to be made, but is there already")
+        if versions:
+            self._needs[name] |= _other(versions[-1].deleted or BASE, name)
+        file = _FileWeave(lines, name, [(mode or FILE_MODES[0], name)], [name])
+        versions.append(file)
+
+    def _versions(self, path: str) -> list[_FileWeave]:
+        if path not in self._files:
+            self._files[path] = []
+            if path in self._modes:
+                lines = [_Line(line, BASE) for line in split_lines(self._read(path))]
+                self._files[path].append(_FileWeave(lines, BASE, [(self._modes[path], BASE)]))
+        return self._files[path]
+
+    def _open(self, path: str, where: str) -> _FileWeave:
+        versions = self._versions(path)
+        if not versions or versions[-1].deleted is not None:
+            raise PatchError(
+                f"{where}: {path} is not in the tree",
+                remedy="was it renamed upstream? rebase the series: forkpatch rebase",
+            )
+        return versions[-1]
+
+    def _patch_lines(self, file: _FileWeave, diff: FileDiff, name: str) -> None:
+        """Put all hunks of one file in, from the last to the first so that lines keep places."""
+        seen = file.visible()
+        contents = [file.lines[at].data for at in seen]
+        check_hunks(contents, diff, name)
+        for hunk in reversed(diff.hunks):
+            self._needs[name] |= _weave_hunk(file, seen, hunk, name)
+
+
+def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
+    """Raise unless every hunk's old lines are in ``contents`` exactly where it states them."""
+    end = shift = 0
+    for hunk in diff.hunks:
+        where = f"{name}:{hunk.patch_line}"
+        if hunk.first < end or hunk.first + hunk.old_count > len(contents):
+            raise PatchError(
+                f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end"
+            )
+        if hunk.new_start + (hunk.new_count == 0) != hunk.first + shift + 1:
+            raise PatchError(f"{where}: the new line number does not follow from the old one")
+        for offset, line in enumerate(hunk.old):
+            if contents[hunk.first + offset] != line:
+                number = hunk.first + offset + 1
+                raise PatchError(
+                    f"{where}: does not apply to line {number} of {diff.old}:"
+                    f" it has {_shown(contents[number - 1])}, the patch {_shown(line)}",
+                    remedy="a patch applies to the very line it states, or not at all;"
+                    " to move it to another base: forkpatch rebase",
+                )
+        end = hunk.first + hunk.old_count
+        shift += hunk.new_count - hunk.old_count
+
+
+def split_lines(data: bytes) -> list[bytes]:
+    """The lines of a file, each with its line feed; the last may lack one."""
+    lines = data.split(b"\n")
+    ended = [line + b"\n" for line in lines[:-1]]
+    return [*ended, lines[-1]] if lines[-1] else ended
+
+
+def _weave_hunk(file: _FileWeave, seen: list[int], hunk: Hunk, name: str) -> set[str]:
+    """Put one checked hunk in; returns the patches that it leans on."""
+    needs: set[str] = set()
+    at = hunk.first  # index into seen
+    inserted: list[tuple[int, _Line]] = []
+    for line in hunk.lines:
+        if line.kind == " ":
+            at += 1
+        elif line.kind == "-":
+            old = file.lines[seen[at]]
+            old.removed = name
+            needs |= _other(old.added, name)
+            at += 1
+        else:
+            place = seen[at - 1] + 1 if at else 0
+            inserted.append((place, _Line(line.data, name)))
+            needs |= _neighbours(file, seen, at, name)
+    for place, new in reversed(inserted):
+        file.lines.insert(place, new)
+    return needs
+
+
+def _neighbours(file: _FileWeave, seen: list[int], at: int, name: str) -> set[str]:
+    """The patches that added or removed what lies beside the gap before ``seen[at]``.
+
+    A line put between two lines has its place for certain only while both are there and
+    nothing else comes back between them.
+    """
+    low = seen[at - 1] if at else 0
+    high = seen[at] + 1 if at < len(seen) else len(file.lines)
+    found: set[str] = set()
+    for line in file.lines[low:high]:
+        found |= _other(line.added, name) | _other(line.removed or BASE, name)
+    return found
+
+
+def _other(patch: str, name: str) -> set[str]:
+    return set() if patch in (BASE, name) else {patch}
+
+
+def _alive(versions: list[_FileWeave], chosen: set[str]) -> _FileWeave | None:
+    for file in reversed(versions):
+        if file.created in chosen or file.created == BASE:
+            return None if file.deleted in chosen else file
+    return None
+
+
+def _render(file: _FileWeave, chosen: set[str]) -> TreeFile:
+    data = b"".join(
+        line.data
+        for line in file.lines
+        if (line.added in chosen or line.added == BASE) and line.removed not in chosen
+    )
+    mode = next(mode for mode, by in reversed(file.modes) if by in chosen or by == BASE)
+    return TreeFile(mode, data)
+
+
+def _shown(line: bytes) -> str:
+    return repr(line.decode("utf-8", "replace"))

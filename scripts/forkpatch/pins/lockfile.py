@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes to the lock's text: pins renewed, a version added; all else stays as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from forkpatch.errors import SourceError, UserError
+from forkpatch.model.lock import Lock, Upstream, read_lock
+from forkpatch.pins.versions import version_of
+from forkpatch.safety import check_name, check_object_id
+from forkpatch.sources.repository import commit_of_tag
+from forkpatch.wholefile import write_text
+
+
+def add_version(
+    lock: Lock,
+    like: Upstream,
+    version: str,
+    *,
+    tag: str,
+    commit: str,
+    wheel_only: bool,
+    places: Sequence[str],
+) -> Lock:
+    """Append a version of an upstream to the lock, laid out like another one.
+
+    Args:
+        lock: the lock as it is.
+        like: the version whose paths, globs and wheel layout are taken over.
+        version: the new version's name.
+        tag: its tag; without one, ``v<version>`` and ``<version>`` are tried.
+        commit: its commit, when it has no tag.
+        wheel_only: nobody tells which commit its wheel was made from.
+        places: repositories to look the tag up in.
+
+    Returns:
+        The lock with the new version, whose tree is still to be looked up.
+
+    Raises:
+        UserError: the version is there already, or no repository has such a tag, or there is
+            no wheel to be had alone.
+    """
+    check_name(version, "version")
+    if version in lock.versions(like.name):
+        raise UserError(f"the lock has {like.name} {version} already")
+    if wheel_only:
+        if tag or commit or not (like.wheel and version_of(version)):
+            raise UserError(
+                f"{like.name} {version} cannot be had as a wheel only",
+                remedy="give neither --tag nor --commit, and a version like that of a wheel",
+            )
+    elif commit:
+        check_object_id(commit, "--commit")
+    else:
+        candidates = (tag,) if tag else (f"v{version}", version)
+        tag, commit = _first_tag(candidates, places, like)
+    entry: dict[str, Any] = {"tag": tag} if tag else {}
+    entry |= {"commit": commit} if commit else {}
+    entry |= {"include": list(like.include), "exclude": list(like.exclude)}
+    if wheel_only:  # git is not there to tell, and a wheel forgets it
+        entry["executable"] = sorted(like.executable)
+    head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
+    text = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"
+    if like.wheel and version_of(version):
+        prefixes = tomlkit.inline_table()
+        prefixes.update(like.wheel.prefixes)
+        wheel = {
+            "package": like.wheel.package,
+            "version": version,
+            "exclude": list(like.wheel.exclude),
+            "map": prefixes,
+            "files": [],
+        }
+        text += f"\n[{head}.wheel]\n{tomlkit.dumps(wheel)}"
+    write_text(lock.path, lock.path.read_text("utf-8").rstrip("\n") + "\n" + text)
+    return read_lock(lock.path)
+
+
+def _first_tag(candidates: Sequence[str], places: Sequence[str], like: Upstream) -> tuple[str, str]:
+    errors = []
+    for place in places:
+        for name in candidates:
+            try:
+                return name, commit_of_tag(place, name)
+            except SourceError as error:
+                errors.append(error.what)
+    raise UserError(
+        f"no tag {' or '.join(candidates)} of {like.name} was found: {'; '.join(errors)}",
+        remedy=f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH;"
+        " or, when nobody knows the commit of its wheel: --wheel-only",
+    )
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+
+
+def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
+    """Put the pins of ``upstreams`` into the lock; all else in the file stays as it is."""
+    document = tomlkit.parse(path.read_text("utf-8"))
+    tables: Any = document["upstreams"]
+    for upstream in upstreams:
+        entry = tables[upstream.name]["versions"][upstream.version]
+        if upstream.commit:
+            entry["commit"] = upstream.commit
+        entry["tree"] = upstream.tree
+        _set(entry, "executable", _array(sorted(upstream.executable)))
+        if upstream.wheel:
+            files = tomlkit.array().multiline(True)
+            for file in upstream.wheel.files:
+                item = tomlkit.inline_table()
+                item.update({"name": file.name, "sha256": file.sha256})
+                files.append(item)
+            _set(entry["wheel"], "files", files)
+        blobs = tomlkit.table()
+        blobs.update(upstream.blobs)
+        _set(entry, "blobs", blobs)
+    write_text(path, tomlkit.dumps(document))
+
+
+def _set(entry: Any, key: str, value: Any) -> None:
+    """Set a key, unless it has that very value: what is right keeps its layout."""
+    empty = not value and key not in entry
+    if not empty and (key not in entry or entry[key].unwrap() != value.unwrap()):
+        entry[key] = value
+
+
+def _array(values: list[str]) -> Any:
+    array = tomlkit.array().multiline(len(values) > 1)
+    array.extend(values)
+    return array

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``lock``: look every pin up again, and write the lock anew or name what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
+from forkpatch.git.objects import list_tree
+from forkpatch.inspect.drift import read_shadows
+from forkpatch.model.fork import Fork
+from forkpatch.model.lock import Upstream, Wheel, WheelFile
+from forkpatch.safety import FILE_MODES
+from forkpatch.sources.cache import Pristine
+from forkpatch.sources.obtain import Source, SourceOptions, mirrors_of
+from forkpatch.sources.repository import commit_of_tag, git_files, local_path, open_repository
+from forkpatch.sources.wheels import download_wheel, sha256_of, wheel_files
+
+
+@dataclass
+class _Notes:
+    """What could not be looked up, and why."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, upstream: Upstream, what: str, error: ForkError) -> None:
+        self.lines.append(f"{upstream}: {what}: {error.what}")
+
+
+@dataclass(frozen=True)
+class Relocked:
+    """The lock as it should be.
+
+    Attributes:
+        upstreams: every upstream version with its pins looked up.
+        differences: what the lock has otherwise, a line each.
+        notes: what could not be looked up, a line each; those pins stay as they are.
+    """
+
+    upstreams: tuple[Upstream, ...]
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def relock(fork: Fork, options: SourceOptions) -> Relocked:
+    """Look up every pin of the upstream part of the lock.
+
+    Raises:
+        IntegrityError: wheel and git give different trees.
+        UserError: an overlay takes the place of a file of the upstream's whole git tree.
+    """
+    notes = _Notes()
+    old = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
+    new = [_look_up(fork, upstream, options, notes) for upstream in old]
+    differences = [line for pair in zip(old, new, strict=True) for line in _differences(*pair)]
+    return Relocked(tuple(new), tuple(differences), tuple(notes.lines))
+
+
+def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
+    places = list(mirrors_of(upstream, fork.cache, options))
+    if not options.offline:
+        places.append(upstream.url)
+    upstream = replace(upstream, commit=_commit(upstream, places, notes))
+    from_git = _from_git(fork, upstream, places, notes) if upstream.commit else None
+    if from_git:
+        listed = list_tree(from_git.git, from_git.tree)
+        runs = frozenset(path for path, (mode, _) in listed.items() if mode == FILE_MODES[1])
+        upstream = replace(upstream, tree=from_git.tree, executable=runs)
+    pristine = from_git
+    if upstream.wheel:
+        wheel, from_wheel = _from_wheels(fork, upstream, upstream.wheel, options, notes)
+        upstream = replace(upstream, wheel=wheel)
+        if from_git and from_wheel and from_git.tree != from_wheel.tree:
+            raise IntegrityError(
+                f"{upstream}: the wheel and git give different trees:"
+                f" {'; '.join(_tree_differences(from_git, from_wheel)[:10])}",
+                remedy="correct exclude and map of the wheel in the lock",
+            )
+        pristine = from_git or from_wheel
+    pristine = pristine or fork.cache.find(upstream.tree)
+    if pristine is None:
+        return upstream
+    _check_overlays(fork, upstream, places)
+    return replace(upstream, tree=pristine.tree, blobs=_blobs(fork, upstream, pristine))
+
+
+def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
+    if not upstream.tag:
+        return upstream.commit
+    errors = []
+    for place in places:
+        try:
+            return commit_of_tag(place, upstream.tag)
+        except SourceError as error:
+            errors.append(error)
+    reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
+    notes.add(upstream, f"the tag {upstream.tag} was not looked up", reason)
+    return upstream.commit
+
+
+def _from_git(fork: Fork, upstream: Upstream, places: list[str], notes: _Notes) -> Pristine | None:
+    errors = []
+    for place in places:
+        source = Source.GIT if place == upstream.url else Source.MIRROR
+        try:
+            return fork.cache.store(git_files(upstream, place, fork.cache), source, "")
+        except SourceError as error:
+            errors.append(error)
+    reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
+    notes.add(upstream, "its git tree was not looked up", reason)
+    return None
+
+
+def _from_wheels(
+    fork: Fork, upstream: Upstream, wheel: Wheel, options: SourceOptions, notes: _Notes
+) -> tuple[Wheel, Pristine | None]:
+    """The wheel with the hashes of its files, and the tree of the last file looked up."""
+    files: list[WheelFile] = []
+    pristine = None
+    for pinned, platforms in _wanted(fork, upstream, wheel):
+        with fork.cache.scratch() as scratch:
+            try:
+                path = _wheel_file(fork, wheel, pinned, platforms, options, scratch)
+            except SourceError as error:
+                what = pinned.name or f"for {', '.join(platforms) or 'this machine'}"
+                notes.add(upstream, f"the wheel {what} was not looked up", error)
+                files += [pinned] if pinned.name else []
+                continue
+            members = wheel_files(upstream, wheel, path)
+            found = fork.cache.store(members, Source.WHEEL, "")
+            if pristine and pristine.tree != found.tree:
+                differing = _tree_differences(pristine, found, files[-1].name, path.name)
+                raise IntegrityError(
+                    f"{upstream}: two wheels give different trees: {'; '.join(differing[:10])}",
+                    remedy="correct exclude and map of the wheel in the lock",
+                )
+            pristine = found
+            files.append(WheelFile(path.name, sha256_of(path)))
+            if path.is_relative_to(scratch):
+                fork.cache.keep_wheel(path, files[-1].sha256)
+    return replace(wheel, files=tuple(files)), pristine
+
+
+def _wanted(
+    fork: Fork, upstream: Upstream, wheel: Wheel
+) -> list[tuple[WheelFile, tuple[str, ...]]]:
+    """The wheel's files to look up, and the platforms of each; none means this machine.
+
+    A version without files, just added, gets one for each platform another version has one for.
+    """
+    if wheel.files:
+        return [(file, _platforms(file)) for file in wheel.files]
+    others = fork.lock.versions(upstream.name).values()
+    known = [_platforms(file) for one in others if one.wheel for file in one.wheel.files]
+    return [(WheelFile("", ""), platforms) for platforms in dict.fromkeys(known or [()])]
+
+
+def _platforms(file: WheelFile) -> tuple[str, ...]:
+    tags = parse_wheel_filename(file.name)[3]
+    return tuple(sorted({tag.platform for tag in tags if tag.platform != "any"}))
+
+
+def _wheel_file(
+    fork: Fork,
+    wheel: Wheel,
+    pinned: WheelFile,
+    platforms: tuple[str, ...],
+    options: SourceOptions,
+    scratch: Path,
+) -> Path:
+    kept = fork.cache.wheel(pinned.sha256) if pinned.sha256 else None
+    if kept:
+        return kept
+    if options.offline:
+        raise SourceError("it is not in the cache, and this run is offline")
+    return download_wheel(wheel.package, wheel.version, scratch, *platforms)
+
+
+def _tree_differences(
+    one: Pristine, other: Pristine, first: str = "git", second: str = "the wheel"
+) -> list[str]:
+    left, right = (list_tree(tree.git, tree.tree) for tree in (one, other))
+    found = [f"only {first} has {path}" for path in left if path not in right]
+    found += [f"only {second} has {path}" for path in right if path not in left]
+    found += [f"{path} differs" for path in left if path in right and left[path] != right[path]]
+    return found
+
+
+def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
+    """Compare overlays with all of the upstream's files, also those outside the tree."""
+    overlays = fork.overlays(upstream)
+    for place in places if upstream.commit else ():
+        path = local_path(place)
+        if path is None or not overlays:
+            continue
+        try:
+            listed = list_tree(open_repository(path), f"{upstream.commit}^{{tree}}", *overlays)
+        except ForkError:
+            continue
+        for taken in sorted(set(listed) & set(overlays)):
+            raise UserError(
+                f"overlay {fork.overlay_folder(upstream) / taken} collides with the file"
+                f" {taken} of {upstream}",
+                remedy="an overlay is a new file: give it another name",
+            )
+        return
+
+
+def _blobs(fork: Fork, upstream: Upstream, pristine: Pristine) -> Mapping[str, str]:
+    listed = list_tree(pristine.git, pristine.tree)
+    wanted = {path for patch in fork.series(upstream) for path in patch.paths}
+    wanted |= {path for path, _ in read_shadows(fork.overlay_folder(upstream))}
+    return {path: listed[path][1] for path in sorted(wanted) if path in listed}
+
+
+def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
+    for name in ("commit", "tree"):
+        if getattr(old, name) != getattr(new, name):
+            yield f"{old}: {name} is {getattr(old, name) or 'empty'}, found {getattr(new, name)}"
+    if old.executable != new.executable:
+        yield f"{old}: executable is {sorted(old.executable)}, found {sorted(new.executable)}"
+    pinned = {file.name: file.sha256 for file in old.wheel.files} if old.wheel else {}
+    found = {file.name: file.sha256 for file in new.wheel.files} if new.wheel else {}
+    for kind, before, after in (("wheel", pinned, found), ("blob of", old.blobs, new.blobs)):
+        for path in sorted({*before, *after}):
+            if before.get(path) != after.get(path):
+                had, has = before.get(path, "not pinned"), after.get(path, "not needed")
+                yield f"{old}: {kind} {path} is {had}, found {has}"

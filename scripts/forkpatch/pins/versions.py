@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which versions an upstream has: its tags, and what the package index offers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from forkpatch.errors import SourceError
+from forkpatch.git.calls import NETWORK, Git, GitError
+from forkpatch.model.lock import Upstream
+from forkpatch.sources.repository import PROBE_TIMEOUT, local_path, open_repository
+from forkpatch.sources.wheels import pip_command
+
+_PIP_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A tag of the upstream: its name, and the commit it stands for."""
+
+    name: str
+    commit: str
+
+    @property
+    def version(self) -> Version | None:
+        """The version that the name means, None when it means none."""
+        return version_of(self.name)
+
+
+def version_of(name: str) -> Version | None:
+    """The version that a tag or version's name means, None when it means none."""
+    try:
+        return Version(re.sub(r"^[A-Za-z_-]*(?=\d)", "", name))
+    except InvalidVersion:
+        return None
+
+
+def tags_of(place: str) -> tuple[Tag, ...]:
+    """All tags of the repository at ``place``, a folder or a URL, oldest version first.
+
+    Raises:
+        SourceError: it cannot be asked.
+    """
+    path = local_path(place)
+    try:
+        if path is not None:
+            git = open_repository(path)
+            command = ("for-each-ref", "--format=%(objectname) %(*objectname) %(refname)")
+            out = git.text(*command, "refs/tags/")
+            rows = [line.split(" ") for line in out.splitlines()]
+            tags = {ref: peeled or oid for oid, peeled, ref in rows}
+        else:
+            ask = ("ls-remote", "--tags", "--", place)
+            out = Git().run(*ask, env=NETWORK, timeout=PROBE_TIMEOUT).stdout.decode("utf-8")
+            pairs = [line.split("\t") for line in out.splitlines()]
+            tags = {ref.removesuffix("^{}"): oid for oid, ref in pairs}  # ^{} comes second
+    except GitError as error:
+        raise SourceError(f"{place}: {error}") from error
+    found = [Tag(ref.removeprefix("refs/tags/"), oid) for ref, oid in tags.items()]
+    return tuple(sorted(found, key=lambda tag: (tag.version or Version("0"), tag.name)))
+
+
+def head_of(place: str) -> str:
+    """The commit that the repository at ``place`` calls HEAD.
+
+    Raises:
+        SourceError: it cannot be asked.
+    """
+    path = local_path(place)
+    try:
+        if path is not None:
+            return open_repository(path).text("rev-parse", "--verify", "HEAD^{commit}")
+        command = ("ls-remote", "--", place, "HEAD")
+        out = Git().run(*command, env=NETWORK, timeout=PROBE_TIMEOUT).stdout.decode("utf-8")
+        return out.split("\t")[0]
+    except GitError as error:
+        raise SourceError(f"{place}: {error}") from error
+
+
+def index_versions(package: str) -> tuple[Version, ...]:
+    """The versions of a package that pip's index offers for this machine, oldest first.
+
+    Raises:
+        SourceError: the index cannot be asked, or knows no such package.
+    """
+    command = [*pip_command(), "index", "versions", "--pre", "--disable-pip-version-check", package]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            timeout=_PIP_TIMEOUT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SourceError(f"pip gave no answer within {error.timeout:.0f} s") from error
+    text = done.stdout.decode("utf-8", "replace")
+    listed = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
+    if done.returncode or not listed:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no answer"]
+        raise SourceError(f"pip: {lines[-1].removeprefix('ERROR: ')}")
+    found = (version_of(item.strip()) for item in listed.group(1).split(","))
+    return tuple(sorted(version for version in found if version))
+
+
+@dataclass(frozen=True)
+class News:
+    """What is newer than a pinned version.
+
+    Attributes:
+        tags: newer tags.
+        wheels: newer versions in the package index.
+        head: the newest commit, when it is not the pinned one and no tag is followed.
+        notes: what could not be asked, and why.
+    """
+
+    upstream: str
+    version: str
+    tags: tuple[str, ...]
+    wheels: tuple[str, ...]
+    head: str
+    notes: tuple[str, ...]
+
+
+def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) -> News:
+    """What the repositories at ``places`` and the package index have that is newer."""
+    notes: list[str] = []
+    pinned = version_of(upstream.wheel.version if upstream.wheel else upstream.tag)
+    tags: dict[str, Version] = {}
+    head = ""
+    for place in places:
+        try:
+            for tag in tags_of(place):
+                if tag.version and pinned and tag.version > pinned:
+                    tags[tag.name] = tag.version
+            newest = head_of(place)
+        except SourceError as error:
+            notes.append(error.what)
+            continue
+        if upstream.commit and not upstream.tag and newest != upstream.commit:
+            head = newest
+    wheels: tuple[str, ...] = ()
+    if upstream.wheel and index:
+        try:
+            found = index_versions(upstream.wheel.package)
+            wheels = tuple(str(version) for version in found if pinned and version > pinned)
+        except SourceError as error:
+            notes.append(error.what)
+    names = tuple(sorted(tags, key=lambda name: tags[name]))
+    return News(upstream.name, upstream.version, names, wheels, head, tuple(notes))

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An upstream's history, where one of its mirrors has it: which commit changed what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from git import Repo
+from git.exc import GitError as HistoryError
+
+from forkpatch.errors import SourceError
+from forkpatch.git.calls import Git, GitError, neutral_environment
+from forkpatch.model.weave import split_lines
+from forkpatch.sources.repository import local_path, open_repository
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """An upstream commit."""
+
+    commit: str
+    subject: str
+
+    def __str__(self) -> str:
+        return f"{self.commit[:12]} {self.subject}"
+
+
+class History:
+    """The commits of a repository, read with GitPython: one git process serves all questions."""
+
+    def __init__(self, git: Git) -> None:
+        assert git.git_dir is not None
+        self.git = git
+        self._repo = Repo(git.git_dir)
+        # Without a config file GitPython takes a bare repository for one with a work tree.
+        where = {"GIT_DIR": str(git.git_dir)}
+        self._repo.git.update_environment(**neutral_environment(where))
+
+    @classmethod
+    def find(cls, places: Sequence[str], *commits: str) -> History | None:
+        """The history of the first mirror on this machine that has all of ``commits``."""
+        for place in places:
+            path = local_path(place)
+            try:
+                if path is None or not Path(path).is_dir():
+                    continue
+                git = open_repository(path)
+                for commit in commits:
+                    git.run("cat-file", "-e", f"{commit}^{{commit}}")
+            except (SourceError, GitError):
+                continue
+            return cls(git)
+        return None
+
+    def resolve(self, name: str) -> str | None:
+        """The commit that ``name`` means, None when it means none."""
+        try:
+            return self.git.text("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        except GitError:
+            return None
+
+    def dates(self, commits: Sequence[str]) -> dict[str, int]:
+        """When each commit was made, in seconds since 1970."""
+        out = self.git.text(
+            "log", "--no-walk", "--stdin", "--format=%H %ct", stdin="\n".join(commits).encode()
+        )
+        return {oid: int(when) for oid, when in (line.split(" ") for line in out.splitlines())}
+
+    def commits(self, old: str, new: str, *paths: str) -> Iterator[Culprit]:
+        """The commits from ``old`` to ``new`` that touch ``paths``, the oldest first."""
+        found = self._repo.iter_commits(
+            f"{old}..{new}", paths=list(paths) or "", reverse=True, topo_order=True
+        )
+        for commit in found:
+            subject = str(commit.summary)
+            yield Culprit(commit.hexsha, subject)
+
+    def read(self, commit: str, path: str) -> bytes | None:
+        """A file's content at a commit; None when it is not there, or not in this mirror."""
+        try:
+            blob = self._repo.commit(commit).tree / path
+            data: bytes = blob.data_stream.read()
+        except (KeyError, ValueError, HistoryError):
+            return None
+        return data
+
+    def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> Culprit | None:
+        """The first commit after which ``block`` is no longer in ``path``, None if unknown."""
+        try:
+            for commit in self.commits(old, new, path):
+                data = self.read(commit.commit, path)
+                if data is None or not _holds(split_lines(data), list(block)):
+                    return commit
+        except HistoryError:
+            return None
+        return None
+
+
+def _holds(lines: list[bytes], block: list[bytes]) -> bool:
+    span = len(block)
+    return any(lines[at : at + span] == block for at in range(len(lines) - span + 1))

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an upstream comes from: the first source that works, in one fixed order.
+
+The cache; a mirror that the user named (now or earlier, or through git's ``insteadOf``); the
+pinned wheel; the upstream's URL. Whichever it was, the tree must have the id that the lock
+pins, so the answer is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from forkpatch.errors import SourceError, UserError
+from forkpatch.git.objects import TreeFile
+from forkpatch.model.lock import Lock, Upstream
+from forkpatch.sources.cache import Cache, Pristine
+from forkpatch.sources.repository import git_files, local_path
+from forkpatch.sources.wheels import obtain_wheel, wheel_files
+
+Files = Iterator[tuple[str, TreeFile]]
+
+
+class Source(StrEnum):
+    """The kinds of sources."""
+
+    CACHE = "cache"
+    MIRROR = "mirror"
+    WHEEL = "wheel"
+    GIT = "git"
+
+
+_FORCED = {"wheel": {Source.WHEEL}, "git": {Source.MIRROR, Source.GIT}}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the user said about sources.
+
+    Attributes:
+        mirrors: ``--mirror NAME=PATH_OR_URL``.
+        forced: ``--source NAME=wheel|git``.
+        offline: stop after the mirrors.
+        required: upstreams that may not be missing, though the lock calls them optional.
+    """
+
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    forced: Mapping[str, str] = field(default_factory=dict)
+    offline: bool = False
+    required: frozenset[str] = frozenset()
+
+    def check(self, lock: Lock) -> None:
+        """Raise when an option names an upstream, source or folder that does not exist."""
+        for name in (*self.mirrors, *self.forced, *sorted(self.required)):
+            lock.versions(name)
+        for name, kind in self.forced.items():
+            if kind not in _FORCED:
+                raise UserError(
+                    f"--source {name}={kind}: no such source", remedy="sources: wheel, git"
+                )
+        for name, place in self.mirrors.items():
+            path = local_path(place)
+            if path is not None and not path.is_dir():
+                raise UserError(
+                    f"--mirror {name}={place}: there is no such folder",
+                    remedy="give a folder that holds a git repository, or a URL",
+                )
+            if place.startswith("-") or "::" in place:
+                raise UserError(f"--mirror {name}={place}: neither a folder nor a plain URL")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A source that did not work, and why."""
+
+    source: Source
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.source}{f' {self.place}' if self.place else ''}: {self.reason}"
+
+
+class MissingUpstreamError(SourceError):
+    """No source could give the upstream.
+
+    Attributes:
+        attempts: every source that was tried.
+    """
+
+    exit_code = 2
+
+    def __init__(self, upstream: Upstream, attempts: tuple[Attempt, ...]) -> None:
+        reasons = "".join(f"\n    {attempt}" for attempt in attempts)
+        super().__init__(
+            f"{upstream} cannot be had from any source:{reasons}", remedy=how_to_supply(upstream)
+        )
+        self.attempts = attempts
+
+
+def how_to_supply(upstream: Upstream) -> str:
+    """What to type to supply a missing upstream."""
+    if upstream.wheel and not upstream.commit:
+        return f"let pip reach an index that has {upstream.wheel.package} {upstream.wheel.version}"
+    return (
+        f"supply it with --mirror {upstream.name}=PATH_OR_URL: a clone of {upstream.url}"
+        f" (a partial one will do) that has commit {upstream.commit}"
+    )
+
+
+@dataclass(frozen=True)
+class Obtained:
+    """A pristine tree, and the source that gave it this time."""
+
+    pristine: Pristine
+    source: Source
+
+
+def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained:
+    """Materialise the pinned tree of ``upstream`` from the first source that has it.
+
+    Raises:
+        MissingUpstreamError: none has it.
+        IntegrityError: one gives something else than the lock pins.
+    """
+    if not upstream.tree:
+        raise UserError(
+            f"the lock pins no tree for {upstream}", remedy="type: forkpatch lock, and look it over"
+        )
+    allowed = _FORCED.get(options.forced.get(upstream.name, ""), set(Source))
+    attempts: list[Attempt] = []
+    kept = cache.find(upstream.tree)
+    if kept and (Source.CACHE in allowed or allowed.intersection(kept.origins)):
+        return Obtained(kept, Source.CACHE)
+    attempts.append(Attempt(Source.CACHE, "", "not kept from an earlier run"))
+    for source, place, files in _candidates(upstream, cache, options):
+        if source not in allowed:
+            continue
+        try:
+            pristine = cache.store(files(), source, upstream.tree)
+        except SourceError as error:
+            attempts.append(Attempt(source, place, error.what))
+            continue
+        return Obtained(pristine, source)
+    if not any(attempt.source is Source.MIRROR for attempt in attempts):
+        attempts.insert(1, Attempt(Source.MIRROR, "", "none was named"))
+    if upstream.wheel is None and Source.WHEEL in allowed:
+        reason = "the lock pins none: this version is to be had from git only"
+        last = next((at for at, one in enumerate(attempts) if one.source is Source.GIT), None)
+        attempts.insert(len(attempts) if last is None else last, Attempt(Source.WHEEL, "", reason))
+    raise MissingUpstreamError(upstream, tuple(attempts))
+
+
+def mirrors_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple[str, ...]:
+    """The mirrors to try, the one named in this run first."""
+    named = [options.mirrors[upstream.name]] if upstream.name in options.mirrors else []
+    rewritten = rewritten_url(upstream.url)
+    instead = [rewritten] if rewritten != upstream.url else []
+    return tuple(dict.fromkeys([*named, *cache.mirrors().get(upstream.name, []), *instead]))
+
+
+def rewritten_url(url: str) -> str:
+    """``url`` after the ``url.<base>.insteadOf`` rules of the user's git configuration.
+
+    The only setting of the user's that is heeded; it is read, and nothing of it is run.
+    """
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"):
+        if name in os.environ:
+            environment[name] = os.environ[name]
+    command = ["git", "config", "--null", "--get-regexp", r"^url\..*\.insteadof$"]
+    out = subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False).stdout
+    best, result = "", url
+    for record in out.decode("utf-8", "replace").split("\0")[:-1]:
+        key, _, prefix = record.partition("\n")
+        if url.startswith(prefix) and len(prefix) > len(best):
+            best = prefix
+            result = key[len("url.") : -len(".insteadof")] + url[len(prefix) :]
+    return result
+
+
+def _candidates(
+    upstream: Upstream, cache: Cache, options: SourceOptions
+) -> Iterator[tuple[Source, str, Callable[[], Files]]]:
+    for place in mirrors_of(upstream, cache, options) if upstream.commit else ():
+        yield Source.MIRROR, place, _from_git(upstream, place, cache)
+    wheel = upstream.wheel
+    if wheel is not None:
+
+        def from_wheel() -> Files:
+            yield from wheel_files(
+                upstream, wheel, obtain_wheel(wheel, cache, offline=options.offline)
+            )
+
+        yield Source.WHEEL, f"{wheel.package} {wheel.version}", from_wheel
+    if not upstream.commit:
+        yield Source.GIT, upstream.url, _wheel_only
+    elif options.offline:
+        yield Source.GIT, upstream.url, _offline
+    else:
+        yield Source.GIT, upstream.url, _from_git(upstream, upstream.url, cache)
+
+
+def _from_git(upstream: Upstream, place: str, cache: Cache) -> Callable[[], Files]:
+    return lambda: git_files(upstream, place, cache)
+
+
+def _wheel_only() -> Files:
+    raise SourceError("not asked: the lock pins a wheel, and no commit that it was made from")
+
+
+def _offline() -> Files:
+    raise SourceError("not asked: this run is offline")

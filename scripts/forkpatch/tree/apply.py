@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``apply``: patched trees brought up to date, each whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from forkpatch.errors import UserError
+from forkpatch.git.calls import GitError
+from forkpatch.inspect.drift import check_placement
+from forkpatch.model.fork import Fork, Plan, plan_tree
+from forkpatch.model.lock import Upstream
+from forkpatch.sources.obtain import (
+    MissingUpstreamError,
+    Source,
+    SourceOptions,
+    how_to_supply,
+    obtain,
+)
+from forkpatch.tree.swap import locked, recover, scratch_beside, swap_in
+from forkpatch.tree.worktree import (
+    APPLIED_REF,
+    BASE_REF,
+    FORMAT,
+    OVERLAYS_REF,
+    Inputs,
+    Stamp,
+    build_repository,
+    carry_over,
+    local_changes,
+    make_inputs,
+    read_stamp,
+    write_stamp,
+)
+
+
+class State(StrEnum):
+    """What became of an upstream in an apply."""
+
+    APPLIED = "applied"
+    CURRENT = "current"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The outcome of an apply for one upstream.
+
+    Attributes:
+        source: the source that gave the pristine tree when this patched tree was built.
+        path: the patched tree, None when it is missing.
+        inputs: digests of all that it was made from, None when it is missing.
+        reason: why it is missing: each source that was tried, a line each.
+        remedy: how to supply it.
+    """
+
+    name: str
+    version: str
+    source: str
+    tree: str
+    path: Path | None
+    patches: tuple[str, ...]
+    overlays: tuple[str, ...]
+    state: State
+    reason: str = ""
+    remedy: str = ""
+    inputs: Inputs | None = None
+
+
+def apply_release(
+    fork: Fork,
+    release: str | None,
+    options: SourceOptions,
+    *,
+    discard: bool = False,
+    only: str | None = None,
+) -> tuple[str, tuple[Applied, ...]]:
+    """Bring the patched trees of a release up to date.
+
+    Args:
+        fork: the fork.
+        release: its name; the default release without one.
+        options: where upstreams may come from.
+        discard: throw away work done inside a patched tree.
+        only: bring this upstream up to date alone.
+
+    Returns:
+        The release's name, and the outcome for each upstream.
+
+    Raises:
+        ForkError: nothing of the tree at fault was changed; trees before it may be up to date.
+    """
+    options.check(fork.lock)
+    name, upstreams = fork.lock.release(release)
+    fork.cache.remember(options.mirrors)
+    with locked(fork.settings.work / name):
+        recover(fork.settings.work / name)
+        for upstream in upstreams:
+            recover(fork.patch_folder(upstream).parent)
+        return name, tuple(
+            _apply_upstream(fork, name, upstream, options, discard=discard)
+            for upstream in upstreams
+            if only in (None, upstream.name)
+        )
+
+
+def _apply_upstream(
+    fork: Fork, release: str, upstream: Upstream, options: SourceOptions, *, discard: bool
+) -> Applied:
+    folder = fork.tree_folder(release, upstream)
+    stamp = read_stamp(folder)
+    try:
+        changes = local_changes(folder, stamp) if stamp else ()
+    except GitError as error:
+        changes = (f"its repository cannot be read: {error.what}",)
+    if changes and not discard:
+        raise UserError(
+            f"{folder} was worked in: {'; '.join(changes[:5])}{' …' if len(changes) > 5 else ''}",
+            remedy=f"keep the work: forkpatch export {upstream.name}"
+            " (after committing it); or throw it away: forkpatch apply --discard",
+        )
+    forced = upstream.name in options.forced
+    if stamp and not changes and not forced and _is_current(stamp, fork.inputs(upstream)):
+        return _outcome(stamp, folder, State.CURRENT)
+    try:
+        obtained = obtain(upstream, fork.cache, options)
+    except MissingUpstreamError as error:
+        if not upstream.optional or upstream.name in options.required:
+            raise
+        return _missing(upstream, error)
+    plan = plan_tree(fork, upstream, obtained.pristine)
+    check_placement(fork, plan)
+    source = obtained.source
+    origin = "/".join(obtained.pristine.origins)
+    label = f"{source} ({origin})" if source is Source.CACHE and origin else str(source)
+    built = write_tree(plan, folder, release, label)
+    return _outcome(built, folder, State.APPLIED)
+
+
+def _is_current(stamp: Stamp, inputs: Inputs) -> bool:
+    return stamp.format == FORMAT and stamp.inputs == inputs
+
+
+def write_tree(plan: Plan, folder: Path, release: str, source: str) -> Stamp:
+    """Write a planned tree beside ``folder`` and swap it in."""
+    scratch = scratch_beside(folder)
+    try:
+        git, ids = build_repository(scratch, plan.pristine, plan.commits)
+        with contextlib.suppress(GitError):  # of a damaged tree nothing can be kept
+            carry_over(folder, scratch)
+        overlays_at = 1 if plan.overlays else 0
+        refs = {BASE_REF: ids[0], OVERLAYS_REF: ids[overlays_at], APPLIED_REF: ids[-1]}
+        commands = "".join(f"create {ref} {oid}\n" for ref, oid in refs.items())
+        git.run("update-ref", "--stdin", stdin=commands.encode())
+        stamp = Stamp(
+            format=FORMAT,
+            release=release,
+            upstream=plan.upstream.name,
+            version=plan.upstream.version,
+            source=source,
+            inputs=make_inputs(plan.upstream.tree, plan.patches, plan.overlays),
+            head=ids[-1],
+            tree=git.text("rev-parse", "HEAD^{tree}"),
+        )
+        write_stamp(scratch, stamp)
+        swap_in(scratch, folder)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return stamp
+
+
+def _outcome(stamp: Stamp, folder: Path, state: State) -> Applied:
+    return Applied(
+        name=stamp.upstream,
+        version=stamp.version,
+        source=stamp.source,
+        tree=stamp.tree,
+        path=folder,
+        patches=tuple(name for name, _ in stamp.inputs.patches),
+        overlays=tuple(path for path, _, _ in stamp.inputs.overlays),
+        state=state,
+        inputs=stamp.inputs,
+    )
+
+
+def _missing(upstream: Upstream, error: MissingUpstreamError) -> Applied:
+    reason = "\n".join(str(attempt) for attempt in error.attempts)
+    return Applied(
+        name=upstream.name,
+        version=upstream.version,
+        source="",
+        tree=upstream.tree,
+        path=None,
+        patches=(),
+        overlays=(),
+        state=State.MISSING,
+        reason=reason,
+        remedy=how_to_supply(upstream),
+    )

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``status``: what each patched tree is, and whether it is what it should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from forkpatch.errors import ForkError
+from forkpatch.git.calls import GitError
+from forkpatch.model.fork import Fork
+from forkpatch.model.lock import Upstream
+from forkpatch.tree.swap import busy, locked, recover
+from forkpatch.tree.worktree import FORMAT, Inputs, Stamp, local_changes, read_stamp
+
+
+class Condition(StrEnum):
+    """What a patched tree is."""
+
+    APPLIED = "applied"
+    STALE = "stale"
+    MISSING = "missing"
+    EDITED = "edited"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class TreeStatus:
+    """One upstream of a release.
+
+    Attributes:
+        source: the source its pristine tree came from; empty while it is missing.
+        base: tree id of the pristine upstream.
+        commit: the upstream commit that is pinned.
+        patches: names that the series lists now.
+        overlays: paths of the overlays there are now.
+        reasons: why it is not simply applied.
+    """
+
+    name: str
+    version: str
+    source: str
+    base: str
+    commit: str
+    path: Path
+    patches: tuple[str, ...]
+    overlays: tuple[str, ...]
+    state: Condition
+    reasons: tuple[str, ...]
+
+
+def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[TreeStatus, ...]]:
+    """The state of every tree of a release.
+
+    What an interrupted run left behind is put in order first, unless another run is at work.
+    """
+    name, upstreams = fork.lock.release(release)
+    folder = fork.settings.work / name
+    if folder.is_dir() and not busy(folder):
+        with locked(folder):
+            recover(folder)
+            for upstream in upstreams:
+                recover(fork.patch_folder(upstream).parent)
+    return name, tuple(_status(fork, name, upstream) for upstream in upstreams)
+
+
+def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
+    folder = fork.tree_folder(release, upstream)
+    stamp = read_stamp(folder)
+    try:
+        inputs = fork.inputs(upstream)
+        problems: tuple[str, ...] = ()
+    except ForkError as error:
+        inputs = None
+        problems = (error.what,)
+    state, reasons = _judge(folder, stamp, inputs, problems)
+    return TreeStatus(
+        name=upstream.name,
+        version=upstream.version,
+        source=stamp.source if stamp else "",
+        base=upstream.tree,
+        commit=upstream.commit,
+        path=folder,
+        patches=tuple(name for name, _ in inputs.patches) if inputs else (),
+        overlays=tuple(path for path, _, _ in inputs.overlays) if inputs else (),
+        state=state,
+        reasons=reasons,
+    )
+
+
+def _judge(
+    folder: Path, stamp: Stamp | None, inputs: Inputs | None, problems: tuple[str, ...]
+) -> tuple[Condition, tuple[str, ...]]:
+    """What a tree is, and why.
+
+    Args:
+        folder: where it is.
+        stamp: what it says of itself.
+        inputs: what it would be made from now, None when that cannot be read.
+        problems: why it cannot be read.
+    """
+    if not folder.exists():
+        return Condition.MISSING, ("it was never applied", *problems)
+    if stamp is None:
+        return Condition.BROKEN, ("it carries no stamp that can be read",)
+    try:
+        changes = local_changes(folder, stamp)
+    except GitError as error:
+        return Condition.BROKEN, (f"its repository cannot be read: {error.what}",)
+    if changes:
+        return Condition.EDITED, changes
+    reasons = problems if inputs is None else inputs.differences(stamp.inputs)
+    if stamp.format != FORMAT:
+        reasons = ("it was built by another version of forkpatch",)
+    return (Condition.STALE if reasons else Condition.APPLIED), reasons

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees with some of the patches only."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from forkpatch.errors import UserError
+from forkpatch.git.objects import Commit
+from forkpatch.model.fork import Plan
+from forkpatch.tree.swap import scratch_beside
+from forkpatch.tree.worktree import build_repository
+
+
+def write_variant(
+    plan: Plan, kept: Collection[str], output: Path, *, with_overlays: bool = True
+) -> None:
+    """Write the tree with only the patches ``kept`` to the new folder ``output``.
+
+    Raises:
+        UserError: ``output`` exists and is not empty.
+        PatchError: a kept patch needs one that is left out.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} exists and is not empty", remedy="name a folder that is not")
+    changes = dict(plan.weave.changes(kept))
+    if with_overlays:
+        changes |= plan.overlays
+    chosen = [name for name in plan.weave.patches if name in kept]
+    message = f"Variant with {', '.join(chosen) or 'no patch'}\n".encode()
+    scratch = scratch_beside(output)
+    try:
+        build_repository(
+            scratch, plan.pristine, [plan.commits[0], Commit(message, changes=changes)]
+        )
+        if output.exists():
+            output.rmdir()
+        scratch.rename(output)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def choose_patches(
+    plan: Plan,
+    *,
+    without: Iterable[str] = (),
+    only: Iterable[str] = (),
+    upto: str | None = None,
+    pristine: bool = False,
+) -> tuple[str, ...]:
+    """The patches that a variant keeps, in order.
+
+    Names may lack their ``.patch``.
+
+    Raises:
+        UserError: the series has no patch of that name.
+        UserError: a patch that is kept needs one that is left out.
+    """
+    every = plan.weave.patches
+    if pristine:
+        return ()
+    if upto is not None:
+        return every[: every.index(patch_name(every, upto)) + 1]
+    only_names = {patch_name(every, name) for name in only}
+    gone = {patch_name(every, name) for name in without}
+    kept = tuple(name for name in every if (name in only_names or not only_names))
+    kept = tuple(name for name in kept if name not in gone)
+    lost = [name for name in plan.weave.dependents(set(every) - set(kept)) if name in kept]
+    if lost:
+        raise UserError(
+            f"{', '.join(lost)} cannot be without a patch that is left out",
+            remedy=f"leave out as well: --without {' '.join(lost)}",
+        )
+    return kept
+
+
+def patch_name(names: Collection[str], wanted: str) -> str:
+    """The patch that ``wanted`` means, with or without its suffix."""
+    for name in (wanted, f"{wanted}.patch"):
+        if name in names:
+            return name
+    raise UserError(
+        f"the series has no patch {wanted!r}", remedy=f"patches: {', '.join(names) or 'none'}"
+    )

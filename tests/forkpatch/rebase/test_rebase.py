@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A series moved to another version of its upstream."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from forklab import CORE, FILES, ForkLab, copy_of, core, git, message
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forkpatch.rebase import record as rebase_record
+
+CORE_PATH = "python/calc/core.py"
+VERSION = """
+[upstreams.calc.versions."2.0"]
+commit = "{commit}"
+include = ["python/calc", "src", "LICENSE"]
+exclude = ["src/*.cu"]
+tree = ""
+"""
+
+
+def upstream_moves(lab: ForkLab, *steps: dict[str, bytes | None]) -> list[str]:
+    """Commit changes on top of 1.0 and pin the last as version 2.0."""
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    commits = [lab.repo.commit(files, f"Upstream step {n}") for n, files in enumerate(steps)]
+    with (lab.root / "VERSIONS.lock").open("a") as lock:
+        lock.write(VERSION.format(commit=lab.repo.head))
+    lab.ok("lock")
+    return commits
+
+
+def new_tree(lab: ForkLab) -> dict[str, bytes]:
+    """The files of the tree that the new series gives."""
+    text = (lab.root / "VERSIONS.lock").read_text()
+    (lab.root / "VERSIONS.lock").write_text(text.replace('calc = "1.0"', 'calc = "2.0"'))
+    lab.ok("apply", "--discard")
+    return {
+        path.relative_to(lab.tree).as_posix(): path.read_bytes()
+        for path in lab.tree.rglob("*")
+        if path.is_file() and ".git" not in path.parts
+    }
+
+
+@pytest.fixture
+def one(lab: ForkLab) -> ForkLab:
+    """A fork with one patch, on the middle one of three near-identical functions."""
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn sub")
+    return lab
+
+
+def test_drift_around_the_middle_function_is_followed(one: ForkLab) -> None:
+    drifted = CORE.replace(b"def add(a, b):\n", b"def add(a, b):\n    log(a)\n").replace(
+        b"def sub(a, b):\n    check(a)\n", b"def sub(a, b):\n    check(a)  # first\n"
+    )
+    upstream_moves(one, {CORE_PATH: drifted})
+    done = one.ok("rebase", "calc", "2.0")
+    assert "turn.patch: clean" in done.out
+    assert new_tree(one)[CORE_PATH] == drifted.replace(b"return a - b", b"return b - a")
+    assert "turn.patch" in (one.patches / "series").read_text()
+
+
+def moved_away() -> tuple[bytes, bytes]:
+    """CORE without its middle function, and the file that this went to."""
+    start, end = CORE.index(b"def sub"), CORE.index(b"def mul")
+    return CORE[:start] + CORE[end:], CORE[start:end]
+
+
+def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
+    rest, moved = moved_away()
+    commits = upstream_moves(one, {"LICENSE": b"2\n"}, {CORE_PATH: rest, "python/calc/s.py": moved})
+    done = one.run("rebase", "calc", "2.0", "--json", "-")
+    assert done.code == 1
+    (trouble,) = done.json["state"]["stopped"]
+    assert (trouble["patch"], trouble["path"]) == ("turn.patch", CORE_PATH)
+    assert trouble["kind"] == "symbol moved"
+    assert trouble["detail"] == "sub is now in python/calc/s.py: sub"
+    assert trouble["culprit"] == f"{commits[1][:12]} Upstream step 1"
+    ((first, last),) = trouble["lines"]
+    tree = one.root / ".work/rebase/calc/tree"
+    lines = (tree / CORE_PATH).read_bytes().split(b"\n")
+    assert lines[first - 1].startswith(b"<<<<<<<") and lines[last - 1].startswith(b">>>>>>>")
+    assert not (one.root / "patches/calc/2.0").exists()
+    refused = one.run("rebase", "calc", "--continue")
+    assert refused.code == 2 and "still has conflict markers" in refused.err
+    (tree / CORE_PATH).write_bytes(rest)
+    refused = one.run("rebase", "calc", "--continue")
+    assert refused.code == 2 and "nothing is left of turn.patch" in refused.err
+    (tree / "python/calc/s.py").write_bytes(moved.replace(b"a - b", b"b - a"))
+    done = one.ok("rebase", "calc", "--continue")
+    assert "turn.patch: adapted: symbol moved: resolved by hand (2 lines)" in done.out
+    assert "-diff --git a/python/calc/core.py" in done.out
+    assert "+diff --git a/python/calc/s.py" in done.out
+    page = one.ok("rebase", "calc", "2.0", "--report", "-").out
+    assert "| turn.patch | adapted | 2 | symbol moved: resolved by hand |" in page
+    assert page.endswith("\n1 patch: 0 clean, 1 adapted, 0 dropped; 2 lines by hand; 0 added.\n")
+    assert one.run("rebase", "calc", "1.0", "--report", "-").code == 2
+    files = new_tree(one)
+    assert files["python/calc/s.py"] == moved.replace(b"a - b", b"b - a")
+    assert files[CORE_PATH] == rest
+
+
+@pytest.mark.parametrize("where", ["same spot", "another spot", "another file"])
+def test_change_that_upstream_has_is_not_made_twice(one: ForkLab, where: str) -> None:
+    rest, moved = moved_away()
+    turned = moved.replace(b"a - b", b"b - a")
+    files = {
+        "same spot": {CORE_PATH: core(sub="b - a")},
+        "another spot": {CORE_PATH: rest + b"\n\n" + turned.rstrip() + b"\n"},
+        "another file": {CORE_PATH: rest, "python/calc/s.py": turned.rstrip() + b"\n"},
+    }[where]
+    upstream_moves(one, files)
+    done = one.ok("rebase", "calc", "2.0", "--json", "-")
+    (patch,) = done.json["patches"]
+    assert patch["outcome"] == "dropped"
+    assert patch["reason"].startswith("already upstream")
+    if where == "another file":
+        assert "python/calc/s.py: sub" in patch["reason"]
+    tree = new_tree(one)
+    for path, data in files.items():
+        assert tree[path] == data
+
+
+def test_change_that_git_puts_into_another_function_stops_the_rebase(one: ForkLab) -> None:
+    # The middle function is renamed, and a new one takes its name elsewhere: git cannot know.
+    renamed = CORE.replace(b"def sub(a, b):", b"def minus(a, b):")
+    upstream_moves(one, {CORE_PATH: renamed})
+    done = one.run("rebase", "calc", "2.0", "--json", "-")
+    assert done.code == 1
+    (trouble,) = done.json["state"]["stopped"]
+    assert trouble["kind"] == "misplaced"
+    assert trouble["detail"] == "it changes minus now, and changed sub before"
+    one.ok("rebase", "calc", "--continue")
+    assert new_tree(one)[CORE_PATH] == renamed.replace(b"return a - b", b"return b - a")
+
+
+def test_renamed_and_removed_files(one: ForkLab) -> None:
+    one.change("run.patch", {"src/run.c": FILES["src/run.c"].replace(b"return 0", b"return 1")})
+    upstream_moves(one, {CORE_PATH: None, "python/calc/kernel.py": CORE, "src/run.c": None})
+    done = one.run("rebase", "calc", "2.0", "--json", "-")
+    assert done.code == 1
+    (trouble,) = done.json["state"]["stopped"]
+    assert (trouble["patch"], trouble["kind"]) == ("run.patch", "file gone")
+    status = one.ok("rebase", "calc", "--status")
+    assert "1 patch done, 1 to come" in status.out
+    assert one.run("rebase", "calc", "--skip", " ").code == 2
+    done = one.ok("rebase", "calc", "--skip", "the file is gone for good")
+    assert "turn.patch: adapted: merged by git" in done.out
+    assert "run.patch: dropped: the file is gone for good" in done.out
+    assert new_tree(one)["python/calc/kernel.py"] == core(sub="b - a")
+
+
+def test_file_that_git_leaves_of_the_old_version_is_not_added_to_the_new(one: ForkLab) -> None:
+    changed = FILES["src/run.c"].replace(b"return 0", b"return 1")
+    one.change("run.patch", {"src/run.c": changed})
+    one.change("again.patch", {"src/run.c": changed.replace(b"return 1", b"return 2")})
+    upstream_moves(one, {"src/run.c": None, "src/main.c": b"int run(void) { return 0; }\n"})
+    done = one.run("rebase", "calc", "2.0", "--json", "-")
+    assert [trouble["kind"] for trouble in done.json["state"]["stopped"]] == ["file gone"]
+    tree = one.root / ".work/rebase/calc/tree"
+    assert (tree / "src/run.c").read_bytes() == changed  # for reference
+    (tree / "src/main.c").write_bytes(b"int run(void) { return 1; }\n")
+    done = one.run("rebase", "calc", "--continue", "--json", "-")
+    (trouble,) = done.json["state"]["stopped"]
+    assert (trouble["patch"], trouble["kind"]) == ("again.patch", "file gone")
+    # What the user makes of the file is kept, since it is no leftover.
+    (tree / "src/run.c").write_bytes(b"int again(void) { return 2; }\n")
+    one.ok("rebase", "calc", "--continue")
+    files = new_tree(one)
+    assert files["src/main.c"] == b"int run(void) { return 1; }\n"
+    assert files["src/run.c"] == b"int again(void) { return 2; }\n"
+
+
+def test_abort_leaves_everything_as_before(one: ForkLab) -> None:
+    rest, _ = moved_away()
+    upstream_moves(one, {CORE_PATH: rest})
+    one.ok("apply")
+    before = {path: path.read_bytes() for path in one.root.rglob("*") if path.is_file()}
+    assert one.run("rebase", "calc", "2.0").code == 1
+    assert one.run("rebase", "calc", "2.0").code == 2
+    one.ok("rebase", "calc", "--abort")
+    after = {path: path.read_bytes() for path in one.root.rglob("*") if path.is_file()}
+    assert {p for p in set(after) ^ set(before) if p.name != ".forkpatch.lock"} == set()
+    assert {p for p in before if before[p] != after[p] and p.name != ".forkpatch.lock"} == set()
+    assert one.ok("rebase", "calc", "--status").out == "no rebase of calc is under way\n"
+
+
+def test_reformatted_upstream_and_longer_series(lab: ForkLab) -> None:
+    lab.change("a.patch", {CORE_PATH: core(sub="b - a")})
+    lab.change("b.patch", {CORE_PATH: core(sub="b - a", mul="0")})
+    lab.change("c.patch", {"python/calc/dos.py": b"A = 1\r\nB = 2\r\nC = 4\r\n"})
+    reformatted = b"# head\r\n" + FILES["python/calc/dos.py"]
+    upstream_moves(lab, {CORE_PATH: b'"""Doc."""\n\n' + CORE, "python/calc/dos.py": reformatted})
+    done = lab.ok("rebase", "calc", "2.0", "--json", "-").json
+    assert [(one["patch"], one["outcome"]) for one in done["patches"]] == [
+        ("a.patch", "clean"),
+        ("b.patch", "clean"),
+        ("c.patch", "clean"),
+    ]
+    tree = new_tree(lab)
+    assert tree["python/calc/dos.py"] == b"# head\r\nA = 1\r\nB = 2\r\nC = 4\r\n"
+    assert tree[CORE_PATH] == b'"""Doc."""\n\n' + core(sub="b - a", mul="0")
+    assert lab.ok("export", "--check").code == 0
+
+
+def test_overlay_that_the_new_version_has_itself_is_named(one: ForkLab) -> None:
+    one.overlays.mkdir(parents=True)
+    (one.overlays / "src").mkdir()
+    (one.overlays / "src/fast.c").write_text("mine\n")
+    git(one.repo.path, "checkout", "-q", "--detach", "v1.0")
+    one.repo.commit({"src/fast.c": b"theirs\n"}, "Grow")
+    with (one.root / "VERSIONS.lock").open("a") as lock:
+        lock.write(VERSION.format(commit=one.repo.head))
+    done = one.run("lock")
+    assert done.code == 2
+    assert "src/fast.c collides with the file src/fast.c of calc 2.0" in done.err
+
+
+def kept(lab: ForkLab) -> dict[str, bytes]:
+    """The series and what belongs to it, without the account of the rebase that wrote it."""
+    files = (path for path in lab.patches.iterdir() if path.name != rebase_record.FILE)
+    return {path.name: path.read_bytes() for path in files}
+
+
+def test_rebase_there_and_back_gives_the_first_tree(lab: ForkLab) -> None:
+    lab.change("a.patch", {CORE_PATH: core(sub="b - a")}, subject="a")
+    lab.change("b.patch", {"src/run.c": b"int run(void)\n{\n    return 4;\n}\n"}, subject="b")
+    lab.ok("symbols")
+    first = kept(lab)
+    upstream_moves(lab, {CORE_PATH: b"import os\n" + CORE})
+    lab.ok("rebase", "calc", "2.0")
+    for path in lab.patches.iterdir():
+        path.unlink()
+    lab.patches.rmdir()
+    lab.ok("rebase", "calc", "1.0", "--from", "2.0")
+    assert kept(lab) == first
+
+
+def test_message_and_author_survive_a_resolution(lab: ForkLab) -> None:
+    text = message("Türn sub").replace("matters", "mätters")
+    lab.add_patch("turn.patch", lab.repo.patch({CORE_PATH: core(sub="b - a")}, text))
+    upstream_moves(lab, {CORE_PATH: core(sub="a - b - 0")})
+    assert lab.run("rebase", "calc", "2.0").code == 1
+    (lab.root / ".work/rebase/calc/tree" / CORE_PATH).write_bytes(core(sub="b - a - 0"))
+    lab.ok("rebase", "calc", "--continue")
+    old, new = (lab.root / f"patches/calc/{v}/turn.patch" for v in ("1.0", "2.0"))
+    head = old.read_bytes().partition(b"diff --git")[0]
+    assert new.read_bytes().partition(b"diff --git")[0] == head
+
+
+def test_lines_that_were_there_before_do_not_pass_for_the_patch(lab: ForkLab) -> None:
+    # Both halves of the function read alike after the patch; upstream rewrites the patched one.
+    half = "    start(a)\n    {0}    step(a)\n    stop(a)\n\n\n\n"
+    head = "def run(a):\n    begin()\n\n\n\n"
+    before = (head + half.format("log(a)\n") + half.format("")).encode() + CORE
+    patched = (head + half.format("log(a)\n") * 2).encode() + CORE
+    lab.repo.commit({CORE_PATH: before}, "Base")
+    git(lab.repo.path, "tag", "-f", "v1.0")
+    lab.locked(tag="")
+    lab.change("log.patch", {CORE_PATH: patched})
+    upstream_moves(lab, {CORE_PATH: (head + half.format("log(a)\n")).encode() + CORE})
+    done = lab.run("rebase", "calc", "2.0", "--json", "-")
+    assert done.code == 1
+    assert done.json["state"]["stopped"][0]["kind"] == "conflict"
+
+
+BODIES = {"add": "0 + a + b", "sub": "b - a", "mul": "a * b * 1"}
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    series=st.permutations(sorted(BODIES)).flatmap(
+        lambda names: st.integers(1, 3).map(lambda count: list(names)[:count])
+    ),
+    drift=st.lists(st.tuples(st.integers(0, 19), st.integers(1, 3)), min_size=1, max_size=3),
+)
+def test_random_series_there_and_back(
+    template: Path, series: list[str], drift: list[tuple[int, int]]
+) -> None:
+    lines = CORE.splitlines(keepends=True)
+    for at, count in sorted(drift, reverse=True):
+        lines[at:at] = [b"# drift\n"] * count
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        lab = copy_of(template, Path(name), patch)
+        bodies: dict[str, str] = {}
+        for function in series:
+            bodies[function] = BODIES[function]
+            lab.change(f"{function}.patch", {CORE_PATH: core(**bodies)}, subject=function)
+        lab.ok("symbols")
+        first = kept(lab)
+        upstream_moves(lab, {CORE_PATH: b"".join(lines)})
+        if lab.run("rebase", "calc", "2.0").code:
+            # A conflict, where the drift touches what a patch changes: told, and nothing written.
+            lab.ok("rebase", "calc", "--abort")
+            assert not (lab.root / "patches/calc/2.0").exists()
+            assert first == kept(lab)
+            return
+        shutil.rmtree(lab.patches)
+        lab.ok("rebase", "calc", "1.0", "--from", "2.0")
+        assert first == kept(lab)

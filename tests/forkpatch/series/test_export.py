@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits to patch files and back, without a byte of difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forklab import CORE, FILES, ForkLab, core, git, message
+
+from forkpatch.model.patchfile import read_series
+
+CORE_PATH = "python/calc/core.py"
+
+
+@pytest.fixture
+def two(lab: ForkLab) -> ForkLab:
+    """A fork with two patches, applied."""
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn sub")
+    lab.change(
+        "ends.patch",
+        {
+            CORE_PATH: core(sub="b - a", mul="0"),
+            "python/calc/dos.py": b"A = 1\r\nB = 9\r\nC = 3\r\n",
+            "python/calc/tail.py": b"X = 1\nY = 3",
+        },
+        subject="Ünïcode, äöü and a rather long subject that has to be folded when mailed",
+    )
+    lab.ok("symbols")
+    lab.ok("apply")
+    return lab
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def names(lab: ForkLab) -> list[str]:
+    return list(read_series(lab.patches))
+
+
+def test_export_after_apply_changes_no_byte(two: ForkLab) -> None:
+    before = content(two.patches)
+    assert two.ok("export", "--check").out == "calc 1.0: 2 patches, unchanged\n"
+    two.ok("export")
+    assert content(two.patches) == before
+    assert "nothing changed" in two.ok("apply").out
+
+
+def test_export_is_deaf_to_every_configuration(two: ForkLab) -> None:
+    hostile = """[diff]
+    noprefix = true
+    mnemonicPrefix = true
+    algorithm = patience
+    context = 9
+    renames = false
+    interHunkContext = 20
+    suppressBlankEmpty = true
+[color]
+    ui = always
+[core]
+    autocrlf = true
+    abbrev = 7
+    quotePath = true
+[format]
+    signature = x
+    subjectPrefix = RFC
+    signOff = true
+    numbered = true
+    attach = true
+    headers = "X-Mine: 1"
+[i18n]
+    logOutputEncoding = latin1
+[log]
+    date = iso
+"""
+    (two.home / ".gitconfig").write_text(hostile)
+    with (two.tree / ".git/config").open("a") as config:
+        config.write(hostile)
+    (two.tree / ".git/info/attributes").write_text("* -diff\n")
+    assert two.ok("export", "--check").out == "calc 1.0: 2 patches, unchanged\n"
+
+
+def test_new_commit_gets_a_file_name_from_its_subject(two: ForkLab) -> None:
+    path = two.tree / "src/run.c"
+    path.write_bytes(FILES["src/run.c"].replace(b"return 0", b"return 1"))
+    git(two.tree, "commit", "-qam", message("[C] Return 1, not 0!"))
+    check = two.run("export", "--check")
+    assert check.code == 1
+    assert check.out.splitlines()[:3] == [
+        "calc: return-1-not-0.patch: new",
+        "calc: series: changed",
+        "calc: symbols.json: changed",
+    ]
+    two.ok("export")
+    assert names(two) == ["turn.patch", "ends.patch", "return-1-not-0.patch"]
+    assert "Forkpatch-Name" not in (two.patches / "return-1-not-0.patch").read_text()
+    assert "nothing changed" in two.ok("apply").out
+    assert path.read_bytes() == FILES["src/run.c"].replace(b"return 0", b"return 1")
+
+
+def test_reordered_reworded_and_dropped_commits(two: ForkLab) -> None:
+    (two.patches / "README").write_text("kept\n")
+    text = "# about the first\nturn.patch\n\n# about ends\nends.patch # inline\n# the end\n"
+    (two.patches / "series").write_text(text)
+    first, second = git(two.tree, "rev-list", "--reverse", "refs/forkpatch/overlays..").split()
+    git(two.tree, "reset", "-q", "--hard", "refs/forkpatch/overlays")
+    git(two.tree, "cherry-pick", second)
+    two.ok("export")
+    assert (two.patches / "series").read_text() == (
+        "\n# about ends\nends.patch # inline\n# the end\n"
+    )
+    assert sorted(content(two.patches)) == ["README", "ends.patch", "series", "symbols.json"]
+    git(two.tree, "cherry-pick", first)
+    text = git(two.tree, "log", "-1", "--format=%B")
+    git(two.tree, "commit", "-q", "--amend", "-m", f"{text}\nX: y")
+    two.ok("export")
+    assert names(two)[-1] == "turn.patch"
+    assert b"\nX: y\n\ndiff --git" in (two.patches / "turn.patch").read_bytes()
+
+
+def test_series_after_export_gives_the_committed_tree(two: ForkLab) -> None:
+    (two.tree / "python/calc/core.py").write_bytes(CORE + b"\n\ndef last():\n    return 1")
+    (two.tree / "python/calc/größe.py").write_bytes(b"G = 1\r\n")
+    git(two.tree, "mv", "python/calc/tail.py", "python/calc/end of it.py")
+    git(two.tree, "rm", "-q", "src/run.c")
+    git(two.tree, "add", "-A")
+    git(two.tree, "commit", "-qm", message("Much"), GIT_AUTHOR_NAME="Éva Ő")
+    tree = git(two.tree, "rev-parse", "HEAD^{tree}")
+    two.ok("export")
+    two.ok("apply", "--discard")
+    assert git(two.tree, "rev-parse", "HEAD^{tree}") == tree
+    assert git(two.tree, "log", "-1", "--format=%an") == "Éva Ő"
+
+
+def test_what_cannot_be_exported_is_refused_with_the_reason(two: ForkLab) -> None:
+    before = content(two.patches)
+    (two.tree / "LICENSE").write_text("mine\n")
+    done = two.run("export")
+    assert done.code == 2 and "changes that are in no commit: changed: LICENSE" in done.err
+    git(two.tree, "checkout", "-q", "LICENSE")
+    git(two.tree, "checkout", "-q", "-b", "side", "HEAD~1")
+    git(two.tree, "commit", "-q", "--allow-empty", "-m", "Side")
+    git(two.tree, "checkout", "-q", "forkpatch")
+    git(two.tree, "merge", "-q", "--no-ff", "-m", "Merge", "side")
+    done = two.run("export")
+    assert done.code == 2 and "is a merge" in done.err
+    git(two.tree, "reset", "-q", "--hard", "refs/forkpatch/base")
+    git(two.tree, "commit", "-q", "--allow-empty", "--amend", "-m", "Other base")
+    done = two.run("export")
+    assert done.code == 2 and "git rebase --onto refs/forkpatch/overlays" in done.err
+    assert content(two.patches) == before
+
+
+def test_commit_that_changes_an_overlay_is_refused(lab: ForkLab) -> None:
+    lab.overlays.mkdir(parents=True)
+    (lab.overlays / "mine.py").write_text("A = 1\n")
+    lab.ok("apply")
+    (lab.tree / "mine.py").write_text("A = 2\n")
+    git(lab.tree, "commit", "-qam", message("Change the overlay"))
+    done = lab.run("export")
+    assert done.code == 2
+    assert "mine.py" in done.err and str(lab.overlays / "mine.py") in done.err
+
+
+def test_edit_opens_the_tree_and_keeps_work_that_is_in_it(two: ForkLab) -> None:
+    done = two.ok("edit", "calc")
+    assert "2 patches, one commit each" in done.out
+    assert f"git -C {two.tree} rebase -i refs/forkpatch/overlays" in done.out
+    (two.tree / "LICENSE").write_text("mine\n")
+    assert two.ok("edit", "calc", "--json", "-").json["patches"] == ["turn.patch", "ends.patch"]
+    assert (two.tree / "LICENSE").read_text() == "mine\n"
+
+
+def test_branches_and_dropped_commits_outlive_an_export(two: ForkLab) -> None:
+    git(two.tree, "branch", "mine")
+    dropped = git(two.tree, "rev-parse", "HEAD")
+    git(two.tree, "reset", "-q", "--hard", "HEAD~1")
+    two.ok("export")
+    assert names(two) == ["turn.patch"]
+    assert git(two.tree, "rev-parse", "mine") == dropped
+    assert git(two.tree, "log", "-1", "--format=%s", dropped).startswith("Ünïcode")
+
+
+def test_user_reorders_with_git_rebase_itself(two: ForkLab) -> None:
+    git(two.tree, "config", "user.name", "Ada")
+    git(two.tree, "config", "user.email", "ada@example.org")
+    (two.tree / "LICENSE").write_text("amended\n")
+    commit = git(two.tree, "rev-list", "--reverse", "refs/forkpatch/overlays..").split()[0]
+    git(two.tree, "commit", "-qa", f"--fixup={commit}")
+    git(
+        two.tree,
+        *("rebase", "-q", "-i", "--autosquash", "refs/forkpatch/overlays"),
+        GIT_SEQUENCE_EDITOR="true",
+    )
+    two.ok("export")
+    assert names(two) == ["turn.patch", "ends.patch"]
+    assert b"+amended" in (two.patches / "turn.patch").read_bytes()
+
+
+def test_patch_files_changed_since_the_apply_are_not_written_over(two: ForkLab) -> None:
+    path = two.patches / "turn.patch"
+    changed = path.read_bytes().replace(b"+    return b - a", b"+    return b - a - 0")
+    path.write_bytes(changed)
+    done = two.run("export")
+    assert done.code == 2
+    assert "changed since" in done.err and "export --force" in done.err
+    assert path.read_bytes() == changed
+    two.ok("export", "--force")
+    assert b"b - a - 0" not in path.read_bytes()

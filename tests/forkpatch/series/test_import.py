@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another project's quilt series, taken over, rebased and exported."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import pytest
+from forklab import CORE, FILES, ForkLab, core, git
+
+from forkpatch.model.patchfile import read_patch
+
+CORE_PATH = "python/calc/core.py"
+DEP3 = """Description: Turn the subtraction round
+ It was the wrong way for our boards.
+Author: Eva Ő <eva@example.org>
+Forwarded: https://example.org/pull/7
+"""
+
+
+def quilt(path: str, old: bytes, new: bytes, prefix: str = "calc.orig/") -> str:
+    lines = difflib.unified_diff(
+        old.decode().splitlines(keepends=True),
+        new.decode().splitlines(keepends=True),
+        f"{prefix}{path}",
+        f"calc/{path}",
+    )
+    return "".join(lines)
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A series in quilt's layout: DEP-3 heads, comments, -p options, an offset, a new file."""
+    folder = tmp_path / "debian/patches"
+    (folder / "sub").mkdir(parents=True)
+    turned = core(sub="b - a")
+    first = f"{DEP3}---\nIndex: calc/{CORE_PATH}\n{'=' * 60}\n{quilt(CORE_PATH, CORE, turned)}"
+    (folder / "01-turn.patch").write_text(first)
+    zeroed = core(sub="b - a", mul="0")
+    second = quilt(CORE_PATH, turned, zeroed).replace("@@ -13,7 +13,7 @@", "@@ -11,7 +11,7 @@")
+    (folder / "sub/zero.diff").write_text(f"Give zero\n\nNobody multiplies.\n\n{second}")
+    made = "Forwarded: not-needed\n\n--- /dev/null\n+++ x/y/src/new.c\n@@ -0,0 +1 @@\n+int n;\n"
+    (folder / "02_new-file.patch").write_text(made)
+    (folder / "series").write_text(
+        "# ours\n01-turn.patch\nsub/zero.diff -p1 # offset\n\n02_new-file.patch -p2\n"
+    )
+    return folder
+
+
+def test_import_then_rebase_then_export(lab: ForkLab, foreign: Path) -> None:
+    done = lab.ok("import-series", "calc", str(foreign), "--json", "-").json
+    assert done["patches"] == ["turn.patch", "zero.patch", "new-file.patch"]
+    assert len(done["shifted"]) == 1 and done["shifted"][0].endswith("is at line 13")
+    lab.ok("apply")
+    assert (lab.tree / CORE_PATH).read_bytes() == core(sub="b - a", mul="0")
+    assert (lab.tree / "src/new.c").read_bytes() == b"int n;\n"
+    assert lab.ok("export", "--check").out == "calc 1.0: 3 patches, unchanged\n"
+    turn = read_patch(lab.patches / "turn.patch")
+    assert turn.author == "Eva Ő <eva@example.org>"
+    assert turn.subject == "Turn the subtraction round"
+    assert "wrong way for our boards" in turn.message
+    assert turn.trailer("Upstream-Status") == "Submitted [https://example.org/pull/7]"
+    zero = read_patch(lab.patches / "zero.patch")
+    assert "Nobody multiplies." in zero.message
+    made = read_patch(lab.patches / "new-file.patch")
+    assert made.trailer("Upstream-Status") == "Inappropriate [not needed upstream]"
+    assert made.subject == "New file"
+
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    commit = lab.repo.commit({CORE_PATH: b"import os\n" + CORE}, "Move on")
+    with (lab.root / "VERSIONS.lock").open("a") as lock:
+        lock.write(
+            f'\n[upstreams.calc.versions."2.0"]\ncommit = "{commit}"\n'
+            'include = ["python/calc", "src", "LICENSE"]\nexclude = ["src/*.cu"]\n'
+        )
+    lab.ok("lock")
+    lab.ok("rebase", "calc", "2.0")
+    lab.edit_lock('calc = "1.0"', 'calc = "2.0"')
+    lab.ok("apply")
+    assert (lab.tree / CORE_PATH).read_bytes() == b"import os\n" + core(sub="b - a", mul="0")
+    assert lab.ok("export", "--check").out == "calc 2.0: 3 patches, unchanged\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("    return a - b", "    return a : b", "its lines are not there"),
+        (" def sub(a, b):\n", "", "malformed diff"),
+        ("calc/python", "calc/../../python", "refused path"),
+    ],
+)
+def test_import_is_all_or_nothing(
+    lab: ForkLab, foreign: Path, old: str, new: str, word: str
+) -> None:
+    path = foreign / "01-turn.patch"
+    path.write_text(path.read_text().replace(old, new))
+    done = lab.run("import-series", "calc", str(foreign))
+    assert done.code == 2
+    assert word in done.err
+    assert not (lab.root / "patches").exists()
+
+
+def test_hunk_that_fits_in_two_places_is_not_guessed(lab: ForkLab, tmp_path: Path) -> None:
+    folder = tmp_path / "series-folder"
+    folder.mkdir()
+    text = (
+        f"--- a/{CORE_PATH}\n+++ b/{CORE_PATH}\n@@ -1,2 +1,3 @@\n     check(a)\n+    log(a)\n"
+        "     check(b)\n"
+    )
+    (folder / "log.patch").write_text(text)
+    (folder / "series").write_text("log.patch\n")
+    done = lab.run("import-series", "calc", str(folder))
+    assert done.code == 2
+    assert "there are 3 places" in done.err
+
+
+def test_import_beside_a_series_or_from_nothing_is_refused(lab: ForkLab, tmp_path: Path) -> None:
+    done = lab.run("import-series", "calc", str(tmp_path))
+    assert done.code == 2 and "there is no series" in done.err
+    lab.change("a.patch", {"src/run.c": FILES["src/run.c"] + b"\n"})
+    done = lab.run("import-series", "calc", str(tmp_path))
+    assert done.code == 2 and "exists" in done.err
