@@ -4,9 +4,9 @@
 #include <iostream>
 #include <string>
 
-#include "json.h"
-#include "read_file.h"
-#include "tokenizer.h"
+#include "input/json.h"
+#include "input/read_file.h"
+#include "text/tokenizer.h"
 
 int main(int argc, char** argv) {
   using namespace rvv_runner;

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from runner_kit import PROJECT
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
 
-from crosslab.build.link import PROJECT_RUNNER
+from crosslab.build.link import RUNNER_SOURCES
 from crosslab.errors import LabError, UserError
 from crosslab.models.asset import fetch_asset
 from crosslab.models.gguf_import import import_gguf
@@ -386,7 +386,7 @@ def test_a_damaged_file_is_refused(
 def test_the_tables_are_what_the_library_gives(tmp_path: Path) -> None:
     assert unicode_tables.main(["--check"]) == 0
     name = unicode_tables.TABLES_FILE
-    text = (PROJECT_RUNNER / name).read_text(encoding="utf-8")
+    text = (RUNNER_SOURCES / "text" / name).read_text(encoding="utf-8")
     (tmp_path / name).write_text(text.replace("0x41, 0x5A", "0x41, 0x5B"), encoding="utf-8")
     with pytest.raises(UserError, match=f"{name} is not what"):
         unicode_tables.main(["--check", "--folder", str(tmp_path)])

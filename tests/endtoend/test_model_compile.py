@@ -163,11 +163,10 @@ def rvv() -> Built:
 
 
 @pytest.fixture(scope="module")
-def rvv_runner(rvv: Built) -> Path:
+def runner(rvv: Built) -> Path:
     request = LinkRequest(
         runtime=runtime(),
         toolchain=cross(),
-        sources=tvm_tree() / "apps" / "rvv_runner",
         library=rvv.model.library,
         required_vlen=rvv.request.target.vlen,
     )
@@ -176,14 +175,14 @@ def rvv_runner(rvv: Built) -> Path:
 
 @pytest.mark.parametrize(("vlen", "chunk"), [(128, 64), (256, 21), (1024, 64)])
 def test_rvv_library_says_what_the_reference_says(
-    rvv: Built, rvv_runner: Path, vlen: int, chunk: int, tmp_path: Path
+    rvv: Built, runner: Path, vlen: int, chunk: int, tmp_path: Path
 ) -> None:
     tokens = prompt(GQA, 37)
     logits = tmp_path / "logits.bin"
     arguments = ["--params", str(rvv.params), "--tokens", ",".join(map(str, tokens))]
     arguments += ["--max-new", str(NEW), "--prefill-chunk", str(chunk)]
     arguments += ["--logits", str(logits), "--json"]
-    result = run_guest(rvv_runner, arguments, GuestMachine(vlen=vlen))
+    result = run_guest(runner, arguments, GuestMachine(vlen=vlen))
     said = json.loads(result.stdout)
     assert len(said["prefill_seconds"]) == -(-37 // chunk)
     rows = np.fromfile(logits, np.float32).reshape(len(said["tokens"]), -1)

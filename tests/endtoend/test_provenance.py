@@ -65,6 +65,7 @@ def test_inputs_are_told_by_digest_and_patches_in_order(provenance: Provenance) 
     # Of a tree that is not there nothing is told.
     assert list(inputs["upstreams"]) == ["tvm"]
     assert "rvv/gemm_f32.c" in inputs["kernels"]
+    assert "program/main.cc" in inputs["runner"]
     assert "rvv_passes.py" in inputs["passes"]
     assert inputs["model"]["member_sha256"] == provenance.asset.member_sha256
 
@@ -83,7 +84,14 @@ def test_each_part_has_a_licence_and_what_is_shipped_is_told_apart(provenance: P
     parts = provenance.parts()
     assert [part.name for part in parts if not part.licence] == []
     shipped = {part.name for part in parts if part.shipped}
-    assert {"tvm", "apache-tvm-ffi", "dlpack", "mlc-rvv-kernels", "smollm2-135m"} <= shipped
+    assert {
+        "tvm",
+        "apache-tvm-ffi",
+        "dlpack",
+        "mlc-rvv-kernels",
+        "mlc-rvv-runner",
+        "smollm2-135m",
+    } <= shipped
     assert not shipped & {"apache-tvm", "numpy", "compiler"}
     assert len({(part.name, part.version) for part in parts}) == len(parts)
     text = render_sbom(Part("whole", "1", "Apache-2.0", shipped=True), parts, [])

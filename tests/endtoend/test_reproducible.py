@@ -53,7 +53,6 @@ toolchain = find_cross()
 linking = LinkRequest(
     runtime=build_runtime(tree, toolchain, cache),
     toolchain=toolchain,
-    sources=tree / "apps" / "rvv_runner",
     library=compiled.library,
     required_vlen=256,
 )
@@ -63,7 +62,7 @@ about = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
 write_dist(Dist(out / "tiny", files, about, Part("tiny", "R", "Apache-2.0", shipped=True)))
 print(package(out / "tiny", out))
 """
-PARTS = ("scripts/crosslab", "overlays", "kernels")
+PARTS = ("scripts/crosslab", "kernels", "overlays", "runner")
 
 
 def build(project: Path, tree: Path, cache: Path, out: Path, umask: int, **other: str) -> Path:

@@ -23,7 +23,7 @@ from tokenizers import (
 )
 
 from crosslab.build.cached_build import digest, stage
-from crosslab.build.link import PROJECT_RUNNER
+from crosslab.build.link import RUNNER_SOURCES
 from crosslab.build.runtime import LANGUAGE_FLAGS, compile_all, sanitizer_flags
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
@@ -35,16 +35,10 @@ __all__ = ["byte_alphabet"]
 HERE = Path(__file__).parent
 # What needs no runtime.
 TEXT_SOURCES = (
-    "arguments.cc",
-    "json.cc",
-    "normalize.cc",
-    "param_index.cc",
-    "read_file.cc",
-    "tokenizer.cc",
-    "tokenizer_file.cc",
-    "unicode.cc",
-    "utf8.cc",
-    "words.cc",
+    *sorted(RUNNER_SOURCES.glob("input/*.cc")),
+    *sorted(RUNNER_SOURCES.glob("text/*.cc")),
+    RUNNER_SOURCES / "model" / "param_index.cc",
+    RUNNER_SOURCES / "program" / "arguments.cc",
 )
 SANITIZERS = ("address", "undefined")
 
@@ -57,12 +51,11 @@ def build_probe(
 ) -> Path:
     """The program around ``main``; on this machine with sanitizers."""
     host = tools.machine is Machine.HOST
-    flags = [*LANGUAGE_FLAGS, "-O1", "-Wall", "-Wextra", "-Werror", f"-I{PROJECT_RUNNER}"]
+    flags = [*LANGUAGE_FLAGS, "-O1", "-Wall", "-Wextra", "-Werror", f"-I{RUNNER_SOURCES}"]
     link = list(sanitizer_flags(sanitizers)) if host else ["-static"]
     flags += link if host else []
-    sources = [PROJECT_RUNNER / name for name in TEXT_SOURCES] + [main]
-    headers = sorted(PROJECT_RUNNER.glob("*.h"))
-    key = digest(tools.digest, shlex.join(link), *sources, *headers)
+    sources = [*TEXT_SOURCES, main]
+    key = digest(tools.digest, shlex.join(link), RUNNER_SOURCES, main)
 
     def make(out: Path) -> None:
         objects = {str(s): str(out / f"{s.stem}.o") for s in sources}

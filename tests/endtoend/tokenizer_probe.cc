@@ -5,10 +5,10 @@
 #include <iostream>
 #include <string>
 
-#include "errors.h"
-#include "json.h"
-#include "read_file.h"
-#include "tokenizer.h"
+#include "input/errors.h"
+#include "input/json.h"
+#include "input/read_file.h"
+#include "text/tokenizer.h"
 
 using namespace rvv_runner;
 

@@ -146,6 +146,7 @@ class Provenance:
             "lock": _sha256(self.project / LOCK_NAME),
             "upstreams": {origin.name: origin.table() for origin in self.origins},
             "kernels": _digests(self.project / "kernels", "**/*.*"),
+            "runner": _digests(self.project / "runner", "**/*.*"),
             "passes": _digests(self.passes, "*.py"),
             "lab": _sha256_of_table(_digests(self.project / "scripts" / "crosslab", "**/*.*")),
             "model": asdict(self.asset),
@@ -184,9 +185,8 @@ class Provenance:
 
     def parts(self) -> list[Part]:
         """The components of the bill of materials."""
-        digest = _sha256_of_table(_digests(self.project / "kernels", "**/*.*"))
-        own = Part("mlc-rvv-kernels", digest[:16], OURS, shipped=True, sha256=digest)
-        shipped = [*map(self._upstream, self.origins), own, _dlpack(), self._model()]
+        own = [self._own("kernels"), self._own("runner")]
+        shipped = [*map(self._upstream, self.origins), *own, _dlpack(), self._model()]
         return [*shipped, *self._c(), *self.packages]
 
     def _upstream(self, origin: TreeOrigin) -> Part:
@@ -211,6 +211,11 @@ class Provenance:
                 **{f"overlay:{path}": f"git-blob:{blob}" for path, blob in origin.overlays},
             },
         )
+
+    def _own(self, folder: str) -> Part:
+        """Sources of this project that are compiled in."""
+        digest = _sha256_of_table(_digests(self.project / folder, "**/*.*"))
+        return Part(f"mlc-rvv-{folder}", digest[:16], OURS, shipped=True, sha256=digest)
 
     def _model(self) -> Part:
         return Part(

@@ -17,8 +17,7 @@ from crosslab.build.runtime import Runtime, compile_all, sanitizer_flags
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Kind, Machine, Toolchain
 
-RUNNER_IN_TREE = Path("apps", "rvv_runner")
-PROJECT_RUNNER = Path(__file__).resolve().parents[3] / "overlays" / "tvm" / RUNNER_IN_TREE
+RUNNER_SOURCES = Path(__file__).resolve().parents[3] / "runner"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 BUILD_FLAGS = ("-O2", "-g0", "-ffunction-sections", "-fdata-sections")
 FIRST_LINES = 25
@@ -31,7 +30,6 @@ class LinkRequest:
     Attributes:
         runtime: the compiled runtime.
         toolchain: what the runtime was compiled with.
-        sources: folder with the runner's C++ files (``apps/rvv_runner`` of a patched tree).
         library: ``model.tar`` with the objects of a system library; None makes a runner that
             loads a ``.so`` named by ``--lib``.
         objects: further objects, such as kernels that the library calls but does not hold.
@@ -44,7 +42,6 @@ class LinkRequest:
 
     runtime: Runtime
     toolchain: Toolchain
-    sources: Path = PROJECT_RUNNER
     library: Path | None = None
     objects: tuple[Path, ...] = ()
     required_vlen: int = 0
@@ -65,7 +62,7 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
         The program. With a library in it, it is static (but on the host).
 
     Raises:
-        UserError: a library or a source folder is missing, or cannot be combined.
+        UserError: a library is missing, or cannot be combined.
         LabError: compiling or linking fails.
     """
     _check(request)
@@ -86,11 +83,6 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
 
 
 def _check(request: LinkRequest) -> None:
-    if not any(request.sources.glob("*.cc")):
-        raise UserError(
-            f"no runner sources in {request.sources}",
-            remedy="make the patched tree with: nox -s apply_patches",
-        )
     for path in (*((request.library,) if request.library else ()), *request.objects):
         if not path.is_file():
             raise UserError(f"{path} is not there to be linked")
@@ -103,24 +95,23 @@ def _check(request: LinkRequest) -> None:
 
 def _runner_objects(request: LinkRequest, cache: Path) -> Path:
     """The runner's own object files."""
-    sources = sorted(request.sources.glob("*.cc"))
+    sources = [path.relative_to(RUNNER_SOURCES) for path in sorted(RUNNER_SOURCES.rglob("*.cc"))]
     own = (*BUILD_FLAGS, *WARNINGS, *sanitizer_flags(request.sanitizers))
-    flags = (*request.runtime.compile_flags, *own)
+    flags = (*request.runtime.compile_flags, "-I.", *own)
     # Headers name themselves in their errors' messages: not by where they lie here.
-    places = {request.sources.resolve(): ".", request.runtime.folder: "runtime"}
+    places = {RUNNER_SOURCES: ".", request.runtime.folder: "runtime"}
     maps = [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
     key = digest(
         request.runtime.folder.name,
         request.toolchain.digest,
         shlex.join([*own, *places.values()]),
-        *sources,
-        *sorted(request.sources.glob("*.h")),
+        RUNNER_SOURCES,
     )
 
     def make(out: Path) -> None:
         command = [*request.toolchain.cxx, *flags, *maps]
-        objects = {s.name: str(out / f"{s.stem}.o") for s in sources}
-        compile_all("runner", command, objects, request.sources, os.cpu_count() or 1)
+        objects = {str(s): str(out / f"{s.stem}.o") for s in sources}
+        compile_all("runner", command, objects, RUNNER_SOURCES, os.cpu_count() or 1)
 
     return stage(cache, f"runner-objects-{request.toolchain.machine}", key, make)
 

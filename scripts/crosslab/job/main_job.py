@@ -227,7 +227,6 @@ def build_runner(job: Job, library: CompiledModel, clock: Clock) -> tuple[LinkRe
         request = LinkRequest(
             runtime=runtime,
             toolchain=toolchain,
-            sources=job.tvm_tree / "apps" / "rvv_runner",
             library=library.library,
             required_vlen=job.vlen,
         )

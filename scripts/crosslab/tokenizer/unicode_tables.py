@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizers import Regex, pre_tokenizers
 
-from crosslab.build.link import PROJECT_RUNNER
+from crosslab.build.link import RUNNER_SOURCES
 from crosslab.errors import UserError
 from crosslab.tokenizer import code_points, nfc_tables
 from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
@@ -85,7 +85,9 @@ def main(argv: Sequence[str]) -> int:
         prog="crosslab unicode-tables", description="Write the runner's tables of code points."
     )
     options.add_argument("--check", action="store_true", help="only say whether they are right")
-    options.add_argument("--folder", type=Path, default=PROJECT_RUNNER, help=argparse.SUPPRESS)
+    options.add_argument(
+        "--folder", type=Path, default=RUNNER_SOURCES / "text", help=argparse.SUPPRESS
+    )
     args = options.parse_args(argv)
     for name, make in ((TABLES_FILE, header), (nfc_tables.FILE, nfc_tables.header)):
         path, text = args.folder / name, make()

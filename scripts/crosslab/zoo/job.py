@@ -185,7 +185,6 @@ def answer(
         LinkRequest(
             runtime=build_runtime(spec.tvm_tree, toolchain, spec.cache),
             toolchain=toolchain,
-            sources=spec.tvm_tree / "apps" / "rvv_runner",
             library=library.library,
             required_vlen=spec.vlen,
         ),

@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "arguments.h"
-#include "errors.h"
-#include "normalize.h"
-#include "param_index.h"
-#include "read_file.h"
-#include "tokenizer.h"
+#include "input/errors.h"
+#include "input/read_file.h"
+#include "model/param_index.h"
+#include "program/arguments.h"
+#include "text/normalize.h"
+#include "text/tokenizer.h"
 
 using namespace rvv_runner;
 

@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tokenizer_file.h"
-#include "utf8.h"
+#include "text/tokenizer_file.h"
+#include "text/utf8.h"
 
 namespace rvv_runner {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "json.h"
+#include "input/json.h"
 
 namespace rvv_runner {
 

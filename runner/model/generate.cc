@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "generate.h"
+#include "model/generate.h"
 
 #include <algorithm>
 #include <chrono>
 #include <string>
 
-#include "errors.h"
+#include "input/errors.h"
 
 namespace rvv_runner {
 namespace {

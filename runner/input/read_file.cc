@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "read_file.h"
+#include "input/read_file.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,7 +8,7 @@
 #include <system_error>
 #include <vector>
 
-#include "errors.h"
+#include "input/errors.h"
 
 namespace rvv_runner {
 namespace {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "arguments.h"
-#include "model.h"
+#include "model/model.h"
+#include "program/arguments.h"
 
 namespace rvv_runner {
 

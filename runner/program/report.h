@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "arguments.h"
-#include "generate.h"
+#include "model/generate.h"
+#include "program/arguments.h"
 
 namespace rvv_runner {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <algorithm>
 #include <queue>
 #include <tuple>
 #include <utility>
 
-#include "errors.h"
-#include "normalize.h"
-#include "unicode.h"
+#include "input/errors.h"
+#include "text/normalize.h"
+#include "text/unicode.h"
 
 namespace rvv_runner {
 namespace {

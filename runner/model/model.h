@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "arguments.h"
-#include "json.h"
-#include "params.h"
+#include "input/json.h"
+#include "model/params.h"
+#include "program/arguments.h"
 
 namespace rvv_runner {
 

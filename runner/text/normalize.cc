@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "normalize.h"
+#include "text/normalize.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "nfc_tables.h"
-#include "utf8.h"
+#include "text/nfc_tables.h"
+#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arguments.h"
+#include "program/arguments.h"
 
 #include <charconv>
 #include <functional>
 #include <limits>
 #include <map>
 
-#include "errors.h"
+#include "input/errors.h"
 
 namespace rvv_runner {
 

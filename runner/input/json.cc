@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "json.h"
+#include "input/json.h"
 
 #include <cctype>
 #include <charconv>
@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "errors.h"
-#include "utf8.h"
+#include "input/errors.h"
+#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {

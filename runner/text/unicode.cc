@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "unicode.h"
+#include "text/unicode.h"
 
 #include <algorithm>
 #include <cstddef>
 
-#include "unicode_tables.h"
+#include "text/unicode_tables.h"
 
 namespace rvv_runner {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "words.h"
+#include "text/words.h"
 
 namespace rvv_runner {
 

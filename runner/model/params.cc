@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "params.h"
+#include "model/params.h"
 
 #include <tvm/ffi/dtype.h>
 
@@ -7,8 +7,8 @@
 #include <fstream>
 #include <map>
 
-#include "errors.h"
-#include "read_file.h"
+#include "input/errors.h"
+#include "input/read_file.h"
 
 namespace rvv_runner {
 namespace {

@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "arguments.h"
-#include "errors.h"
-#include "generate.h"
-#include "model.h"
-#include "params.h"
-#include "read_file.h"
-#include "report.h"
-#include "tokenizer.h"
+#include "input/errors.h"
+#include "input/read_file.h"
+#include "model/generate.h"
+#include "model/model.h"
+#include "model/params.h"
+#include "program/arguments.h"
+#include "program/report.h"
+#include "text/tokenizer.h"
 
 namespace rvv_runner {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "param_index.h"
+#include "model/param_index.h"
 
 namespace rvv_runner {
 

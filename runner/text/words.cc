@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "words.h"
+#include "text/words.h"
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 
-#include "unicode.h"
-#include "utf8.h"
+#include "text/unicode.h"
+#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tokenizer_file.h"
+#include "text/tokenizer_file.h"
 
 #include <cstring>
 
-#include "errors.h"
-#include "utf8.h"
+#include "input/errors.h"
+#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {

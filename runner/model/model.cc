@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model.h"
+#include "model/model.h"
 
 #include <tvm/ffi/container/shape.h>
 #include <tvm/runtime/memory/memory_manager.h>
@@ -10,9 +10,9 @@
 #include <fstream>
 #include <optional>
 
-#include "errors.h"
-#include "roi.h"
-#include "vector_length.h"
+#include "input/errors.h"
+#include "model/roi.h"
+#include "model/vector_length.h"
 
 // Told by whoever links a library into this program; absent with a library in a file.
 extern "C" {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "param_index.h"
+#include "model/param_index.h"
 
-#include "errors.h"
+#include "input/errors.h"
 
 namespace rvv_runner {
 namespace {

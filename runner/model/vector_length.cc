@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "vector_length.h"
+#include "model/vector_length.h"
 
 #include <string>
 
-#include "errors.h"
+#include "input/errors.h"
 
 #if defined(__riscv)
 #include <setjmp.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report.h"
+#include "program/report.h"
 
 #include <bit>
 #include <iomanip>
 #include <numeric>
 #include <sstream>
 
-#include "errors.h"
-#include "json.h"
+#include "input/errors.h"
+#include "input/json.h"
 
 namespace rvv_runner {
 namespace {
