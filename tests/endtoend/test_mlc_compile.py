@@ -19,7 +19,6 @@ from mlc_tree import ROOT, TINY, hf_weights, run_python, tools, write_model
 from crosslab.build.kernels import build_kernels
 from crosslab.compile.driver import CompiledModel
 from crosslab.compile.mlc import (
-    QUANTIZATIONS,
     MlcCompileRequest,
     MlcTools,
     compile_model,
@@ -28,6 +27,7 @@ from crosslab.compile.mlc import (
 )
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import LabError, UserError
+from crosslab.models.formats import REFERENCE_FORMATS, weight_formats
 from crosslab.models.params import read_params
 from crosslab.models.reference import Llama
 
@@ -85,7 +85,7 @@ def answer_natively(mlc: MlcTools, library: CompiledModel, params: Path, out: Pa
     return logits
 
 
-@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("quantization", REFERENCE_FORMATS)
 def test_library_for_this_machine_agrees_with_the_reference(
     model: Path, cache: Path, tmp_path: Path, quantization: str
 ) -> None:
@@ -99,7 +99,7 @@ def test_library_for_this_machine_agrees_with_the_reference(
     widths = {
         f"model.layers.{n}.mlp.down_proj.weight": TINY.intermediate for n in range(TINY.layers)
     }
-    reference = Llama(TINY, read_params(folder, widths))
+    reference = Llama(TINY, read_params(folder, widths, weight_formats()[quantization].packing))
     expected = [reference.read(PROMPT)]
     while len(expected) < NEW_TOKENS:
         expected.append(reference.read([int(np.argmax(expected[-1]))]))

@@ -27,11 +27,13 @@ from crosslab.errors import LabError, UserError
 from crosslab.job.job_options import PASS_FILE
 from crosslab.models.compare import compare
 from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.formats import weight_formats
 from crosslab.models.llama_params import param_shapes, random_params
 from crosslab.models.params import read_params
 from crosslab.models.reference import Answer, answer
 from crosslab.run.emulator import GuestMachine, run_guest
 
+TOLERANCE = weight_formats()["q0f32"].tolerance
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()
 SEED = 20
@@ -113,7 +115,7 @@ def test_host_library_says_what_the_reference_says(
     ends = np.cumsum(split).tolist()
     chunks = [tokens[end - size : end] for size, end in zip(split, ends, strict=True)]
     said, logits = native(host, chunks, tmp_path)
-    verdict = compare(said, logits, host.reference(tokens))
+    verdict = compare(said, logits, host.reference(tokens), TOLERANCE)
     assert verdict.same_tokens
     assert verdict.logit_error < CLOSE
 
@@ -186,7 +188,7 @@ def test_rvv_library_says_what_the_reference_says(
     said = json.loads(result.stdout)
     assert len(said["prefill_seconds"]) == -(-37 // chunk)
     rows = np.fromfile(logits, np.float32).reshape(len(said["tokens"]), -1)
-    verdict = compare(said["tokens"], rows, rvv.reference(tokens))
+    verdict = compare(said["tokens"], rows, rvv.reference(tokens), TOLERANCE)
     assert verdict.same_tokens
     assert verdict.logit_error < CLOSE
 

@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 from crosslab.errors import LabError, UserError
 from crosslab.models.compare import compare
 from crosslab.models.config import LlamaConfig
+from crosslab.models.formats import weight_formats
 from crosslab.models.llama_params import param_shapes, random_weights
 from crosslab.models.params import (
-    dequantize_q4,
     from_bfloat16,
     read_params,
     read_stored,
     to_bfloat16,
+    unpack,
     write_params,
 )
 from crosslab.models.reference import Answer, Llama, answer
 
+Q4 = weight_formats()["q4f32_1"].packing
+TOLERANCE = weight_formats()["q0f32"].tolerance
 SMALL = LlamaConfig(24, 40, 6, 2, 4, 2, 19, rope_theta=5e4)
 
 
@@ -81,7 +84,7 @@ def test_q4_is_unpacked_as_mlc_packs_it() -> None:
     for row in range(3):
         for column in range(64):
             wanted[row, column] = np.float32(values[row, column] - 7) * scale[row, column // 32]
-    np.testing.assert_array_equal(dequantize_q4(pack_q4(values), scale), wanted)
+    np.testing.assert_array_equal(unpack(pack_q4(values), scale, Q4), wanted)
 
 
 def test_quantized_parameters_get_their_plain_names_and_widths(tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_quantized_parameters_get_their_plain_names_and_widths(tmp_path: Path) -
     norm = np.ones(40, np.float32)
     stored = [("lm_head.q_weight", pack_q4(values)), ("lm_head.q_scale", scale), ("n.weight", norm)]
     write_params(stored, tmp_path)
-    read = read_params(tmp_path, {"lm_head.weight": 40})
+    read = read_params(tmp_path, {"lm_head.weight": 40}, Q4)
     assert set(read) == {"lm_head.weight", "n.weight"}
     whole = (values - 7).astype(np.float32) * np.repeat(scale, 32, axis=1)
     np.testing.assert_array_equal(read["lm_head.weight"], whole[:, :40])
@@ -217,16 +220,18 @@ def test_reference_refuses_what_does_not_fit() -> None:
 def test_comparison_looks_at_steps_that_read_the_same() -> None:
     logits = np.array([[0, 4, 1], [2, 0, 0], [0, 0, 8]], np.float32)
     reference = Answer((1, 0, 2), logits)
-    assert compare((1, 0, 2), logits, reference).right
-    near = compare((1, 0, 2), logits + np.float32(0.004), reference)
+    assert compare((1, 0, 2), logits, reference, TOLERANCE).right
+    near = compare((1, 0, 2), logits + np.float32(0.004), reference, TOLERANCE)
     assert near.right
     assert near.logit_error == pytest.approx(0.0005, rel=1e-3)
-    assert not compare((1, 0, 2), logits + np.float32(0.04), reference).right
+    assert not compare((1, 0, 2), logits + np.float32(0.04), reference, TOLERANCE).right
     other = logits.copy()
     other[1:] = 9, 9, 9
-    strayed = compare((1, 1, 0), other, reference)
+    strayed = compare((1, 1, 0), other, reference, TOLERANCE)
     assert not strayed.right
     assert strayed.logit_error == pytest.approx(9 / 4)
-    assert compare((1, 0, 2), logits * np.float32("nan"), reference).logit_error == float("inf")
+    assert compare(
+        (1, 0, 2), logits * np.float32("nan"), reference, TOLERANCE
+    ).logit_error == float("inf")
     with pytest.raises(LabError, match="shape"):
-        compare((1, 0), logits, reference)
+        compare((1, 0), logits, reference, TOLERANCE)

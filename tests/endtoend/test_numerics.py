@@ -82,7 +82,8 @@ def question_of(job: Job) -> Question:
     ids = tokenizer.encode(TEXT.read_text(encoding="utf-8").strip(), add_special_tokens=False).ids
     config = read_config(asked.model / "config.json")
     widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
-    reference = answer(config, read_params(asked.params, widths), ids, max_new=1 + STEPS)
+    values = read_params(asked.params, widths, job.weights.packing)
+    reference = answer(config, values, ids, max_new=1 + STEPS)
     no_stop = ChatTokenizer(tokenizer, {})
     options = ("--tokens", ",".join(map(str, ids)))
     return replace(

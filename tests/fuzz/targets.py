@@ -20,6 +20,7 @@ from costmodel.errors import CostError
 from crosslab.build.kernels import read_kernels, read_routines
 from crosslab.errors import LabError
 from crosslab.models.config import read_config
+from crosslab.models.formats import weight_formats
 from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.pins import LOCK_NAME, read_pins
 from forkpatch.errors import ForkError
@@ -85,7 +86,7 @@ def params(data: bytes, folder: Path) -> None:
     """An index of parameters, beside one shard of 64 bytes."""
     (folder / "params_shard_0.bin").write_bytes(bytes(range(64)))
     (folder / INDEX_FILE).write_bytes(data)
-    read_params(folder)
+    read_params(folder, packing=weight_formats()["q4f32_1"].packing)
 
 
 def config(data: bytes, folder: Path) -> None:

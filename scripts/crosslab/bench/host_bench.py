@@ -30,13 +30,12 @@ from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.job.job_options import PASS_FILE
 from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.formats import DEFAULT_FORMAT, weight_formats
 from crosslab.models.llama_params import random_params
 from crosslab.wholefile import write_json
 
 SEED = 0
 UPSTREAM, OURS = "upstream", "ours"
-# Against the largest logit: float32 sums in another order, and approximated functions.
-TOLERANCE = 1e-3
 LAST_LINES = 15
 
 _progress = Console(stderr=True, highlight=False)
@@ -179,7 +178,10 @@ def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
             raise LabError(f"timing on this machine failed:\n  {last}")
         result: dict[str, object] = json.loads(output.read_text(encoding="utf-8"))
     apart = result["deviation"]
-    if not isinstance(apart, dict) or not max(apart.values()) < TOLERANCE:
+    if (
+        not isinstance(apart, dict)
+        or not max(apart.values()) < weight_formats()[DEFAULT_FORMAT].tolerance
+    ):
         raise LabError(f"the variants' logits differ, by these parts of the largest: {apart}")
     return result
 

@@ -20,11 +20,15 @@ calls, set-up, what is computed twice, and results which are taken up again beca
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from crosslab.models.formats import weight_formats
+
 REGISTERS = 32
-GROUP = 32  # q4 weights that share a scale
-WORD = 8  # q4 weights of a word
+_Q4 = next(f.packing for f in weight_formats().values() if f.kernels == "q4")
+assert _Q4 is not None  # the table gives it
+GROUP, WORD = _Q4.group, _Q4.per_word
 ADDRESSES = 12  # of x that scalar registers keep beside all others
 
 
@@ -101,6 +105,15 @@ def gemv_q4(n: int, k: int, vlen: int) -> float:
 def _q4_group() -> int:
     """32 q4 weights of each lane: nibbles, words, what the sum begins with, the scale."""
     return GROUP * 4 + GROUP // WORD * 2 + 2 + 3
+
+
+# A linear kernel to its bound: arguments are rows, outputs, inputs, VLEN.
+LINEAR: dict[str, Callable[[int, int, int, int], float]] = {
+    "gemm_f32": gemm_f32,
+    "gemm_q4": gemm_q4,
+    "gemv_f32": lambda _, n, k, vlen: gemv_f32(n, k, vlen),
+    "gemv_q4": lambda _, n, k, vlen: gemv_q4(n, k, vlen),
+}
 
 
 def attention(product: str, rows: int, columns: int, depth: int, vlen: int) -> float:

@@ -50,7 +50,7 @@ class Case:
     """A call: a kernel by the name that the program takes, and three sizes.
 
     Attributes:
-        kernel: gemm_f32, gemm_q4, gemv_f32, gemv_q4, or the symbol of an attention kernel.
+        kernel: a linear one by its kind and weights, as gemm_f32, or an attention kernel's symbol.
         sizes: rows, outputs, inputs; or q_tile, kv_tile, d.
         product: of an attention kernel, "qk" or "pv".
     """
@@ -70,20 +70,18 @@ class Case:
         if self.product:
             columns, depth = (n, k) if self.product == "qk" else (k, n)
             return bound.attention(self.product, m, columns, depth, vlen)
-        if self.kernel.startswith("gemv"):
-            return {"f32": bound.gemv_f32, "q4": bound.gemv_q4}[self.kernel[5:]](n, k, vlen)
-        return {"f32": bound.gemm_f32, "q4": bound.gemm_q4}[self.kernel[5:]](m, n, k, vlen)
+        return bound.LINEAR[self.kernel](m, n, k, vlen)
 
 
 def cases() -> Iterator[Case]:
     """What is measured: linear layers, then every attention kernel."""
-    for weights in ("f32", "q4"):
+    linear = list(bound.LINEAR)
+    for kernel in (name for name in linear if name.startswith("gemm_")):
         for rows, layers in ROWS:
-            yield from (Case(f"gemm_{weights}", (rows, *layer)) for layer in layers)
-    for weights in ("f32", "q4"):
-        yield from (Case(f"gemv_{weights}", (1, *layer)) for layer in SINGLE)
-    for kernel in read_kernels():
-        yield attention_case(kernel)
+            yield from (Case(kernel, (rows, *layer)) for layer in layers)
+    for kernel in (name for name in linear if name.startswith("gemv_")):
+        yield from (Case(kernel, (1, *layer)) for layer in SINGLE)
+    yield from map(attention_case, read_kernels())
 
 
 def attention_case(kernel: Kernel) -> Case:

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from crosslab import bench
 from crosslab.build.cached_build import default_cache
-from crosslab.compile.mlc import DEFAULT_CONTEXT, QUANTIZATIONS
+from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.targets import VLENS
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, REFERENCE_FORMATS
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
@@ -22,7 +23,7 @@ SWITCHES = ("kernels", "noalias")
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,noalias][,steps=A+B]"
 SUPPLY_MLC = (
     "supply it with: nox -s bench -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
-    "https://github.com/mlc-ai/mlc-llm is; or leave it at --quantization q0f32"
+    f"https://github.com/mlc-ai/mlc-llm is; or leave it at --quantization {DEFAULT_FORMAT}"
 )
 
 # The small Llama that every figure in the documentation is measured on unless it says otherwise.
@@ -125,7 +126,7 @@ class Bench:
 
     def path_of(self, quantization: str) -> str:
         """Which definition of the model is compiled for a quantization."""
-        return self.path or (OWN if quantization == "q0f32" else MLC)
+        return self.path or (OWN if quantization in OWN_FORMATS else MLC)
 
     def variants_of(self, quantization: str) -> list[Variant]:
         """The variants that there are on its path."""
@@ -159,7 +160,12 @@ def parser() -> argparse.ArgumentParser:
     add("--variant", action="append", required=True, metavar=FORM, help="in the table's order")
     add("--against", metavar="NAME", help="this variant (upstream) and the last one, no others")
     add("--model", default="S", help="S, smollm2, or a config.json with random weights (S)")
-    add("--quantization", choices=QUANTIZATIONS, **several, help="one or more (q0f32)")
+    add(
+        "--quantization",
+        choices=REFERENCE_FORMATS,
+        **several,
+        help=f"one or more ({DEFAULT_FORMAT})",
+    )
     add("--path", choices=(OWN, MLC), help="whose definition of the model (own, where it can)")
     add("--prefill", type=int, **several, metavar="N", help="tokens of each prompt (128)")
     add("--decode", type=int, default=8, metavar="N", help="tokens to generate (8)")
@@ -194,7 +200,7 @@ def parse_bench(argv: Sequence[str]) -> Bench:
         asset=asset,
         config=None if asset else _config(args.model),
         path=args.path,
-        quantizations=_unique(args.quantization or ["q0f32"]),
+        quantizations=_unique(args.quantization or [DEFAULT_FORMAT]),
         vlens=_unique(args.vlen or [256]),
         prompts=prompts,
         decode=args.decode,
@@ -237,9 +243,10 @@ def _chosen(variants: tuple[Variant, ...], against: str | None) -> tuple[Variant
 def _check_paths(bench: Bench) -> None:
     for quantization in bench.quantizations:
         path = bench.path_of(quantization)
-        if path == OWN and quantization != "q0f32":
+        if path == OWN and quantization not in OWN_FORMATS:
             raise UserError(
-                f"the project's own definition of the model takes q0f32 alone, not {quantization}",
+                f"the project's own definition of the model takes {', '.join(OWN_FORMATS)} alone, "
+                f"not {quantization}",
                 remedy=f"leave out --path {OWN}",
             )
         if not bench.variants_of(quantization):

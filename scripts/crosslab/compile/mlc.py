@@ -22,10 +22,8 @@ from crosslab.build.cached_build import digest, stage
 from crosslab.compile.driver import CompiledModel, read_compiled
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
+from crosslab.models.formats import FORMATS
 
-# Those that the whole job takes, and those that models are compiled in.
-QUANTIZATIONS = ("q0f32", "q4f32_1")
-COMPILED = (*QUANTIZATIONS, "q4f16_1")
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 """Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
 
@@ -188,7 +186,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
     Args:
         tools: where MLC-LLM is.
         model: folder with ``config.json`` and safetensors files, as Hugging Face lays it out.
-        quantization: one of COMPILED.
+        quantization: a name of :mod:`crosslab.models.formats`.
         cache: folder of finished builds.
 
     Returns:
@@ -273,8 +271,8 @@ def _check_compile(request: MlcCompileRequest) -> None:
 
 
 def _check_quantization(name: str) -> None:
-    if name not in COMPILED:
-        raise UserError(f"quantization {name!r}", remedy=f"use one of {', '.join(COMPILED)}")
+    if name not in FORMATS:
+        raise UserError(f"quantization {name!r}", remedy=f"use one of {', '.join(FORMATS)}")
 
 
 def _config(model: Path) -> Path:

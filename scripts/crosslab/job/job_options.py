@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crosslab.build.cached_build import default_cache
-from crosslab.compile.mlc import QUANTIZATIONS
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
+from crosslab.models.formats import (
+    DEFAULT_FORMAT,
+    OWN_FORMATS,
+    REFERENCE_FORMATS,
+    WeightFormat,
+    weight_formats,
+)
 
 PASS_FILE = Path("overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv_passes.py")
 PROMPT = "What is the capital of France?"
@@ -79,6 +85,11 @@ class Job:
         return LabTarget("riscv64", self.vlen)
 
     @property
+    def weights(self) -> WeightFormat:
+        """The format of the parameters."""
+        return weight_formats()[self.quantization]
+
+    @property
     def path(self) -> str:
         """Which compiler path is taken: "mlc-llm" or "tvm-only"."""
         return "mlc-llm" if self.mlc_tree else "tvm-only"
@@ -112,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     add("--model", default="smollm2-135m", help="a model of VERSIONS.lock (smollm2-135m)")
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
     add("--prompt", default=PROMPT, help="the user's message")
-    add("--quantization", choices=QUANTIZATIONS, default="q0f32")
+    add("--quantization", choices=REFERENCE_FORMATS, default=DEFAULT_FORMAT)
     add("--threads", type=int, default=1, help="threads of the model (1)")
     add("--max-new", type=int, default=32, help="most tokens to generate (32)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
@@ -135,10 +146,10 @@ def parse_job(argv: Sequence[str]) -> Job:
         raise UserError(f"--threads {job.threads}", remedy="give 1 or more")
     if job.max_new < 1:
         raise UserError(f"--max-new {job.max_new}", remedy="give 1 or more")
-    if job.quantization != "q0f32" and job.mlc_tree is None:
+    if job.quantization not in OWN_FORMATS and job.mlc_tree is None:
         raise UserError(
             f"{job.quantization} is MLC-LLM's own quantization, and MLC-LLM is not here: "
-            "the project's own model definition takes q0f32 alone",
+            f"the project's own model definition takes {', '.join(OWN_FORMATS)} alone",
             remedy=SUPPLY_MLC,
         )
     return job

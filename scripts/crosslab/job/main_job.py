@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     linking, runner = build_runner(job, library, clock)
     said = run_model(job, question, runner, clock)
     check_words(said, question)
-    verdict = compare(said.tokens, said.logits, question.reference)
+    verdict = compare(said.tokens, said.logits, question.reference, job.weights.tolerance)
     write_dist(dist_of(job, question.model, question.params, library.library, linking, runner))
     report = report_of(job, question, library, said, verdict, left_out, clock)
     write_json(job.report, report)
@@ -164,7 +164,7 @@ def ask(job: Job, clock: Clock) -> Question:
     with clock.step("reference"):
         config = read_config(model / "config.json")
         widths = {n: shape[-1] for n, shape in param_shapes(config).items()}
-        values = read_params(params, widths)
+        values = read_params(params, widths, job.weights.packing)
         stop = tokenizer.stop_ids
         reference = answer(config, values, prompt, max_new=job.max_new, stop=stop)
     options = _prompt_options(job, model, prompt, stop)

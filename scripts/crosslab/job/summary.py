@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crosslab.errors import UserError
-from crosslab.models.compare import TOLERANCE
+from crosslab.models.formats import weight_formats
 
 WIDTH = 84
 
@@ -28,11 +28,12 @@ def summary(report: Mapping[str, Any]) -> Table:
     tokens = "equal" if report["tokens"] == report["reference_tokens"] else "NOT the reference's"
     prefill, decode = report["prefill_seconds"], report["decode_seconds"]
     counters = report["counters"]
+    bound = weight_formats()[report["quantization"]].tolerance
     about = ("model", "quantization", "path", "target")
     rows = {
         "model": ", ".join(str(report[name]) for name in about),
         "tokens": f"{len(report['tokens'])}, {tokens}",
-        "logit error": f"{report['max_logit_error']:.1e} of the largest (bound {TOLERANCE:.0e})",
+        "logit error": f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})",
         "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
         "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(prefill):.1f} s"
         + _millions(counters["prefill"]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is what a compiled model said what the reference says?"""
+"""Comparison of a compiled model's answer with the reference's."""
 
 from __future__ import annotations
 
@@ -12,36 +12,43 @@ from numpy.typing import NDArray
 from crosslab.errors import LabError
 from crosslab.models.reference import Answer
 
-# Largest difference of any logit, as a part of the largest logit.
-TOLERANCE = 1e-3
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far an answer is from the reference.
+    """Distance of an answer from the reference.
 
     Attributes:
         same_tokens: whether all token ids are equal.
         logit_error: largest difference of a logit divided by the reference's largest logit,
             over the steps that both read the same tokens for; NaN counts as infinite.
+        tolerance: largest logit error that is right, see :mod:`crosslab.models.formats`.
     """
 
     same_tokens: bool
     logit_error: float
+    tolerance: float
+
+    @property
+    def within(self) -> bool:
+        """The logit error is below the tolerance."""
+        return self.logit_error < self.tolerance
 
     @property
     def right(self) -> bool:
-        """Whether the answer stands."""
-        return self.same_tokens and self.logit_error < TOLERANCE
+        """The tokens are equal, and the logit error is below the tolerance."""
+        return self.same_tokens and self.within
 
 
-def compare(tokens: Sequence[int], logits: NDArray[np.float32], reference: Answer) -> Comparison:
+def compare(
+    tokens: Sequence[int], logits: NDArray[np.float32], reference: Answer, tolerance: float
+) -> Comparison:
     """Compare an answer with the reference's.
 
     Args:
         tokens: generated ids.
         logits: [len(tokens), vocab] float32.
-        reference: what should have come.
+        reference: the answer that is right.
+        tolerance: of the weights' format.
 
     Raises:
         LabError: the logits are not of the tokens' and the vocabulary's shape.
@@ -58,4 +65,5 @@ def compare(tokens: Sequence[int], logits: NDArray[np.float32], reference: Answe
     return Comparison(
         same_tokens=tuple(tokens) == reference.tokens,
         logit_error=error if np.isfinite(error) else float("inf"),
+        tolerance=tolerance,
     )

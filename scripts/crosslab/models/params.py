@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosslab.errors import UserError
+from crosslab.models.formats import Packing
 
 T = TypeVar("T")
 Array = NDArray[Any]
@@ -28,12 +29,6 @@ ENCODING = "f32-to-bf16"
 DTYPES = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 DTYPES |= {"bfloat16", "float16", "float32", "float64"}
 SHARD_BYTES = 32 << 20
-
-# MLC-LLM's q4f32_1: groups of 32 along the input, 8 values of 4 bits in each uint32,
-# value = (stored - 7) * scale.
-GROUP = 32
-PER_WORD = 8
-ZERO_POINT = 7
 
 
 def to_bfloat16(values: F32) -> NDArray[np.uint16]:
@@ -172,23 +167,27 @@ def _read_record(record: object, data: bytes, index: Path) -> tuple[str, Array]:
     return name, (from_bfloat16(values) if narrowed else values).reshape(shape)
 
 
-def dequantize_q4(words: NDArray[np.uint32], scale: F32) -> F32:
-    """Unpack MLC-LLM's q4f32_1 weight.
+def unpack(words: NDArray[np.uint32], scale: F32, packing: Packing) -> F32:
+    """Unpack a quantized weight.
 
     Args:
-        words: [out, groups * 4], eight 4-bit values a word, lowest bits first.
+        words: [out, groups * group / per_word], lowest bits first.
         scale: [out, groups].
+        packing: layout of the values in the words.
 
     Returns:
-        [out, groups * 32] float32, (value - 7) * scale.
+        [out, groups * group] float32, (value - zero_point) * scale.
     """
-    shifts = np.arange(PER_WORD, dtype=np.uint32) * 4
-    nibbles = ((words[..., None] >> shifts) & 0xF).reshape(words.shape[0], -1)
-    values = nibbles.astype(np.float32) - ZERO_POINT
-    return values * np.repeat(scale, GROUP, axis=1)
+    shifts = np.arange(packing.per_word, dtype=np.uint32) * packing.bits
+    mask = (1 << packing.bits) - 1
+    stored = ((words[..., None] >> shifts) & mask).reshape(words.shape[0], -1)
+    values = stored.astype(np.float32) - packing.zero_point
+    return values * np.repeat(scale, packing.group, axis=1)
 
 
-def read_params(folder: Path, widths: Mapping[str, int] | None = None) -> dict[str, F32]:
+def read_params(
+    folder: Path, widths: Mapping[str, int] | None = None, packing: Packing | None = None
+) -> dict[str, F32]:
     """Parameters as float32 under their plain names (``….weight``).
 
     Quantized pairs ``….q_weight``/``….q_scale`` are unpacked.
@@ -196,9 +195,11 @@ def read_params(folder: Path, widths: Mapping[str, int] | None = None) -> dict[s
     Args:
         folder: where ``tensor-cache.json`` is.
         widths: number of inputs of quantized weights whose last group is not full.
+        packing: layout of quantized weights, see :mod:`crosslab.models.formats`.
 
     Raises:
-        UserError: see :func:`read_stored`; or a quantized weight has no scale.
+        UserError: see :func:`read_stored`; or a quantized weight has no scale, or no packing
+            was given for it.
     """
     stored, plain = read_stored(folder), {}
     for name, values in stored.items():
@@ -210,10 +211,15 @@ def read_params(folder: Path, widths: Mapping[str, int] | None = None) -> dict[s
         stem = name.removesuffix(".q_weight")
         if f"{stem}.q_scale" not in stored:
             raise UserError(f"{folder}: {name} has no scale")
+        if packing is None:
+            raise UserError(f"{folder}: {name} is quantized, and its packing is not known")
         scale = stored[f"{stem}.q_scale"]
         fits = values.ndim == scale.ndim == 2 and values.dtype == np.uint32
-        if not fits or values.shape != (scale.shape[0], scale.shape[1] * (GROUP // PER_WORD)):
+        if not fits or values.shape != (
+            scale.shape[0],
+            scale.shape[1] * (packing.group // packing.per_word),
+        ):
             raise UserError(f"{folder}: {name} and its scale do not fit")
-        whole = dequantize_q4(values, scale)
+        whole = unpack(values, scale, packing)
         plain[f"{stem}.weight"] = whole[:, : (widths or {}).get(f"{stem}.weight")]
     return plain

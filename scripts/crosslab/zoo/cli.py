@@ -23,11 +23,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from crosslab.build.cached_build import default_cache
-from crosslab.compile.mlc import COMPILED, MlcTools
+from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_cross, require_qemu
 from crosslab.job.job_options import Omission
+from crosslab.models.formats import FORMATS
 from crosslab.wholefile import write_text
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
@@ -63,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     add("--plain-tree", type=Path, help="TVM without our kernels, to tell whose a failure is")
     add("--without", action="append", default=[], metavar="WHAT: WHY; REMEDY")
     add("--family", action="append", default=[], metavar="NAME", help="of these alone (all)")
-    add("--quantization", action="append", default=[], choices=COMPILED, help="(all)")
+    add("--quantization", action="append", default=[], choices=FORMATS, help="(all)")
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
     add("--jobs", type=int, default=1, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for one ({TIMEOUT:g})")
@@ -175,7 +176,7 @@ def main(argv: Sequence[str]) -> int:
     wanted = chosen(args.family)
     report = args.report or args.project / "out" / "zoo.json"
     known = read_report(report)
-    formats = list(dict.fromkeys(args.quantization)) or list(COMPILED)
+    formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
     asked = [(f.name, quantization) for quantization in formats for f in wanted]
     if not args.draw:
         _check(args)

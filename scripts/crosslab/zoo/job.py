@@ -35,10 +35,11 @@ from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
+from crosslab.models.formats import weight_formats
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.wholefile import write_json
 from crosslab.zoo.families import chosen
-from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome, count_products, first_reason
+from crosslab.zoo.outcome import Fault, Kind, Outcome, count_products, first_reason
 from crosslab.zoo.reference import NEW, PROMPT, Question, ask
 
 # The prompt is read in two calls: the second attends to what the first left in the cache.
@@ -134,11 +135,11 @@ def _attempt(spec: Spec, *, ours: bool) -> Outcome:
         tokens, logits = answer(spec, question, library, params)
     except LabError as error:
         return replace(right, outcome=Kind.NOT_RUN, reason=first_reason(error.what))
-    verdict = compare(tokens, logits, question.answer)
-    bound = TOLERANCE[spec.quantization]
+    bound = weight_formats()[spec.quantization].tolerance
+    verdict = compare(tokens, logits, question.answer, bound)
     right = replace(right, max_logit_error=verdict.logit_error)
     # A token that differs is not held against a model: its logit was within the bound.
-    if verdict.logit_error < bound:
+    if verdict.within:
         return right
     reason = f"logits differ by {verdict.logit_error:.2g} of the largest, more than {bound:g}"
     return replace(right, outcome=Kind.WRONG, reason=reason)

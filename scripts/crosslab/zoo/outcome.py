@@ -9,14 +9,6 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-# Largest difference of a logit as a part of the largest logit. float32 in another order of sums
-# stays below a hundredth of the first. Half precision has 11 bits: what is stored is off by up to
-# u = 2^-11 of itself, and from embedding to logits a layer stores about twelve times (norms, q, k
-# and v, turned, attention, products, residuals). Errors that know nothing of each other add up as
-# the root of their number: 12 u for the deepest model here, of 12 layers, and a little over 20 u
-# are allowed. All of one sign, they would be 144 u; an element that is wrong differs by far more.
-TOLERANCE = {"q0f32": 1e-3, "q4f32_1": 1e-3, "q4f16_1": 1e-2}
-
 
 class Kind(StrEnum):
     """The outcomes."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crosslab.compile.mlc import COMPILED
 from crosslab.errors import UserError
+from crosslab.models.formats import FORMATS, weight_formats
 from crosslab.wholefile import write_json
 from crosslab.zoo.families import Family
-from crosslab.zoo.outcome import TOLERANCE, Fault, Kind, Outcome
+from crosslab.zoo.outcome import Fault, Kind, Outcome
 
 
 def read_report(path: Path) -> list[Outcome]:
@@ -34,7 +34,7 @@ def read_report(path: Path) -> list[Outcome]:
 def merged(old: Iterable[Outcome], new: Iterable[Outcome]) -> list[Outcome]:
     """Outcomes by family and quantization; new ones take the place of old ones."""
     both = {(o.family, o.quantization): o for o in [*old, *new]}
-    return [both[key] for key in sorted(both, key=lambda k: (k[0], COMPILED.index(k[1])))]
+    return [both[key] for key in sorted(both, key=lambda k: (k[0], FORMATS.index(k[1])))]
 
 
 def write_report(path: Path, about: Mapping[str, Any], outcomes: Iterable[Outcome]) -> None:
@@ -66,7 +66,7 @@ def document(families: Sequence[Family], outcomes: Sequence[Outcome], about: str
         about: the text before the table.
     """
     known = {(o.family, o.quantization): o for o in outcomes}
-    columns = [q for q in COMPILED if any(o.quantization == q for o in outcomes)]
+    columns = [q for q in FORMATS if any(o.quantization == q for o in outcomes)]
     lines = [about.rstrip(), "", f"| family | shaped like | {' | '.join(columns)} | kernels |"]
     lines.append(f"|---|---|{'---|' * (len(columns) + 1)}")
     for family in families:
@@ -77,7 +77,7 @@ def document(families: Sequence[Family], outcomes: Sequence[Outcome], about: str
     right = {q: sum(known[k].outcome is Kind.RIGHT for k in known if k[1] == q) for q in columns}
     asked = {q: sum(k[1] == q for k in known) for q in columns}
     counted = ", ".join(f"{q}: {right[q]} of {asked[q]} right" for q in columns)
-    bounds = ", ".join(f"{q} {TOLERANCE[q]:g}" for q in columns)
+    bounds = ", ".join(f"{q} {weight_formats()[q].tolerance:g}" for q in columns)
     lines += ["", f"{counted}. Largest error allowed: {bounds}.", ""]
     lines += _reasons({f.name: f for f in families}, outcomes)
     return "\n".join(lines) + "\n"

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of weight formats: ``formats.toml``, which explains its fields."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+TABLE = Path(__file__).with_name("formats.toml")
+WORD_BITS = 32
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Layout of quantized weights in 32-bit words, lowest bits first.
+
+    Attributes:
+        bits: width of a stored value.
+        group: neighbouring inputs that share a scale.
+        zero_point: stored value that stands for 0.
+    """
+
+    bits: int
+    group: int
+    zero_point: int
+
+    @property
+    def per_word(self) -> int:
+        """Values of a word."""
+        return WORD_BITS // self.bits
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """A format of weights.
+
+    Attributes:
+        name: MLC-LLM's name of the quantization.
+        own_model: the project's own model definition is compiled in it.
+        reference: the float32 reference of the main job and of the bench reads it.
+        kernels: weights of the routines in kernels.toml that multiply with it.
+        tolerance: largest difference of a logit, as a part of the reference's largest logit.
+        reason: of the tolerance.
+        packing: layout of quantized weights; None where each is a number of its own.
+    """
+
+    name: str
+    own_model: bool
+    reference: bool
+    kernels: str
+    tolerance: float
+    reason: str
+    packing: Packing | None = None
+
+
+@cache
+def weight_formats() -> dict[str, WeightFormat]:
+    """Every format by its name, in the table's order."""
+    return {found.name: found for found in _read()}
+
+
+def _read() -> Iterator[WeightFormat]:
+    for name, table in tomllib.loads(TABLE.read_text(encoding="utf-8")).items():
+        packing = table.pop("packing", None)
+        yield WeightFormat(name, **table, packing=Packing(**packing) if packing else None)
+
+
+FORMATS = tuple(weight_formats())
+REFERENCE_FORMATS = tuple(name for name, f in weight_formats().items() if f.reference)
+OWN_FORMATS = tuple(name for name, f in weight_formats().items() if f.own_model)
+DEFAULT_FORMAT = FORMATS[0]

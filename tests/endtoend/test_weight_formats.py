@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of weight formats agrees with what multiplies, unpacks and bounds them."""
+
+import pytest
+
+from crosslab.bench.instruction_lower_bound import LINEAR
+from crosslab.build.kernels import read_routines
+from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, WeightFormat, weight_formats
+
+SHORT = {"float32": "f32"}
+FORMATS = list(weight_formats().values())
+
+
+@pytest.mark.parametrize("weights", FORMATS, ids=lambda f: f.name)
+def test_every_format_has_kernels_and_a_bound_for_each(weights: WeightFormat) -> None:
+    kinds = {r.kind for r in read_routines() if r.weights == weights.kernels}
+    assert {"gemm", "gemv"} <= kinds
+    short = SHORT.get(weights.kernels, weights.kernels)
+    assert {f"gemm_{short}", f"gemv_{short}"} <= set(LINEAR)
+
+
+@pytest.mark.parametrize("weights", FORMATS, ids=lambda f: f.name)
+def test_the_packing_agrees_with_the_name(weights: WeightFormat) -> None:
+    bits = int(weights.name[1])
+    assert (weights.packing.bits if weights.packing else 0) == bits
+    if weights.packing:
+        assert weights.packing.group % weights.packing.per_word == 0
+        assert weights.packing.zero_point == (1 << bits - 1) - 1
+
+
+def test_the_default_needs_no_mlc_llm() -> None:
+    assert DEFAULT_FORMAT in OWN_FORMATS
+    assert weight_formats()[DEFAULT_FORMAT].reference
+
+
+def test_tolerances_have_reasons() -> None:
+    assert all(0 < f.tolerance < 0.1 and len(f.reason) > 20 for f in FORMATS)
