@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from crosslab.errors import LabError, UserError, refused
+from crosslab.errors import LabError, UserError
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def main() -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        return _failed(refused(error))
+        return _failed(UserError.from_os_error(error))
 
 
 def _failed(error: LabError) -> int:

@@ -19,7 +19,8 @@ import pytest
 from archives import unpack
 from runner_kit import CACHE
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.host.toolchain import require_qemu
 from crosslab.run.emulator import GuestMachine
 

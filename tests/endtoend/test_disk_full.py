@@ -25,7 +25,7 @@ from crosslab.build.runtime import build_runtime
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.targets import LabTarget
-from crosslab.errors import LabError, refused
+from crosslab.errors import LabError, UserError
 from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.gguf_import import import_gguf
@@ -151,7 +151,7 @@ def fills_up(stage: Callable[[Path], object], small: Any, enough: str) -> None:
         stage(small.path)
     error = caught.value
     if isinstance(error, OSError):
-        error = refused(error)
+        error = UserError.from_os_error(error)
         assert error.exit_code == 2
         assert "free some space" in error.remedy
     assert "No space left" in str(error), error

@@ -22,7 +22,8 @@ from tokenizers import (
     trainers,
 )
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.build.link import RUNNER_SOURCES
 from crosslab.build.runtime import LANGUAGE_FLAGS, compile_all, sanitizer_flags
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu

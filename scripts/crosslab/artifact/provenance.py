@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from crosslab.artifact.manifest import file_entry
+from common.hashing import sha256_by_path, sha256_of
 from crosslab.artifact.packages import build_packages
 from crosslab.artifact.sbom import Part
 from crosslab.build import link, runtime
@@ -143,12 +143,15 @@ class Provenance:
     def inputs(self) -> dict[str, Any]:
         """The manifest's table of what went in."""
         return {
-            "lock": _sha256(self.project / LOCK_NAME),
+            "lock": sha256_of(self.project / LOCK_NAME),
             "upstreams": {origin.name: origin.table() for origin in self.origins},
-            "kernels": _digests(self.project / "kernels", "**/*.*"),
-            "runner": _digests(self.project / "runner", "**/*.*"),
-            "passes": _digests(self.passes, "*.py"),
-            "lab": _sha256_of_table(_digests(self.project / "scripts" / "crosslab", "**/*.*")),
+            "kernels": sha256_by_path(self.project / "kernels", "**/*.*"),
+            "runner": sha256_by_path(self.project / "runner", "**/*.*"),
+            "passes": sha256_by_path(self.passes, "*.py"),
+            "lab": _sha256_of_table(
+                sha256_by_path(self.project / "scripts", "crosslab/**/*.*")
+                | sha256_by_path(self.project / "scripts", "common/*.py")
+            ),
             "model": asdict(self.asset),
             "python_packages": {part.name: part.version for part in self.packages},
         }
@@ -162,7 +165,7 @@ class Provenance:
             "compiler": self.toolchain.version,
             "python": platform.python_version(),
             "debian_packages": _debian_versions(packages),
-            "static_libraries": {path.name: _sha256(path) for path in linked if path},
+            "static_libraries": {path.name: sha256_of(path) for path in linked if path},
             "target": self.target.table(),
             "flags": {
                 "runtime": [
@@ -214,7 +217,7 @@ class Provenance:
 
     def _own(self, folder: str) -> Part:
         """Sources of this project that are compiled in."""
-        digest = _sha256_of_table(_digests(self.project / folder, "**/*.*"))
+        digest = _sha256_of_table(sha256_by_path(self.project / folder, "**/*.*"))
         return Part(f"mlc-rvv-{folder}", digest[:16], OURS, shipped=True, sha256=digest)
 
     def _model(self) -> Part:
@@ -251,10 +254,10 @@ class Provenance:
                 _libc_version(),
                 "LGPL-2.1-or-later",
                 shipped=True,
-                sha256=_sha256(libc),
+                sha256=sha256_of(libc),
                 notes={"debian-package": LIBC_PACKAGE, "link-anew": "relink/relink.sh"},
             ),
-            Part("libstdc++", gcc, _GCC, shipped=True, sha256=_sha256(stdcpp)),
+            Part("libstdc++", gcc, _GCC, shipped=True, sha256=sha256_of(stdcpp)),
             Part("libgcc", gcc, _GCC, shipped=True),
         ]
 
@@ -283,7 +286,7 @@ def _dlpack() -> Part:
     header = ffi_root() / "include" / "dlpack" / "dlpack.h"
     text = header.read_text(encoding="utf-8")
     version = re.findall(r"^#define DLPACK_(?:MAJOR|MINOR)_VERSION (\d+)$", text, re.MULTILINE)
-    return Part("dlpack", ".".join(version), "Apache-2.0", shipped=True, sha256=_sha256(header))
+    return Part("dlpack", ".".join(version), "Apache-2.0", shipped=True, sha256=sha256_of(header))
 
 
 def _built_only(part: Part) -> Part:
@@ -300,17 +303,8 @@ def _last(word: str) -> str:
     return f"{option}{equals}{value.rpartition('/')[2]}"
 
 
-def _sha256(path: Path) -> str:
-    return file_entry("", path).sha256
-
-
 def _sha256_of_table(table: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
-
-
-def _digests(folder: Path, pattern: str) -> Mapping[str, str]:
-    files = (p for p in folder.glob(pattern) if p.is_file() and "__pycache__" not in p.parts)
-    return {p.relative_to(folder).as_posix(): _sha256(p) for p in sorted(files)}
 
 
 def _debian_versions(packages: Sequence[str]) -> dict[str, str]:

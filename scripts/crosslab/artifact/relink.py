@@ -11,8 +11,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from common.hashing import digest
 from crosslab.artifact.tarball import write_tar
-from crosslab.build.cached_build import digest, stage
+from crosslab.build.cached_build import stage
 from crosslab.build.link import LinkRequest, link_options, objects_of
 from crosslab.errors import LabError
 from crosslab.host.toolchain import Kind

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import io
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
+
+from common.files import atomic_path
 
 MAXIMUM_MEMBERS = 10_000
 PROGRAM, PLAIN = 0o755, 0o644
@@ -23,16 +24,15 @@ def write_tar(target: Path, members: Mapping[str, Path]) -> None:
     Sorted by name, owned by nobody in particular, dated at the epoch; of a file's mode only
     counts whether its owner may run it.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
-        scratch = Path(folder) / "archive"
-        with tarfile.open(scratch, "w", format=tarfile.PAX_FORMAT) as archive:
-            for name, file in sorted(members.items()):
-                status = file.stat()
-                mode = PROGRAM if status.st_mode & 0o100 else PLAIN
-                with file.open("rb") as stream:
-                    archive.addfile(_header(name, status.st_size, mode), stream)
-        scratch.replace(target)
+    with (
+        atomic_path(target) as scratch,
+        tarfile.open(scratch, "w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, file in sorted(members.items()):
+            status = file.stat()
+            mode = PROGRAM if status.st_mode & 0o100 else PLAIN
+            with file.open("rb") as stream:
+                archive.addfile(_header(name, status.st_size, mode), stream)
 
 
 def _header(name: str, size: int, mode: int) -> tarfile.TarInfo:

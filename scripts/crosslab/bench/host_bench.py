@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from common.files import atomic_write_json
 from crosslab.bench.options import MODEL_S
 from crosslab.build.cached_build import default_cache
 from crosslab.build.kernels import KernelTarget, cached_kernels
@@ -32,7 +33,6 @@ from crosslab.job.job_options import PASS_FILE
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, weight_formats
 from crosslab.models.llama_params import random_params
-from crosslab.wholefile import write_json
 
 SEED = 0
 UPSTREAM, OURS = "upstream", "ours"
@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
         rows += rows_of(args.model, tokens, time_turns(args.tvm_tree, spec))
     show(rows)
     report = args.report or args.project / "out" / "host.json"
-    write_json(report, [asdict(row) for row in rows])
+    atomic_write_json(report, [asdict(row) for row in rows])
     return 0
 
 

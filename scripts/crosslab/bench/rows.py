@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.files import atomic_write_json
 from crosslab.run.counter import FunctionCounts, Measurement
-from crosslab.wholefile import write_json
 
 PHASES = ("prefill", "decode")
 TOP = 20
@@ -90,4 +90,4 @@ def write_rows(rows: Sequence[Row], report: Path) -> None:
     for entry in table:
         if not entry["functions"]:
             del entry["functions"]
-    write_json(report, table)
+    atomic_write_json(report, table)

@@ -6,20 +6,19 @@ Beside each lies the hash of every file in it, and nothing is reused that is not
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from platformdirs import user_cache_path
 from rich.console import Console
 
-KEY_LENGTH = 16
+from common.files import atomic_write_json
+from common.hashing import sha256_by_path, sha256_of
+from common.locks import locked
 
 _console = Console(stderr=True, highlight=False)
 
@@ -27,35 +26,6 @@ _console = Console(stderr=True, highlight=False)
 def default_cache() -> Path:
     """Where builds that clones share are kept."""
     return user_cache_path("mlc-rvv") / "crosslab"
-
-
-def digest(*parts: str | bytes | Path) -> str:
-    """Hash strings, bytes, files and directory trees into one key.
-
-    A file counts with its content, a directory with the sorted relative names and contents
-    of its files; neither counts with its own location, so that clones share a cache.
-    """
-    total = hashlib.sha256()
-    for part in parts:
-        piece = _tree_digest(part) if isinstance(part, Path) else _bytes_digest(part)
-        total.update(piece)
-    return total.hexdigest()[:KEY_LENGTH]
-
-
-def _bytes_digest(part: str | bytes) -> bytes:
-    data = part.encode() if isinstance(part, str) else part
-    return hashlib.sha256(data).digest()
-
-
-def _tree_digest(path: Path) -> bytes:
-    if path.is_file():
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").digest()
-    total = hashlib.sha256()
-    for file in sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
-        total.update(_bytes_digest(file.relative_to(path).as_posix()))
-        total.update(_tree_digest(file))
-    return total.digest()
 
 
 def stage(
@@ -85,7 +55,7 @@ def stage(
         _console.print(f"[dim]{name}: reused ({key})[/]")
         return final
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / f".{name}-{key}.lock"):
+    with locked(root / f".{name}-{key}.lock", f"{name} ({key})"):
         if final.is_dir():
             damage = _damage(final, known)
             if not damage:
@@ -121,15 +91,7 @@ def _sums_of(final: Path) -> Path:
 
 def _record(final: Path, content: Path) -> None:
     """Write down the hash of every file in ``content``, which is to become ``final``."""
-    sums = {
-        path.relative_to(content).as_posix(): _tree_digest(path).hex()
-        for path in sorted(content.rglob("*"))
-        if path.is_file()
-    }
-    target = _sums_of(final)
-    scratch = target.with_name(f"{target.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(sums, indent=0) + "\n", encoding="utf-8")
-    scratch.replace(target)
+    atomic_write_json(_sums_of(final), sha256_by_path(content))
 
 
 def _damage(final: Path, known: Mapping[str, str] | None) -> str:
@@ -143,7 +105,7 @@ def _damage(final: Path, known: Mapping[str, str] | None) -> str:
         path = final / name
         if not path.is_file():
             return f"{name} is missing"
-        if _tree_digest(path).hex() != sha256:
+        if sha256_of(path) != sha256:
             return f"{name} is not the file that was made"
     if not sums:
         _record(final, final)
@@ -154,10 +116,3 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

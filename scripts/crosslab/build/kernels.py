@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Kind, find_cross, find_native

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.build.runtime import Runtime, compile_all, sanitizer_flags
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Kind, Machine, Toolchain

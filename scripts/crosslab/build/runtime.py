@@ -17,7 +17,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Kind, Machine, Toolchain
 

@@ -12,7 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.compile.overlaypass import SHAPE_FUNCTIONS
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError

@@ -18,7 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.compile.driver import CompiledModel, read_compiled
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import enum
-import hashlib
 import importlib.util
 import os
 import platform
@@ -17,6 +16,7 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
+from common.hashing import digest
 from crosslab.errors import UserError
 
 # The first clang with the ratified vector intrinsics that this project's kernels are tried with.
@@ -244,7 +244,7 @@ def _clang_cross() -> Toolchain | None:
         cxx=(f"clang++{suffix}", *aim),
         link=(f"-fuse-ld={lld}", "-Wl,--gc-sections"),
         version=text,
-        digest=_digest(text, libc, stdcpp),
+        digest=digest(text, libc, stdcpp),
         sysroot=SYSROOT,
     )
 
@@ -262,7 +262,7 @@ def _zig_cross(version: str) -> Toolchain:
         cxx=(*zig, "c++", *common),
         link=("-Wl,--gc-sections",),
         version=text,
-        digest=_digest(text),
+        digest=digest(text),
     )
 
 
@@ -279,21 +279,13 @@ def find_native() -> Toolchain:
     for cc, cxx in pairs:
         if shutil.which(cc) and shutil.which(cxx):
             text = f"{cc} {(output_of([cc, '-dumpfullversion', '-dumpversion']) or '').strip()}"
-            digest = _digest(text, platform.machine())
-            return Toolchain(Kind.NATIVE, Machine.HOST, (cc,), (cxx,), NATIVE_LINK, text, digest)
+            key = digest(text, platform.machine())
+            return Toolchain(Kind.NATIVE, Machine.HOST, (cc,), (cxx,), NATIVE_LINK, text, key)
     if version := find_ziglang():
         zig = (sys.executable, "-m", "ziglang")
         text = f"ziglang {version}"
-        digest = _digest(text, platform.machine())
+        key = digest(text, platform.machine())
         return Toolchain(
-            Kind.ZIG, Machine.HOST, (*zig, "cc"), (*zig, "c++"), NATIVE_LINK, text, digest
+            Kind.ZIG, Machine.HOST, (*zig, "cc"), (*zig, "c++"), NATIVE_LINK, text, key
         )
     raise UserError("no C compiler for this machine", remedy=f"type: {PREPARE}")
-
-
-def _digest(*parts: str | Path) -> str:
-    total = hashlib.sha256()
-    for part in parts:
-        total.update(part.read_bytes() if isinstance(part, Path) else part.encode())
-        total.update(b"\0")
-    return total.hexdigest()[:16]

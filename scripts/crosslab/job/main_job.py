@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from common.files import atomic_write_json
 from crosslab.artifact.contents import dist_of
 from crosslab.artifact.dist import write_dist
 from crosslab.build.kernels import KernelTarget, cached_kernels
@@ -50,7 +51,6 @@ from crosslab.run.counter import Counts, Measurement, run_counted
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import UnsupportedTokenizerError, device_tokenizer
-from crosslab.wholefile import write_json
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
     verdict = compare(said.tokens, said.logits, question.reference, job.weights.tolerance)
     write_dist(dist_of(job, question.model, question.params, library.library, linking, runner))
     report = report_of(job, question, library, said, verdict, left_out, clock)
-    write_json(job.report, report)
+    atomic_write_json(job.report, report)
     show(report)
     return 0 if verdict.right else 1
 

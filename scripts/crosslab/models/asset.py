@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -13,18 +12,13 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest, sha256_of
+from crosslab.build.cached_build import stage
 from crosslab.errors import LabError
 from crosslab.models.pins import Asset
 
 # How pip tells the hash of a file that is not the pinned one.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
-
-
-def sha256_of(path: Path) -> str:
-    """Hash of a file's content, as hexadecimal text."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def fetch_asset(asset: Asset, cache: Path) -> Path:

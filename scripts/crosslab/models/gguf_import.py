@@ -17,7 +17,8 @@ from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.errors import LabError, UserError
 from crosslab.models import config as model_config
 from crosslab.models.config import LlamaConfig, write_config

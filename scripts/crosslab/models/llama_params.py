@@ -11,7 +11,8 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.models.config import LlamaConfig, read_config, write_config
 from crosslab.models.gguf_import import F32, WEIGHTS_FILE
 from crosslab.models.params import write_params

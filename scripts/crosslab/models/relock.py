@@ -11,9 +11,9 @@ from pathlib import Path
 
 import tomlkit
 
+from common.files import atomic_write
 from crosslab.models.asset import look_up
 from crosslab.models.pins import LOCK_NAME, read_pins
-from crosslab.wholefile import write_text
 
 NOT_PINNED = ("name", "licence")
 
@@ -40,5 +40,5 @@ def main(argv: Sequence[str]) -> int:
                 print(f"model {name}: {field} is {found[field]}, pinned {value}")
                 document["assets"][name][field] = found[field]
     if differs and not args.check:
-        write_text(path, tomlkit.dumps(document))
+        atomic_write(path, tomlkit.dumps(document))
     return 1 if differs and args.check else 0

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_native, require_qemu
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest

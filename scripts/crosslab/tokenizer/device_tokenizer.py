@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.errors import LabError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 

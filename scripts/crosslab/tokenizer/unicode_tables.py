@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tokenizers import Regex, pre_tokenizers
 
+from common.files import atomic_write
 from crosslab.build.link import RUNNER_SOURCES
 from crosslab.errors import UserError
 from crosslab.tokenizer import code_points, nfc_tables
 from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
-from crosslab.wholefile import write_text
 
 TABLES_FILE = "unicode_tables.h"
 _AT_ONCE = 4096
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     for name, make in ((TABLES_FILE, header), (nfc_tables.FILE, nfc_tables.header)):
         path, text = args.folder / name, make()
         if not args.check:
-            write_text(path, text)
+            atomic_write(path, text)
         elif not path.is_file() or path.read_text(encoding="utf-8") != text:
             raise UserError(
                 f"{path} is not what the installed tokenizers library gives",

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from common.files import atomic_write
 from crosslab.build.cached_build import default_cache
 from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
@@ -29,7 +30,6 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_cross, require_qemu
 from crosslab.job.job_options import Omission
 from crosslab.models.formats import FORMATS
-from crosslab.wholefile import write_text
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
 from crosslab.zoo.outcome import Kind, Outcome, first_reason
@@ -189,7 +189,7 @@ def main(argv: Sequence[str]) -> int:
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     if args.docs:
         text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
-        write_text(args.docs, text)
+        atomic_write(args.docs, text)
     return 0 if all(o.outcome is Kind.RIGHT for o in shown) else 1
 
 

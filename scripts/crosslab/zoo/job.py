@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from crosslab.build.cached_build import digest, stage
+from common.files import atomic_write_json
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.build.runtime import build_runtime
@@ -37,7 +39,6 @@ from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
 from crosslab.models.formats import weight_formats
 from crosslab.run.emulator import GuestMachine, run_guest
-from crosslab.wholefile import write_json
 from crosslab.zoo.families import chosen
 from crosslab.zoo.outcome import Fault, Kind, Outcome, count_products, first_reason
 from crosslab.zoo.reference import NEW, PROMPT, Question, ask
@@ -217,7 +218,7 @@ def main(arguments: list[str]) -> int:
     except LabError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    write_json(Path(arguments[1]), outcome.table())
+    atomic_write_json(Path(arguments[1]), outcome.table())
     return 0
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosslab.build.cached_build import digest, stage
+from common.hashing import digest
+from crosslab.build.cached_build import stage
 from crosslab.errors import LabError, UserError
 from crosslab.models.reference import Answer
 from crosslab.zoo import families as families_module

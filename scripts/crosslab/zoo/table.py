@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.files import atomic_write_json
 from crosslab.errors import UserError
 from crosslab.models.formats import FORMATS, weight_formats
-from crosslab.wholefile import write_json
 from crosslab.zoo.families import Family
 from crosslab.zoo.outcome import Fault, Kind, Outcome
 
@@ -40,7 +40,7 @@ def merged(old: Iterable[Outcome], new: Iterable[Outcome]) -> list[Outcome]:
 def write_report(path: Path, about: Mapping[str, Any], outcomes: Iterable[Outcome]) -> None:
     """Write the report, whole or not at all: a list of outcomes, each with what it is about."""
     table = [{**outcome.table(), **about} for outcome in outcomes]
-    write_json(path, table)
+    atomic_write_json(path, table)
 
 
 def cell(outcome: Outcome | None) -> str:
