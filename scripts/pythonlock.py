@@ -29,7 +29,7 @@ from packaging.markers import Marker
 from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 
-from forkpatch.wholefile import write_text
+from common.files import atomic_write
 from pythonpins import Pins
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -208,7 +208,7 @@ def write(tables: Tables) -> None:
             hashes[name][version] = array
     document["python"], document["python-hashes"] = versions, hashes
     document["python-groups"] = means
-    write_text(LOCK, tomlkit.dumps(document))
+    atomic_write(LOCK, tomlkit.dumps(document))
 
 
 def main(arguments: list[str]) -> int:

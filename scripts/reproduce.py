@@ -24,7 +24,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from forkpatch.wholefile import write_json
+from common.files import atomic_write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "out" / "reproduce.json"
@@ -213,7 +213,7 @@ def main(arguments: list[str]) -> int:
     print(f"{len(equal)} files are the same bytes, {len(differ)} are not")
     table = {"equal": equal, "differ": differ, "file_order_differed": reordered}
     table["seconds"] = round(time.monotonic() - start)
-    write_json(REPORT, table)
+    atomic_write_json(REPORT, table)
     return 1 if differ or not equal else 0
 
 

@@ -3,36 +3,23 @@
 
 from __future__ import annotations
 
+from common.errors import USER_MISTAKE, CommandError
 
-class ForkError(Exception):
+
+class ForkError(CommandError):
     """Something the engine cannot go on with.
 
     Who has to do something about it decides the exit code. What the user gave is the user's,
     whoever wrote it: options, and the fork's own files, which are lock, settings, series,
     patches and overlays. What is wrong there is 2. What upstreams, this machine and we do
     wrong is 1; so is what a verb was asked to look for, and found.
-
-    Attributes:
-        what: what failed, and where.
-        remedy: the next command to type, or what to change; may be empty.
-        exit_code: 2 when it is a mistake in what was given, 1 for every other failure.
     """
-
-    exit_code = 1
-
-    def __init__(self, what: str, *, remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return f"{self.what}\n  {self.remedy}" if self.remedy else self.what
 
 
 class UserError(ForkError):
     """A mistake in what was given: an unknown name, a bad option, a file that cannot be used."""
 
-    exit_code = 2
+    exit_code = USER_MISTAKE
 
 
 class UnsafePathError(UserError):

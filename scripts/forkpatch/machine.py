@@ -11,20 +11,13 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from common.errors import remedy_for
 from forkpatch.errors import UserError
 
 #: Older ones ignore GIT_CONFIG_GLOBAL: the user's settings would change what is built.
 OLDEST_GIT = (2, 32)
 #: Bytes; git gives up before the last block is taken.
 FULL = 64 << 10
-_REMEDIES = {
-    errno.ENOSPC: "free some space there, then type the same command again",
-    errno.EDQUOT: "free some space there, then type the same command again",
-    errno.EROFS: "the cache can be elsewhere: XDG_CACHE_HOME=DIR",
-    errno.EACCES: "make it writable; the cache can be elsewhere: XDG_CACHE_HOME=DIR",
-    errno.EPERM: "make it writable; the cache can be elsewhere: XDG_CACHE_HOME=DIR",
-    errno.ENOENT: "if something removed it while this ran, type the same command again",
-}
 
 
 def require_git() -> None:
@@ -48,26 +41,10 @@ def require_git() -> None:
         raise UserError(f"git is version {found[0].decode()}, too old", remedy=remedy)
 
 
-def refused(error: OSError) -> UserError:
-    """What the operating system refused, as something that its user can put right."""
-    if isinstance(error, shutil.Error):  # of copying a tree: a list of what could not be copied
-        _, target, reason = error.args[0][0]
-        return UserError(f"{target}: {reason}", remedy=_remedy_of(reason))
-    where = f"{error.filename}: " if error.filename else ""
-    reason = error.strerror or str(error)
-    return UserError(f"{where}{reason}", remedy=_REMEDIES.get(error.errno or 0, ""))
-
-
-def _remedy_of(reason: str) -> str:
-    """The remedy for what the system says in words: ``shutil`` keeps no number."""
-    codes = (code for code in _REMEDIES if os.strerror(code) in reason)
-    return next((_REMEDIES[code] for code in codes), "")
-
-
 def full(folders: Iterable[Path]) -> str:
     """Which of the folders has no room left, as a remedy; git does not always say so itself."""
     for folder in folders:
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if shutil.disk_usage(there).free < FULL:
-            return f"{there}: No space left on device; {_REMEDIES[errno.ENOSPC]}"
+            return f"{there}: No space left on device; {remedy_for(errno.ENOSPC)}"
     return ""

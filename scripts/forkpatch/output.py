@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forkpatch.wholefile import write_json
+from common.files import atomic_write_json
 
 _STYLES = {
     "applied": "green",
@@ -79,7 +79,7 @@ def write_report(target: str | None, value: object) -> None:
         json.dump(plain, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        write_json(Path(target).absolute(), plain)
+        atomic_write_json(Path(target).absolute(), plain)
 
 
 def plain_value(value: object) -> Any:

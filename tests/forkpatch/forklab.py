@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from common.hashing import sha256_of
 from forkpatch.cli.main import main
 from forkpatch.git.calls import neutral_environment
-from forkpatch.sources.wheels import sha256_of
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 AUTHOR = {

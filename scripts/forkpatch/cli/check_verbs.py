@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from common.files import atomic_write
 from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.inspect.drift import (
@@ -24,7 +25,6 @@ from forkpatch.model.patchfile import Patch
 from forkpatch.output import counted, print_table, say, warn, write_report
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
 from forkpatch.tree.variants import patch_name
-from forkpatch.wholefile import write_text
 
 
 def register(verbs: Registry) -> None:
@@ -99,7 +99,7 @@ def run_symbols(fork: Fork, options: argparse.Namespace) -> int:
         same = old is not None and (folder / RECORD).read_text("utf-8") == text
         if not options.check and not same:
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / RECORD, text)
+            atomic_write(folder / RECORD, text)
         if options.json != "-":
             say(*(str(finding) for finding in drifted))
             state = "up to date" if same else "differs" if options.check else "written"
@@ -119,7 +119,7 @@ def run_graph(fork: Fork, options: argparse.Namespace) -> int:
     graph = graph_of(plan, record_of(fork, plan))
     for target, text in ((options.dot, as_dot), (options.svg, as_svg)):
         if target:
-            write_text(target, text(graph))
+            atomic_write(target, text(graph))
     if options.json != "-":
         say(as_text(graph))
     write_report(options.json, graph)

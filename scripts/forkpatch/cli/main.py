@@ -13,7 +13,7 @@ from typing import Any
 
 import forkpatch
 from forkpatch.errors import ForkError, UserError
-from forkpatch.machine import refused, require_git
+from forkpatch.machine import require_git
 from forkpatch.model.fork import Fork, open_fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.settings import load_settings
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _failed(options.verb, refused(error))
+        return _failed(options.verb, UserError.from_os_error(error))
 
 
 def _failed(verb: str, error: ForkError) -> int:

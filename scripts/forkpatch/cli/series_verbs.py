@@ -7,13 +7,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.files import atomic_write
 from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
 from forkpatch.output import counted, say, write_report
-from forkpatch.tree.swap import locked, recover
+from forkpatch.tree.swap import recover, work_lock
 from forkpatch.tree.worktree import OVERLAYS_REF
-from forkpatch.wholefile import write_text
 
 if TYPE_CHECKING:
     from forkpatch.rebase.finish import RebaseReport
@@ -125,7 +125,7 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     """Move a series to another version of its upstream, patch by patch."""
-    with locked(fork.settings.work):
+    with work_lock(fork.settings.work):
         recover(fork.settings.work / "rebase")
         return _rebase(fork, options)
 
@@ -200,7 +200,7 @@ def _rebase_report(fork: Fork, options: argparse.Namespace) -> int:
     if options.report == "-":
         print(text, end="")
     else:
-        write_text(Path(options.report), text)
+        atomic_write(Path(options.report), text)
     write_report(options.json, record)
     return 0
 

@@ -83,9 +83,9 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> int:
 
 def _run_map(fork: Fork, options: argparse.Namespace) -> int:
     """Write the table of all sets against all versions, or compare it with the one that is kept."""
+    from common.files import atomic_write  # noqa: PLC0415
     from forkpatch.inspect.applicability import map_fork, table_path  # noqa: PLC0415 - for this verb only
     from forkpatch.inspect.maptable import page  # noqa: PLC0415
-    from forkpatch.wholefile import write_text  # noqa: PLC0415
 
     chosen = source_options(options)
     chosen.check(fork.lock)
@@ -97,7 +97,7 @@ def _run_map(fork: Fork, options: argparse.Namespace) -> int:
     text = page(found)
     same = path.is_file() and path.read_text("utf-8") == text
     if not options.check and not same:
-        write_text(path, text)
+        atomic_write(path, text)
     if options.json != "-":
         sets = ", ".join(f"{one.upstream} {one.set}" for one in found.sets)
         say(f"{counted(len(found.rows), 'cell')} of {sets}")

@@ -10,12 +10,12 @@ from typing import Any
 
 import tomlkit
 
+from common.files import atomic_write
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import Lock, Upstream, read_lock
 from forkpatch.pins.versions import version_of
 from forkpatch.safety import check_name, check_object_id
 from forkpatch.sources.repository import commit_of_tag
-from forkpatch.wholefile import write_text
 
 
 def add_version(
@@ -78,7 +78,7 @@ def add_version(
             "files": [],
         }
         text += f"\n[{head}.wheel]\n{tomlkit.dumps(wheel)}"
-    write_text(lock.path, lock.path.read_text("utf-8").rstrip("\n") + "\n" + text)
+    atomic_write(lock.path, lock.path.read_text("utf-8").rstrip("\n") + "\n" + text)
     return read_lock(lock.path)
 
 
@@ -121,7 +121,7 @@ def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
         blobs = tomlkit.table()
         blobs.update(upstream.blobs)
         _set(entry, "blobs", blobs)
-    write_text(path, tomlkit.dumps(document))
+    atomic_write(path, tomlkit.dumps(document))
 
 
 def _set(entry: Any, key: str, value: Any) -> None:

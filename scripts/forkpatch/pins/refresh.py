@@ -9,6 +9,7 @@ from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
+from common.hashing import sha256_of
 from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
 from forkpatch.git.objects import list_tree
 from forkpatch.inspect.drift import read_shadows
@@ -18,7 +19,7 @@ from forkpatch.safety import FILE_MODES
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import Source, SourceOptions, mirrors_of
 from forkpatch.sources.repository import commit_of_tag, git_files, local_path, open_repository
-from forkpatch.sources.wheels import download_wheel, sha256_of, wheel_files
+from forkpatch.sources.wheels import download_wheel, wheel_files
 
 
 @dataclass

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.files import atomic_write_json
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.output import counted
 from forkpatch.rebase.start import Outcome, Step
-from forkpatch.wholefile import write_json
 
 FILE = "rebased.json"
 SCHEMA = 1
@@ -59,7 +59,7 @@ def write_record(folder: Path, old: str, steps: Sequence[Step], merged: set[str]
         else Taken(step.patch, step.outcome, step.reason, step.by_hand)
         for step in steps
     )
-    write_json(folder / FILE, asdict(RebaseRecord(SCHEMA, old, taken)))
+    atomic_write_json(folder / FILE, asdict(RebaseRecord(SCHEMA, old, taken)))
 
 
 def read_record_of(fork: Fork, upstream: Upstream) -> RebaseRecord:

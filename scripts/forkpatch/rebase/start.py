@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from common.files import atomic_write_json
 from forkpatch.errors import ForkError, UserError
 from forkpatch.git.calls import Git
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
@@ -33,7 +34,6 @@ from forkpatch.series.export import export_commits
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.swap import remove_tree, scratch_beside
 from forkpatch.tree.worktree import BRANCH, add_objects, build_repository
-from forkpatch.wholefile import write_json
 
 SCHEMA = 1
 _STATE = "state.json"
@@ -124,7 +124,7 @@ class Rebase:
     def saved(self, **changes: Any) -> Rebase:
         """The rebase with a changed state, which is written first."""
         state = replace(self.state, **changes)
-        write_json(self.folder / _STATE, asdict(state))
+        atomic_write_json(self.folder / _STATE, asdict(state))
         return replace(self, state=state)
 
 
@@ -188,7 +188,7 @@ def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> R
         names = [patch.name for patch in plan.patches]
         todo = tuple(zip(names, ids[1:], strict=True))
         state = State(SCHEMA, old.name, old.version, new.version, base, base, todo, ())
-        write_json(scratch / _STATE, asdict(state))
+        atomic_write_json(scratch / _STATE, asdict(state))
         if final.exists():
             remove_tree(final)
         scratch.rename(final)

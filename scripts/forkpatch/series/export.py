@@ -25,7 +25,7 @@ from forkpatch.model.patchfile import SERIES, SUFFIX, Patch, parse_patch, read_s
 from forkpatch.safety import check_name
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.apply import Applied, State, apply_release, write_tree
-from forkpatch.tree.swap import locked, recover, scratch_beside, swap_in
+from forkpatch.tree.swap import recover, scratch_beside, swap_in, work_lock
 from forkpatch.tree.worktree import NAME_TRAILER, OVERLAYS_REF, local_changes, read_stamp
 
 FORMAT_PATCH = (
@@ -230,7 +230,7 @@ def export_upstream(
         UserError: a commit cannot be a patch: a merge, or a change to an overlay.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
-    with locked(fork.settings.work / release):
+    with work_lock(fork.settings.work / release):
         recover(folder.parent)
         recover(series.parent)
         commits = _commits(folder, upstream)

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.files import atomic_write_json
 from forkpatch.errors import IntegrityError
 from forkpatch.git.calls import Git, GitError, init_repository
 from forkpatch.git.objects import Commit, TreeFile, write_commits
-from forkpatch.wholefile import write_json
 
 PRISTINE = "refs/forkpatch/pristine"
 _ORIGINS = "forkpatch-origins.json"
@@ -96,7 +96,7 @@ class Cache:
             with contextlib.suppress(OSError):
                 (scratch / "tree.git").rename(self._folder(tree))
         origins = tuple(sorted({*self._origins(tree), origin}))
-        write_json(self._folder(tree) / _ORIGINS, list(origins))
+        atomic_write_json(self._folder(tree) / _ORIGINS, list(origins))
         return Pristine(Git(self._folder(tree)), tree, origins)
 
     def mirrors(self) -> dict[str, list[str]]:
@@ -114,7 +114,7 @@ class Cache:
         known = self.mirrors()
         for name, place in mirrors.items():
             known[name] = [place, *(other for other in known.get(name, []) if other != place)]
-        write_json(self.mirrors_file, known)
+        atomic_write_json(self.mirrors_file, known)
 
     def seen(self, name: str) -> str:
         """The tree id noted for ``name``, empty when there is none."""
@@ -122,7 +122,7 @@ class Cache:
 
     def note(self, name: str, tree: str) -> None:
         """Note that ``name``, a version that no lock pins, gave this tree."""
-        write_json(self._notes_file, {**self._notes(), name: tree})
+        atomic_write_json(self._notes_file, {**self._notes(), name: tree})
 
     @property
     def _notes_file(self) -> Path:

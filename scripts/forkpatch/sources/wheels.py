@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import re
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from common.hashing import sha256_of
 from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Upstream, Wheel, WheelFile
@@ -95,12 +95,6 @@ def verify_wheel(path: Path, pinned: WheelFile) -> Path:
             remedy=_REMEDY,
         )
     return path
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def download_wheel(

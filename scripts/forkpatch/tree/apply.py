@@ -21,7 +21,7 @@ from forkpatch.sources.obtain import (
     how_to_supply,
     obtain,
 )
-from forkpatch.tree.swap import locked, recover, scratch_beside, swap_in
+from forkpatch.tree.swap import recover, scratch_beside, swap_in, work_lock
 from forkpatch.tree.worktree import (
     APPLIED_REF,
     BASE_REF,
@@ -97,7 +97,7 @@ def apply_release(
     options.check(fork.lock)
     name, upstreams = fork.lock.release(release)
     fork.cache.remember(options.mirrors)
-    with locked(fork.settings.work / name):
+    with work_lock(fork.settings.work / name):
         recover(fork.settings.work / name)
         for upstream in upstreams:
             recover(fork.patch_folder(upstream).parent)

@@ -11,7 +11,7 @@ from forkpatch.errors import ForkError
 from forkpatch.git.calls import GitError
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
-from forkpatch.tree.swap import busy, locked, recover
+from forkpatch.tree.swap import is_busy, recover, work_lock
 from forkpatch.tree.worktree import FORMAT, Inputs, Stamp, local_changes, read_stamp
 
 
@@ -57,8 +57,8 @@ def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[TreeStat
     """
     name, upstreams = fork.lock.release(release)
     folder = fork.settings.work / name
-    if folder.is_dir() and not busy(folder):
-        with locked(folder):
+    if folder.is_dir() and not is_busy(folder):
+        with work_lock(folder):
             recover(folder)
             for upstream in upstreams:
                 recover(fork.patch_folder(upstream).parent)

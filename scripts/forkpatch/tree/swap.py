@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from common.locks import is_locked, locked
 from forkpatch.errors import ForkError
 
 _SCRATCH = ".forkpatch-new-"
@@ -88,40 +87,16 @@ def _exchange(one: Path, other: Path) -> bool:
     raise ForkError(f"{other} cannot be replaced: {os.strerror(code)}")
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this process; another one waits, and says for whom.
+def work_lock(folder: Path) -> AbstractContextManager[None]:
+    """Hold ``folder``, which is made when it is missing; see :func:`common.locks.locked`.
 
-    The git processes of this one hold it too: one of them may go on writing for a moment
+    The git processes of this one inherit the lock: one of them may go on writing for a moment
     after this process was killed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("a+", encoding="ascii") as handle:
-        os.set_inheritable(handle.fileno(), True)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            print(
-                f"waiting: {folder} is in use by process {handle.read().strip() or '?'}",
-                file=sys.stderr,
-                flush=True,
-            )
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        handle.seek(0)
-        handle.truncate()
-        handle.write(f"{os.getpid()}\n")
-        handle.flush()
-        yield
+    return locked(folder / _LOCK, str(folder), inheritable=True)
 
 
-def busy(folder: Path) -> bool:
-    """Whether another process holds ``folder``."""
-    try:
-        with (folder / _LOCK).open("a", encoding="ascii") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+def is_busy(folder: Path) -> bool:
+    """Tell whether another process holds ``folder``."""
+    return is_locked(folder / _LOCK)

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from common.files import atomic_write_json
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Commit, TreeFile, blob_id, write_commits
 from forkpatch.model.patchfile import Patch
 from forkpatch.sources.cache import Pristine
-from forkpatch.wholefile import write_json
 
 FORMAT = 1  # part of every stamp: another way of building trees makes the old ones stale
 BRANCH = "forkpatch"
@@ -165,7 +165,7 @@ def with_name(message: str, name: str, *, has_trailers: bool) -> str:
 
 def write_stamp(folder: Path, stamp: Stamp) -> None:
     """Put the stamp into the tree's repository."""
-    write_json(folder / ".git" / _STAMP, asdict(stamp))
+    atomic_write_json(folder / ".git" / _STAMP, asdict(stamp))
 
 
 def read_stamp(folder: Path) -> Stamp | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from forklab import FILES, ForkLab, core, git, make_wheel
 
+from common.hashing import sha256_of
 from forkpatch.git.objects import blob_id
-from forkpatch.sources.wheels import sha256_of
 
 
 def read(lab: ForkLab) -> dict[str, object]:
