@@ -39,6 +39,7 @@ def build_and_test(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run every test; what this machine cannot run is skipped with its reason."""
     trees, of_pytest = face.workshop(session, "pytest")
+    face.run(session, "crosslab", "prepare", "--tests")
     face.install(session, "cost", "browser")
     face.run(session, "pytest", *of_pytest, FORKPATCH_TREES=str(trees.root))
 

@@ -7,6 +7,7 @@ nox that VERSIONS.lock pins, in an environment of its own (``.bootstrap/``). Sta
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import venv
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pythonpins
 import turn
+from common import apt
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bootstrap"
@@ -28,6 +30,9 @@ def main(arguments: list[str]) -> int:
     sessions, separator, options = _split(arguments)
     if any(name.startswith("-") for name in sessions):
         return _fail(f"{USAGE}\n  options go after --, e.g. build_and_test -- --vlen 512")
+    if sessions and shutil.which("git") is None and not _install_git():
+        why = apt.refusal() or "apt-get failed"
+        return _fail(f"git is missing: {why}; {apt.command_line(['git'])}")
     try:
         if sessions:
             turn.take(ROOT)
@@ -70,6 +75,12 @@ def _environment(requirements: str) -> Path:
     subprocess.run([*pip, *pythonpins.PIP_OPTIONS, "-r", str(listed)], check=True)
     stamp.write_text(wanted, encoding="utf-8")
     return bin_dir / "nox"
+
+
+def _install_git() -> bool:
+    """Install git, which holds the patched trees, with apt-get."""
+    print("bootstrap: git is missing and is installed now", file=sys.stderr)
+    return apt.update() and apt.install(["git"])
 
 
 def _fail(message: str, code: int = 2) -> int:

@@ -19,9 +19,9 @@ axe = pytest.importorskip(
 
 from facts import project  # noqa: E402
 
+from crosslab.host.optional_tools import BROWSERS  # noqa: E402
 from report.__main__ import main  # noqa: E402
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PHONE, DESK = 390, 1200
 
 

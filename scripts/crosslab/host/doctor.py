@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +14,9 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
+from common import apt
 from crosslab.errors import LabError, UserError
+from crosslab.host import optional_tools
 from crosslab.host import toolchain as tools
 
 _out = Console(highlight=False, soft_wrap=True)
@@ -190,14 +189,25 @@ def prepare(argv: Sequence[str]) -> int:
         UserError: something is missing that cannot be installed from here.
     """
     parser = argparse.ArgumentParser(prog="crosslab prepare", description=prepare.__doc__)
-    parser.parse_args(argv)
+    parser.add_argument("--tests", action="store_true", help="also what tests alone use")
+    arguments = parser.parse_args(argv)
     report = examine()
-    if report.whole:
-        _out.print(f"system packages: all there ({_summary(report)})", style="dim")
-        return 0
-    root = _root_command()
-    if root is not None:
-        _install_by_apt(missing_packages(report), root)
+    if not report.whole:
+        report = _install(report)
+    _out.print(f"system packages: all there ({_summary(report)})", style="dim")
+    if arguments.tests:
+        optional_tools.prepare()
+    return 0
+
+
+def _install(report: Report) -> Report:
+    """Install what the report misses; the report afterwards.
+
+    Raises:
+        UserError: something is missing that cannot be installed from here.
+    """
+    if not apt.refusal():
+        _install_by_apt(missing_packages(report))
         report = examine()
     if report.emulates and not report.compiles:
         _install_zig()
@@ -207,8 +217,7 @@ def prepare(argv: Sequence[str]) -> int:
             "these are missing: " + ", ".join(t.name for t in missing_packages(report)),
             remedy=_what_to_type(missing_packages(report)),
         )
-    _out.print(f"system packages: all there ({_summary(report)})")
-    return 0
+    return report
 
 
 def _summary(report: Report) -> str:
@@ -220,52 +229,25 @@ def _summary(report: Report) -> str:
 
 
 def _what_to_type(missing: Sequence[Tool]) -> str:
-    packages = " ".join(_unique(t.packages[0] for t in missing))
-    if shutil.which("apt-get") is None:
-        return f"install what Debian calls: {packages}"
-    return f"type: sudo apt-get update && sudo apt-get install {packages}"
+    return apt.command_line(_unique(t.packages[0] for t in missing))
 
 
 def _unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _root_command() -> list[str] | None:
-    """What goes before apt-get to run it as root; None when that cannot be done."""
-    if shutil.which("apt-get") is None:
-        return None
-    if os.geteuid() == 0:
-        return []
-    if shutil.which("sudo") and tools.output_of(["sudo", "-n", "true"]) is not None:
-        return ["sudo", "-n"]
-    return None
-
-
-def _install_by_apt(missing: Sequence[Tool], root: Sequence[str]) -> None:
+def _install_by_apt(missing: Sequence[Tool]) -> None:
     """Install what apt knows; what it does not know or cannot fetch is left missing."""
     _out.print("these system packages are missing and are installed now with apt-get:")
     for tool in missing:
         _out.print(f"  {tool.packages[0]}: {tool.why} ({tool.name} {tool.problem})")
-    _apt(root, "update")
-    known = {t.name: next((p for p in t.packages if _apt_knows(p)), None) for t in missing}
+    apt.update()
+    known = {t.name: next(filter(apt.knows, t.packages), None) for t in missing}
     # The emulator has no substitute: it does not fail with the compilers.
     for group in (False, True):
         names = _unique(n for t in missing if t.replaced is group and (n := known[t.name]))
         if names:
-            _apt(root, "install", "-y", "--no-install-recommends", *names)
-
-
-def _apt(root: Sequence[str], *arguments: str) -> None:
-    environment = ["env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C"]
-    command = [*root, *environment, "apt-get", "-q", *arguments]
-    _out.print(f"  $ {shlex.join(command)}", style="dim", markup=False)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
-        _out.print(f"  apt-get ended with exit code {done.returncode}", style="yellow")
-
-
-def _apt_knows(package: str) -> bool:
-    return bool(tools.output_of(["apt-cache", "show", "--no-all-versions", package]))
+            apt.install(names)
 
 
 def _install_zig() -> None:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System packages of Debian and its derivatives, installed with apt-get where that is allowed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+_ENVIRONMENT = ("env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+
+
+def refusal() -> str:
+    """Reason why no package can be installed from here; empty when one can."""
+    if shutil.which("apt-get") is None:
+        return "there is no apt-get here"
+    return "" if _as_root() is not None else "this is not root, and sudo asks for a password"
+
+
+def command_line(packages: Sequence[str]) -> str:
+    """Advice for a user who installs the packages by hand."""
+    names = " ".join(packages)
+    if shutil.which("apt-get") is None:
+        return f"install what Debian calls: {names}"
+    return f"type: sudo apt-get update && sudo apt-get install {names}"
+
+
+def update() -> bool:
+    """Fetch the lists of packages; False when apt-get fails or may not run."""
+    return _apt("update")
+
+
+def knows(package: str) -> bool:
+    """Apt's lists have the package."""
+    done = subprocess.run(
+        [*_ENVIRONMENT, "apt-cache", "show", "--no-all-versions", package],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode == 0 and bool(done.stdout)
+
+
+def install(packages: Sequence[str]) -> bool:
+    """Install packages and what they depend on; False when apt-get fails or may not run.
+
+    Its output goes to standard error: standard output belongs to the command that asked.
+    """
+    return _apt("install", "-y", "--no-install-recommends", *packages)
+
+
+def _as_root() -> list[str] | None:
+    """Words before a command that run it as root; None when that is not allowed."""
+    if os.geteuid() == 0:
+        return []
+    sudo = ["sudo", "-n"]
+    if shutil.which("sudo") is None:
+        return None
+    allowed = subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode == 0
+    return sudo if allowed else None
+
+
+def _apt(*arguments: str) -> bool:
+    if refusal():
+        return False
+    command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments]
+    print(f"  $ {shlex.join(command)}", file=sys.stderr, flush=True)
+    done = subprocess.run(
+        [*(_as_root() or []), *_ENVIRONMENT, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        last = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-20:])
+        print(f"{last}\n  apt-get ended with exit code {done.returncode}", file=sys.stderr)
+    return done.returncode == 0

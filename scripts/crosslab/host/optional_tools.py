@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System tools that tests alone use: sanitizers, a browser, a booted riscv64 machine."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import apt
+from crosslab.host import toolchain as tools
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@dataclass(frozen=True)
+class OptionalTool:
+    """A tool whose absence skips tests.
+
+    Attributes:
+        name: its usual name.
+        why: the tests that use it.
+        found: it is here.
+        packages: Debian packages that bring it; the first that apt knows is installed.
+    """
+
+    name: str
+    why: str
+    found: bool
+    packages: tuple[str, ...]
+
+
+def examine() -> tuple[OptionalTool, ...]:
+    """Look for each tool, anew each time."""
+    gcc, browser = shutil.which("g++"), next(filter(None, map(shutil.which, BROWSERS)), None)
+    machine = shutil.which("qemu-system-riscv64")
+    return (
+        *_sanitizers(),
+        OptionalTool("g++", "TVM's libraries for this machine", bool(gcc), ("g++",)),
+        OptionalTool("Chromium", "the report in a browser", bool(browser), ("chromium",)),
+        OptionalTool(
+            "qemu-system-riscv64",
+            "the artefact on a booted machine",
+            bool(machine),
+            ("qemu-system-riscv", "qemu-system-misc"),  # split since Debian 13
+        ),
+    )
+
+
+def prepare() -> None:
+    """Install the tools that are missing; one line says which were not and why."""
+    missing = [tool for tool in examine() if not tool.found]
+    if not missing:
+        return
+    reason = apt.refusal()
+    if not reason:
+        print("for the tests, installed now with apt-get:", file=sys.stderr)
+        apt.update()
+        for tool in missing:
+            apt.install([_package(tool)])
+        missing = [tool for tool in examine() if not tool.found]
+        reason = "apt-get failed"
+    if missing:
+        names = ", ".join(f"{tool.packages[-1]} ({tool.why})" for tool in missing)
+        advice = apt.command_line([tool.packages[-1] for tool in missing])
+        print(f"not installed, so their tests skip: {names}: {reason}; {advice}", file=sys.stderr)
+
+
+def _package(tool: OptionalTool) -> str:
+    return next(filter(apt.knows, tool.packages), tool.packages[-1])
+
+
+def _sanitizers() -> Sequence[OptionalTool]:
+    """Clang's runtime libraries; GCC has no libFuzzer and ziglang no address sanitizer."""
+    clang = tools.find_clang()
+    if clang is None or clang[1][0] < tools.MINIMUM_CLANG:
+        return ()
+    folder = tools.output_of([f"clang{clang[0]}", "-print-resource-dir"]) or "?"
+    found = any(Path(folder.strip()).glob("lib/*/libclang_rt.fuzzer*.a"))
+    package = f"libclang-rt-{clang[1][0]}-dev"
+    return (OptionalTool("clang's runtime", "sanitizers and libFuzzer", found, (package,)),)
