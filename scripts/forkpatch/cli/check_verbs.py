@@ -39,8 +39,9 @@ def register(verbs: Registry) -> None:
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
     verb.add_argument("--version", metavar="V", help="default: the one of the default release")
-    verb.add_argument("--dot", type=Path, metavar="FILE", help="write it for Graphviz")
-    verb.add_argument("--svg", type=Path, metavar="FILE", help="write it as a picture")
+    verb.add_argument(
+        "--dot", type=Path, metavar="FILE", help="write it for Graphviz: dot -Tsvg FILE draws it"
+    )
     verb = verbs.add("necessity", run_necessity)
     add_source_options(verb)
     verb.add_argument("patches", nargs="*", metavar="PATCH", help="default: all of the release")
@@ -112,14 +113,13 @@ def run_symbols(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_graph(fork: Fork, options: argparse.Namespace) -> int:
     """Tell which patch needs which."""
-    from forkpatch.inspect.graph import as_dot, as_svg, as_text, graph_of  # noqa: PLC0415
+    from forkpatch.inspect.graph import as_dot, as_text, graph_of  # noqa: PLC0415
 
     plan = _plan(fork, _version(fork, options), options)
     check_placement(fork, plan)
     graph = graph_of(plan, record_of(fork, plan))
-    for target, text in ((options.dot, as_dot), (options.svg, as_svg)):
-        if target:
-            atomic_write(target, text(graph))
+    if options.dot:
+        atomic_write(options.dot, as_dot(graph))
     if options.json != "-":
         say(as_text(graph))
     write_report(options.json, graph)

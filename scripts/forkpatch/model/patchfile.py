@@ -27,7 +27,6 @@ DEV_NULL = "/dev/null"
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
 _SUBJECT_TAG = re.compile(r"^\s*\[PATCH[^\]]*\]\s*")
 _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): (.*)$")
-_INDEX = re.compile(r"^index ([0-9a-f]+)\.\.([0-9a-f]+)")
 _ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
 _ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}
 
@@ -53,7 +52,6 @@ class Hunk:
     old_count: int
     new_start: int
     new_count: int
-    section: str
     lines: tuple[HunkLine, ...]
     patch_line: int
 
@@ -77,16 +75,12 @@ class FileDiff:
         new: path after, None for a removed file.
         old_mode: mode before, when the patch states it.
         new_mode: mode after, when the patch states it.
-        old_blob: blob id before, as the index line states it; empty without one.
-        new_blob: blob id after.
     """
 
     old: str | None
     new: str | None
     old_mode: str | None
     new_mode: str | None
-    old_blob: str
-    new_blob: str
     binary: bool
     copied: bool
     hunks: tuple[Hunk, ...]
@@ -289,7 +283,6 @@ def _parse_file(file: unidiff.PatchedFile, lines_before: int, where: str) -> Fil
     where = f"{where}:{line}"
     header = [str(part).rstrip("\n") for part in file.patch_info]
     old, new = _paths(file, header, where)
-    index = next((match for text in header if (match := _INDEX.match(text))), None)
     for mode in (file.source_mode, file.target_mode):
         if mode is not None and mode not in FILE_MODES:
             raise PatchError(
@@ -300,8 +293,6 @@ def _parse_file(file: unidiff.PatchedFile, lines_before: int, where: str) -> Fil
         new=new,
         old_mode=file.source_mode,
         new_mode=file.target_mode,
-        old_blob=index.group(1) if index else "",
-        new_blob=index.group(2) if index else "",
         binary=bool(file.is_binary_file),
         copied=any(text.startswith("copy from ") for text in header),
         hunks=tuple(_parse_hunk(hunk, lines_before) for hunk in file),
@@ -367,7 +358,6 @@ def _parse_hunk(hunk: unidiff.Hunk, lines_before: int) -> Hunk:
         old_count=hunk.source_length,
         new_start=hunk.target_start,
         new_count=hunk.target_length,
-        section=hunk.section_header.encode("latin-1").decode("utf-8", "replace"),
         lines=tuple(lines),
         patch_line=lines_before + hunk[0].diff_line_no - 1,
     )

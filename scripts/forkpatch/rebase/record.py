@@ -17,7 +17,6 @@ from forkpatch.output import counted
 from forkpatch.rebase.start import Outcome, Step
 
 FILE = "rebased.json"
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class RebaseRecord:
         patches: the patches of that series, in its order.
     """
 
-    schema: int
     old: str
     patches: tuple[Taken, ...]
 
@@ -59,7 +57,7 @@ def write_record(folder: Path, old: str, steps: Sequence[Step], merged: set[str]
         else Taken(step.patch, step.outcome, step.reason, step.by_hand)
         for step in steps
     )
-    atomic_write_json(folder / FILE, asdict(RebaseRecord(SCHEMA, old, taken)))
+    atomic_write_json(folder / FILE, asdict(RebaseRecord(old, taken)))
 
 
 def read_record_of(fork: Fork, upstream: Upstream) -> RebaseRecord:
@@ -75,7 +73,7 @@ def read_record_of(fork: Fork, upstream: Upstream) -> RebaseRecord:
         patches = tuple(
             Taken(**{**one, "outcome": Outcome(one["outcome"])}) for one in raw["patches"]
         )
-        return RebaseRecord(raw["schema"], raw["old"], patches)
+        return RebaseRecord(raw["old"], patches)
     except FileNotFoundError as error:
         raise UserError(
             f"the series for {upstream} was not made by a rebase: there is no {path}",

@@ -35,7 +35,6 @@ from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.swap import remove_tree, scratch_beside
 from forkpatch.tree.worktree import BRANCH, add_objects, build_repository
 
-SCHEMA = 1
 _STATE = "state.json"
 _TREE = "tree"
 _OLD = "refs/forkpatch/old"
@@ -79,7 +78,6 @@ class State:
         stopped: what the user has to put right; empty while nothing is.
     """
 
-    schema: int
     upstream: str
     old: str
     new: str
@@ -187,7 +185,7 @@ def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> R
         git.run("read-tree", "-u", "--reset", "HEAD")
         names = [patch.name for patch in plan.patches]
         todo = tuple(zip(names, ids[1:], strict=True))
-        state = State(SCHEMA, old.name, old.version, new.version, base, base, todo, ())
+        state = State(old.name, old.version, new.version, base, base, todo, ())
         atomic_write_json(scratch / _STATE, asdict(state))
         if final.exists():
             remove_tree(final)
