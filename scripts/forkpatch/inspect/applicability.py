@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The map: every series of a fork against every version of its upstream.
+"""Applicability of patches: a series, or all of them, against versions of the upstream.
+
+The map of all series is configured in ``pyproject.toml``:
 
 .. code-block:: toml
 
     [tool.forkpatch.map]
-    table = "docs/applicability.md"          # where the table is kept; this is the default
+    table = "docs/applicability.md"          # path of the table; this is the default
 
     [tool.forkpatch.map.upstreams.foo]
-    from = "1.0"                             # the first version that is looked at
+    from = "1.0"                             # the first version
     until = "<40 hexadecimal digits>"        # the newest commit; tags after it are left out
-    wheels = ["1.1", "1.2"]                  # versions of the wheel that are looked at too
+    wheels = ["1.1", "1.2"]                  # versions of the wheel
 
-``until`` makes the map repeat: the same history gives the same map, whatever came after.
+``until`` makes the map repeatable: later commits of the same history do not change it.
 """
 
 from __future__ import annotations
@@ -24,35 +26,25 @@ from typing import Any
 from forkpatch.errors import SourceError, UserError
 from forkpatch.git.objects import list_tree, read_blobs
 from forkpatch.inspect.drift import Drift, Place, record_of
-from forkpatch.inspect.probe import (
-    FITTING,
-    Fit,
-    Prober,
-    Series,
-    Snapshot,
-    Verdict,
-    prepare,
-    probe,
-    snapshots,
-)
+from forkpatch.inspect.probe import FITTING, Fit, PatchFit, ProbedSeries, prepare, probe
+from forkpatch.inspect.snapshots import Prober, Snapshot, snapshots
 from forkpatch.inspect.symbols import outline
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import Upstream, Wheel
 from forkpatch.output import warn
 from forkpatch.pins.versions import tags_of, version_of
 from forkpatch.safety import check_object_id, check_path
-from forkpatch.sources.history import Culprit, History
+from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
 from forkpatch.sources.wheels import download_wheel, wheel_files
 
-SCHEMA = 1
 SHADOW = "overlay"
 _SHORT = 12
 
 
 @dataclass(frozen=True)
-class Span:
-    """What is looked at of one upstream; see the module."""
+class MapSettings:
+    """Settings of the map for one upstream; the module docstring describes them."""
 
     first: str
     until: str
@@ -60,21 +52,21 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """How one patch of one set fits one version.
+class MapCell:
+    """Fit of one patch of one series on one version.
 
     Attributes:
         version: tag, commit or version of the wheel.
         commit: empty for a wheel.
         source: ``git`` or ``wheel``.
         set: the version that the patch's series is for.
-        patch: its file; ``overlay`` for a symbol that an overlay takes the place of.
+        patch: its file; ``overlay`` for a symbol that an overlay replaces.
         outcome: a ``probe.Fit``; empty for an overlay.
-        symbol_drift: what became of the symbols it changes since the set's own base, the worst
-            of a ``drift.Drift`` each; empty when they cannot be read.
+        symbol_drift: the worst ``drift.Drift`` of the symbols it changes, against the series'
+            own base; empty when they cannot be read.
         detail: the file or symbol that decides.
         first_bad_commit: the upstream commit since which it does not apply, when the version is
-            newer than the set's base; empty when it applies or the history is not known.
+            newer than the series' base; empty when it applies or the history is not known.
         first_good_commit: for an older version, the upstream commit since which it applies.
     """
 
@@ -92,11 +84,12 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """An upstream commit at which a patch stops, or starts, to apply.
+class TurningPoint:
+    """Upstream commit at which a patch stops, or starts, to apply.
 
     Attributes:
-        broke: whether it stops; else it starts.
+        broke: True when it stops there, False when it starts.
+        again: True when it stops there and applies again at a later commit.
     """
 
     patch: str
@@ -104,15 +97,17 @@ class Turn:
     subject: str
     fit: str
     broke: bool
+    again: bool
 
 
 @dataclass(frozen=True)
-class SetMap:
-    """One set and what was scanned for it.
+class SeriesMap:
+    """One series and the upstream commits that were probed for it.
 
     Attributes:
+        set: the version that the series is for.
         patches: in the order of the series.
-        commits: how many upstream commits concerned its files; all were looked at. 0 when its
+        commits: number of upstream commits that changed its files; all were probed. 0 when its
             base is no commit of the history.
     """
 
@@ -122,192 +117,255 @@ class SetMap:
     until: str
     commits: int
     patches: tuple[str, ...]
-    turns: tuple[Turn, ...]
+    turns: tuple[TurningPoint, ...]
 
 
 @dataclass(frozen=True)
-class Map:
-    """The whole map, as ``--json`` writes it."""
+class ApplicabilityMap:
+    """Result of a probe, as ``--json`` writes it."""
 
-    schema: int
-    sets: tuple[SetMap, ...]
-    rows: tuple[Cell, ...]
+    sets: tuple[SeriesMap, ...]
+    rows: tuple[MapCell, ...]
 
 
-def spans_of(table: Mapping[str, Any]) -> dict[str, Span]:
-    """What ``[tool.forkpatch.map]`` says of each upstream.
+@dataclass(frozen=True)
+class ProbeScope:
+    """Versions and commits on which a series is probed.
+
+    Attributes:
+        history: the upstream's history; None when there are only wheels to probe.
+        versions: label and commit of each version.
+        wheels: versions of the wheel.
+        since: the commits after this one and before the base are scanned; empty: none.
+        until: the commits after the base up to this one are scanned; empty: none.
+        paths: the files to read.
+    """
+
+    history: History | None
+    versions: tuple[tuple[str, str], ...]
+    wheels: tuple[str, ...]
+    since: str
+    until: str
+    paths: tuple[str, ...]
+
+
+def map_settings(table: Mapping[str, Any]) -> dict[str, MapSettings]:
+    """Settings of the map by upstream, from ``[tool.forkpatch.map]``.
 
     Raises:
-        UserError: it names none, or says something else than it can.
+        UserError: no upstream is configured, or a key or value is wrong.
     """
-    spans = {}
+    found = {}
     for name, entry in table.get("upstreams", {}).items():
         if unknown := sorted(set(entry) - {"from", "until", "wheels"}):
             raise UserError(f"[tool.forkpatch.map.upstreams.{name}]: unknown: {', '.join(unknown)}")
         until = entry.get("until", "")
-        where = f"[tool.forkpatch.map.upstreams.{name}]: until"
-        wheels = tuple(entry.get("wheels", ()))
-        spans[name] = Span(
-            entry.get("from", "0"), check_object_id(until, where) if until else "", wheels
-        )
-    if not spans:
+        if until:
+            check_object_id(until, f"[tool.forkpatch.map.upstreams.{name}]: until")
+        found[name] = MapSettings(entry.get("from", "0"), until, tuple(entry.get("wheels", ())))
+    if not found:
         raise UserError(
-            "pyproject.toml says of no upstream what the map is to look at",
+            "pyproject.toml configures no upstream for the map",
             remedy="name a patch series to probe, or add [tool.forkpatch.map.upstreams.NAME]",
         )
-    return spans
+    return found
 
 
 def table_path(fork: Fork) -> Path:
-    """Where the fork keeps the map's table."""
+    """Path of the map's table."""
     return fork.settings.root / check_path(
         fork.settings.map.get("table", "docs/applicability.md"), "[tool.forkpatch.map]: table"
     )
 
 
-def map_fork(fork: Fork, options: SourceOptions) -> Map:
-    """Look at every set of every upstream that the settings name.
+def map_fork(fork: Fork, options: SourceOptions) -> ApplicabilityMap:
+    """Probe every series of every upstream that the settings name.
 
     Raises:
-        UserError: the history of an upstream, or a wheel, is not to be had.
+        UserError: the history of an upstream, or a wheel, is not available.
     """
-    sets: list[SetMap] = []
-    rows: list[Cell] = []
-    for name, span in spans_of(fork.settings.map).items():
-        history = _history(fork, name, span, options)
+    sets: list[SeriesMap] = []
+    rows: list[MapCell] = []
+    for name, settings in map_settings(fork.settings.map).items():
+        history = _full_history(fork, name, settings, options)
         every = [
             _prepared(fork, upstream, options)
             for upstream in fork.lock.versions(name).values()
             if fork.series(upstream)
         ]
+        until = settings.until or history.resolve("HEAD") or ""
+        versions = (*_tags(history, settings), (until[:_SHORT], until))
         paths = tuple(sorted({path for series in every for path in _paths(series)}))
+        scope = ProbeScope(history, versions, settings.wheels, versions[0][1], until, paths)
         for series in every:
-            one, cells = _map_set(fork, series, _Look(history, span, paths), options)
+            one, cells = _map_series(fork, series, scope, options)
             sets.append(one)
             rows += cells
-    return Map(SCHEMA, tuple(sets), tuple(rows))
+    return ApplicabilityMap(tuple(sets), tuple(rows))
 
 
-def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> Series:
+def map_upstream(
+    fork: Fork, upstream: Upstream, options: SourceOptions, wanted: Sequence[str], tip: str
+) -> ApplicabilityMap:
+    """Probe the series of one upstream version on newer versions.
+
+    Args:
+        fork: the fork.
+        upstream: the version whose series is probed.
+        options: sources of the upstream.
+        wanted: tags, commits or versions of the wheel; empty: the tags from its own on.
+        tip: the newest commit to scan.
+
+    Raises:
+        UserError: there is no history, or a version is not available.
+    """
+    series = _prepared(fork, upstream, options)
+    places = [*mirrors_of(upstream, fork.cache, options), upstream.url]
+    history = History.find(places, *([upstream.commit] if upstream.commit else []))
+    wanted = wanted or ([] if upstream.commit else [upstream.version])
+    if history is None and not wanted:
+        raise UserError(
+            f"no mirror of {upstream.name} with its history is known",
+            remedy=f"name one: --mirror {upstream.name}=PATH; or wheels: --versions V",
+        )
+    versions = _versions(upstream, history, wanted) if history else ()
+    known = {label for label, _ in versions}
+    wheels = tuple(name for name in wanted if name not in known)
+    until = (history.resolve(tip) or "") if history and upstream.commit else ""
+    scope = ProbeScope(history, versions, wheels, "", until, _paths(series))
+    one, cells = _map_series(fork, series, scope, options)
+    return ApplicabilityMap((one,), tuple(cells))
+
+
+def _versions(
+    upstream: Upstream, history: History, wanted: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """Label and commit of the versions that the history has."""
+    if not wanted:
+        pinned = version_of(upstream.tag or upstream.version)
+        tags = tags_of(str(history.git.git_dir))
+        newer = [tag for tag in tags if tag.version and pinned and tag.version >= pinned]
+        found = tuple((tag.name, tag.commit) for tag in newer)
+        return found or ((upstream.version, upstream.commit),)
+    return tuple((name, commit) for name in wanted if (commit := _commit_of_version(history, name)))
+
+
+def _commit_of_version(history: History, name: str) -> str | None:
+    candidates = (f"refs/tags/{name}", f"refs/tags/v{name}", f"refs/heads/{name}", name)
+    return next(filter(None, map(history.resolve, candidates)), None)
+
+
+def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedSeries:
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
     return prepare(plan, record_of(fork, plan))
 
 
-def _paths(series: Series) -> tuple[str, ...]:
-    """The upstream files that a set changes or that an overlay of it shadows."""
+def _paths(series: ProbedSeries) -> tuple[str, ...]:
+    """The upstream files that a series changes or that an overlay of it shadows."""
     return tuple(sorted({*series.paths, *(place.path for place in series.record.shadows)}))
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What is looked at for each set of an upstream: ``paths`` are those of all its sets."""
-
-    history: History
-    span: Span
-    paths: tuple[str, ...]
-
-
-def _map_set(
-    fork: Fork, series: Series, look: _Look, options: SourceOptions
-) -> tuple[SetMap, list[Cell]]:
-    upstream, git = series.plan.upstream, look.history.git
-    tags = _tags(look.history, look.span)
-    until = look.span.until or look.history.resolve("HEAD") or ""
-    looked = snapshots(git, [*tags, (until[:_SHORT], until)], look.paths)
-    scan = _scan(look, upstream, _paths(series), looked)
-    prober = Prober(series, git, [*looked, *scan.before, *scan.after])
+def _map_series(
+    fork: Fork, series: ProbedSeries, scope: ProbeScope, options: SourceOptions
+) -> tuple[SeriesMap, list[MapCell]]:
+    upstream = series.plan.upstream
     names = tuple(patch.name for patch in series.plan.patches)
-    turns = tuple(_turns(prober, scan, names))
-    blank = Cell(upstream.name, "", "", "git", upstream.version, "", "", "")
-    cells: list[Cell] = []
-    for snapshot in looked:
-        cell = replace(blank, version=snapshot.label, commit=snapshot.commit)
-        cells += _cells(cell, series, prober.contents(snapshot), prober.verdicts(snapshot))
-    for version in look.span.wheels:
-        contents = _wheel_contents(fork, upstream, version, look.paths, options)
+    one = SeriesMap(upstream.name, upstream.version, upstream.commit, scope.until, 0, names, ())
+    blank = MapCell(upstream.name, "", "", "git", upstream.version, "", "", "")
+    cells: list[MapCell] = []
+    if scope.history is not None:
+        git = scope.history.git
+        looked = snapshots(git, scope.versions, scope.paths)
+        scan = _scan(scope, scope.history, upstream, _paths(series))
+        prober = Prober(series, git, [*looked, *scan.before, *scan.after])
+        turns = tuple(_turning_points(prober, scan, names))
+        one = replace(one, commits=len(scan.commits), turns=turns)
+        for snapshot in looked:
+            cell = replace(blank, version=snapshot.label, commit=snapshot.commit)
+            cells += _cells(cell, series, prober.contents(snapshot), prober.fits(snapshot))
+    for version in scope.wheels:
+        contents = _wheel_contents(fork, upstream, version, scope.paths, options)
         cell = replace(blank, version=version, source="wheel")
         cells += _cells(cell, series, contents, probe(series, contents))
-    one = SetMap(
-        upstream.name, upstream.version, upstream.commit, until, len(scan.subjects), names, turns
-    )
-    return one, [_attributed(cell, one, look.history) for cell in cells]
+    return one, [_attributed(cell, one, scope.history) for cell in cells]
 
 
-def _history(fork: Fork, name: str, span: Span, options: SourceOptions) -> History:
+def _full_history(fork: Fork, name: str, settings: MapSettings, options: SourceOptions) -> History:
     upstream = next(iter(fork.lock.versions(name).values()))
     places = [*mirrors_of(upstream, fork.cache, options), upstream.url]
-    wanted = [commit for commit in (span.until,) if commit]
-    history = History.find(places, *wanted)
+    history = History.find(places, *([settings.until] if settings.until else []))
     if history is None:
+        newest = settings.until or "now"
         raise UserError(
-            f"no mirror of {upstream.name} with its history up to {span.until or 'now'} is known",
+            f"no mirror of {upstream.name} with its history up to {newest} is known",
             remedy=f"name a full clone of {upstream.url}: --mirror {upstream.name}=PATH",
         )
     return history
 
 
-def _tags(history: History, span: Span) -> list[tuple[str, str]]:
-    """Name and commit of the tags from the first version on, as they were at ``until``."""
-    first = version_of(span.first)
+def _tags(history: History, settings: MapSettings) -> list[tuple[str, str]]:
+    """Name and commit of the tags from the first version on, no younger than ``until``."""
+    first = version_of(settings.first)
     tags = [
         tag
         for tag in tags_of(str(history.git.git_dir))
         if tag.version and first and tag.version.release >= first.release
     ]
-    if span.until:
-        dates = history.dates([span.until, *(tag.commit for tag in tags)])
-        tags = [tag for tag in tags if dates[tag.commit] <= dates[span.until]]
+    if settings.until:
+        dates = history.dates([settings.until, *(tag.commit for tag in tags)])
+        tags = [tag for tag in tags if dates[tag.commit] <= dates[settings.until]]
     return [(tag.name, tag.commit) for tag in tags]
 
 
 @dataclass(frozen=True)
 class _Scan:
-    """The upstream commits that concern a set's files, oldest first.
+    """Upstream commits that change a series' files, oldest first.
 
     Attributes:
-        before: from the first version on to the set's base; that version itself comes first.
+        before: those before the series' base; the commit ``since`` itself comes first.
         after: those after the base.
-        subjects: by commit.
+        commits: all of them, by id.
     """
 
     before: tuple[Snapshot, ...]
     after: tuple[Snapshot, ...]
-    subjects: Mapping[str, Culprit]
+    commits: Mapping[str, UpstreamCommit]
 
 
-def _scan(
-    look: _Look, upstream: Upstream, paths: Sequence[str], looked: Sequence[Snapshot]
-) -> _Scan:
-    history, (first, *_, last) = look.history, looked
-    if not upstream.commit or history.resolve(upstream.commit) is None:
+def _scan(scope: ProbeScope, history: History, upstream: Upstream, paths: Sequence[str]) -> _Scan:
+    base = upstream.commit
+    if not base or history.resolve(base) is None:
         return _Scan((), (), {})
-    before = list(history.commits(first.commit, upstream.commit, *paths))
-    after = list(history.commits(upstream.commit, last.commit, *paths))
-    labels = [(one.commit, one.commit) for one in (*before, *after)]
-    taken = snapshots(history.git, labels, look.paths)
-    subjects = {one.commit: one for one in (*before, *after)}
-    return _Scan((first, *taken[: len(before)]), taken[len(before) :], subjects)
+    before = list(history.commits(scope.since, base, *paths)) if scope.since else []
+    after = list(history.commits(base, scope.until, *paths)) if scope.until else []
+    first = [scope.since] if scope.since else []
+    ids = [*first, *(one.commit for one in (*before, *after))]
+    taken = snapshots(history.git, [(oid, oid) for oid in ids], scope.paths)
+    split = len(first) + len(before)
+    return _Scan(taken[:split], taken[split:], {one.commit: one for one in (*before, *after)})
 
 
-def _turns(prober: Prober, scan: _Scan, patches: Sequence[str]) -> Iterator[Turn]:
-    """Where each patch begins to apply before the base, and where it stops after it."""
-    before = [(one.commit, prober.verdicts(one)) for one in scan.before]
-    after = [(one.commit, prober.verdicts(one)) for one in scan.after]
+def _turning_points(prober: Prober, scan: _Scan, patches: Sequence[str]) -> Iterator[TurningPoint]:
+    """Commits at which each patch starts to apply before the base, and stops after it."""
+    before = [(one.commit, prober.fits(one)) for one in scan.before]
+    after = [(one.commit, prober.fits(one)) for one in scan.after]
     for index, patch in enumerate(patches):
-        bad = [at for at, (_, one) in enumerate(before) if one[index].fit not in FITTING]
+        bad = [at for at, (_, fits) in enumerate(before) if fits[index].fit not in FITTING]
         if bad and bad[-1] + 1 < len(before):
-            commit, one = before[bad[-1] + 1]
-            subject = scan.subjects[commit].subject
-            yield Turn(patch, commit, subject, str(one[index].fit), broke=False)
-        for commit, one in after:
-            if one[index].fit not in (*FITTING, Fit.UNKNOWN):
-                subject = scan.subjects[commit].subject
-                yield Turn(patch, commit, subject, str(one[index].fit), broke=True)
+            commit, fits = before[bad[-1] + 1]
+            subject = scan.commits[commit].subject
+            yield TurningPoint(patch, commit, subject, fits[index].fit, broke=False, again=False)
+        later = [(commit, fits[index].fit) for commit, fits in after]
+        for at, (commit, fit) in enumerate(later):
+            if fit not in (*FITTING, Fit.UNKNOWN):
+                again = any(other in FITTING for _, other in later[at:])
+                subject = scan.commits[commit].subject
+                yield TurningPoint(patch, commit, subject, fit, broke=True, again=again)
                 break
 
 
-def _attributed(cell: Cell, one: SetMap, history: History) -> Cell:
-    """The cell with the commit that is to blame, when the patch does not apply."""
+def _attributed(cell: MapCell, one: SeriesMap, history: History | None) -> MapCell:
+    """The cell with the commit since which, or until which, the patch does not apply."""
     if cell.outcome in ("", *FITTING, Fit.UNKNOWN):
         return cell
     newer = _is_newer(cell, one, history)
@@ -318,42 +376,44 @@ def _attributed(cell: Cell, one: SetMap, history: History) -> Cell:
     return cell
 
 
-def _is_newer(cell: Cell, one: SetMap, history: History) -> bool:
-    """Whether a version comes after the set's base: by its number where both have one."""
+def _is_newer(cell: MapCell, one: SeriesMap, history: History | None) -> bool:
+    """Order of a version and the series' base: by their numbers, else by the history."""
     order, base = version_of(cell.version), version_of(cell.set)
     if order and base and cell.commit != one.until:
         return order > base
+    if not (one.base and cell.commit and history):
+        return False
     ask = ("merge-base", "--is-ancestor", cell.commit, one.base)
-    return bool(one.base and cell.commit) and history.git.run(*ask, ok=(0, 1)).returncode == 1
+    return history.git.run(*ask, ok=(0, 1)).returncode == 1
 
 
 def _cells(
-    cell: Cell,
-    series: Series,
+    cell: MapCell,
+    series: ProbedSeries,
     contents: Mapping[str, bytes | None],
-    verdicts: Sequence[Verdict],
-) -> Iterator[Cell]:
-    for verdict in verdicts:
-        places = series.record.patches[verdict.patch]
+    fits: Sequence[PatchFit],
+) -> Iterator[MapCell]:
+    for one in fits:
+        places = series.record.patches[one.patch]
         drift = max((_drift(place, contents) for place in places), key=_ORDER.index, default="")
         yield replace(
             cell,
-            patch=verdict.patch,
-            outcome=str(verdict.fit),
+            patch=one.patch,
+            outcome=str(one.fit),
             symbol_drift=drift,
-            detail=verdict.detail,
+            detail=one.detail,
         )
     for place in series.record.shadows:
         detail = f"{place.path}: {place.symbol}"
         yield replace(cell, patch=SHADOW, symbol_drift=_drift(place, contents), detail=detail)
 
 
-#: What can become of a symbol, from good to bad.
+#: Drift of a symbol, from the best to the worst.
 _ORDER = ("", Drift.UNCHANGED, Drift.MOVED, Drift.CHANGED, Drift.GONE)
 
 
 def _drift(place: Place, contents: Mapping[str, bytes | None]) -> str:
-    """What became of a symbol; it is looked for in the other files of the set too."""
+    """Drift of a symbol; a lost one is looked for in the other files of the series too."""
     if place.path not in contents:
         return ""
     data = contents[place.path]
@@ -369,17 +429,19 @@ def _drift(place: Place, contents: Mapping[str, bytes | None]) -> str:
 def _wheel_contents(
     fork: Fork, upstream: Upstream, version: str, paths: Sequence[str], options: SourceOptions
 ) -> dict[str, bytes | None]:
-    """The files of a version of the wheel; what was taken out of one is kept in the cache."""
+    """Files of a version of the wheel; the tree of a downloaded wheel stays in the cache."""
     every = fork.lock.versions(upstream.name)
     pinned = every.get(version)
     like = next((one for one in (upstream, *every.values()) if one.wheel), None)
     if like is None or like.wheel is None:
-        raise UserError(f"the lock pins no wheel of {upstream.name}, so there is none to look at")
+        raise UserError(
+            f"{upstream.name} has no version {version!r}, and the lock pins no wheel of it"
+        )
     known = fork.cache.find(pinned.tree) if pinned and pinned.wheel else None
     known = known or fork.cache.find(fork.cache.seen(f"{like.wheel.package}=={version}"))
     if known is None:
         known = fork.cache.find(_fetch(fork, like, like.wheel, version, options))
-    assert known is not None, "it has just been kept"
+    assert known is not None, "it has just been stored"
     listed = list_tree(known.git, known.tree, *paths)
     blobs = read_blobs(known.git, (oid for _, oid in listed.values()))
     return {path: blobs[listed[path][1]] if path in listed else None for path in paths}
@@ -394,7 +456,7 @@ def _fetch(fork: Fork, like: Upstream, wheel: Wheel, version: str, options: Sour
         try:
             path: Path = download_wheel(wheel.package, version, scratch)
         except SourceError as error:
-            raise UserError(f"the wheel {name} is not to be had: {error.what}") from error
+            raise UserError(f"the wheel {name} is not available: {error.what}") from error
         tree = fork.cache.store(wheel_files(like, wheel, path), "wheel", "").tree
     fork.cache.note(name, tree)
     return tree

@@ -6,7 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from forkpatch.inspect.applicability import SHADOW, Cell, Map, SetMap, Turn
+from forkpatch.inspect.applicability import (
+    SHADOW,
+    ApplicabilityMap,
+    MapCell,
+    SeriesMap,
+    TurningPoint,
+)
 from forkpatch.inspect.drift import Drift
 from forkpatch.inspect.probe import Fit
 
@@ -33,7 +39,7 @@ _DRIFT_MEANS = {
 _SHORT = 12
 
 
-def page(found: Map) -> str:
+def page(found: ApplicabilityMap) -> str:
     """The map as Markdown."""
     lines = [
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
@@ -56,7 +62,7 @@ def page(found: Map) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _set(one: SetMap, rows: Sequence[Cell]) -> Iterator[str]:
+def _set(one: SeriesMap, rows: Sequence[MapCell]) -> Iterator[str]:
     yield f"## {one.upstream}: the set for {one.set}"
     yield ""
     base = f"commit {one.base[:_SHORT]}" if one.base else "a wheel"
@@ -85,18 +91,18 @@ def _letter(at: int) -> str:
     return chr(ord("A") + at)
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: MapCell) -> str:
     drift = _DRIFTS.get(Drift(cell.symbol_drift), "") if cell.symbol_drift else ""
     sign = _FITS[Fit(cell.outcome)][0] if cell.outcome else ""
     return f"`{sign}{drift}`" if sign or drift else ""
 
 
-def _what(turn: Turn) -> tuple[bool, str, str]:
+def _what(turn: TurningPoint) -> tuple[bool, str, str]:
     # How a patch stops to apply is told apart; where it begins to, it is one thing.
     return turn.broke, turn.commit, turn.fit if turn.broke else ""
 
 
-def _turns(one: SetMap) -> Iterator[str]:
+def _turns(one: SeriesMap) -> Iterator[str]:
     if not one.turns:
         yield "No commit that was looked at makes one of them apply or stop to."
         return

@@ -14,7 +14,7 @@ from forkpatch.model.patchfile import Hunk
 from forkpatch.model.weave import split_lines
 from forkpatch.rebase.start import Rebase, changed_places, old_names
 from forkpatch.rebase.upstreamed import places_of
-from forkpatch.sources.history import Culprit, History
+from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 
 
@@ -35,7 +35,7 @@ class Trouble:
     Attributes:
         lines: first and last line of each conflict in the working tree's file, from 1.
         detail: where the file or symbol is now, or what was hit.
-        culprit: the upstream commit that changed these lines; empty without history.
+        breaking_commit: the upstream commit that changed these lines; empty without history.
     """
 
     patch: str
@@ -43,7 +43,7 @@ class Trouble:
     kind: Kind
     lines: tuple[tuple[int, int], ...] = ()
     detail: str = ""
-    culprit: str = ""
+    breaking_commit: str = ""
 
 
 def trouble_text(trouble: Mapping[str, Any]) -> str:
@@ -51,7 +51,9 @@ def trouble_text(trouble: Mapping[str, Any]) -> str:
     spans = ", ".join(f"{first}-{last}" for first, last in trouble["lines"])
     text = f"{trouble['patch']}: {trouble['path']}{f':{spans}' if spans else ''}: {trouble['kind']}"
     text += f" ({trouble['detail']})" if trouble["detail"] else ""
-    return text + (f"\n    upstream commit: {trouble['culprit']}" if trouble["culprit"] else "")
+    return text + (
+        f"\n    upstream commit: {trouble['breaking_commit']}" if trouble["breaking_commit"] else ""
+    )
 
 
 def classify(rebase: Rebase, name: str) -> tuple[Trouble, ...]:
@@ -66,18 +68,18 @@ def classify(rebase: Rebase, name: str) -> tuple[Trouble, ...]:
 
 def _trouble(rebase: Rebase, name: str, path: str, stages: set[int]) -> Trouble:
     old_path = next((old for old, new in rebase.base.renames.items() if new == path), path)
-    culprit = str(_culprit(rebase, name, old_path) or "")
+    breaking_commit = str(_breaking_commit(rebase, name, old_path) or "")
     if 2 not in stages:
         target = rebase.base.renames.get(path)
         if target:
-            return Trouble(name, path, Kind.FILE_RENAMED, (), f"now {target}", culprit)
-        return Trouble(name, path, Kind.FILE_GONE, (), _moved(rebase, name, path), culprit)
+            return Trouble(name, path, Kind.FILE_RENAMED, (), f"now {target}", breaking_commit)
+        return Trouble(name, path, Kind.FILE_GONE, (), _moved(rebase, name, path), breaking_commit)
     lines = tuple(_marked(rebase, path))
     moved = _moved(rebase, name, old_path)
     if moved:
-        return Trouble(name, path, Kind.SYMBOL_MOVED, lines, moved, culprit)
+        return Trouble(name, path, Kind.SYMBOL_MOVED, lines, moved, breaking_commit)
     renamed = f"it was {old_path}" if old_path != path else ""
-    return Trouble(name, path, Kind.CONFLICT, lines, renamed, culprit)
+    return Trouble(name, path, Kind.CONFLICT, lines, renamed, breaking_commit)
 
 
 def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
@@ -107,7 +109,7 @@ def _moved(rebase: Rebase, name: str, path: str) -> str:
     return "; ".join(found)
 
 
-def _culprit(rebase: Rebase, name: str, path: str) -> Culprit | None:
+def _breaking_commit(rebase: Rebase, name: str, path: str) -> UpstreamCommit | None:
     """The upstream commit after which the patch's lines are not there any more."""
     old, new = rebase.old.upstream, rebase.new
     mirrors = [*mirrors_of(old, rebase.fork.cache, SourceOptions()), old.url]

@@ -17,7 +17,7 @@ from forkpatch.sources.repository import local_path, open_repository
 
 
 @dataclass(frozen=True)
-class Culprit:
+class UpstreamCommit:
     """An upstream commit."""
 
     commit: str
@@ -68,14 +68,14 @@ class History:
         )
         return {oid: int(when) for oid, when in (line.split(" ") for line in out.splitlines())}
 
-    def commits(self, old: str, new: str, *paths: str) -> Iterator[Culprit]:
+    def commits(self, old: str, new: str, *paths: str) -> Iterator[UpstreamCommit]:
         """The commits from ``old`` to ``new`` that touch ``paths``, the oldest first."""
         found = self._repo.iter_commits(
             f"{old}..{new}", paths=list(paths) or "", reverse=True, topo_order=True
         )
         for commit in found:
             subject = str(commit.summary)
-            yield Culprit(commit.hexsha, subject)
+            yield UpstreamCommit(commit.hexsha, subject)
 
     def read(self, commit: str, path: str) -> bytes | None:
         """A file's content at a commit; None when it is not there, or not in this mirror."""
@@ -86,7 +86,7 @@ class History:
             return None
         return data
 
-    def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> Culprit | None:
+    def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> UpstreamCommit | None:
         """The first commit after which ``block`` is no longer in ``path``, None if unknown."""
         try:
             for commit in self.commits(old, new, path):

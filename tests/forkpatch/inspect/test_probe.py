@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forklab import CORE, FILES, ForkLab, core, git, make_wheel
@@ -13,6 +14,11 @@ RUN = "src/run.c"
 START, END = CORE.index(b"def sub"), CORE.index(b"def mul")
 GONE = CORE[:START] + CORE[END:]
 DRIFTED = CORE.replace(b"def sub(a, b):\n    check(a)\n", b"def sub(a, b, c=0):\n    check(a)\n")
+
+
+def fits_of(report: dict[str, Any], patch: str) -> dict[str, str]:
+    """The fit of a patch by version."""
+    return {row["version"]: row["outcome"] for row in report["rows"] if row["patch"] == patch}
 
 
 @pytest.fixture
@@ -39,21 +45,30 @@ def test_probe_maps_versions_and_names_the_commit_that_broke(
 ) -> None:
     lab, commits = upstream
     report = lab.ok("probe", "calc", "--json", "-").json
-    table = {row["version"]: [one["fit"] for one in row["patches"]] for row in report["versions"]}
-    assert table == {
-        "v1.0": ["applies", "applies"],
-        "v1.1": ["applies", "applies"],
-        "v1.2": ["conflict", "applies"],
-        "v1.3": ["conflict", "applies"],
-        "v1.4": ["applies", "file missing"],
-        "v2.0": ["already upstream", "applies"],
+    assert fits_of(report, "turn.patch") == {
+        "v1.0": "applies",
+        "v1.1": "applies",
+        "v1.2": "conflict",
+        "v1.3": "conflict",
+        "v1.4": "applies",
+        "v2.0": "already upstream",
     }
-    found = {one["patch"]: (one["commit"], one["fit"], one["again"]) for one in report["breaks"]}
+    assert fits_of(report, "run.patch") == {
+        "v1.0": "applies",
+        "v1.1": "applies",
+        "v1.2": "applies",
+        "v1.3": "applies",
+        "v1.4": "file missing",
+        "v2.0": "applies",
+    }
+    (one,) = report["sets"]
+    assert all(turn["broke"] for turn in one["turns"])
+    found = {turn["patch"]: (turn["commit"], turn["fit"], turn["again"]) for turn in one["turns"]}
     assert found == {
         "turn.patch": (commits[1], "conflict", True),
         "run.patch": (commits[3], "file missing", True),
     }
-    assert report["commits"] == 5
+    assert one["commits"] == 5
     said = lab.ok("probe", "calc").out
     assert f"run.patch: file missing since {commits[3][:12]} Upstream v1.4" in said
 
@@ -79,7 +94,7 @@ def test_probe_tells_drift_and_misplacement_apart(lab: ForkLab) -> None:
     text = text.replace(b" def sub(a, b):\n", b"").replace(b" \n def mul(a, b):\n", b"")
     patch.write_bytes(text)
     report = lab.ok("probe", "calc", "--versions", *cases, "--json", "-").json
-    fits = {row["version"]: row["patches"][0]["fit"] for row in report["versions"]}
+    fits = fits_of(report, "turn.patch")
     assert fits == {"drift": "body changed", "elsewhere": "misplaced", "lost": "conflict"}
 
 
@@ -89,7 +104,7 @@ def test_probe_reads_a_wheel_that_no_commit_is_known_for(lab: ForkLab, tmp_path:
     newer = {**FILES, CORE_PATH: GONE}
     make_wheel(tmp_path / "wheels", newer, "calc-2.5-py3-none-any.whl")
     report = lab.ok("probe", "calc", "--versions", "v1.0", "2.5", "--json", "-").json
-    fits = {row["version"]: row["patches"][0]["fit"] for row in report["versions"]}
+    fits = fits_of(report, "turn.patch")
     assert fits == {"v1.0": "applies", "2.5": "conflict"}
     assert lab.run("probe", "calc", "--versions", "9.9").code in (1, 2)
 
@@ -105,7 +120,7 @@ def test_probe_of_a_mirror_without_contents_says_so(lab: ForkLab, tmp_path: Path
     oid = git(mirror, "rev-parse", f"v1.0:{CORE_PATH}")
     (mirror / "objects" / oid[:2] / oid[2:]).unlink()
     found = lab.ok("probe", "calc", "--mirror", f"calc={mirror}", "--json", "-").json
-    assert [one["fit"] for one in found["versions"][0]["patches"]] == ["not known"]
+    assert fits_of(found, "turn.patch") == {"v1.0": "not known"}
 
 
 def test_watch_names_newer_tags_wheels_and_commits(

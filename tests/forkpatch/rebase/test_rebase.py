@@ -79,7 +79,7 @@ def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
     assert (trouble["patch"], trouble["path"]) == ("turn.patch", CORE_PATH)
     assert trouble["kind"] == "symbol moved"
     assert trouble["detail"] == "sub is now in python/calc/s.py: sub"
-    assert trouble["culprit"] == f"{commits[1][:12]} Upstream step 1"
+    assert trouble["breaking_commit"] == f"{commits[1][:12]} Upstream step 1"
     ((first, last),) = trouble["lines"]
     tree = one.root / ".work/rebase/calc/tree"
     lines = (tree / CORE_PATH).read_bytes().split(b"\n")
