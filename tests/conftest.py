@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -76,3 +77,14 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
             return Disk(path)
 
         yield make
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Close with how many tests were skipped for which reason."""
+    reports = terminalreporter.stats.get("skipped", [])
+    texts = (r.longrepr[2] if isinstance(r.longrepr, tuple) else str(r.longrepr) for r in reports)
+    reasons = Counter(text.removeprefix("Skipped: ").splitlines()[0] for text in texts)
+    if reasons:
+        terminalreporter.section(f"{reasons.total()} skipped, by reason")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4} {reason}")
