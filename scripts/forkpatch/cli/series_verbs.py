@@ -16,8 +16,8 @@ from forkpatch.tree.swap import recover, work_lock
 from forkpatch.tree.worktree import OVERLAYS_REF
 
 if TYPE_CHECKING:
-    from forkpatch.rebase.finish import RebaseReport
-    from forkpatch.rebase.start import Rebase
+    from forkpatch.rebase.result import RebaseReport
+    from forkpatch.rebase.workspace import Rebase
 
 
 def register(verbs: Registry) -> None:
@@ -131,7 +131,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _rebase(fork: Fork, options: argparse.Namespace) -> int:
-    from forkpatch.rebase import finish, replay, start  # noqa: PLC0415 - for this verb only
+    from forkpatch.rebase import execute, result, workspace  # noqa: PLC0415 - for this verb only
 
     name = options.upstream
     fork.lock.versions(name)
@@ -139,7 +139,7 @@ def _rebase(fork: Fork, options: argparse.Namespace) -> int:
     chosen.check(fork.lock)
     fork.cache.remember(chosen.mirrors)
     if options.abort:
-        gone = finish.abort(fork, name)
+        gone = workspace.abort(fork, name)
         say(f"{name}: given up; everything is as before" if gone else f"{name}: no rebase to abort")
         return 0
     if options.status:
@@ -147,23 +147,23 @@ def _rebase(fork: Fork, options: argparse.Namespace) -> int:
     if options.report:
         return _rebase_report(fork, options)
     if options.go_on or options.skip is not None:
-        current = start.resume(fork, name, chosen)
+        current = workspace.resume(fork, name, chosen)
         current = (
-            finish.skip(current, options.skip)
+            execute.skip(current, options.skip)
             if options.skip is not None
-            else finish.carry_on(current)
+            else execute.resolve(current)
         )
     else:
         if not options.version:
             raise UserError("no version was given", remedy=f"forkpatch rebase {name} VERSION")
         old = fork.lock.upstream(name, options.old) if options.old else None
         old = old or upstream_of(fork, None, name)[1]
-        current = start.start(fork, old, fork.lock.upstream(name, options.version), chosen)
-    current = replay.advance(current)
-    if current.state.stopped:
+        current = workspace.start(fork, old, fork.lock.upstream(name, options.version), chosen)
+    current = execute.execute(current)
+    if current.plan.conflicts:
         _say_stopped(current, options.json)
         return 1
-    report = finish.finish(current)
+    report = result.finish(current)
     write_report(
         str(fork.settings.work / f"rebase-{name}-{report.old}-to-{report.new}.json"), report
     )
@@ -172,30 +172,31 @@ def _rebase(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
-    from forkpatch.rebase.start import read_state  # noqa: PLC0415 - for this verb only
+    from forkpatch.rebase.plan import read_plan  # noqa: PLC0415 - for this verb only
+    from forkpatch.rebase.workspace import rebase_folder  # noqa: PLC0415
 
-    state = read_state(fork, name)
+    plan = read_plan(rebase_folder(fork, name), name)
     if target != "-":
-        if state is None:
+        if plan is None:
             say(f"no rebase of {name} is under way")
         else:
             say(
-                f"{name}: from {state.old} to {state.new}:"
-                f" {counted(len(state.done), 'patch')} done, {len(state.todo)} to come"
+                f"{name}: from {plan.old} to {plan.new}:"
+                f" {counted(len(plan.done), 'patch')} done, {len(plan.pending)} to come"
             )
-            say(*(f"  {step.patch}: {step.outcome} {step.reason}".rstrip() for step in state.done))
-            say(*(f"  {one['patch']}: {one['path']}: {one['kind']}" for one in state.stopped))
-    write_report(target, state)
+            say(*(f"  {step.patch}: {step.outcome} {step.reason}".rstrip() for step in plan.done))
+            say(*(f"  {one.patch}: {one.path}: {one.kind}" for one in plan.conflicts))
+    write_report(target, plan)
     return 0
 
 
 def _rebase_report(fork: Fork, options: argparse.Namespace) -> int:
-    from forkpatch.rebase.record import as_markdown, read_record_of  # noqa: PLC0415
+    from forkpatch.rebase.result import as_markdown, read_rebase_record  # noqa: PLC0415
 
     if not options.version:
         raise UserError("no version was given", remedy="name the one that was moved to")
     upstream = fork.lock.upstream(options.upstream, options.version)
-    record = read_record_of(fork, upstream)
+    record = read_rebase_record(fork, upstream)
     text = as_markdown(upstream, record, [patch.name for patch in fork.series(upstream)])
     if options.report == "-":
         print(text, end="")
@@ -206,17 +207,15 @@ def _rebase_report(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _say_stopped(current: Rebase, target: str | None) -> None:
-    from forkpatch.rebase.conflicts import trouble_text  # noqa: PLC0415 - for this verb only
-
-    name = current.state.upstream
+    name = current.plan.upstream
     if target != "-":
-        say(*(trouble_text(one) for one in current.state.stopped))
+        say(*map(str, current.plan.conflicts))
         say(
             f"put it right in {current.tree}, then: forkpatch rebase {name} --continue",
             f"or drop the patch:   forkpatch rebase {name} --skip 'REASON'",
             f"or give it all up:   forkpatch rebase {name} --abort",
         )
-    write_report(target, {"state": current.state, "tree": current.tree})
+    write_report(target, {"plan": current.plan, "tree": current.tree})
 
 
 def _say_rebased(report: RebaseReport, target: str | None) -> None:

@@ -9,10 +9,10 @@ from enum import StrEnum
 
 from forkpatch.inspect.drift import Record, changed_symbols
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
+from forkpatch.inspect.upstreamed import NewBase, already_there
 from forkpatch.model.fork import Plan
 from forkpatch.model.patchfile import FileDiff, Hunk, Patch
 from forkpatch.model.weave import split_lines
-from forkpatch.rebase.upstreamed import NewBase, already_there
 
 Contents = Mapping[str, bytes | None]
 

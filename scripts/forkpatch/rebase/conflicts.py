@@ -1,89 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a patch does not go onto a new base: sorted into classes, with the upstream's part in it."""
+"""Conflicts of a patch with a new base: their class, place and the upstream commit behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from collections.abc import Iterator
 
-from forkpatch.inspect.drift import record_of
+from forkpatch.inspect.drift import changed_symbols, record_of
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
+from forkpatch.inspect.upstreamed import places_of
 from forkpatch.model.patchfile import Hunk
 from forkpatch.model.weave import split_lines
-from forkpatch.rebase.start import Rebase, changed_places, old_names
-from forkpatch.rebase.upstreamed import places_of
+from forkpatch.rebase.plan import Conflict, ConflictKind
+from forkpatch.rebase.workspace import Rebase, files_at
+from forkpatch.series.export import export_commits
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 
 
-class Kind(StrEnum):
-    """The classes."""
-
-    CONFLICT = "conflict"
-    FILE_GONE = "file gone"
-    FILE_RENAMED = "file renamed"
-    SYMBOL_MOVED = "symbol moved"
-    MISPLACED = "misplaced"
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """What stops a patch in one file.
-
-    Attributes:
-        lines: first and last line of each conflict in the working tree's file, from 1.
-        detail: where the file or symbol is now, or what was hit.
-        breaking_commit: the upstream commit that changed these lines; empty without history.
-    """
-
-    patch: str
-    path: str
-    kind: Kind
-    lines: tuple[tuple[int, int], ...] = ()
-    detail: str = ""
-    breaking_commit: str = ""
-
-
-def trouble_text(trouble: Mapping[str, Any]) -> str:
-    """A trouble for people, as it is kept in the state."""
-    spans = ", ".join(f"{first}-{last}" for first, last in trouble["lines"])
-    text = f"{trouble['patch']}: {trouble['path']}{f':{spans}' if spans else ''}: {trouble['kind']}"
-    text += f" ({trouble['detail']})" if trouble["detail"] else ""
-    return text + (
-        f"\n    upstream commit: {trouble['breaking_commit']}" if trouble["breaking_commit"] else ""
-    )
-
-
-def classify(rebase: Rebase, name: str) -> tuple[Trouble, ...]:
-    """The troubles of the patch whose merge has just failed."""
+def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:
+    """Conflicts of the patch whose merge has just failed."""
     out = rebase.git.run("ls-files", "-u", "-z").stdout.decode("utf-8", "surrogateescape")
     stages: dict[str, set[int]] = {}
     for record in out.split("\0")[:-1]:
         meta, _, path = record.partition("\t")
         stages.setdefault(path, set()).add(int(meta.split(" ")[2]))
-    return tuple(_trouble(rebase, name, path, held) for path, held in sorted(stages.items()))
+    return tuple(_conflict(rebase, name, path, held) for path, held in sorted(stages.items()))
 
 
-def _trouble(rebase: Rebase, name: str, path: str, stages: set[int]) -> Trouble:
+def _conflict(rebase: Rebase, name: str, path: str, stages: set[int]) -> Conflict:
     old_path = next((old for old, new in rebase.base.renames.items() if new == path), path)
-    breaking_commit = str(_breaking_commit(rebase, name, old_path) or "")
-    if 2 not in stages:
-        target = rebase.base.renames.get(path)
-        if target:
-            return Trouble(name, path, Kind.FILE_RENAMED, (), f"now {target}", breaking_commit)
-        return Trouble(name, path, Kind.FILE_GONE, (), _moved(rebase, name, path), breaking_commit)
-    lines = tuple(_marked(rebase, path))
-    moved = _moved(rebase, name, old_path)
-    if moved:
-        return Trouble(name, path, Kind.SYMBOL_MOVED, lines, moved, breaking_commit)
-    renamed = f"it was {old_path}" if old_path != path else ""
-    return Trouble(name, path, Kind.CONFLICT, lines, renamed, breaking_commit)
+    lines: tuple[tuple[int, int], ...] = ()
+    if 2 in stages:
+        lines = tuple(_marked(rebase, path))
+        moved = _moved(rebase, name, old_path)
+        kind = ConflictKind.SYMBOL_MOVED if moved else ConflictKind.LINES
+        detail = moved or (f"it was {old_path}" if old_path != path else "")
+    elif target := rebase.base.renames.get(path):
+        kind, detail = ConflictKind.FILE_RENAMED, f"now {target}"
+    else:
+        kind, detail = ConflictKind.FILE_GONE, _moved(rebase, name, path)
+    commit = str(_breaking_commit(rebase, name, old_path) or "")
+    return Conflict(name, path, kind, lines, detail, commit)
 
 
 def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
-    """The spans between git's conflict markers."""
+    """First and last line of each of git's conflicts."""
     file = rebase.tree / path
     first = 0
     for number, line in enumerate(split_lines(file.read_bytes()) if file.is_file() else [], 1):
@@ -95,7 +56,7 @@ def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
 
 
 def _moved(rebase: Rebase, name: str, path: str) -> str:
-    """Where the symbols of ``path`` that the patch changes are now, when it is elsewhere."""
+    """New places of the symbols of ``path`` that the patch changes, of those that moved."""
     found = []
     for place in record_of(rebase.fork, rebase.old).patches[name]:
         if place.path != path or place.symbol == MODULE:
@@ -110,7 +71,7 @@ def _moved(rebase: Rebase, name: str, path: str) -> str:
 
 
 def _breaking_commit(rebase: Rebase, name: str, path: str) -> UpstreamCommit | None:
-    """The upstream commit after which the patch's lines are not there any more."""
+    """First upstream commit after which the patch's old lines are no longer there."""
     old, new = rebase.old.upstream, rebase.new
     mirrors = [*mirrors_of(old, rebase.fork.cache, SourceOptions()), old.url]
     known = [one.commit for one in (old, new) if one.commit]
@@ -139,18 +100,29 @@ def _in_base(base: list[bytes], hunk: Hunk) -> list[bytes]:
     return []
 
 
-def misplaced(rebase: Rebase, name: str, head: str, picked: str) -> tuple[Trouble, ...]:
-    """The troubles of a patch that git put somewhere: symbols which it did not change before."""
-    expected = old_names(rebase, name)
-    objects = rebase.tree / ".git/objects"
+def misplaced(rebase: Rebase, name: str, head: str, picked: str) -> tuple[Conflict, ...]:
+    """Conflicts of a patch that git merged into symbols which it did not change before."""
+    places = record_of(rebase.fork, rebase.old).patches[name]
+    expected = {bare_name(place.symbol) for place in places}
+    was = ", ".join(sorted(expected))
     return tuple(
-        Trouble(
+        Conflict(
             name,
             path,
-            Kind.MISPLACED,
-            (),
-            f"it changes {symbol} now, and changed {', '.join(sorted(expected))} before",
+            ConflictKind.MISPLACED,
+            detail=f"it changes {symbol} now, and changed {was} before",
         )
-        for path, symbol in changed_places(rebase.git, head, picked, objects)
+        for path, symbol in _changed_places(rebase, head, picked)
         if bare_name(symbol) not in expected
     )
+
+
+def _changed_places(rebase: Rebase, before: str, commit: str) -> Iterator[tuple[str, str]]:
+    """Path and symbol of everything that a commit changes."""
+    patch = export_commits(rebase.tree / ".git/objects", [commit])[0].parse()
+    paths = list(patch.paths)
+    old, new = (files_at(rebase.git, one, paths) for one in (before, commit))
+    for diff in patch.files:
+        contents = old.get(diff.old or "", b""), new.get(diff.new or "", b"")
+        for symbol in changed_symbols(diff, *contents):
+            yield diff.new or diff.old or "", symbol

@@ -9,10 +9,10 @@ import pytest
 
 from forkpatch.model.fork import open_fork
 from forkpatch.model.settings import load_settings
-from forkpatch.rebase.record import FILE, as_markdown, read_record_of
+from forkpatch.rebase.result import RECORD_FILE, as_markdown, read_rebase_record
 
 ROOT = Path(__file__).resolve().parents[3]
-RECORDS = sorted((ROOT / "patches").glob(f"*/*/{FILE}"))
+RECORDS = sorted((ROOT / "patches").glob(f"*/*/{RECORD_FILE}"))
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: "-".join(path.parts[-3:-1]))
@@ -22,7 +22,7 @@ def test_page_of_a_rebase_is_what_the_command_writes(path: Path) -> None:
     upstream = fork.lock.upstream(name, version)
     series = [patch.name for patch in fork.series(upstream)]
     page = ROOT / "docs" / f"rebase-{name}-{version}.md"
-    record = read_record_of(fork, upstream)
+    record = read_rebase_record(fork, upstream)
     assert page.read_text(encoding="utf-8") == as_markdown(upstream, record, series), (
         f"type: forkpatch rebase {name} {version} --report {page.relative_to(ROOT)}"
     )

@@ -12,7 +12,7 @@ from forklab import CORE, FILES, ForkLab, copy_of, core, git, message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forkpatch.rebase import record as rebase_record
+from forkpatch.rebase.result import RECORD_FILE
 
 CORE_PATH = "python/calc/core.py"
 VERSION = """
@@ -75,12 +75,12 @@ def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
     commits = upstream_moves(one, {"LICENSE": b"2\n"}, {CORE_PATH: rest, "python/calc/s.py": moved})
     done = one.run("rebase", "calc", "2.0", "--json", "-")
     assert done.code == 1
-    (trouble,) = done.json["state"]["stopped"]
-    assert (trouble["patch"], trouble["path"]) == ("turn.patch", CORE_PATH)
-    assert trouble["kind"] == "symbol moved"
-    assert trouble["detail"] == "sub is now in python/calc/s.py: sub"
-    assert trouble["breaking_commit"] == f"{commits[1][:12]} Upstream step 1"
-    ((first, last),) = trouble["lines"]
+    (conflict,) = done.json["plan"]["conflicts"]
+    assert (conflict["patch"], conflict["path"]) == ("turn.patch", CORE_PATH)
+    assert conflict["kind"] == "symbol moved"
+    assert conflict["detail"] == "sub is now in python/calc/s.py: sub"
+    assert conflict["breaking_commit"] == f"{commits[1][:12]} Upstream step 1"
+    ((first, last),) = conflict["lines"]
     tree = one.root / ".work/rebase/calc/tree"
     lines = (tree / CORE_PATH).read_bytes().split(b"\n")
     assert lines[first - 1].startswith(b"<<<<<<<") and lines[last - 1].startswith(b">>>>>>>")
@@ -131,9 +131,9 @@ def test_change_that_git_puts_into_another_function_stops_the_rebase(one: ForkLa
     upstream_moves(one, {CORE_PATH: renamed})
     done = one.run("rebase", "calc", "2.0", "--json", "-")
     assert done.code == 1
-    (trouble,) = done.json["state"]["stopped"]
-    assert trouble["kind"] == "misplaced"
-    assert trouble["detail"] == "it changes minus now, and changed sub before"
+    (conflict,) = done.json["plan"]["conflicts"]
+    assert conflict["kind"] == "misplaced"
+    assert conflict["detail"] == "it changes minus now, and changed sub before"
     one.ok("rebase", "calc", "--continue")
     assert new_tree(one)[CORE_PATH] == renamed.replace(b"return a - b", b"return b - a")
 
@@ -143,8 +143,8 @@ def test_renamed_and_removed_files(one: ForkLab) -> None:
     upstream_moves(one, {CORE_PATH: None, "python/calc/kernel.py": CORE, "src/run.c": None})
     done = one.run("rebase", "calc", "2.0", "--json", "-")
     assert done.code == 1
-    (trouble,) = done.json["state"]["stopped"]
-    assert (trouble["patch"], trouble["kind"]) == ("run.patch", "file gone")
+    (conflict,) = done.json["plan"]["conflicts"]
+    assert (conflict["patch"], conflict["kind"]) == ("run.patch", "file gone")
     status = one.ok("rebase", "calc", "--status")
     assert "1 patch done, 1 to come" in status.out
     assert one.run("rebase", "calc", "--skip", " ").code == 2
@@ -160,13 +160,13 @@ def test_file_that_git_leaves_of_the_old_version_is_not_added_to_the_new(one: Fo
     one.change("again.patch", {"src/run.c": changed.replace(b"return 1", b"return 2")})
     upstream_moves(one, {"src/run.c": None, "src/main.c": b"int run(void) { return 0; }\n"})
     done = one.run("rebase", "calc", "2.0", "--json", "-")
-    assert [trouble["kind"] for trouble in done.json["state"]["stopped"]] == ["file gone"]
+    assert [conflict["kind"] for conflict in done.json["plan"]["conflicts"]] == ["file gone"]
     tree = one.root / ".work/rebase/calc/tree"
     assert (tree / "src/run.c").read_bytes() == changed  # for reference
     (tree / "src/main.c").write_bytes(b"int run(void) { return 1; }\n")
     done = one.run("rebase", "calc", "--continue", "--json", "-")
-    (trouble,) = done.json["state"]["stopped"]
-    assert (trouble["patch"], trouble["kind"]) == ("again.patch", "file gone")
+    (conflict,) = done.json["plan"]["conflicts"]
+    assert (conflict["patch"], conflict["kind"]) == ("again.patch", "file gone")
     # What the user makes of the file is kept, since it is no leftover.
     (tree / "src/run.c").write_bytes(b"int again(void) { return 2; }\n")
     one.ok("rebase", "calc", "--continue")
@@ -221,8 +221,8 @@ def test_overlay_that_the_new_version_has_itself_is_named(one: ForkLab) -> None:
 
 
 def kept(lab: ForkLab) -> dict[str, bytes]:
-    """The series and what belongs to it, without the account of the rebase that wrote it."""
-    files = (path for path in lab.patches.iterdir() if path.name != rebase_record.FILE)
+    """The series and what belongs to it, without the record of the rebase that wrote it."""
+    files = (path for path in lab.patches.iterdir() if path.name != RECORD_FILE)
     return {path.name: path.read_bytes() for path in files}
 
 
@@ -265,7 +265,7 @@ def test_lines_that_were_there_before_do_not_pass_for_the_patch(lab: ForkLab) ->
     upstream_moves(lab, {CORE_PATH: (head + half.format("log(a)\n")).encode() + CORE})
     done = lab.run("rebase", "calc", "2.0", "--json", "-")
     assert done.code == 1
-    assert done.json["state"]["stopped"][0]["kind"] == "conflict"
+    assert done.json["plan"]["conflicts"][0]["kind"] == "conflict"
 
 
 BODIES = {"add": "0 + a + b", "sub": "b - a", "mul": "a * b * 1"}

@@ -79,8 +79,8 @@ def test_import_edit_export_and_three_rebases(lab: ForkLab, tmp_path: Path, kind
     reformatted = b"# numbers\r\n" + FILES[DOS].replace(b"A = 1", b"A  =  1")
     release(lab, "2.0", kind, {DOS: reformatted, CORE_PATH: None, NEW_HOME: CORE})
     done = lab.run("rebase", "calc", "2.0", "--json", "-")
-    (trouble,) = done.json["state"]["stopped"]
-    assert (done.code, trouble["path"], trouble["kind"]) == (1, DOS, "conflict")
+    (conflict,) = done.json["plan"]["conflicts"]
+    assert (done.code, conflict["path"], conflict["kind"]) == (1, DOS, "conflict")
     resolved = reformatted.replace(b"B = 2", b"B = 20")
     (lab.root / ".work/rebase/calc/tree" / DOS).write_bytes(resolved)
     lab.ok("rebase", "calc", "--continue")
@@ -109,7 +109,7 @@ def test_import_edit_export_and_three_rebases(lab: ForkLab, tmp_path: Path, kind
     moved: dict[str, bytes | None] = {NEW_HOME: body[:start] + body[end:]}
     release(lab, "4.0", kind, moved | {"python/calc/sub.py": CORE[start:end]})
     done = lab.run("rebase", "calc", "4.0", "--json", "-")
-    assert done.json["state"]["stopped"][0]["kind"] == "symbol moved"
+    assert done.json["plan"]["conflicts"][0]["kind"] == "symbol moved"
     lab.ok("rebase", "calc", "--skip", "not worth it any more")
     adopt(lab, "4.0")
     adopt(lab, "1.0")

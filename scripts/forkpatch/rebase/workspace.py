@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workspace of a rebase: a repository with the series on its old base, and the new base.
+
+Each commit of the series is merged onto the new base with the old base as common ancestor, as
+``git rebase --onto`` does; a diff is never applied to a tree that it was not made for.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forkpatch.errors import UserError
+from forkpatch.git.calls import Git
+from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
+from forkpatch.inspect.upstreamed import NewBase
+from forkpatch.model.fork import Fork, Plan, plan_tree
+from forkpatch.model.lock import Upstream
+from forkpatch.model.overlays import check_collisions
+from forkpatch.model.patchfile import Patch
+from forkpatch.rebase.plan import RebasePlan, RebaseStep, read_plan, write_plan
+from forkpatch.safety import SYMLINK_MODE
+from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.swap import remove_tree, scratch_beside
+from forkpatch.tree.worktree import BRANCH, add_objects, build_repository
+
+_TREE = "tree"
+_OLD = "refs/forkpatch/old"
+_NEW = "refs/forkpatch/new"
+
+
+@dataclass(frozen=True)
+class Rebase:
+    """A rebase under way.
+
+    Attributes:
+        git: the repository in which it is carried out.
+        old: the series on its old base.
+        new: the new version.
+        base: files and renames of the new version.
+    """
+
+    fork: Fork
+    plan: RebasePlan
+    git: Git
+    old: Plan
+    new: Upstream
+    base: NewBase
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the plan and the working tree."""
+        return rebase_folder(self.fork, self.plan.upstream)
+
+    @property
+    def tree(self) -> Path:
+        """The working tree in which conflicts are resolved."""
+        return self.folder / _TREE
+
+    def patch(self, name: str) -> Patch:
+        """A patch of the old series."""
+        return next(patch for patch in self.old.patches if patch.name == name)
+
+    def saved(self, plan: RebasePlan) -> Rebase:
+        """The rebase with another plan, which is written first."""
+        write_plan(self.folder, plan)
+        return replace(self, plan=plan)
+
+    def reset(self, commit: str) -> None:
+        """Check ``commit`` out, and remove every other file."""
+        self.git.run("reset", "-q", "--hard", commit)
+        self.git.run("clean", "-fdq")
+
+
+def rebase_folder(fork: Fork, name: str) -> Path:
+    """Folder of a rebase of the upstream ``name``."""
+    return fork.settings.work / "rebase" / name
+
+
+def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> Rebase:
+    """Plan a rebase, and write its repository: the series on its old base, and the new base.
+
+    Raises:
+        UserError: one is under way already, or the new version has a series already.
+        ForkError: the old series does not apply, or an overlay collides with the new version.
+    """
+    final = rebase_folder(fork, old.name)
+    if read_plan(final, old.name):
+        raise UserError(
+            f"a rebase of {old.name} is under way",
+            remedy=f"forkpatch rebase {old.name} --continue, or --abort",
+        )
+    if fork.patch_folder(new).exists():
+        raise UserError(
+            f"{fork.patch_folder(new)} exists", remedy="remove it, or export to it instead"
+        )
+    if old == new:
+        raise UserError(f"{old.name} is at {new.version} already")
+    new_tree = obtain(new, fork.cache, options).pristine
+    series = plan_tree(fork, old, obtain(old, fork.cache, options).pristine)
+    modes = {path: mode for path, (mode, _) in list_tree(new_tree.git, new_tree.tree).items()}
+    check_collisions(fork.overlays(new), modes, (), fork.overlay_folder(new), str(new))
+    scratch = scratch_beside(final)
+    try:
+        (scratch / _TREE).mkdir()
+        commits = [series.commits[0], *series.patch_commits]
+        git, ids = build_repository(scratch / _TREE, series.pristine, commits)
+        git.run("update-ref", _OLD, ids[-1])
+        add_objects(git, new_tree)
+        (base,) = write_commits(git, _NEW, [Commit(f"{new}\n".encode(), tree=new.tree)])
+        git.run("update-ref", f"refs/heads/{BRANCH}", base)
+        git.run("read-tree", "-u", "--reset", "HEAD")
+        steps = tuple(
+            RebaseStep(patch.name, commit)
+            for patch, commit in zip(series.patches, ids[1:], strict=True)
+        )
+        write_plan(scratch, RebasePlan(old.name, old.version, new.version, base, steps))
+        if final.exists():
+            remove_tree(final)
+        scratch.rename(final)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return resume(fork, old.name, options)
+
+
+def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
+    """The rebase that is under way.
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = rebase_folder(fork, name)
+    plan = read_plan(folder, name)
+    if plan is None:
+        raise UserError(
+            f"no rebase of {name} is under way",
+            remedy=f"begin one: forkpatch rebase {name} VERSION",
+        )
+    old, new = (fork.lock.upstream(name, version) for version in (plan.old, plan.new))
+    git = Git(folder / _TREE / ".git", folder / _TREE)
+    series = plan_tree(fork, old, obtain(old, fork.cache, options).pristine)
+    return Rebase(fork, plan, git, series, new, _new_base(git, plan.base, old.tree))
+
+
+def abort(fork: Fork, name: str) -> bool:
+    """Abandon a rebase: everything is as before. False when there was none."""
+    folder = rebase_folder(fork, name)
+    if not folder.exists():
+        return False
+    remove_tree(folder)
+    return True
+
+
+def _new_base(git: Git, base: str, old: str) -> NewBase:
+    listed = list_tree(git, base)
+    contents: dict[str, bytes | None] = {}
+
+    def read(path: str) -> bytes | None:
+        if path not in contents:
+            mode, oid = listed.get(path, (SYMLINK_MODE, ""))
+            contents[path] = None if mode == SYMLINK_MODE else read_blobs(git, [oid])[oid]
+        return contents[path]
+
+    def find(word: str) -> tuple[str, ...]:
+        command = ("grep", "-l", "-z", "-I", "-w", "-F", "-e", word, base, "--")
+        out = git.run(*command, ok=(0, 1)).stdout.decode("utf-8", "surrogateescape")
+        return tuple(item.partition(":")[2] for item in out.split("\0")[:-1])
+
+    return NewBase(read, find, _renames(git, old, base))
+
+
+def _renames(git: Git, old: str, new: str) -> dict[str, str]:
+    """New path by old path of the files that were renamed."""
+    command = ("diff-tree", "-r", "-z", "-M40%", "-l0", "--diff-filter=R", "--name-status")
+    fields = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return dict(zip(fields[1::3], fields[2::3], strict=True))
+
+
+def files_at(git: Git, commit: str, paths: list[str]) -> dict[str, bytes]:
+    """Contents of files at a commit; a file that it lacks is left out."""
+    listed = list_tree(git, commit, *paths) if paths else {}
+    blobs = read_blobs(git, (oid for _, oid in listed.values()))
+    return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
