@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,8 +79,12 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
         yield make
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+) -> Generator[None, object, object]:
     """Close with how many tests were skipped for which reason."""
+    result = yield
     reports = terminalreporter.stats.get("skipped", [])
     texts = (r.longrepr[2] if isinstance(r.longrepr, tuple) else str(r.longrepr) for r in reports)
     reasons = Counter(text.removeprefix("Skipped: ").splitlines()[0] for text in texts)
@@ -88,3 +92,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"{reasons.total()} skipped, by reason")
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count:4} {reason}")
+    return result
