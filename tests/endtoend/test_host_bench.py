@@ -12,9 +12,9 @@ from crosslab.bench import host_bench
 from crosslab.build.cached_build import default_cache
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.compile.driver import CompileRequest, compile_llama
+from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
-from crosslab.job.job_options import PASS_FILE
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_params
 
@@ -33,7 +33,7 @@ def result() -> dict[str, object]:
         GQA,
         host,
         form="shared",
-        pass_file=PROJECT / PASS_FILE,
+        pass_file=PASS_FILE,
         kernels=cached_kernels(KernelTarget.HOST, CACHE),
         require_tensorize=True,
     )

@@ -22,9 +22,9 @@ from crosslab.compile.driver import (
     compile_llama,
     tree_environment,
 )
+from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
-from crosslab.job.job_options import PASS_FILE
 from crosslab.models.compare import compare
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.formats import weight_formats
@@ -76,7 +76,7 @@ def tensorizing(target: LabTarget, kernels: KernelTarget) -> CompileRequest:
         prefill_chunk=64,
         # The widths above are none that dlight's rule is made for: LLVM takes minutes over it.
         gemv=False,
-        pass_file=PROJECT / PASS_FILE,
+        pass_file=PASS_FILE,
         kernels=cached_kernels(kernels, CACHE),
     )
 

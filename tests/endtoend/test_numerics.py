@@ -18,15 +18,13 @@ import pytest
 from mlc_tree import tools
 from runner_kit import PROJECT, cross, need_emulator, tvm_tree
 
+from crosslab.build.runner import Clock, build_runner
 from crosslab.errors import LabError
 from crosslab.job.job_options import Job, parse_job
 from crosslab.job.main_job import (
-    Clock,
     Question,
     Said,
     ask,
-    build_runner,
-    compile_library,
     run_model,
 )
 from crosslab.models.asset import fetch_asset
@@ -95,7 +93,7 @@ def question_of(job: Job) -> Question:
 def answered(request: pytest.FixtureRequest) -> Answered:
     job, clock = job_of(request.param), Clock()
     question = question_of(job)
-    _, runner = build_runner(job, compile_library(job, question, clock), clock)
+    runner = build_runner(job.recipe(question.model), job.cache, clock).program
     return Answered(job, question, runner, run_model(job, question, runner, clock))
 
 

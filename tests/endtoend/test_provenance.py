@@ -15,10 +15,10 @@ from crosslab.artifact.provenance import Provenance, read_origins
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.build.link import LinkRequest
 from crosslab.build.runtime import Runtime
+from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.host.toolchain import Machine
-from crosslab.job.job_options import PASS_FILE
 from crosslab.models.pins import read_pins
 
 APPLIED = {
@@ -48,7 +48,7 @@ def provenance(tmp_path: Path) -> Provenance:
     return Provenance(
         project=PROJECT,
         origins=read_origins(report),
-        passes=(PROJECT / PASS_FILE).parent,
+        passes=PASSES,
         asset=read_pins(PROJECT).asset("smollm2-135m"),
         target=LabTarget("riscv64", 256),
         linking=LinkRequest(runtime, toolchain, library=tmp_path / "model.tar"),

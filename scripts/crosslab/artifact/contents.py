@@ -20,6 +20,8 @@ from crosslab.artifact.provenance import (
 from crosslab.artifact.relink import FOLDER, relinking
 from crosslab.artifact.sbom import Part
 from crosslab.build.link import LinkRequest
+from crosslab.build.runner import Runner
+from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
 from crosslab.models.pins import read_pins
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
@@ -49,35 +51,31 @@ HOLDS = {
 _console = Console(stderr=True, highlight=False)
 
 
-def dist_of(
-    job: Job, model: Path, params: Path, library: Path, linking: LinkRequest, runner: Path
-) -> Dist:
+def dist_of(job: Job, model: Path, params: Path, runner: Runner) -> Dist:
     """The artefact of a finished job.
 
     Args:
         job: what was asked for.
         model: the imported model's folder.
         params: folder of the stored parameters.
-        library: the model library, a tar of objects.
-        linking: what the runner was linked from.
-        runner: the program.
+        runner: the program, its model library and the inputs of its link.
     """
     files = {
         **_text(job, model),
-        "runner": runner,
-        LIBRARY: library,
+        "runner": runner.program,
+        LIBRARY: runner.library.library,
         "params": params,
         TOKENIZER_FILE: model / TOKENIZER_FILE,
-        **relinking(linking, runner, job.cache),
-        **_licences(job, linking),
+        **relinking(runner.linking, runner.program, job.cache),
+        **_licences(job, runner.linking),
     }
     provenance = Provenance(
         project=job.project,
         origins=_origins(job),
-        passes=job.pass_file.parent,
+        passes=PASSES,
         asset=read_pins(job.project).asset(job.model),
         target=job.target,
-        linking=linking,
+        linking=runner.linking,
         with_mlc=job.mlc_tree is not None,
     )
     name = f"{job.model}-{job.quantization}"

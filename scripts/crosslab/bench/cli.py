@@ -9,15 +9,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from crosslab.bench.build import Built, Subject, build_variant
 from crosslab.bench.options import Variant, parse_bench
 from crosslab.bench.peers import peers_of
 from crosslab.bench.rows import PHASES, Function, Row, top_functions, write_rows
+from crosslab.bench.subject import Subject
 from crosslab.bench.table import show
+from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
@@ -40,8 +42,9 @@ class Run:
     """One run of the emulator.
 
     Attributes:
-        variant: what runs.
-        built: its program and parameters.
+        variant: the one that runs.
+        runner: its program.
+        params: folder of its parameters.
         quantization: of the weights.
         vlen: bits in a vector register.
         prompt: tokens of it.
@@ -49,7 +52,8 @@ class Run:
     """
 
     variant: Variant
-    built: Built
+    runner: Runner
+    params: Path
     quantization: str
     vlen: int
     prompt: int
@@ -88,11 +92,11 @@ def measure_all(subject: Subject) -> Iterator[Row]:
         for absent in (v for v in bench.variants if v not in variants):
             _progress.print(f"{absent.name}: no such step on the path through MLC-LLM")
         for vlen in bench.vlens:
-            built = [(v, _built(subject, v, quantization, vlen)) for v in variants]
+            built = [(v, *_built(subject, v, quantization, vlen)) for v in variants]
             runs = [
-                Run(variant, one, quantization, vlen, prompt, which)
+                Run(variant, runner, params, quantization, vlen, prompt, which)
                 for prompt in bench.prompts
-                for variant, one in built
+                for variant, runner, params in built
                 # One run serves both phases, but functions are counted over all calls of a run.
                 for which in (PHASES if bench.profile else ("both",))
             ]
@@ -133,12 +137,13 @@ def _with_peers(measured: Sequence[Row]) -> Iterator[Row]:
         yield from peers_of(rows[0])
 
 
-def _built(subject: Subject, variant: Variant, quantization: str, vlen: int) -> Built:
+def _built(subject: Subject, variant: Variant, quantization: str, vlen: int) -> tuple[Runner, Path]:
+    """Runner and parameters of a variant."""
     _progress.print(f"building: {variant.name}, {quantization}, VLEN {vlen}")
-    built = build_variant(subject, variant, quantization, vlen)
+    runner = build_runner(subject.recipe(variant, quantization, vlen), subject.bench.cache)
     if variant.kernels:
-        _say_tensorized(built.library)
-    return built
+        _say_tensorized(runner.library)
+    return runner, subject.params(variant, quantization, vlen)
 
 
 def _say_tensorized(library: CompiledModel) -> None:
@@ -182,11 +187,11 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     arguments += ["--max-new", "1" if run.which == "prefill" else str(bench.decode)]
     machine = GuestMachine(vlen=run.vlen, threads=bench.threads)
     result, measured = count_guest(
-        run.built.runner,
+        run.runner.program,
         arguments,
         machine,
         bench.cache,
-        cwd=run.built.params,
+        cwd=run.params,
         functions=bench.profile,
     )
     try:

@@ -27,9 +27,9 @@ from crosslab.bench.options import MODEL_S
 from crosslab.build.cached_build import default_cache
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
+from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
-from crosslab.job.job_options import PASS_FILE
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, weight_formats
 from crosslab.models.llama_params import random_params
@@ -143,7 +143,7 @@ def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
         config=config,
         target=LabTarget("host"),
         form="shared",
-        pass_file=args.project / PASS_FILE,
+        pass_file=PASS_FILE,
         kernels=cached_kernels(KernelTarget.HOST, args.cache),
         require_tensorize=True,
     )

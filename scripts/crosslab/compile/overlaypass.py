@@ -11,13 +11,15 @@ from types import ModuleType
 
 from crosslab.errors import LabError
 
-# The order of the functions that compute shapes is the same task on both paths.
-SHAPE_FUNCTIONS = (
+PASSES = (
     Path(__file__)
     .resolve()
     .parents[3]
-    .joinpath("overlays", "mlc-llm", "python", "mlc_llm", "compiler_pass", "shape_functions.py")
+    .joinpath("overlays", "mlc-llm", "python", "mlc_llm", "compiler_pass")
 )
+PASS_FILE = PASSES / "rvv_passes.py"
+# The order of the functions that compute shapes is the same task on both paths.
+SHAPE_FUNCTIONS = PASSES / "shape_functions.py"
 
 
 def load_pass_module(path: Path) -> ModuleType:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crosslab.build.cached_build import default_cache
+from crosslab.build.runner import Recipe
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.models.formats import (
@@ -19,7 +20,6 @@ from crosslab.models.formats import (
     weight_formats,
 )
 
-PASS_FILE = Path("overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv_passes.py")
 PROMPT = "What is the capital of France?"
 SUPPLY_MLC = (
     "supply it with: nox -s build_and_test -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
@@ -81,8 +81,23 @@ class Job:
 
     @property
     def target(self) -> LabTarget:
-        """What code is generated for."""
+        """The CPU that code is generated for."""
         return LabTarget("riscv64", self.vlen)
+
+    def recipe(self, model: Path) -> Recipe:
+        """The inputs of the runner.
+
+        Args:
+            model: the imported model's folder.
+        """
+        return Recipe(
+            model=model,
+            quantization=self.quantization,
+            vlen=self.vlen,
+            tvm_tree=self.tvm_tree,
+            runtime_tree=self.tvm_tree,
+            mlc_tree=self.mlc_tree,
+        )
 
     @property
     def weights(self) -> WeightFormat:
@@ -93,11 +108,6 @@ class Job:
     def path(self) -> str:
         """Which compiler path is taken: "mlc-llm" or "tvm-only"."""
         return "mlc-llm" if self.mlc_tree else "tvm-only"
-
-    @property
-    def pass_file(self) -> Path:
-        """The file of the tensorization pass."""
-        return self.project / PASS_FILE
 
     @property
     def dist(self) -> Path:

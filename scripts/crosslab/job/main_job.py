@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,26 +22,17 @@ from rich.console import Console
 from common.files import atomic_write_json
 from crosslab.artifact.contents import dist_of
 from crosslab.artifact.dist import write_dist
-from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.link import LinkRequest, link_runner
-from crosslab.build.runtime import build_runtime
-from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
-from crosslab.compile.mlc import (
-    MlcCompileRequest,
-    MlcTools,
-    compile_model,
-    convert_weight,
-    device_of,
-)
+from crosslab.build.runner import Clock, build_runner, store_params
+from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
-from crosslab.host.toolchain import find_cross, require_qemu
+from crosslab.host.toolchain import require_qemu
 from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
 from crosslab.job.summary import summary
 from crosslab.models.asset import fetch_asset
 from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import read_config
 from crosslab.models.gguf_import import import_gguf
-from crosslab.models.llama_params import convert_params, param_shapes
+from crosslab.models.llama_params import param_shapes
 from crosslab.models.params import read_params
 from crosslab.models.pins import read_pins
 from crosslab.models.reference import Answer, answer
@@ -101,20 +90,6 @@ class Said:
     counted: Measurement | None
 
 
-class Clock:
-    """How long each step took, in seconds."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Measure one step."""
-        start = time.monotonic()
-        yield
-        self.seconds[name] = round(time.monotonic() - start, 2)
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the job; 1 when the answer is not the reference's.
 
@@ -130,13 +105,12 @@ def main(argv: Sequence[str]) -> int:
             _progress.print(f"  {omission.remedy}", soft_wrap=True)
     require_qemu()
     question = ask(job, clock)
-    library = compile_library(job, question, clock)
-    linking, runner = build_runner(job, library, clock)
-    said = run_model(job, question, runner, clock)
+    runner = build_runner(job.recipe(question.model), job.cache, clock)
+    said = run_model(job, question, runner.program, clock)
     check_words(said, question)
     verdict = compare(said.tokens, said.logits, question.reference, job.weights.tolerance)
-    write_dist(dist_of(job, question.model, question.params, library.library, linking, runner))
-    report = report_of(job, question, library, said, verdict, left_out, clock)
+    write_dist(dist_of(job, question.model, question.params, runner))
+    report = report_of(job, question, runner.library, said, verdict, left_out, clock)
     atomic_write_json(job.report, report)
     show(report)
     return 0 if verdict.right else 1
@@ -157,10 +131,7 @@ def ask(job: Job, clock: Clock) -> Question:
         tokenizer = ChatTokenizer.load(model)
         prompt = tokenizer.chat_ids(job.prompt)
     with clock.step("params"):
-        if job.mlc_tree:
-            params = convert_weight(_mlc(job), model, job.quantization, job.cache)
-        else:
-            params = convert_params(model, job.cache)
+        params = store_params(job.recipe(model), job.cache)
     with clock.step("reference"):
         config = read_config(model / "config.json")
         widths = {n: shape[-1] for n, shape in param_shapes(config).items()}
@@ -182,55 +153,6 @@ def _prompt_options(
         options = ("--tokens", ",".join(map(str, prompt)))
         return (*options, *(("--stop", ",".join(map(str, stop))) if stop else ()))
     return ("--tokenizer", str(words), "--prompt", job.prompt)
-
-
-def _mlc(job: Job) -> MlcTools:
-    assert job.mlc_tree is not None  # asked only on the path through MLC-LLM
-    return MlcTools(mlc_tree=job.mlc_tree, tvm_tree=job.tvm_tree)
-
-
-def compile_library(job: Job, question: Question, clock: Clock) -> CompiledModel:
-    """Compile kernels and model."""
-    with clock.step("kernels"):
-        kernels = cached_kernels(KernelTarget.RISCV64, job.cache)
-    with clock.step("compile"):
-        if job.mlc_tree:
-            wanted = MlcCompileRequest(
-                model=question.model,
-                quantization=job.quantization,
-                device=device_of(job.target),
-                kernels=kernels,
-                require_tensorize=True,
-            )
-            return compile_model(_mlc(job), wanted, job.cache)
-        request = CompileRequest(
-            tvm_tree=job.tvm_tree,
-            config=read_config(question.model / "config.json"),
-            target=job.target,
-            pass_file=job.pass_file,
-            kernels=kernels,
-            require_tensorize=True,
-        )
-        return compile_llama(request, job.cache)
-
-
-def build_runner(job: Job, library: CompiledModel, clock: Clock) -> tuple[LinkRequest, Path]:
-    """Cross-build TVM's runtime, and link it with runner and model library.
-
-    Returns:
-        what was linked, and the program.
-    """
-    toolchain = find_cross()
-    with clock.step("runtime"):
-        runtime = build_runtime(job.tvm_tree, toolchain, job.cache)
-    with clock.step("link"):
-        request = LinkRequest(
-            runtime=runtime,
-            toolchain=toolchain,
-            library=library.library,
-            required_vlen=job.vlen,
-        )
-        return request, link_runner(request, job.cache)
 
 
 def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:

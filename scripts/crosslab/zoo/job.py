@@ -22,18 +22,9 @@ from common.files import atomic_write_json
 from common.hashing import digest
 from crosslab.build.cached_build import stage
 from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.link import LinkRequest, link_runner
+from crosslab.build.runner import Recipe, build_runner, compile_library, store_params
 from crosslab.build.runtime import build_runtime
-from crosslab.compile.driver import CompiledModel
-from crosslab.compile.mlc import (
-    WORK_FILE,
-    MlcCompileRequest,
-    MlcTools,
-    compile_model,
-    convert_weight,
-    device_of,
-)
-from crosslab.compile.targets import LabTarget
+from crosslab.compile.mlc import WORK_FILE
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
@@ -123,8 +114,9 @@ def _attempt(spec: Spec, *, ours: bool) -> Outcome:
             raise
         return Outcome(*own, Kind.NO_REFERENCE, reason=first_reason(error.what))
     try:
-        library = compile_family(spec, question, ours=ours)
-        params = convert_weight(_tools(spec, ours), question.model, spec.quantization, spec.cache)
+        recipe = recipe_of(spec, question, ours=ours)
+        library = compile_library(recipe, spec.cache)
+        params = store_params(recipe, spec.cache)
     except LabError as error:
         return Outcome(*own, Kind.NOT_COMPILED, reason=first_reason(error.what))
     if ours and spec.work:
@@ -133,7 +125,7 @@ def _attempt(spec: Spec, *, ours: bool) -> Outcome:
     tensorized, total, plain = count_products(library.tensorized)
     right = Outcome(*own, Kind.RIGHT, tensorized=tensorized, total=total, plain=plain)
     try:
-        tokens, logits = answer(spec, question, library, params)
+        tokens, logits = answer(spec, question, recipe, params)
     except LabError as error:
         return replace(right, outcome=Kind.NOT_RUN, reason=first_reason(error.what))
     bound = weight_formats()[spec.quantization].tolerance
@@ -146,52 +138,40 @@ def _attempt(spec: Spec, *, ours: bool) -> Outcome:
     return replace(right, outcome=Kind.WRONG, reason=reason)
 
 
-def _tools(spec: Spec, ours: bool) -> MlcTools:
-    tree = spec.tvm_tree if ours or spec.plain_tree is None else spec.plain_tree
-    return MlcTools(mlc_tree=spec.mlc_tree, tvm_tree=tree)
-
-
-def compile_family(spec: Spec, question: Question, *, ours: bool = True) -> CompiledModel:
-    """Compile a family's library with MLC-LLM.
+def recipe_of(spec: Spec, question: Question, *, ours: bool = True) -> Recipe:
+    """The inputs of a family's runner.
 
     Args:
-        spec: what is compiled.
+        spec: the family, its format and the trees.
         question: with the model's folder.
         ours: with the project's kernels and passes; without, as upstream does.
     """
     family = chosen([spec.family])[0]
-    kernels = cached_kernels(KernelTarget.RISCV64, spec.cache) if ours else None
-    request = MlcCompileRequest(
+    return Recipe(
         model=question.model,
         quantization=spec.quantization,
-        device=device_of(LabTarget("riscv64", spec.vlen)),
+        vlen=spec.vlen,
+        tvm_tree=spec.tvm_tree if ours or spec.plain_tree is None else spec.plain_tree,
+        runtime_tree=spec.tvm_tree,
+        mlc_tree=spec.mlc_tree,
+        kernels=ours,
+        require_tensorize=False,
+        steps=None if ours else (),
         context=family.context,
         prefill_chunk=min(family.context, 4 * PROMPT),
-        kernels=kernels,
-        environment=() if ours else (("MLC_RVV_STEPS", ""),),
         sizes=tuple(sorted(family.sizes.items())),
     )
-    return compile_model(_tools(spec, ours), request, spec.cache)
 
 
 def answer(
-    spec: Spec, question: Question, library: CompiledModel, params: Path
+    spec: Spec, question: Question, recipe: Recipe, params: Path
 ) -> tuple[tuple[int, ...], Any]:
     """Let a compiled model answer in the emulator; the same model is asked once.
 
     Returns:
         tokens, and logits [tokens, vocab] float32.
     """
-    toolchain = find_cross()
-    runner = link_runner(
-        LinkRequest(
-            runtime=build_runtime(spec.tvm_tree, toolchain, spec.cache),
-            toolchain=toolchain,
-            library=library.library,
-            required_vlen=spec.vlen,
-        ),
-        spec.cache,
-    )
+    program = build_runner(recipe, spec.cache).program
     prompt = ",".join(map(str, question.prompt))
 
     def make(folder: Path) -> None:
@@ -200,10 +180,10 @@ def answer(
         arguments += ["--vocab", str(question.answer.logits.shape[1])]
         arguments += ["--logits", str(folder / ANSWER_LOGITS)]
         machine = GuestMachine(vlen=spec.vlen, timeout=RUN_SECONDS)
-        result = run_guest(runner, arguments, machine)
+        result = run_guest(program, arguments, machine)
         (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")
 
-    key = digest(runner.parent.name, params.name, prompt, str(CHUNK), str(spec.vlen))
+    key = digest(program.parent.name, params.name, prompt, str(CHUNK), str(spec.vlen))
     folder = stage(spec.cache, "zoo-answer", key, make)
     tokens = tuple(json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))["tokens"])
     rows = np.fromfile(folder / ANSWER_LOGITS, np.float32).reshape(len(tokens), -1)

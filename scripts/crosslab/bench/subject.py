@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of a bench, and the recipe of each variant's runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from crosslab.bench.options import MLC, Bench, Variant
+from crosslab.build.runner import Recipe, store_params
+from crosslab.compile.mlc import DEFAULT_CONTEXT
+from crosslab.models.asset import fetch_asset
+from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.gguf_import import import_gguf
+from crosslab.models.llama_params import random_model
+from crosslab.models.pins import read_pins
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model of a bench."""
+
+    bench: Bench
+
+    @cached_property
+    def folder(self) -> Path:
+        """The model in Hugging Face's layout: the pinned one, or random weights of its sizes."""
+        bench = self.bench
+        if bench.config:
+            return random_model(bench.config, SEED, bench.cache)
+        asset = read_pins(bench.project).asset(bench.asset)
+        return import_gguf(fetch_asset(asset, bench.cache), bench.cache)
+
+    @cached_property
+    def config(self) -> LlamaConfig:
+        """Its sizes."""
+        return self.bench.config or read_config(self.folder / "config.json")
+
+    def recipe(self, variant: Variant, quantization: str, vlen: int) -> Recipe:
+        """The inputs of one variant's runner."""
+        bench = self.bench
+        context = min(self.config.context, DEFAULT_CONTEXT)
+        return Recipe(
+            model=self.folder,
+            quantization=quantization,
+            vlen=vlen,
+            tvm_tree=variant.tree,
+            runtime_tree=bench.tvm_tree,
+            mlc_tree=variant.mlc_tree if bench.path_of(quantization) == MLC else None,
+            kernels=variant.kernels,
+            require_tensorize=variant.kernels and bench.kernels_fit,
+            steps=variant.steps,
+            noalias=variant.noalias,
+            context=context,
+            prefill_chunk=context,
+            strip=False,
+        )
+
+    def params(self, variant: Variant, quantization: str, vlen: int) -> Path:
+        """Folder of the parameters: converted by one tree, so that all variants run on the same."""
+        recipe = self.recipe(variant, quantization, vlen)
+        last = self.bench.variants[-1]
+        if recipe.mlc_tree:
+            recipe = replace(recipe, tvm_tree=last.tree, mlc_tree=last.mlc_tree or recipe.mlc_tree)
+        return store_params(recipe, self.bench.cache)
