@@ -2,7 +2,8 @@
 """From a machine with nothing but python3 and pip to a running nox session.
 
 ``python3 scripts/bootstrap.py SESSION [-- OPTIONS]`` is ``nox -s SESSION -- OPTIONS`` with the
-nox that VERSIONS.lock pins, in an environment of its own (``.bootstrap/``). Standard library only.
+nox and uv that ``bootstrap.txt`` pins, in an environment of their own (``.bootstrap/``).
+Standard library only.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import sys
 import venv
 from pathlib import Path
 
-import pythonpins
-import turn
 from common import apt
+from sessions import PIP_OPTIONS, checkout_lock
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bootstrap"
+PINNED = ROOT / "scripts" / "bootstrap.txt"
 OLDEST = (3, 11)
 USAGE = "usage: python3 scripts/bootstrap.py SESSION [SESSION ...] [-- OPTIONS]"
 
@@ -35,8 +36,8 @@ def main(arguments: list[str]) -> int:
         return _fail(f"git is missing: {why}; {apt.command_line(['git'])}")
     try:
         if sessions:
-            turn.take(ROOT)
-        nox = _environment(_pinned())
+            checkout_lock.acquire(ROOT)
+        nox = _environment()
     except (OSError, subprocess.CalledProcessError, LookupError) as error:
         return _fail(f"cannot make the private environment in {HOME}: {error}", code=1)
     chosen = ["-s", *sessions] if sessions else ["-l"]
@@ -51,17 +52,9 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
     return arguments[:middle], ["--"], arguments[middle + 1 :]
 
 
-def _pinned() -> str:
-    """A pip requirements file with nox and all that it needs, each with its hashes."""
-    import tomllib  # noqa: PLC0415 - an older Python has to get as far as being told so
-
-    lock = tomllib.loads((ROOT / "VERSIONS.lock").read_text(encoding="utf-8"))
-    return pythonpins.hashed_requirements(lock, pythonpins.packages(lock, ["nox"]))
-
-
-def _environment(requirements: str) -> Path:
-    """A virtual environment with exactly these packages; made once, again when they change."""
-    stamp, listed = HOME / "requirement", HOME / "requirements.txt"
+def _environment() -> Path:
+    """A virtual environment with the pinned packages; made once, again when they change."""
+    requirements, stamp = PINNED.read_text(encoding="utf-8"), HOME / "requirements"
     bin_dir = HOME / ("Scripts" if sys.platform == "win32" else "bin")
     wanted = f"{requirements}on {sys.version}"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
@@ -69,10 +62,11 @@ def _environment(requirements: str) -> Path:
     nox = next(line.split()[0] for line in requirements.splitlines() if line.startswith("nox=="))
     print(f"bootstrap: installing {nox} into {HOME.name}/", file=sys.stderr)
     venv.create(HOME, with_pip=False, clear=True)
-    listed.write_text(requirements, encoding="utf-8")
     # The caller's pip fills it: Debian's python3 has no ensurepip unless python3-venv is there.
     pip = [sys.executable, "-m", "pip", "--python", str(bin_dir / "python"), "install", "--quiet"]
-    subprocess.run([*pip, *pythonpins.PIP_OPTIONS, "-r", str(listed)], check=True)
+    subprocess.run([*pip, *PIP_OPTIONS, "-r", str(PINNED)], check=True)
+    if not (bin_dir / "nox").is_file():
+        raise LookupError("packages are pinned for Linux on x86-64 and AArch64 alone")
     stamp.write_text(wanted, encoding="utf-8")
     return bin_dir / "nox"
 

@@ -26,10 +26,12 @@ SOURCES = {
     "answer": Source(("out/build_and_test.json",), "nox -s build_and_test"),
     "status": Source(("out/status.json",), "nox -s report"),
     "symbols": Source(("out/symbols.json",), "nox -s report"),
-    "necessity": Source(("out/necessity.json",), "nox -s necessity -- --json out/necessity.json"),
-    "map": Source(("out/map.json",), "nox -s probe"),
+    "necessity": Source(
+        ("out/necessity.json",), "nox -s patches -- necessity --json out/necessity.json"
+    ),
+    "map": Source(("out/map.json",), "nox -s patches -- probe"),
     "bench": Source(("out/bench.json",), "nox -s bench"),
-    "host": Source(("out/host.json",), "nox -s bench_host"),
+    "host": Source(("out/host.json",), "nox -s host_bench"),
     "zoo": Source(("out/zoo.json",), "nox -s zoo"),
     "artefacts": Source(("dist/*/*/*/MANIFEST.json",), "nox -s package"),
 }

@@ -25,7 +25,7 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
 from crosslab.run.counter import Counts
-from ladder import LADDER, NAMES, on_release
+from sessions.ladder import LADDER, NAMES, on_release
 
 BASE = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "step=S", "--variant"]
 WITHOUT_MLC = [*BASE, "ours=O,kernels,noalias"]

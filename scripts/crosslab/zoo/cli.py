@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
     add("--jobs", type=int, default=1, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for one ({TIMEOUT:g})")
-    add("--again", action="store_true", help="also those that the report has already")
-    add("--draw", action="store_true", help="ask nothing; show the report, and write --docs")
+    add("--rerun", action="store_true", help="also those that are right in the report already")
+    add("--report-only", action="store_true", help="run nothing; show the report, write --docs")
     add("--list", action="store_true", help="name the families and end")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json)")
     add("--docs", type=Path, metavar="FILE", help="write the table there, as docs/zoo.md has it")
@@ -178,7 +178,7 @@ def main(argv: Sequence[str]) -> int:
     known = read_report(report)
     formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
     asked = [(f.name, quantization) for quantization in formats for f in wanted]
-    if not args.draw:
+    if not args.report_only:
         _check(args)
         about = {"release": args.release, "vlen": args.vlen}
         todo = _specs(args, _todo(args, asked, known))
@@ -223,13 +223,13 @@ def _specs(args: argparse.Namespace, asked: Sequence[tuple[str, str]]) -> list[S
 def _todo(
     args: argparse.Namespace, asked: Sequence[tuple[str, str]], known: Sequence[Outcome]
 ) -> list[tuple[str, str]]:
-    if args.again or args.work:
+    if args.rerun or args.work:
         return list(asked)
     # What was right once is not asked again; what was not may have been mended.
     right = {(o.family, o.quantization) for o in known if o.outcome is Kind.RIGHT}
     todo = [pair for pair in asked if pair not in right]
     if kept := len(asked) - len(todo):
-        _progress.print(f"{kept} are right in the report already (--again asks them again)")
+        _progress.print(f"{kept} are right in the report already (--rerun runs them again)")
     return todo
 
 

@@ -178,4 +178,4 @@ def test_the_table_that_is_kept_is_what_the_command_prints() -> None:
     except ForkError as error:
         pytest.skip(f"the upstreams' histories or wheels are not at hand: {error.what}")
     kept = table_path(fork).read_text("utf-8")
-    assert kept == page(found), "make it anew: nox -s probe"
+    assert kept == page(found), "make it anew: nox -s patches -- probe"

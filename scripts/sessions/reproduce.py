@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the main job's artefact twice, where everything that must not matter differs.
 
-``python -m reproduce [options of build-and-test]`` clones the committed state of this project
-to two places, builds in both from empty build caches, packs both, and compares file by file.
+``python -m sessions.reproduce [options of build-and-test]`` clones the committed state of this
+project to two places, builds in both from empty build caches, packs both, and compares all files.
 What differs between the two: path (one with a space and a letter outside ASCII), home, user
 name, umask, time zone, language, hash seed, folder for scratch files, the order in which files
 were made, and SOURCE_DATE_EPOCH. What is the same: this machine's tools and Python packages.
@@ -26,7 +26,7 @@ from platformdirs import user_cache_path
 
 from common.files import atomic_write_json
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "out" / "reproduce.json"
 # Inputs, known by their hash: fetched once. All that is built is built twice.
 FETCHED = ("forkpatch/trees", "forkpatch/wheels", "forkpatch/mirrors.json", "crosslab/asset-*")

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 CODE = """
-import pathlib, sys, turn
-turn.take(pathlib.Path(sys.argv[1]))
+import pathlib, sys
+from sessions import checkout_lock
+checkout_lock.acquire(pathlib.Path(sys.argv[1]))
 print("mine", flush=True)
 sys.stdin.readline()
 """
@@ -38,7 +39,7 @@ def test_second_run_waits_and_says_for_whom(tmp_path: Path) -> None:
     first = start(tmp_path)
     assert line(first.stdout) == "mine"
     second = start(tmp_path)
-    assert line(second.stderr) == f"waiting: process {first.pid} works in {tmp_path}"
+    assert line(second.stderr) == f"waiting: {tmp_path} is in use by process {first.pid}"
     assert second.poll() is None
     first.communicate("\n")
     assert line(second.stdout) == "mine"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reproduce import compare, places
+from sessions.reproduce import compare, places
 
 
 def write(folder: Path, **files: bytes) -> Path:

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run at a time in a checkout: environments, trees and results are shared by all sessions.
+
+Standard library only: the bootstrap imports this.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO
+
+from common import locks
+
+NAME = ".run.lock"
+#: Set for the processes that a run starts: they work under its lock.
+MARK = "MLC_RVV_RUN"
+_held: list[IO[str]] = []
+
+
+def acquire(root: Path) -> None:
+    """Wait until no other run works in ``root``, and hold it until this process ends.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    if os.environ.get(MARK) == str(root):
+        return
+    _held.append(locks.acquire(root / NAME, str(root)))
+    os.environ[MARK] = str(root)

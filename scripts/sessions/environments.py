@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual environments of the sessions: pinned packages, and running our modules in them."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import nox
+import nox.command
+
+from common.errors import USER_MISTAKE
+from sessions import PIP_OPTIONS, checkout_lock
+from sessions.requirements import ROOT, TVM_GROUP, requirements, versions_lock
+
+SCRIPTS = ROOT / "scripts"
+# PyPI has torch with CUDA alone, several GB; uv cannot lock what is on an index of its own.
+TORCH = Path(__file__).with_name("torch-cpu.txt")
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+ANSWER_SECONDS = 10
+
+
+def lock_checkout() -> None:
+    """Keep runs in one checkout apart; listing the sessions need not wait."""
+    if {"-l", "--list", "--list-sessions"} & set(sys.argv):
+        return
+    try:
+        checkout_lock.acquire(ROOT)
+    except OSError as error:
+        print(f"nox: {error}; this folder has to be writable", file=sys.stderr)
+        raise SystemExit(USER_MISTAKE) from None
+
+
+def install(session: nox.Session, *groups: str, release: str = "") -> None:
+    """Install dependency groups at their pinned versions; nothing when they are there already.
+
+    Every file is checked against its pinned hash before pip opens it, those of dependencies
+    too. The group ``tvm`` also installs the release's own packages: TVM's wheels.
+    """
+    release = release or str(versions_lock()["default-release"])
+    try:
+        wanted = requirements(groups, release)
+    except LookupError as error:
+        session.error(str(error.args[0]))
+    # An environment holds one release's TVM: what was installed for another is no longer there.
+    mark = release if TVM_GROUP in groups else "any"
+    key = f"{hashlib.sha256(wanted.encode()).hexdigest()} {mark}"
+    stamp = Path(session.virtualenv.location) / "installed"
+    done = stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
+    if key in done:
+        return
+    _pip_install(session, wanted)
+    kept = [line for line in done if mark == "any" or line.endswith((" any", f" {mark}"))]
+    stamp.write_text("".join(f"{line}\n" for line in [*kept, key]), encoding="utf-8")
+
+
+def install_if_available(session: nox.Session, group: str) -> None:
+    """Install a group that a session can go without: not every machine has wheels of it."""
+    try:
+        install(session, group)
+    except nox.command.CommandFailed:
+        session.warn(f"without {group}: pip has no pinned file for this machine, or cannot get it")
+
+
+def install_torch(session: nox.Session) -> None:
+    """Install PyTorch without CUDA from its own index, else from pip's other sources."""
+    wanted = TORCH.read_text(encoding="utf-8")
+    name = wanted.partition(" ")[0]
+    silence = _silence_of(TORCH_INDEX)
+    try:
+        _pip_install(session, wanted, *([] if silence else [f"--index-url={TORCH_INDEX}"]))
+    except nox.command.CommandFailed:
+        if silence is None:
+            raise
+        session.error(
+            f"{name} is at {TORCH_INDEX}, which does not answer ({silence}), and pip has no other "
+            f"source of it. Where it answers: pip download --no-deps -d FOLDER "
+            f"--index-url={TORCH_INDEX} {name}; then here: PIP_FIND_LINKS=FOLDER "
+            f"nox -s {session.name}"
+        )
+
+
+def _pip_install(session: nox.Session, wanted: str, *options: str) -> None:
+    listed = Path(session.create_tmp()) / "requirements.txt"
+    listed.write_text(wanted, encoding="utf-8")
+    session.install("--quiet", *PIP_OPTIONS, *options, "-r", str(listed))
+
+
+def _silence_of(index: str) -> str | None:
+    """Why an index does not answer, within seconds where pip would try for minutes."""
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{index}/", method="HEAD"), timeout=ANSWER_SECONDS
+        ):
+            return None
+    except urllib.error.HTTPError:
+        return None  # it answers, if only that it will not list everything
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
+
+
+def run_module(
+    session: nox.Session,
+    module: str,
+    *arguments: str,
+    success_codes: tuple[int, ...] = (0,),
+    silent: bool = False,
+    **environment: str,
+) -> None:
+    """Run a module of ours; its exit code 2, the user's mistake, becomes nox's own.
+
+    Args:
+        session: whose environment has what the module needs.
+        module: its dotted name.
+        arguments: its options.
+        success_codes: exit codes that are no failure.
+        silent: keep its output to itself unless it fails.
+        environment: variables of its environment.
+
+    Raises:
+        SystemExit: with 2, after the module has said what is wrong.
+        nox.command.CommandFailed: it failed otherwise; nox makes that 1.
+    """
+    variables = {"PYTHONPATH": str(SCRIPTS), "PYTHONNOUSERSITE": "1", **environment}
+    command = ("python", "-m", module, *arguments)
+    try:
+        session.run(*command, env=variables, success_codes=success_codes, silent=silent)
+    except nox.command.CommandFailed as error:
+        if error.return_code == USER_MISTAKE:
+            raise SystemExit(USER_MISTAKE) from None
+        raise

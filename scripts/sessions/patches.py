@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of the patch engine, of locks, and of the state that the report shows."""
+
+from __future__ import annotations
+
+import nox
+
+from common.errors import USER_MISTAKE
+from sessions import requirements
+from sessions.environments import install, run_module
+from sessions.requirements import ROOT
+from sessions.trees import prepare
+
+MAP = "out/map.json"
+
+
+def run_engine(session: nox.Session, *words: str) -> None:
+    """Run a verb of the patch engine, with these words and the session's options.
+
+    ``necessity`` runs tests: the lab is made ready for it. ``probe`` writes the map that the
+    report shows.
+    """
+    arguments = [*words, *session.posargs] or ["--help"]
+    if arguments[0] == "necessity":
+        _, arguments = prepare(session, "forkpatch", "necessity")
+    elif arguments[0] == "probe" and not any(word.startswith("--json") for word in arguments):
+        arguments += ["--json", MAP]
+    install(session, "forkpatch")
+    run_module(session, "forkpatch", *arguments)
+
+
+def refresh_locks(session: nox.Session) -> None:
+    """Rewrite VERSIONS.lock, uv.lock and bootstrap.txt; with ``--check``, compare them.
+
+    Raises:
+        nox.command.CommandFailed: ``--check`` finds a difference.
+    """
+    check = "--check" in session.posargs
+    install(session, "forkpatch", "crosslab")
+    run_module(session, "forkpatch", "lock", *session.posargs)
+    run_module(session, "crosslab", "lock", *(["--check"] if check else []))
+    try:
+        found = requirements.lock(check=check)
+    except LookupError as error:
+        found = [str(error)]
+    if found:
+        session.error("\n".join(found))
+
+
+def write_status(session: nox.Session) -> None:
+    """Write down for the report how trees and symbols stand; a drift is shown there."""
+    out = ROOT / "out"
+    out.mkdir(exist_ok=True)
+    codes = (0, 1, USER_MISTAKE)
+    for verb, *options in (("status",), ("symbols", "--check")):
+        words = (verb, *options, "--json", str(out / f"{verb}.json"))
+        run_module(session, "forkpatch", *words, success_codes=codes, silent=True)

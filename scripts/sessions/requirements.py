@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pinned Python packages: dependency groups of pyproject.toml as pip requirements with hashes.
+
+uv.lock pins every package for all supported Pythons and machines; uv reads it and writes it.
+A release's TVM wheel is pinned in VERSIONS.lock, with the rest of that release.
+``bootstrap.txt`` is the group ``nox`` as a requirements file: pip reads it where there is no uv.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from common.files import atomic_write
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOTSTRAP = ROOT / "scripts" / "bootstrap.txt"
+BOOTSTRAP_HEADER = "# Group nox of uv.lock, written by `nox -s lock`; bootstrap.py installs it.\n"
+INDEX = "https://pypi.org/simple"
+#: The group that also installs the release's own wheels.
+TVM_GROUP = "tvm"
+REFRESH = "refresh it with: nox -s lock"
+
+
+def versions_lock(root: Path = ROOT) -> dict[str, Any]:
+    """VERSIONS.lock as plain data."""
+    return tomllib.loads((root / "VERSIONS.lock").read_text(encoding="utf-8"))
+
+
+def requirements(groups: Iterable[str], release: str, root: Path = ROOT) -> str:
+    """Text of a pip requirements file: dependency groups with all that they need, and hashes.
+
+    Args:
+        groups: names in pyproject.toml; a group NAME-RELEASE replaces NAME where there is one.
+        release: name of the release; its TVM wheel comes with the group ``tvm``.
+        root: folder of pyproject.toml, uv.lock and VERSIONS.lock.
+
+    Raises:
+        LookupError: a group is unknown, uv.lock is out of date, or uv is missing.
+    """
+    table = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    known = table["dependency-groups"]
+    chosen = [own if (own := f"{group}-{release}") in known else group for group in groups]
+    text = _export(chosen, root)
+    return text + release_wheels(versions_lock(root), release) if TVM_GROUP in groups else text
+
+
+def release_wheels(lock: dict[str, Any], release: str) -> str:
+    """Requirement lines of the upstream wheels that VERSIONS.lock pins for a release."""
+    lines = []
+    for upstream, version in lock["releases"][release].items():
+        wheel = lock["upstreams"][upstream]["versions"][version].get("wheel")
+        if wheel:
+            hashes = " ".join(f"--hash=sha256:{file['sha256']}" for file in wheel["files"])
+            lines.append(f"{wheel['package']}=={wheel['version']} {hashes}\n")
+    return "".join(lines)
+
+
+def lock(*, check: bool) -> list[str]:
+    """Resolve all groups anew and write uv.lock and bootstrap.txt, or compare them.
+
+    Returns:
+        the differences found by ``check``, a line each.
+
+    Raises:
+        LookupError: uv is missing, or the groups cannot be resolved.
+    """
+    if not check:
+        _uv(ROOT, "lock", f"--default-index={INDEX}", "--upgrade")
+        atomic_write(BOOTSTRAP, bootstrap_text())
+        return []
+    found = []
+    try:
+        _uv(ROOT, "lock", f"--default-index={INDEX}", "--check")
+    except LookupError as error:
+        found.append(str(error))
+    if BOOTSTRAP.read_text(encoding="utf-8") != bootstrap_text():
+        found.append(f"{BOOTSTRAP.name} is not the group nox of uv.lock")
+    return found
+
+
+def bootstrap_text() -> str:
+    """Content of bootstrap.txt."""
+    return BOOTSTRAP_HEADER + _export(["nox"], ROOT)
+
+
+def _export(groups: Iterable[str], root: Path) -> str:
+    options = [f"--only-group={group}" for group in groups]
+    return _uv(root, "export", "--locked", "--offline", "--no-header", "--no-annotate", *options)
+
+
+def _uv(root: Path, *arguments: str) -> str:
+    """Run uv on the project, free of the user's settings; its output.
+
+    Raises:
+        LookupError: uv is missing or fails.
+    """
+    if importlib.util.find_spec("uv"):
+        uv = [sys.executable, "-m", "uv"]
+    elif found := shutil.which("uv"):
+        uv = [found]
+    else:
+        raise LookupError("uv is missing: pip install uv, or start with scripts/bootstrap.py")
+    fixed = ["--quiet", "--no-config", "--no-cache", "--no-python-downloads"]
+    fixed += [f"--python={sys.executable}", f"--project={root}"]
+    done = subprocess.run(
+        [*uv, *arguments, *fixed],
+        env={name: value for name, value in os.environ.items() if not name.startswith("UV_")},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode:
+        raise LookupError(f"uv {arguments[0]}: {done.stderr.strip()}\n  {REFRESH}")
+    return done.stdout

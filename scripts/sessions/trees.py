@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patched trees of the sessions: their options, applying patches, variants, and the lab on them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nox
+
+from sessions.environments import install, run_module
+from sessions.ladder import LADDER, on_release
+from sessions.requirements import ROOT
+
+WORK = ROOT / ".work"
+APPLIED = WORK / "apply.json"
+
+# What of a session's options goes to `forkpatch apply`.
+TREE_OPTIONS = (
+    ("--release", "R", "the release (default: the lock's)"),
+    ("--source", "NAME=wheel|git", "take the upstream from this source only"),
+    ("--mirror", "NAME=PATH_OR_URL", "a git repository that has the upstream; remembered"),
+    ("--require", "NAME", "fail when the optional upstream is missing"),
+)
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The patched trees of one release, what was left out, and TVM's patches."""
+
+    release: str
+    root: Path
+    paths: dict[str, Path] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    series: tuple[str, ...] = ()
+
+    def arguments(self) -> list[str]:
+        """The options that hand these trees to the lab."""
+        options = ["--project", str(ROOT), "--release", self.release]
+        options += ["--tvm-tree", str(self.paths["tvm"])]
+        if "mlc-llm" in self.paths:
+            options += ["--mlc-tree", str(self.paths["mlc-llm"])]
+        for name, why in self.missing.items():
+            options += ["--without", f"{name}: {why}"]
+        return options
+
+
+def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[str]]:
+    """Part a session's options into those about trees and those of the command it ends in.
+
+    Args:
+        session: with ``--help`` among its options, both halves are explained and nox ends.
+        inner: module and verb of the command.
+
+    Raises:
+        SystemExit: with 0, after ``--help``.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"nox -s {session.name} --",
+        description="Options of the patched trees come first:",
+        add_help=False,
+        allow_abbrev=False,
+    )
+    for option, metavar, text in TREE_OPTIONS:
+        parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+    parser.add_argument("--offline", action="store_true", help="ask no index and no server")
+    parser.add_argument("-h", "--help", action="store_true", help="this text")
+    known, rest = parser.parse_known_args(session.posargs)
+    if known.help:
+        parser.print_help()
+        print(f"\nAnd the options of {' '.join(inner)}, those about trees aside:\n", flush=True)
+        install(session, "crosslab", "forkpatch", "test")
+        run_module(session, *inner, "--help")
+        raise SystemExit(0)
+    trees = ["--offline"] if known.offline else []
+    for option, _, _ in TREE_OPTIONS:
+        for value in getattr(known, option.removeprefix("--")):
+            trees += [option, value]
+    return trees, rest
+
+
+def apply(session: nox.Session, options: list[str]) -> Trees:
+    """Bring the patched trees up to date and say where they are."""
+    WORK.mkdir(exist_ok=True)
+    run_module(session, "forkpatch", "apply", "--json", str(APPLIED), *options)
+    result = json.loads(APPLIED.read_text(encoding="utf-8"))
+    there = {u["name"]: Path(u["path"]) for u in result["upstreams"] if u["state"] != "missing"}
+    missing = {
+        u["name"]: f"{', '.join(u['reason'].splitlines())}; {u['remedy']}"
+        for u in result["upstreams"]
+        if u["state"] == "missing"
+    }
+    series = next(u["patches"] for u in result["upstreams"] if u["name"] == "tvm")
+    return Trees(result["release"], WORK / result["release"], there, missing, tuple(series))
+
+
+def variants(session: nox.Session, trees: Trees) -> list[str]:
+    """Make the trees of each step of the ladder; the options of ``crosslab bench`` for them."""
+    options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
+    made: dict[tuple[str, tuple[str, ...]], Path]
+    made = {(name, ()): path for name, path in trees.paths.items()}
+
+    def tree(step: str, upstream: str, chosen: tuple[str, ...]) -> Path:
+        if (upstream, chosen) not in made:
+            made[upstream, chosen] = variant(session, trees, upstream, step, *chosen)
+        return made[upstream, chosen]
+
+    for step in LADDER:
+        mlc = ""
+        if step.mlc is not None and "mlc-llm" in trees.paths:
+            mlc = f",mlc={tree(step.name, 'mlc-llm', step.mlc)}"
+        name = f"{step.name}={tree(step.name, 'tvm', on_release(step.tvm, trees.series))}"
+        options += ["--variant", f"{name}{mlc}{step.switches}"]
+    return options
+
+
+def variant(session: nox.Session, trees: Trees, upstream: str, name: str, *chosen: str) -> Path:
+    """Make a tree with other patches than the release has; ``--pristine``: with none."""
+    tree = WORK / "variants" / f"{upstream}-{name}"
+    shutil.rmtree(tree, ignore_errors=True)
+    arguments = ["--release", trees.release, "--offline", "--output", str(tree)]
+    run_module(session, "forkpatch", "tree", upstream, *chosen, *arguments)
+    return tree
+
+
+def pristine(session: nox.Session, trees: Trees) -> list[str]:
+    """Make TVM's tree without patches; the options of ``crosslab host-bench`` for both trees."""
+    upstream = variant(session, trees, "tvm", "upstream", "--pristine")
+    options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
+    return [*options, "--upstream-tree", str(upstream)]
+
+
+def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
+    """Apply the patches and install the lab for the command that the session ends in.
+
+    Args:
+        session: its options choose the trees.
+        inner: module and verb of the command.
+
+    Returns:
+        the trees, and the options that are left for the command.
+    """
+    tree_options, command_options = split_options(session, *inner)
+    install(session, "forkpatch")
+    trees = apply(session, tree_options)
+    install_lab(session, trees)
+    return trees, command_options
+
+
+def install_lab(session: nox.Session, trees: Trees) -> None:
+    """Install what the lab needs on these trees: compilers from the system, packages from pip."""
+    groups = ["crosslab", "forkpatch", "test", "tvm"]
+    if "mlc-llm" in trees.paths:
+        groups.append("mlc")
+    install(session, *groups, release=trees.release)
+    run_module(session, "crosslab", "prepare")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python packages are installed by hash alone: uv.lock has them all, and pip refuses others."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from sessions import PIP_OPTIONS
+from sessions.requirements import BOOTSTRAP, ROOT, bootstrap_text, requirements, versions_lock
+
+LOCK = versions_lock()
+GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("uv") or Path(sys.executable).with_name("uv").exists()),
+    reason="uv is not installed",
+)
+
+
+def names(text: str) -> set[str]:
+    return {line.partition("==")[0] for line in text.splitlines() if "==" in line.split(" ")[0]}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_is_pinned_with_hashes(group: str) -> None:
+    text = requirements([group], LOCK["default-release"])
+    assert {canonicalize_name(Requirement(line).name) for line in GROUPS[group]} <= names(text)
+    for entry in re.split(r"\n(?=\S)", text.strip()):
+        assert re.match(r"\S+==\S+ .*--hash=sha256:[0-9a-f]{64}", entry, re.DOTALL), entry
+
+
+@pytest.mark.parametrize("release", LOCK["releases"])
+def test_a_release_brings_its_own_tvm(release: str) -> None:
+    version = LOCK["releases"][release]["tvm"]
+    files = LOCK["upstreams"]["tvm"]["versions"][version]["wheel"]["files"]
+    text = requirements(["tvm"], release)
+    (line,) = (line for line in text.splitlines() if line.startswith("apache-tvm=="))
+    assert line.startswith(f"apache-tvm=={version} ")
+    assert all(f"--hash=sha256:{file['sha256']}" in line for file in files)
+    assert "apache-tvm-ffi" in names(text)
+    assert "apache-tvm" not in names(requirements(["test"], release))
+
+
+def test_a_group_of_a_release_replaces_the_group(tmp_path: Path) -> None:
+    project = copy_of_project(tmp_path)
+    group, normalised = "lint-2026.08", "lint-2026-08"
+    replace(
+        project / "pyproject.toml",
+        ("[dependency-groups]\n", f'[dependency-groups]\n"{group}" = ["iniconfig"]\n'),
+        (
+            "[tool.uv]\n",
+            f'[tool.uv]\nconflicts = [[{{ group = "lint" }}, {{ group = "{group}" }}]]\n',
+        ),
+    )
+    conflict = 'conflicts = [[\n    { package = "mlc-rvv", group = "lint" },\n'
+    conflict += f'    {{ package = "mlc-rvv", group = "{normalised}" }},\n]]\n\n'
+    pinned = f'{normalised} = [\n    {{ name = "iniconfig" }},\n]\n'
+    replace(
+        project / "uv.lock",
+        ("[[package]]\n", conflict + "[[package]]\n"),
+        ("[package.dev-dependencies]\n", "[package.dev-dependencies]\n" + pinned),
+        ("[package.metadata.requires-dev]\n", "[package.metadata.requires-dev]\n" + pinned),
+    )
+    assert names(requirements(["lint"], "2026.08", project)) == {"iniconfig"}
+    assert names(requirements(["lint"], "2026.10", project)) == {"ruff"}
+
+
+def test_only_the_public_index_is_in_the_lock() -> None:
+    hosts = set(re.findall(r"https?://([^/\"]*)", (ROOT / "uv.lock").read_text(encoding="utf-8")))
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
+
+
+def test_the_bootstrap_has_the_versions_of_the_lock() -> None:
+    assert BOOTSTRAP.read_text(encoding="utf-8") == bootstrap_text()
+    assert {"nox", "uv"} <= names(bootstrap_text())
+
+
+def test_a_lock_that_is_out_of_date_is_an_error_with_the_next_command(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match=r"(?s)nothing.*nox -s lock"):
+        requirements(["nothing"], LOCK["default-release"])
+    project = copy_of_project(tmp_path)
+    replace(project / "pyproject.toml", ('lint = ["ruff"]', 'lint = ["ruff", "leftpad"]'))
+    with pytest.raises(LookupError, match="refresh it with: nox -s lock"):
+        requirements(["lint"], LOCK["default-release"], project)
+
+
+def copy_of_project(folder: Path) -> Path:
+    for name in ("pyproject.toml", "uv.lock", "VERSIONS.lock", "README.md"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def replace(path: Path, *changes: tuple[str, str]) -> None:
+    text = path.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path.write_text(text, encoding="utf-8")
+
+
+def make_wheel(folder: Path, text: str) -> str:
+    """A wheel that needs another one; returns its sha256."""
+    path = folder / "some_name-1.0-py3-none-any.whl"
+    about = "Metadata-Version: 2.1\nName: some-name\nVersion: 1.0\nRequires-Dist: not-pinned\n"
+    wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("some_name.py", text)
+        archive.writestr("some_name-1.0.dist-info/METADATA", about)
+        archive.writestr("some_name-1.0.dist-info/WHEEL", wheel)
+        archive.writestr("some_name-1.0.dist-info/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def pip(folder: Path, sha256: str) -> subprocess.CompletedProcess[str]:
+    listed = folder / "requirements.txt"
+    marker = "sys_platform == 'linux'"
+    listed.write_text(f"some-name==1.0 ; {marker} \\\n    --hash=sha256:{sha256}\n")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", *PIP_OPTIONS]
+    command += ["--find-links", str(folder), "--target", str(folder / "site"), "-r", str(listed)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_another_wheel_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pip")
+    right = make_wheel(tmp_path, "GOOD = True\n")
+    done = pip(tmp_path, right)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "some_name.py").is_file()
+    make_wheel(tmp_path, "GOOD = False\n")
+    done = pip(tmp_path, right)
+    assert done.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert (tmp_path / "site" / "some_name.py").read_text() == "GOOD = True\n"
