@@ -180,7 +180,8 @@ def _paths(texts: Sequence[str]) -> Iterator[Path]:
         for word in text.split():
             path = Path(word.removeprefix("file://"))
             if path.is_absolute() and path.exists():
-                yield path
+                # An index's pages link to files beside the folder that holds them.
+                yield path.parent if word.startswith("file:") else path
 
 
 def _read_only(path: Path, root: Path) -> list[list[object]]:
