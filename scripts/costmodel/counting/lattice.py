@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
-from math import ceil, floor
+from math import gcd
 
-Row = tuple[tuple[Fraction, ...], Fraction]
+Row = tuple[tuple[int, ...], int]  # weights and right side
 Ranges = list[tuple[int, int]]
 
 
@@ -27,8 +26,8 @@ def solutions(
 
 
 def _reduced(matrix: list[list[int]], right: list[int]) -> list[Row]:
-    """Gauss-Jordan elimination over the rationals."""
-    rows = [[Fraction(v) for v in r] + [Fraction(b)] for r, b in zip(matrix, right, strict=True)]
+    """Gauss-Jordan elimination in whole numbers, each row without a common factor."""
+    rows = [[*r, b] for r, b in zip(matrix, right, strict=True)]
     columns = len(rows[0]) - 1 if rows else 0
     done = 0
     for column in range(columns):
@@ -36,12 +35,13 @@ def _reduced(matrix: list[list[int]], right: list[int]) -> list[Row]:
         if pivot is None:
             continue
         rows[done], rows[pivot] = rows[pivot], rows[done]
-        scale = rows[done][column]
-        rows[done] = [v / scale for v in rows[done]]
-        for n in range(len(rows)):
-            factor = rows[n][column]
-            if n != done and factor:
-                rows[n] = [v - factor * p for v, p in zip(rows[n], rows[done], strict=True)]
+        own = rows[done]
+        for n, row in enumerate(rows):
+            if n != done and row[column]:
+                scale, factor = own[column], row[column]
+                mixed = [scale * v - factor * p for v, p in zip(row, own, strict=True)]
+                common = gcd(*mixed) or 1
+                rows[n] = [v // common for v in mixed]
         done += 1
     return [(tuple(r[:-1]), r[-1]) for r in rows]
 
@@ -79,7 +79,7 @@ def _propagate(rows: list[Row], ranges: Ranges) -> Ranges | None:
 
 
 def _bound(
-    weights: tuple[Fraction, ...], right: Fraction, ranges: Ranges, target: int
+    weights: tuple[int, ...], right: int, ranges: Ranges, target: int
 ) -> tuple[int, int] | None:
     """Range of one variable that a row leaves, given the ranges of the others."""
     least = most = right
@@ -87,7 +87,9 @@ def _bound(
         if weight and n != target:
             ends = (weight * ranges[n][0], weight * ranges[n][1])
             least, most = least - max(ends), most - min(ends)
-    ends = (least / weights[target], most / weights[target])
-    low = max(ranges[target][0], ceil(min(ends)))
-    high = min(ranges[target][1], floor(max(ends)))
+    weight = weights[target]
+    if weight < 0:
+        weight, least, most = -weight, -most, -least
+    low = max(ranges[target][0], -(-least // weight))
+    high = min(ranges[target][1], most // weight)
     return (low, high) if low <= high else None
