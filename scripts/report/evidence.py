@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page is made from: one JSON file a part, and the command that makes it."""
+"""Results that the page shows: the files of each part, and the command that writes them."""
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,29 +12,35 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Source:
-    """Where a part's facts come from.
+    """Files of one part, and the nox session that writes them.
 
     Attributes:
-        files: below the project's root; globs are allowed.
-        command: what to type to make them.
+        files: glob below the project's root; JSON, or CSV with a header.
+        session: name of the session.
+        options: of the session.
     """
 
-    files: tuple[str, ...]
-    command: str
+    files: str
+    session: str
+    options: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command to type."""
+        return f"nox -s {self.session}{' -- ' if self.options else ''}{self.options}"
 
 
 SOURCES = {
-    "answer": Source(("out/build_and_test.json",), "nox -s build_and_test"),
-    "status": Source(("out/status.json",), "nox -s report"),
-    "symbols": Source(("out/symbols.json",), "nox -s report"),
-    "necessity": Source(
-        ("out/necessity.json",), "nox -s patches -- necessity --json out/necessity.json"
-    ),
-    "map": Source(("out/map.json",), "nox -s patches -- probe"),
-    "bench": Source(("out/bench.json",), "nox -s bench"),
-    "host": Source(("out/host.json",), "nox -s host_bench"),
-    "zoo": Source(("out/zoo.json",), "nox -s zoo"),
-    "artefacts": Source(("dist/*/*/*/MANIFEST.json",), "nox -s package"),
+    "answer": Source("out/build_and_test.json", "build_and_test"),
+    "status": Source("out/status.json", "report"),
+    "symbols": Source("out/symbols.json", "report"),
+    "necessity": Source("out/necessity.json", "patches", "necessity --json out/necessity.json"),
+    "map": Source("out/map.json", "patches", "probe"),
+    "bench": Source("out/bench.json", "bench"),
+    "host": Source("out/host.json", "host_bench"),
+    "zoo": Source("out/zoo.json", "zoo"),
+    "cost": Source("out/cost/*.csv", "cost", "--study out/cost --data out/cost"),
+    "artefacts": Source("dist/*/*/*/MANIFEST.json", "package"),
 }
 
 
@@ -69,12 +76,21 @@ def unusable(evidence: Evidence, why: str) -> Evidence:
 
 def _read(root: Path, source: Source) -> Evidence:
     found: dict[str, Any] = {}
-    for pattern in source.files:
-        for path in sorted(root.glob(pattern)):
-            name = path.relative_to(root).as_posix()
-            try:
-                found[name] = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                return Evidence({}, f"{name} cannot be read: {error}", source.command)
-    why = "" if found else f"{', '.join(source.files)}: not there"
+    for path in sorted(root.glob(source.files)):
+        name = path.relative_to(root).as_posix()
+        try:
+            found[name] = _parsed(path)
+        except (OSError, ValueError, csv.Error) as error:
+            return Evidence({}, f"{name} cannot be read: {error}", source.command)
+    why = "" if found else f"{source.files}: not there"
     return Evidence(found, why, source.command)
+
+
+def _parsed(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".csv":
+        return json.loads(text)
+    rows = list(csv.DictReader(text.splitlines()))
+    if not rows:
+        raise ValueError("no rows")
+    return rows

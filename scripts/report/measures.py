@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -177,30 +176,28 @@ def families(found: Evidence) -> Section:
     return Section("zoo", title, lead, found.command, tables=[Table("Families", heads, rows)])
 
 
-def cost(root: Path) -> Section:
-    """The shipped studies of the cost model."""
-    title = "What it would cost on an accelerator"
+def cost(found: Evidence) -> Section:
+    """Studies of the cost model."""
+    title = "Cost on an accelerator"
     lead = "Estimated latency and energy on PE arrays, for the models as they are compiled."
-    command = "nox -s cost -- --study docs/cost"
-    tables = [_study(path) for path in sorted(root.glob("docs/cost/*.csv"))]
-    why = "" if tables else "docs/cost/*.csv: not there"
-    return Section("cost", title, lead, command, why, tables=tables)
+    if not found.found:
+        return Section("cost", title, lead, found.command, found.why)
+    tables = [_study(Path(name).stem, rows) for name, rows in found.found.items()]
+    return Section("cost", title, lead, found.command, tables=tables)
 
 
-def _study(path: Path) -> Table:
-    sums: dict[tuple[str, ...], list[float]] = {}
-    with path.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            key = tuple(row[name] for name in ("phase", "hardware", "dataflow", "scheme"))
-            total = sums.setdefault(key, [0.0, 0.0])
-            total[0] += float(row["seconds"])
-            total[1] += float(row["energy_pj"])
+def _study(name: str, records: Sequence[Mapping[str, str]]) -> Table:
+    keys = ("phase", "hardware", "dataflow", "scheme")
     rows = [
-        [*(text(part) for part in key), number(seconds * 1e3, 3), number(energy / 1e9, 3)]
-        for key, (seconds, energy) in sums.items()
+        [
+            *(text(record[key]) for key in keys),
+            number(float(record["seconds"]) * 1e3, 3),
+            number(float(record["energy_pj"]) / 1e9, 3),
+        ]
+        for record in records
+        if record["kind"] == "total"
     ]
-    heads = ("phase", "hardware", "dataflow", "scheme", "latency, ms", "energy, mJ")
-    return Table(path.stem, heads, rows)
+    return Table(name, (*keys, "latency, ms", "energy, mJ"), rows)
 
 
 def artefacts(found: Evidence) -> Section:

@@ -30,7 +30,7 @@ def sections(root: Path) -> list[Section]:
         _section(fork.drift, found["symbols"]),
         _section(fork.applicability, found["map"]),
         _section(measures.families, found["zoo"]),
-        measures.cost(root),
+        _section(measures.cost, found["cost"]),
         _section(measures.artefacts, found["artefacts"]),
     ]
 

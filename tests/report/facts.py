@@ -35,6 +35,9 @@ index 78981922613b2afb6025042ff6bd878ac1994e85..61780798228d17af2d34fce4cfbdf355
 """
 
 
+STUDY = "out/cost/tiny.csv"
+
+
 def _count(variant: str, insns: int, **more: Any) -> dict[str, Any]:
     row = {"model": "S", "variant": variant, "phase": "prefill", "tokens": 128}
     row |= {"quantization": "q0f32", "vlen": 256, "threads": 1, "insns": insns}
@@ -102,10 +105,13 @@ def project(root: Path) -> Path:
     (root / "VERSIONS.lock").write_text(LOCK, encoding="utf-8")
     (series / "series").write_text("hello.patch\n", encoding="utf-8")
     (series / "hello.patch").write_text(PATCH, encoding="utf-8")
-    study = root / "docs" / "cost" / "tiny.csv"
+    study = root / STUDY
     study.parent.mkdir(parents=True)
     head = "phase,hardware,dataflow,scheme,kind,seconds,energy_pj\n"
-    rows = "prefill,edge,os,float16,qkv,0.001,2e9\nprefill,edge,os,float16,mlp,0.002,3e9\n"
+    rows = "".join(
+        f"prefill,edge,os,float16,{kind}\n"
+        for kind in ("qkv,0.001,2e9", "mlp,0.002,3e9", "total,0.003,5e9")
+    )
     study.write_text(head + rows, encoding="utf-8")
     for name, facts in FACTS.items():
         path = root / name

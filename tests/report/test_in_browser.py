@@ -44,7 +44,6 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if request.param == "bare":
         shutil.rmtree(root / "out")
         shutil.rmtree(root / "dist")
-        shutil.rmtree(root / "docs")
     assert main(["--root", str(root)]) == 0
     return (root / "out" / "report.html").as_uri()
 

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,13 +16,14 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="the report's plots need matplotlib")
 
-from facts import FACTS, project
+from facts import FACTS, STUDY, project
 
 from report.__main__ import main
-from report.evidence import SOURCES
+from report.evidence import SOURCES, Source
 from report.page import render, sections
 
 ROOT = Path(__file__).resolve().parents[2]
+STATUS, NECESSITY = SOURCES["status"].files, SOURCES["necessity"].files
 
 
 class _Page(HTMLParser):
@@ -94,9 +99,27 @@ def test_page_needs_nothing_else(tmp_path: Path) -> None:
     assert not re.search(r"@import|url\((?!#)|<script|<link rel=.stylesheet", html)
 
 
-def test_same_results_give_the_same_bytes(tmp_path: Path) -> None:
-    project(tmp_path)
-    assert _write(tmp_path) == _write(tmp_path)
+def test_same_results_give_the_same_bytes_in_another_process_and_folder(tmp_path: Path) -> None:
+    pages = []
+    for seed in ("1", "2"):
+        root = project(tmp_path / seed)
+        command = [sys.executable, "-m", "report", "--root", str(root)]
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "scripts")}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        pages.append((root / "out" / "report.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_every_command_is_a_session(source: Source) -> None:
+    tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    named = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
+    }
+    assert source.session in named
+    assert source.command.startswith(f"nox -s {source.session}")
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
@@ -104,7 +127,7 @@ def test_missing_part_says_what_makes_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project(tmp_path)
-    for path in tmp_path.glob(SOURCES[name].files[0]):
+    for path in tmp_path.glob(SOURCES[name].files):
         path.unlink()
     page = _Page(_write(tmp_path))
     assert any(SOURCES[name].command in words for words in page.words)
@@ -118,7 +141,7 @@ def test_unreadable_part_is_missing(
     broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project(tmp_path)
-    names = [name for name in FACTS if "status" not in name and "necessity" not in name]
+    names = [name for name in (*FACTS, STUDY) if name not in (STATUS, NECESSITY)]
     for name in names:
         (tmp_path / name).write_text(broken, encoding="utf-8")
     html = _write(tmp_path)
@@ -127,7 +150,7 @@ def test_unreadable_part_is_missing(
 
 
 def test_own_repository() -> None:
-    """The committed patches and studies make a page, whatever has been measured here."""
+    """The committed patches make a page, whatever has been measured here."""
     page = _Page(render(sections(ROOT)))
     series = (ROOT / "patches" / "tvm" / "0.26.0" / "series").read_text(encoding="utf-8")
     patches = [line.strip() for line in series.splitlines() if line.strip().endswith(".patch")]
