@@ -82,7 +82,10 @@ def parser() -> argparse.ArgumentParser:
     output = found.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE")
     output.add_argument("--csv", type=Path, metavar="FILE")
-    output.add_argument("--plots", type=Path, metavar="DIR", help="SVG and PNG")
+    output.add_argument("--plots", type=Path, metavar="DIR", help="PNG")
+    output.add_argument(
+        "--data", type=Path, metavar="DIR", help="with --study: its CSV and further figures"
+    )
     output.add_argument("--quiet", action="store_true", help="no tables")
     return found
 
@@ -116,9 +119,9 @@ def _run(args: argparse.Namespace, console: Console) -> None:
     if bool(args.of) != (args.study is not None):
         raise CostError("--study and --of go together", remedy="--study DIR --of FILE.work.json")
     if args.study is not None:
-        study = importlib.import_module("costmodel.studies.study")
+        study = _with_matplotlib("costmodel.studies.study")
         for path in args.of:
-            study.write_study(args.study, path, _pairs(args.bind, "--bind"))
+            study.write_study(args.study, path, _pairs(args.bind, "--bind"), args.data)
         return
     if args.tenet is not None:
         _tenet(args, console)
@@ -202,17 +205,16 @@ def _write(args: argparse.Namespace, results: Sequence[PhaseCost]) -> None:
     if args.csv:
         report.write_csv(args.csv, results)
     if args.plots:
-        plots = _plots()
-        plots.draw_all(args.plots, results)
+        _with_matplotlib("costmodel.studies.plots").draw_all(args.plots, results)
 
 
-def _plots() -> Any:
+def _with_matplotlib(name: str) -> Any:
     try:
-        return importlib.import_module("costmodel.studies.plots")
+        return importlib.import_module(name)
     except ImportError as error:
-        raise CostError(
-            f"--plots needs matplotlib: {error}", remedy="pip install matplotlib"
-        ) from error
+        raise CostError(f"figures need matplotlib: {error}", remedy="pip install matplotlib") from (
+            error
+        )
 
 
 def _show(console: Console, results: Sequence[PhaseCost], single: bool) -> None:

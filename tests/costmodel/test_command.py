@@ -205,9 +205,5 @@ def test_plots_are_written_and_repeatable(model: Path, tmp_path: Path) -> None:
         arguments = ["--model", str(model), "--phase", phases, "--quiet"]
         assert main([*arguments, "--plots", str(tmp_path / folder)]) == 0
     one = {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()}
-    assert set(one) == {
-        f"{stem}.{kind}"
-        for stem in ("roofline", "latency", "decode_bandwidth")
-        for kind in ("svg", "png")
-    }
+    assert set(one) == {"roofline.png", "latency.png", "decode_bandwidth.png"}
     assert one == {p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()}

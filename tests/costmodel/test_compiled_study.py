@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study of GPT-2 as MLC-LLM compiles it is of the real model, and is reproduced in part."""
+"""The study of GPT-2 as MLC-LLM compiles it: docs/cost shows what the command writes.
+
+``data/gpt2-q4f32_1.work.json`` is that of ``nox -s zoo -- --family gpt2 --work DIR`` with the
+layers' products, twelve times the same, written once with their count.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +15,55 @@ import pytest
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
 from costmodel.accelerator.scheme import SCHEMES
+from costmodel.cli import main
 from costmodel.estimate.model import phase_cost
 from costmodel.estimate.workload import bind_phase, read_workloads
 from costmodel.studies.report import totals_record
 
+DATA = Path(__file__).parent / "data"
+WORK = DATA / "gpt2-q4f32_1.work.json"
 DOCS = Path(__file__).parents[2] / "docs" / "cost"
 VOCABULARY = {"vocab_size": 50257}
 
 
 def test_compiled_gpt2_has_the_multiplications_that_its_sizes_ask_for() -> None:
-    report = read_workloads(DOCS / "gpt2-q4f32_1.work.json")
-    phase = bind_phase(report, "decode", 1024, VOCABULARY)
+    phase = bind_phase(read_workloads(WORK), "decode", 1024, VOCABULARY)
     width, layers, context = 768, 12, 1024
     weights = layers * 12 * width * width + VOCABULARY["vocab_size"] * width
     attention = layers * 2 * context * width
     assert sum(i.count * i.gemm.macs for i in phase.items) == weights + attention
 
 
-def test_a_part_of_the_compiled_study_is_reproduced() -> None:
-    report = read_workloads(DOCS / "gpt2-q4f32_1.work.json")
-    phase = bind_phase(report, "decode", 1024, VOCABULARY)
+def test_golden_figures_of_the_compiled_model() -> None:
+    phase = bind_phase(read_workloads(WORK), "decode", 1024, VOCABULARY)
     names = ("systolic32x32", "input-stationary", "int4-g32")
     parts = (load_hardware(names[0]), load_dataflow(names[1]), SCHEMES[names[2]])
     result = phase_cost(phase, *parts)
-    with (DOCS / "gpt2-q4f32_1.csv").open(encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
+    with (DATA / "gpt2-q4f32_1.csv").open(encoding="utf-8") as stream:
+        rows = {row["kind"]: row for row in csv.DictReader(stream)}
+    assert set(rows) == {*result.by_kind(), "total"}
     for kind, totals in [*result.by_kind().items(), ("total", result.total)]:
-        wanted = (phase.name, *names, kind)
-        keys = ("phase", "hardware", "dataflow", "scheme", "kind")
-        (row,) = (r for r in rows if tuple(r[k] for k in keys) == wanted)
         made = totals_record(totals, result)
-        assert {k: float(row[k]) for k in made} == pytest.approx(made)
+        assert {k: float(rows[kind][k]) for k in made} == pytest.approx(made)
+
+
+def test_the_shown_page_is_that_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One array of the three: its lines are those of the page, in its order."""
+    study = pytest.importorskip("costmodel.studies.study", reason="figures need matplotlib")
+    monkeypatch.setattr(study, "ARRAYS", ("edge8x8",))
+    bound = [f"{name}={value}" for name, value in VOCABULARY.items()]
+    assert main(["--study", str(tmp_path), "--of", str(WORK), "--bind", *bound]) == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"gpt2-q4f32_1.md", "gpt2-q4f32_1.png"}
+    shown = (DOCS / "gpt2-q4f32_1.md").read_text(encoding="utf-8").splitlines()
+    made = (tmp_path / "gpt2-q4f32_1.md").read_text(encoding="utf-8").splitlines()
+    assert made == [line for line in shown if not line.startswith("| systolic")]
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.png")), ids=lambda path: path.stem)
+def test_the_shown_picture_was_written_with_its_page(path: Path) -> None:
+    study = pytest.importorskip("costmodel.studies.study", reason="figures need matplotlib")
+    image = pytest.importorskip("PIL.Image", reason="matplotlib brings it")
+    page = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert image.open(path).info["Comment"] == study.digest(page)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures as SVG and PNG: roofline, latency by kind of layer, bandwidth over the decode."""
+"""Figures as PNG: roofline, latency by kind of layer, bandwidth over the decode."""
 
 from __future__ import annotations
 
@@ -20,49 +20,41 @@ plt: Any = importlib.import_module("matplotlib.pyplot")
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 MARKERS = "osD^vP*X"
+DOTS = 110  # an inch
 STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "font.size": 9,
-    "svg.hashsalt": "mlc-rvv",
-    "svg.fonttype": "none",
     "figure.constrained_layout.use": True,
 }
 
 
-def draw_all(folder: Path, results: Sequence[PhaseCost]) -> list[Path]:
-    """Draw what the results hold; returns the files."""
-    files = draw_roofline(folder, results) + draw_latency(folder, results)
+Draw = Callable[[Sequence[PhaseCost]], Any]
+
+
+def draw_all(folder: Path, results: Sequence[PhaseCost]) -> None:
+    """Write the figures that the results allow: the decode's only with several of its steps."""
+    save(folder / "roofline.png", roofline, results)
+    save(folder / "latency.png", latency, results)
     if len({r.phase.name for r in results if "decode" in r.phase.name}) > 1:
-        files += draw_decode(folder, results)
-    return files
+        save(folder / "decode_bandwidth.png", decode_bandwidth, results)
 
 
-def draw_roofline(folder: Path, results: Sequence[PhaseCost]) -> list[Path]:
-    """Write ``roofline.svg`` and ``.png``."""
-    return _save(folder / "roofline", lambda: roofline(results))
+def save(path: Path, draw: Draw, results: Sequence[PhaseCost], comment: str = "") -> None:
+    """Write one figure as PNG; the same results give the same bytes.
 
-
-def draw_latency(folder: Path, results: Sequence[PhaseCost]) -> list[Path]:
-    """Write ``latency.svg`` and ``.png``."""
-    return _save(folder / "latency", lambda: latency(results))
-
-
-def draw_decode(folder: Path, results: Sequence[PhaseCost]) -> list[Path]:
-    """Write ``decode_bandwidth.svg`` and ``.png``."""
-    return _save(folder / "decode_bandwidth", lambda: decode_bandwidth(results))
-
-
-def _save(stem: Path, draw: Callable[[], Any]) -> list[Path]:
-    """Write a figure twice; the same data gives the same bytes."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    files = [stem.with_suffix(".svg"), stem.with_suffix(".png")]
+    Args:
+        path: of the file; its folder is made.
+        draw: makes the figure.
+        results: to draw.
+        comment: text to put into the file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE):
-        figure = draw()
-        figure.savefig(files[0], metadata={"Date": None})
-        figure.savefig(files[1], dpi=110, metadata={"Software": None})
+        figure = draw(results)
+        beside = {"Comment": comment} if comment else {}
+        figure.savefig(path, dpi=DOTS, metadata={"Software": None, **beside})
         plt.close(figure)
-    return files
 
 
 def _unique(values: Sequence[str]) -> list[str]:

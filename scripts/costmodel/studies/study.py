@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,13 +24,16 @@ CONTEXTS = (64, 128, 256, 512, 768, 1024)
 DRAWN = ("float16", "int8-channel", "int4-g64")
 
 
-def write_study(folder: Path, work: Path, given: Mapping[str, int]) -> None:
-    """Write the study of a model, named like its work file without ``.work.json``.
+def write_study(
+    folder: Path, work: Path, given: Mapping[str, int], data: Path | None = None
+) -> None:
+    """Write a model's study, named like its work file without ``.work.json``.
 
     Args:
-        folder: made when it is not there.
+        folder: of the page and its picture; made when it is not there.
         work: work file of the model.
         given: sizes that the model leaves open, as ``vocab_size``.
+        data: folder of the CSV and of the other figures, when they are wanted.
 
     Raises:
         CostError: it is no work file.
@@ -39,17 +43,22 @@ def write_study(folder: Path, work: Path, given: Mapping[str, int]) -> None:
     title, command = MODELS.get(name, f"{name}, as it is compiled"), COMMAND
     if name not in MODELS:
         bound = "".join(f" --bind {size}={value}" for size, value in sorted(given.items()))
-        command += f" --of {work.name}{bound}"
+        command += f" --of out/cost/{work.name}{bound}"
     folder.mkdir(parents=True, exist_ok=True)
     phases = [bind_phase(report, phase, size, given) for phase, size in PHASES]
     results = _combinations(phases, COMPARED)
-    _write_csv(folder / f"{name}.csv", results)
-    _write_tables(folder / f"{name}.md", title, command, phases, results)
     drawn = [r for r in results if r.scheme in DRAWN]
-    plots.draw_latency(folder / name, drawn)
-    plots.draw_roofline(folder / name, [r for r in drawn if r.dataflow.name == FLOWS[1]])
-    steps = [bind_phase(report, "decode", context, given) for context in CONTEXTS]
-    plots.draw_decode(folder / name, _combinations(steps, DRAWN, FLOWS[:2]))
+    page = _page(name, title, command, phases, results)
+    (folder / f"{name}.md").write_text(page, encoding="utf-8")
+    plots.save(folder / f"{name}.png", plots.latency, drawn, comment=digest(page))
+    if data is not None:
+        data.mkdir(parents=True, exist_ok=True)
+        _write_csv(data / f"{name}.csv", results)
+        stationary = [r for r in drawn if r.dataflow.name == FLOWS[1]]
+        plots.save(data / f"{name}-roofline.png", plots.roofline, stationary)
+        steps = [bind_phase(report, "decode", context, given) for context in CONTEXTS]
+        through = _combinations(steps, DRAWN, FLOWS[:2])
+        plots.save(data / f"{name}-decode_bandwidth.png", plots.decode_bandwidth, through)
 
 
 def _combinations(
@@ -76,13 +85,20 @@ def _write_csv(path: Path, results: Sequence[PhaseCost]) -> None:
         writer.writerows(rows)
 
 
-def _write_tables(
-    path: Path, title: str, command: str, phases: Sequence[Phase], results: Sequence[PhaseCost]
-) -> None:
+def digest(page: str) -> str:
+    """Mark of a page, which its picture carries: the two are of the same results."""
+    return hashlib.sha256(page.encode()).hexdigest()
+
+
+def _page(
+    name: str, title: str, command: str, phases: Sequence[Phase], results: Sequence[PhaseCost]
+) -> str:
     lines = [
         f"# {title}: figures",
         "",
-        f"Made by `{command}`; see [the page](README.md).",
+        f"Made by `{command}`; [README.md](README.md) explains the figures.",
+        "",
+        f"![Latency by kind of layer]({name}.png)",
         "",
     ]
     for phase in phases:
@@ -94,7 +110,7 @@ def _write_tables(
             ("Outer traffic in megabytes", _megabytes),
         ):
             lines += _scheme_table(f"{phase.name}: {heading}", phase, results, value)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
 
 
 def _work_table(phase: Phase) -> list[str]:
