@@ -33,7 +33,7 @@ class Source:
 SOURCES = {
     "answer": Source("out/build_and_test.json", "build_and_test"),
     "status": Source("out/status.json", "report"),
-    "symbols": Source("out/symbols.json", "report"),
+    "record": Source("out/record.json", "report"),
     "necessity": Source("out/necessity.json", "patches", "necessity --json out/necessity.json"),
     "map": Source("out/map.json", "patches", "probe"),
     "bench": Source("out/bench.json", "bench"),

@@ -27,7 +27,7 @@ def sections(root: Path) -> list[Section]:
         _section(measures.ladder, found["bench"]),
         _section(measures.host, found["host"]),
         _releases(root, lock, found),
-        _section(fork.drift, found["symbols"]),
+        _section(fork.drift, found["record"]),
         _section(fork.applicability, found["map"]),
         _section(measures.families, found["zoo"]),
         _section(measures.cost, found["cost"]),

@@ -52,6 +52,6 @@ def write_status(session: nox.Session) -> None:
     out = ROOT / "out"
     out.mkdir(exist_ok=True)
     codes = (0, 1, USER_MISTAKE)
-    for verb, *options in (("status",), ("symbols", "--check")):
+    for verb, *options in (("status",), ("record", "--check", "--offline")):
         words = (verb, *options, "--json", str(out / f"{verb}.json"))
         run_module(session, "forkpatch", *words, success_codes=codes, silent=True)

@@ -206,7 +206,6 @@ def _first_patch(story: Story) -> None:
     story.run(
         "git -C .work/first/calc commit -q --amend -F ~/message",
         "forkpatch export",
-        "forkpatch lock",
         "forkpatch check",
     )
 
@@ -282,7 +281,6 @@ def _adopt(story: Story, release: str, version: str) -> None:
     story.run(
         f"sed -i 's/^default-release.*/default-release = \"{release}\"/' VERSIONS.lock",
         f"printf '\\n[releases.{release}]\\ncalc = \"{version}\"\\n' >> VERSIONS.lock",
-        "forkpatch lock",
         "forkpatch apply",
         "forkpatch export --check",
     )

@@ -24,9 +24,9 @@ from crosslab.models.formats import weight_formats
 from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.pins import LOCK_NAME, read_pins
 from forkpatch.errors import ForkError
-from forkpatch.inspect.drift import read_record, read_shadows
 from forkpatch.model.lock import read_lock
 from forkpatch.model.patchfile import parse_patch, read_series
+from forkpatch.series.record import read_record, read_shadows
 
 REFUSALS = (LabError, ForkError, CostError)
 MEMORY = 4 << 30  # bytes of address space that a reader may take beside what is taken already
@@ -56,9 +56,9 @@ def shadows(data: bytes, folder: Path) -> None:
     list(read_shadows(folder))
 
 
-def symbols(data: bytes, folder: Path) -> None:
-    """Recorded symbols."""
-    (folder / "symbols.json").write_bytes(data)
+def record(data: bytes, folder: Path) -> None:
+    """The derived record of a series."""
+    (folder / "derived.json").write_bytes(data)
     read_record(folder)
 
 
@@ -121,7 +121,7 @@ def _each(*readers: Callable[[], object]) -> None:
 TARGETS: dict[str, Callable[[bytes, Path], None]] = {
     target.__name__: target
     for target in (
-        *(patch, series, lock, shadows, symbols, hardware, dataflow, tenet),
+        *(patch, series, lock, shadows, record, hardware, dataflow, tenet),
         *(params, config, kernels),
     )
 }

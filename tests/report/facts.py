@@ -76,7 +76,7 @@ FACTS: dict[str, Any] = {
         "release": "1",
         "upstreams": [{"name": "up", "version": "1.0", "source": "cache", "state": "applied"}],
     },
-    "out/symbols.json": [
+    "out/record.json": [
         {"upstream": "up", "version": "1.0", "places": [_place("unchanged"), _place("changed")]}
     ],
     "out/necessity.json": [{"upstream": "up", "patch": "hello.patch", "verdict": "needed"}],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that look after a series: check, symbols, graph, necessity."""
+"""The verbs that look after a series: check, record, graph, necessity."""
 
 from __future__ import annotations
 
@@ -9,20 +9,12 @@ from pathlib import Path
 from common.files import atomic_write
 from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
-from forkpatch.inspect.drift import (
-    RECORD,
-    Drift,
-    check_placement,
-    compare,
-    files_to_compare,
-    format_record,
-    read_record,
-    record_of,
-)
+from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
 from forkpatch.model.fork import Fork, Plan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.output import counted, print_table, say, warn, write_report
+from forkpatch.series.record import RECORD, format_record, is_recorded, read_record, record_of
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
 from forkpatch.tree.variants import patch_name
 
@@ -30,11 +22,13 @@ from forkpatch.tree.variants import patch_name
 def register(verbs: Registry) -> None:
     """Add these verbs to the command line."""
     verbs.add("check", run_check)
-    verb = verbs.add("symbols", run_symbols)
+    verb = verbs.add("record", run_record)
     add_source_options(verb)
     verb.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="default: all")
-    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
-    verb.add_argument("--check", action="store_true", help="write nothing; name each drift")
+    verb.add_argument("--version", metavar="V", help="default: all that the lock has")
+    verb.add_argument(
+        "--check", action="store_true", help="write nothing; name each drift of the trees at hand"
+    )
     verb = verbs.add("graph", run_graph)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
@@ -75,19 +69,20 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
     return 1 if report.findings else 0
 
 
-def run_symbols(fork: Fork, options: argparse.Namespace) -> int:
-    """Record in which function each hunk is, or compare with what was recorded."""
+def run_record(fork: Fork, options: argparse.Namespace) -> int:
+    """Write what is derived from each series beside it, or compare it with what stands there."""
+    every = [one for versions in fork.lock.upstreams.values() for one in versions.values()]
     if options.upstream:
-        upstreams: tuple[Upstream, ...] = (_version(fork, options),)
-    else:
-        upstreams = fork.lock.release()[1]
+        versions = fork.lock.versions(options.upstream)
+        every = [fork.lock.upstream(options.upstream, options.version)] if options.version else []
+        every = every or list(versions.values())
     result = []
     wrong = False
-    for upstream in upstreams:
+    for upstream in every:
         try:
             plan = _plan(fork, upstream, options)
         except MissingUpstreamError as error:
-            if not upstream.optional or upstream.name in options.require:
+            if not (upstream.optional or options.check) or upstream.name in options.require:
                 raise
             warn(f"{upstream} was left out: {error.attempts[-1]}")
             continue
@@ -97,7 +92,8 @@ def run_symbols(fork: Fork, options: argparse.Namespace) -> int:
         result.append({"upstream": upstream.name, "version": upstream.version, "places": findings})
         drifted = [finding for finding in findings if finding.drift is not Drift.UNCHANGED]
         text = format_record(new)
-        same = old is not None and (folder / RECORD).read_text("utf-8") == text
+        same = not is_recorded(folder, new)
+        same = same or (old is not None and (folder / RECORD).read_text("utf-8") == text)
         if not options.check and not same:
             folder.mkdir(parents=True, exist_ok=True)
             atomic_write(folder / RECORD, text)

@@ -7,7 +7,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.files import atomic_write
 from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
@@ -47,9 +46,6 @@ def register(verbs: Registry) -> None:
     choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped it")
     choice.add_argument("--abort", action="store_true", help="give it up; everything as before")
     choice.add_argument("--status", action="store_true", help="tell where it is")
-    choice.add_argument(
-        "--report", metavar="FILE", help="write what one that is done took as Markdown; - prints it"
-    )
     verb = verbs.add("import-series", run_import)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
@@ -144,8 +140,6 @@ def _rebase(fork: Fork, options: argparse.Namespace) -> int:
         return 0
     if options.status:
         return _rebase_status(fork, name, options.json)
-    if options.report:
-        return _rebase_report(fork, options)
     if options.go_on or options.skip is not None:
         current = workspace.resume(fork, name, chosen)
         current = (
@@ -190,22 +184,6 @@ def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
     return 0
 
 
-def _rebase_report(fork: Fork, options: argparse.Namespace) -> int:
-    from forkpatch.rebase.result import as_markdown, read_rebase_record  # noqa: PLC0415
-
-    if not options.version:
-        raise UserError("no version was given", remedy="name the one that was moved to")
-    upstream = fork.lock.upstream(options.upstream, options.version)
-    record = read_rebase_record(fork, upstream)
-    text = as_markdown(upstream, record, [patch.name for patch in fork.series(upstream)])
-    if options.report == "-":
-        print(text, end="")
-    else:
-        atomic_write(Path(options.report), text)
-    write_report(options.json, record)
-    return 0
-
-
 def _say_stopped(current: Rebase, target: str | None) -> None:
     name = current.plan.upstream
     if target != "-":
@@ -227,6 +205,6 @@ def _say_rebased(report: RebaseReport, target: str | None) -> None:
         say(*(str(finding) for finding in report.symbols))
         say(
             f"{report.upstream} {report.new}: the series is in {report.folder}",
-            "next: forkpatch lock, and a release in the lock that names this version",
+            "next: a release in the lock that names this version",
         )
     write_report(target, report)

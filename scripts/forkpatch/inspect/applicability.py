@@ -25,7 +25,7 @@ from typing import Any
 
 from forkpatch.errors import SourceError, UserError
 from forkpatch.git.objects import list_tree, read_blobs
-from forkpatch.inspect.drift import Drift, Place, record_of
+from forkpatch.inspect.drift import Drift
 from forkpatch.inspect.probe import FITTING, Fit, PatchFit, ProbedSeries, prepare, probe
 from forkpatch.inspect.snapshots import Prober, Snapshot, snapshots
 from forkpatch.inspect.symbols import outline
@@ -34,6 +34,7 @@ from forkpatch.model.lock import Upstream, Wheel
 from forkpatch.output import warn
 from forkpatch.pins.versions import tags_of, version_of
 from forkpatch.safety import check_object_id, check_path
+from forkpatch.series.record import Place, record_of
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
 from forkpatch.sources.wheels import download_wheel, wheel_files

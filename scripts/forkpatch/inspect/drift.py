@@ -1,29 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each hunk of a series is, recorded beside the series and compared afterwards.
-
-``symbols.json`` holds for every patch the functions and classes that it changes, with a hash
-of what each says on the base, and the same for every upstream symbol that an overlay shadows.
-"""
+"""Drift: recorded symbols compared with those of another base."""
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
-from forkpatch.errors import PatchError, UserError
-from forkpatch.git.objects import list_tree, read_blobs
+from forkpatch.errors import PatchError
 from forkpatch.inspect.symbols import MODULE, Outline, bare_name, outline
 from forkpatch.model.fork import Fork, Plan
-from forkpatch.model.overlays import SHADOWS
-from forkpatch.model.patchfile import FileDiff, Patch
-
-RECORD = "symbols.json"
-SCHEMA = 1
+from forkpatch.series.record import Place, Record, read_base, read_record, record_of
 
 
 class Drift(StrEnum):
@@ -34,36 +21,6 @@ class Drift(StrEnum):
     MOVED = "moved"
     GONE = "gone"
     MISPLACED = "misplaced"
-
-
-@dataclass(frozen=True)
-class Place:
-    """A symbol that a hunk changes, or an overlay shadows.
-
-    Attributes:
-        body: its hash on the base; empty when the base has no such symbol.
-    """
-
-    path: str
-    symbol: str
-    body: str
-
-
-@dataclass(frozen=True)
-class Record:
-    """The content of ``symbols.json``.
-
-    Attributes:
-        base: tree id of the base.
-        hashes: sha256 of each patch file.
-        patches: the places that each patch changes.
-        shadows: the places that overlays shadow.
-    """
-
-    base: str
-    hashes: Mapping[str, str]
-    patches: Mapping[str, tuple[Place, ...]]
-    shadows: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
@@ -84,83 +41,6 @@ class Finding:
     def __str__(self) -> str:
         tail = f" ({self.detail})" if self.detail else ""
         return f"{self.what}: {self.path}: {self.symbol}: {self.drift}{tail}"
-
-
-def record_of(fork: Fork, plan: Plan) -> Record:
-    """The record of a planned tree."""
-    state: dict[str, bytes] = dict(plan.base)
-    patches: dict[str, tuple[Place, ...]] = {}
-    for patch, commit in zip(plan.patches, plan.patch_commits, strict=True):
-        places: dict[tuple[str, str], Place] = {}
-        for diff in patch.files:
-            before = state.get(diff.old or "", b"")
-            after_file = commit.changes.get(diff.new or "")
-            after = after_file.data if after_file else b""
-            base = outline(diff.old or "", plan.base.get(diff.old or "", b""))
-            for symbol in changed_symbols(diff, before, after):
-                path = diff.old or diff.new or ""
-                body = base.body(symbol) if diff.old in plan.base else None
-                places[path, symbol] = Place(path, symbol, body or "")
-        for path, file in commit.changes.items():
-            state[path] = file.data if file else b""
-        patches[patch.name] = tuple(places.values())
-    hashes = {patch.name: patch.sha256 for patch in plan.patches}
-    return Record(plan.upstream.tree, hashes, patches, tuple(_shadows(fork, plan)))
-
-
-def changed_symbols(diff: FileDiff, before: bytes, after: bytes) -> tuple[str, ...]:
-    """The symbols of ``before`` that the hunks of one file change, in order.
-
-    A removed line counts for the symbol it was in; an added line for the innermost symbol
-    around it that was there before, so that a new function counts for what it was put into.
-    """
-    if diff.old is None:
-        return (MODULE,)
-    old, new = outline(diff.old, before), outline(diff.new or diff.old, after)
-    found: dict[str, None] = {}
-    for hunk in diff.hunks:
-        old_line, new_line = max(hunk.old_start, 1), max(hunk.new_start, 1)
-        for line in hunk.lines:
-            if line.kind == "-" and line.data.strip():
-                found[old.at(old_line).name] = None
-            elif line.kind == "+" and line.data.strip():
-                found[new.around(new_line, old.symbols)] = None
-            old_line += line.kind != "+"
-            new_line += line.kind != "-"
-    return tuple(found) or (MODULE,)
-
-
-def read_shadows(folder: Path) -> Iterator[tuple[str, str]]:
-    """Path and symbol of each ``[[shadow]]`` of an overlay folder.
-
-    Raises:
-        UserError: the file is malformed.
-    """
-    path = folder / SHADOWS
-    if not path.is_file():
-        return
-    try:
-        for shadow in tomllib.loads(path.read_text("utf-8")).get("shadow", []):
-            yield shadow["path"], shadow["symbol"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path}: {error!r}", remedy="each [[shadow]] has path, symbol, by, why"
-        ) from error
-
-
-def _shadows(fork: Fork, plan: Plan) -> Iterator[Place]:
-    wanted = list(read_shadows(fork.overlay_folder(plan.upstream)))
-    contents = read_base(plan, {path for path, _ in wanted})
-    for path, symbol in wanted:
-        body = outline(path, contents[path]).body(symbol) if path in contents else None
-        yield Place(path, symbol, body or "")
-
-
-def read_base(plan: Plan, paths: Iterable[str]) -> dict[str, bytes]:
-    """The contents of files of the base, of those it has."""
-    listed = list_tree(plan.pristine.git, plan.pristine.tree, *sorted(set(paths)))
-    blobs = read_blobs(plan.pristine.git, (oid for _, oid in listed.values()))
-    return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
 
 
 def files_to_compare(plan: Plan, *records: Record) -> dict[str, bytes]:
@@ -244,54 +124,6 @@ def _became(place: Place, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple
     return (Drift.GONE if body is None else Drift.CHANGED), here
 
 
-def read_record(folder: Path) -> Record | None:
-    """The record beside a series, None when there is none.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    path = folder / RECORD
-    if not path.is_file():
-        return None
-    try:
-        raw: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return Record(
-            base=raw["base"],
-            hashes={name: entry["sha256"] for name, entry in raw["patches"].items()},
-            patches={
-                name: tuple(Place(**place) for place in entry["places"])
-                for name, entry in raw["patches"].items()
-            },
-            shadows=tuple(Place(**place) for place in raw["shadows"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path}: {error!r}", remedy="make it anew: forkpatch symbols") from error
-
-
-def format_record(record: Record) -> str:
-    """The text of ``symbols.json``; one place a line, so that changes read well."""
-
-    def places(items: Iterable[Place], indent: str) -> str:
-        lines = [
-            json.dumps({"path": p.path, "symbol": p.symbol, "body": p.body}, ensure_ascii=False)
-            for p in items
-        ]
-        inner = ",\n".join(f"{indent}  {line}" for line in lines)
-        return f"[\n{inner}\n{indent}]" if lines else "[]"
-
-    entries = ",\n".join(
-        f"    {json.dumps(name)}: {{\n"
-        f'      "sha256": "{record.hashes[name]}",\n'
-        f'      "places": {places(items, "      ")}\n    }}'
-        for name, items in record.patches.items()
-    )
-    body = f"{{\n{entries}\n  }}" if entries else "{}"
-    return (
-        f'{{\n  "schema": {SCHEMA},\n  "base": "{record.base}",\n  "patches": {body},\n'
-        f'  "shadows": {places(record.shadows, "  ")}\n}}\n'
-    )
-
-
 def check_placement(fork: Fork, plan: Plan) -> tuple[Finding, ...]:
     """Compare a planned tree with the record beside its series; patches edited since are left out.
 
@@ -303,9 +135,7 @@ def check_placement(fork: Fork, plan: Plan) -> tuple[Finding, ...]:
         return ()
     new = record_of(fork, plan)
     same = {name for name, sha in new.hashes.items() if old.hashes.get(name) == sha}
-    old = Record(
-        old.base, old.hashes, {k: v for k, v in old.patches.items() if k in same}, old.shadows
-    )
+    old = replace(old, patches={k: v for k, v in old.patches.items() if k in same})
     if old.base == new.base:
         return ()
     findings = compare(old, new, files_to_compare(plan, old, new))
@@ -317,8 +147,3 @@ def check_placement(fork: Fork, plan: Plan) -> tuple[Finding, ...]:
             " move the series with forkpatch rebase, or correct the patch",
         )
     return findings
-
-
-def touched_by(patch: Patch, record: Record) -> set[tuple[str, str]]:
-    """Path and symbol of everything that a patch changes."""
-    return {(place.path, place.symbol) for place in record.patches.get(patch.name, ())}

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forkpatch.inspect.drift import Record, touched_by
 from forkpatch.model.fork import Plan
+from forkpatch.series.record import Record, touched_by
 
 
 @dataclass(frozen=True)

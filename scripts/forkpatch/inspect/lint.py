@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.errors import ForkError
-from forkpatch.git.objects import list_tree
-from forkpatch.inspect.drift import RECORD, format_record, record_of
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES, SUFFIX, FileDiff, Patch, read_patch, read_series
+from forkpatch.series.record import RECORD, format_record, is_recorded, record_of
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
 _STATUS = re.compile(
@@ -248,7 +247,7 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Fi
     if pristine is None:
         notes.append(
             f"{upstream}: its tree is not in the cache (type: forkpatch apply): application,"
-            f" overlays, {RECORD} and pinned blobs were not checked"
+            f" overlays and {RECORD} were not checked"
         )
         return
     folder, root = fork.patch_folder(upstream), fork.settings.root
@@ -257,17 +256,12 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Fi
     except ForkError as error:
         yield Finding(_relative(folder / SERIES, root), error.what, error.remedy or "see above")
         return
-    listed = list_tree(pristine.git, pristine.tree)
-    lock = _relative(fork.settings.lock, root)
-    for path in sorted({path for patch in plan.patches for path in patch.paths}):
-        if path in listed and path not in upstream.blobs:
-            yield Finding(lock, f"{upstream}: no blob of {path} is pinned", "forkpatch lock")
     record = folder / RECORD
-    expected = format_record(record_of(fork, plan))
-    has_any = plan.patches or "shadow" in expected.partition('"shadows": [\n')[1]
-    if has_any and (not record.is_file() or record.read_text("utf-8") != expected):
+    expected = record_of(fork, plan)
+    same = record.is_file() and record.read_text("utf-8") == format_record(expected)
+    if is_recorded(folder, expected) and not same:
         yield Finding(
             _relative(record, root),
             "it is not what the series gives",
-            f"forkpatch symbols {upstream.name} --version {upstream.version}",
+            f"forkpatch record {upstream.name} --version {upstream.version}",
         )

@@ -21,11 +21,11 @@ from enum import StrEnum
 from pathlib import Path
 
 import forkpatch
-from forkpatch.inspect.drift import Place, record_of
 from forkpatch.inspect.symbols import MODULE, outline
 from forkpatch.model.fork import Fork, Plan
 from forkpatch.model.patchfile import Patch
 from forkpatch.runtest import NOT_RUN, PASSED
+from forkpatch.series.record import Place, record_of
 from forkpatch.tree.variants import write_variant
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

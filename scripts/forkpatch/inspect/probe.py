@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from forkpatch.inspect.drift import Record, changed_symbols
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import NewBase, already_there
 from forkpatch.model.fork import Plan
 from forkpatch.model.patchfile import FileDiff, Hunk, Patch
 from forkpatch.model.weave import split_lines
+from forkpatch.series.record import Record, changed_symbols
 
 Contents = Mapping[str, bytes | None]
 

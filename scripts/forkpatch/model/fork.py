@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.errors import IntegrityError
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.lock import Lock, Upstream, read_lock
 from forkpatch.model.overlays import check_collisions, read_overlays
@@ -92,13 +91,11 @@ def plan_tree(
         patches: other patches than those of the series.
 
     Raises:
-        ForkError: a patch does not apply exactly, an overlay collides, a path is unsafe, or a
-            file has not the blob id that the lock pins.
+        ForkError: a patch does not apply exactly, an overlay collides, or a path is unsafe.
     """
     patches = fork.series(upstream) if patches is None else patches
     overlays = fork.overlays(upstream)
     listed = list_tree(pristine.git, pristine.tree)
-    check_blobs(upstream, {path: oid for path, (_, oid) in listed.items()})
     modes = {path: mode for path, (mode, _) in listed.items()}
     folder = fork.overlay_folder(upstream)
     check_collisions(overlays, modes, patches, folder, str(upstream))
@@ -114,16 +111,6 @@ def plan_tree(
         after = weave.changes()
         commits.append(patch_commit(patch, {path: after.get(path) for path in patch.paths}))
     return Plan(upstream, pristine, patches, overlays, tuple(commits), weave, base)
-
-
-def check_blobs(upstream: Upstream, blobs: dict[str, str]) -> None:
-    """Raise when a file has not the blob id that the lock pins for it."""
-    for path, pinned in upstream.blobs.items():
-        if blobs.get(path) != pinned:
-            raise IntegrityError(
-                f"{upstream}: {path} is {blobs.get(path, 'absent')}, the lock pins {pinned}",
-                remedy="type: forkpatch lock --check",
-            )
 
 
 def _base_commit(upstream: Upstream) -> Commit:

@@ -27,9 +27,6 @@
     map = { "foo" = "python/foo" }           # wheel prefix -> git path; the longest wins
     files = [{ name = "foo-1.2.0-py3-none-any.whl", sha256 = "<64 hexadecimal digits>" }]
 
-    [upstreams.foo.versions."1.2".blobs]     # every file that patches touch or overlays shadow
-    "python/foo/a.py" = "<git blob id>"
-
 Other tables of the file are not the engine's and stay as they are.
 """
 
@@ -80,7 +77,6 @@ class Upstream:
     Attributes:
         commit: the pinned commit; empty when the version is known as a wheel only.
         tree: git tree id of the materialised tree: the included files, and nothing else.
-        blobs: git blob ids of the files that the fork leans on, by path.
     """
 
     name: str
@@ -93,7 +89,6 @@ class Upstream:
     exclude: tuple[str, ...]
     executable: frozenset[str]
     tree: str
-    blobs: Mapping[str, str]
     wheel: Wheel | None
 
     def selects(self, path: str) -> bool:
@@ -202,7 +197,6 @@ def _upstream(
         exclude=tuple(entry.get("exclude", ())),
         executable=frozenset(entry.get("executable", ())),
         tree=entry.get("tree", ""),
-        blobs=dict(entry.get("blobs", {})),
         wheel=wheel,
     )
 

@@ -118,9 +118,6 @@ def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
                 item.update({"name": file.name, "sha256": file.sha256})
                 files.append(item)
             _set(entry["wheel"], "files", files)
-        blobs = tomlkit.table()
-        blobs.update(upstream.blobs)
-        _set(entry, "blobs", blobs)
     atomic_write(path, tomlkit.dumps(document))
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from packaging.utils import parse_wheel_filename
 from common.hashing import sha256_of
 from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
 from forkpatch.git.objects import list_tree
-from forkpatch.inspect.drift import read_shadows
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream, Wheel, WheelFile
 from forkpatch.safety import FILE_MODES
@@ -86,7 +85,7 @@ def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Not
     if pristine is None:
         return upstream
     _check_overlays(fork, upstream, places)
-    return replace(upstream, tree=pristine.tree, blobs=_blobs(fork, upstream, pristine))
+    return replace(upstream, tree=pristine.tree)
 
 
 def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
@@ -211,13 +210,6 @@ def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
         return
 
 
-def _blobs(fork: Fork, upstream: Upstream, pristine: Pristine) -> Mapping[str, str]:
-    listed = list_tree(pristine.git, pristine.tree)
-    wanted = {path for patch in fork.series(upstream) for path in patch.paths}
-    wanted |= {path for path, _ in read_shadows(fork.overlay_folder(upstream))}
-    return {path: listed[path][1] for path in sorted(wanted) if path in listed}
-
-
 def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
     for name in ("commit", "tree"):
         if getattr(old, name) != getattr(new, name):
@@ -226,8 +218,7 @@ def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
         yield f"{old}: executable is {sorted(old.executable)}, found {sorted(new.executable)}"
     pinned = {file.name: file.sha256 for file in old.wheel.files} if old.wheel else {}
     found = {file.name: file.sha256 for file in new.wheel.files} if new.wheel else {}
-    for kind, before, after in (("wheel", pinned, found), ("blob of", old.blobs, new.blobs)):
-        for path in sorted({*before, *after}):
-            if before.get(path) != after.get(path):
-                had, has = before.get(path, "not pinned"), after.get(path, "not needed")
-                yield f"{old}: {kind} {path} is {had}, found {has}"
+    for name in sorted({*pinned, *found}):
+        if pinned.get(name) != found.get(name):
+            had, has = pinned.get(name, "not pinned"), found.get(name, "not needed")
+            yield f"{old}: wheel {name} is {had}, found {has}"

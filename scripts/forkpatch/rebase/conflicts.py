@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forkpatch.inspect.drift import changed_symbols, record_of
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import places_of
 from forkpatch.model.patchfile import Hunk
@@ -13,6 +12,7 @@ from forkpatch.model.weave import split_lines
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.series.export import export_commits
+from forkpatch.series.record import changed_symbols, record_of
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 

@@ -13,16 +13,16 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.errors import IntegrityError, UserError
 from forkpatch.git.calls import Git, init_repository
-from forkpatch.inspect.drift import RECORD, format_record, record_of
 from forkpatch.model.fork import Fork, Plan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES, SUFFIX, Patch, parse_patch, read_series
 from forkpatch.safety import check_name
+from forkpatch.series.record import RECORD, format_record, is_recorded, record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.apply import Applied, State, apply_release, write_tree
 from forkpatch.tree.swap import recover, scratch_beside, swap_in, work_lock
@@ -208,7 +208,7 @@ def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, 
 
 def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> Plan:
     """The tree that these patch files give."""
-    pristine = obtain(replace(upstream, blobs={}), fork.cache, SourceOptions()).pristine
+    pristine = obtain(upstream, fork.cache, SourceOptions()).pristine
     return plan_tree(fork, upstream, pristine, tuple(patch.parse() for patch in patches))
 
 
@@ -237,7 +237,8 @@ def export_upstream(
         patches = export_commits(folder / ".git/objects", commits)
         plan = planned(fork, upstream, patches)
         _check_faithful(fork, plan, folder, upstream)
-        record = format_record(record_of(fork, plan)) if _keeps_record(series, plan) else ""
+        found = record_of(fork, plan)
+        record = format_record(found) if is_recorded(series, found) else ""
         changes = series_changes(series, patches, record)
         if not check:
             if changes and not force:
@@ -258,11 +259,6 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
             remedy="take the files: forkpatch apply --discard;"
             " or the tree: forkpatch export --force",
         )
-
-
-def _keeps_record(series: Path, plan: Plan) -> bool:
-    """Whether there is anything to record; a fork without patches has no empty record."""
-    return bool(plan.patches) or (series / RECORD).is_file()
 
 
 def _commits(folder: Path, upstream: Upstream) -> list[str]:

@@ -19,7 +19,7 @@ def clean(lab: ForkLab) -> ForkLab:
     lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn sub")
     lab.repo.commit({CORE_PATH: CORE}, "Back")
     lab.ok("lock", "--mirror", f"calc={lab.repo.path}")
-    lab.ok("symbols")
+    lab.ok("record")
     return lab
 
 
@@ -31,13 +31,13 @@ def findings(lab: ForkLab) -> list[str]:
     return found
 
 
-def rewrite(lab: ForkLab, old: bytes, new: bytes, *, symbols: bool = True) -> None:
+def rewrite(lab: ForkLab, old: bytes, new: bytes, *, record: bool = True) -> None:
     path = lab.patches / "turn.patch"
     data = path.read_bytes()
     assert old in data
     path.write_bytes(data.replace(old, new))
-    if symbols:
-        lab.ok("symbols")
+    if record:
+        lab.ok("record")
 
 
 def test_nothing_wrong_is_no_finding(clean: ForkLab) -> None:
@@ -94,24 +94,23 @@ def test_series_and_files_are_compared(clean: ForkLab) -> None:
 
 
 def test_wrong_hunk_count_is_named(clean: ForkLab) -> None:
-    rewrite(clean, b"@@ -7,7 +7,7 @@", b"@@ -7,8 +7,7 @@", symbols=False)
+    rewrite(clean, b"@@ -7,7 +7,7 @@", b"@@ -7,8 +7,7 @@", record=False)
     (found,) = findings(clean)
     assert "malformed diff" in found
 
 
-def test_mode_change_binary_and_unpinned_blob_are_named(clean: ForkLab) -> None:
+def test_mode_change_is_named(clean: ForkLab) -> None:
     (clean.repo.path / "src/run.c").chmod(0o755)
     clean.change("mode.patch", {})
-    clean.ok("symbols")
-    mode, blob = findings(clean)
+    clean.ok("record")
+    (mode,) = findings(clean)
     assert "the mode of src/run.c changes from 100644 to 100755" in mode
-    assert blob == "VERSIONS.lock: calc 1.0: no blob of src/run.c is pinned"
 
 
 def test_outdated_symbols_and_colliding_overlay_are_named(clean: ForkLab) -> None:
-    (clean.patches / "symbols.json").write_text("{}")
+    (clean.patches / "derived.json").write_text("{}")
     (found,) = findings(clean)
-    assert found == "patches/calc/1.0/symbols.json: it is not what the series gives"
+    assert found == "patches/calc/1.0/derived.json: it is not what the series gives"
     (clean.overlays).mkdir(parents=True)
     (clean.overlays / "LICENSE").write_text("")
     (found,) = findings(clean)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from forklab import CORE, ForkLab, core
+from forklab import CORE, FILES, ForkLab, core
 
-from forkpatch.inspect.drift import Drift, Place, Record, compare
+from forkpatch.git.objects import blob_id
+from forkpatch.inspect.drift import Drift, compare
 from forkpatch.inspect.symbols import MODULE, Outline
 from forkpatch.model.patchfile import read_patch
+from forkpatch.series.record import Place, Record
 
 PYTHON = b'''"""Doc."""
 import os
@@ -96,7 +98,7 @@ def test_file_that_is_no_python_is_still_outlined() -> None:
 
 
 def places(lab: ForkLab) -> dict[str, list[str]]:
-    record = json.loads((lab.patches / "symbols.json").read_text())
+    record = json.loads((lab.patches / "derived.json").read_text())
     return {
         name: [place["symbol"] for place in entry["places"]]
         for name, entry in record["patches"].items()
@@ -110,25 +112,47 @@ def test_record_names_what_each_patch_changes(lab: ForkLab) -> None:
     )
     lab.change("two.patch", {"python/calc/core.py": more, "src/run.c": b"int run(void)\n{\n}\n"})
     lab.change("three.patch", {"python/calc/new.py": b"A = 1\n"})
-    lab.ok("symbols", "calc")
+    lab.ok("record", "calc")
     assert places(lab) == {
         "one.patch": ["sub"],
         "two.patch": [MODULE, "int run(void)"],
         "three.patch": [MODULE],
     }
-    assert lab.ok("symbols", "--check").code == 0
-    assert "up to date" in lab.ok("symbols").out
+    assert lab.ok("record", "--check").code == 0
+    assert "up to date" in lab.ok("record").out
+
+
+def test_record_holds_the_base_and_the_blobs_that_the_series_leans_on(lab: ForkLab) -> None:
+    lab.change("one.patch", {"python/calc/core.py": core(sub="b - a")})
+    lab.overlays.mkdir(parents=True)
+    (lab.overlays / "shadows.toml").write_text(
+        '[[shadow]]\npath = "src/run.c"\nsymbol = "run"\nby = "x.c"\nwhy = "faster"\n'
+    )
+    before = (lab.root / "VERSIONS.lock").read_bytes()
+    lab.ok("record")
+    assert (lab.root / "VERSIONS.lock").read_bytes() == before
+    path = lab.patches / "derived.json"
+    record = json.loads(path.read_text())
+    assert record["base"] in (lab.root / "VERSIONS.lock").read_text()
+    assert record["blobs"] == {
+        name: blob_id(FILES[name]) for name in ("python/calc/core.py", "src/run.c")
+    }
+    path.write_text(path.read_text().replace(blob_id(FILES["src/run.c"]), "1" * 40))
+    assert "derived.json differs" in lab.run("record", "--check").out
+    found = lab.run("check").out
+    assert "patches/calc/1.0/derived.json: it is not what the series gives" in found
+    assert "forkpatch record calc --version 1.0" in found
 
 
 def test_statement_appended_to_a_function_counts_for_the_function(lab: ForkLab) -> None:
     longer = CORE.replace(b"    return a - b\n", b"    return a - b\n    log(a)\n")
     lab.change("one.patch", {"python/calc/core.py": longer})
-    lab.ok("symbols")
+    lab.ok("record")
     assert places(lab) == {"one.patch": ["sub"]}
 
 
 def record_with(**body: str) -> Record:
-    return Record("x", {}, {"p.patch": tuple(Place("a.py", n, b) for n, b in body.items())}, ())
+    return Record("x", {}, {}, {"p.patch": tuple(Place("a.py", n, b) for n, b in body.items())}, ())
 
 
 def body(name: str, data: bytes = CORE) -> str:
@@ -157,7 +181,7 @@ def test_each_kind_of_drift_is_told_apart() -> None:
 def test_hunk_in_another_function_on_a_new_base_stops_apply(lab: ForkLab) -> None:
     lab.change("one.patch", {"python/calc/core.py": core(sub="b - a")})
     lab.repo.commit({"python/calc/core.py": CORE}, "Back")
-    lab.ok("symbols")
+    lab.ok("record")
     # sub and mul change places, and mul now says what sub said: the hunk still fits its lines.
     names = (
         CORE.replace(b"def sub", b"def x")
@@ -168,7 +192,7 @@ def test_hunk_in_another_function_on_a_new_base_stops_apply(lab: ForkLab) -> Non
     patch = lab.patches / "one.patch"
     data = patch.read_bytes().replace(b" def mul", b" def x").replace(b" def sub", b" def mul")
     patch.write_bytes(data.replace(b" def x", b" def sub"))
-    record_file = lab.patches / "symbols.json"
+    record_file = lab.patches / "derived.json"
     record = json.loads(record_file.read_text())
     record["patches"]["one.patch"]["sha256"] = read_patch(patch).sha256
     record_file.write_text(json.dumps(record))
@@ -184,18 +208,18 @@ def test_shadowed_symbol_that_upstream_changes_is_drift(lab: ForkLab) -> None:
     (lab.overlays / "shadows.toml").write_text(
         '[[shadow]]\npath = "python/calc/core.py"\nsymbol = "mul"\nby = "m.py"\nwhy = "speed"\n'
     )
-    lab.ok("symbols")
+    lab.ok("record")
     lab.repo.commit({"python/calc/core.py": core(mul="b * a")}, "Turn")
     lab.locked(tag="")
-    done = lab.run("symbols", "--check")
+    done = lab.run("record", "--check")
     assert done.code == 1
     assert "overlay: python/calc/core.py: mul: body changed" in done.out
     start, end = CORE.index(b"def mul"), CORE.index(b"def check")
     moved = {"python/calc/core.py": CORE[:start] + CORE[end:], "python/calc/m.py": CORE[start:end]}
     lab.repo.commit(moved, "Move")
     lab.locked(tag="")
-    done = lab.run("symbols", "--check")
+    done = lab.run("record", "--check")
     assert "core.py: mul: moved (now python/calc/m.py: mul)" in done.out
     lab.repo.commit({"python/calc/m.py": None}, "Remove")
     lab.locked(tag="")
-    assert "core.py: mul: gone" in lab.run("symbols", "--check").out
+    assert "core.py: mul: gone" in lab.run("record", "--check").out

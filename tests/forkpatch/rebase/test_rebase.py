@@ -12,8 +12,6 @@ from forklab import CORE, FILES, ForkLab, copy_of, core, git, message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forkpatch.rebase.result import RECORD_FILE
-
 CORE_PATH = "python/calc/core.py"
 VERSION = """
 [upstreams.calc.versions."2.0"]
@@ -95,10 +93,6 @@ def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
     assert "turn.patch: adapted: symbol moved: resolved by hand (2 lines)" in done.out
     assert "-diff --git a/python/calc/core.py" in done.out
     assert "+diff --git a/python/calc/s.py" in done.out
-    page = one.ok("rebase", "calc", "2.0", "--report", "-").out
-    assert "| turn.patch | adapted | 2 | symbol moved: resolved by hand |" in page
-    assert page.endswith("\n1 patch: 0 clean, 1 adapted, 0 dropped; 2 lines by hand; 0 added.\n")
-    assert one.run("rebase", "calc", "1.0", "--report", "-").code == 2
     files = new_tree(one)
     assert files["python/calc/s.py"] == moved.replace(b"a - b", b"b - a")
     assert files[CORE_PATH] == rest
@@ -221,15 +215,14 @@ def test_overlay_that_the_new_version_has_itself_is_named(one: ForkLab) -> None:
 
 
 def kept(lab: ForkLab) -> dict[str, bytes]:
-    """The series and what belongs to it, without the record of the rebase that wrote it."""
-    files = (path for path in lab.patches.iterdir() if path.name != RECORD_FILE)
-    return {path.name: path.read_bytes() for path in files}
+    """The files of the series."""
+    return {path.name: path.read_bytes() for path in lab.patches.iterdir()}
 
 
 def test_rebase_there_and_back_gives_the_first_tree(lab: ForkLab) -> None:
     lab.change("a.patch", {CORE_PATH: core(sub="b - a")}, subject="a")
     lab.change("b.patch", {"src/run.c": b"int run(void)\n{\n    return 4;\n}\n"}, subject="b")
-    lab.ok("symbols")
+    lab.ok("record")
     first = kept(lab)
     upstream_moves(lab, {CORE_PATH: b"import os\n" + CORE})
     lab.ok("rebase", "calc", "2.0")
@@ -290,7 +283,7 @@ def test_random_series_there_and_back(
         for function in series:
             bodies[function] = BODIES[function]
             lab.change(f"{function}.patch", {CORE_PATH: core(**bodies)}, subject=function)
-        lab.ok("symbols")
+        lab.ok("record")
         first = kept(lab)
         upstream_moves(lab, {CORE_PATH: b"".join(lines)})
         if lab.run("rebase", "calc", "2.0").code:

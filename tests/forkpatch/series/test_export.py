@@ -26,7 +26,7 @@ def two(lab: ForkLab) -> ForkLab:
         },
         subject="Ünïcode, äöü and a rather long subject that has to be folded when mailed",
     )
-    lab.ok("symbols")
+    lab.ok("record")
     lab.ok("apply")
     return lab
 
@@ -90,7 +90,7 @@ def test_new_commit_gets_a_file_name_from_its_subject(two: ForkLab) -> None:
     assert check.out.splitlines()[:3] == [
         "calc: return-1-not-0.patch: new",
         "calc: series: changed",
-        "calc: symbols.json: changed",
+        "calc: derived.json: changed",
     ]
     two.ok("export")
     assert names(two) == ["turn.patch", "ends.patch", "return-1-not-0.patch"]
@@ -110,7 +110,7 @@ def test_reordered_reworded_and_dropped_commits(two: ForkLab) -> None:
     assert (two.patches / "series").read_text() == (
         "\n# about ends\nends.patch # inline\n# the end\n"
     )
-    assert sorted(content(two.patches)) == ["README", "ends.patch", "series", "symbols.json"]
+    assert sorted(content(two.patches)) == ["README", "derived.json", "ends.patch", "series"]
     git(two.tree, "cherry-pick", first)
     text = git(two.tree, "log", "-1", "--format=%B")
     git(two.tree, "commit", "-q", "--amend", "-m", f"{text}\nX: y")

@@ -9,7 +9,6 @@ from pathlib import Path
 from forklab import FILES, ForkLab, core, git, make_wheel
 
 from common.hashing import sha256_of
-from forkpatch.git.objects import blob_id
 
 
 def read(lab: ForkLab) -> dict[str, object]:
@@ -19,17 +18,10 @@ def read(lab: ForkLab) -> dict[str, object]:
 def test_lock_fills_in_what_it_can_look_up(lab: ForkLab, tmp_path: Path) -> None:
     lab.change("a.patch", {"python/calc/core.py": core(add="a")})
     git(lab.repo.path, "checkout", "-q", "v1.0")
-    lab.overlays.mkdir(parents=True)
-    (lab.overlays / "shadows.toml").write_text(
-        '[[shadow]]\npath = "src/run.c"\nsymbol = "run"\nby = "x.c"\nwhy = "faster"\n'
-    )
     lab.locked(wheel=make_wheel(tmp_path / "wheels", FILES))
     entry = read(lab)["upstreams"]["calc"]["versions"]["1.0"]  # type: ignore[index]
     assert entry["commit"] == lab.repo.head
     assert entry["executable"] == ["python/calc/tool.sh"]
-    assert entry["blobs"] == {
-        path: blob_id(FILES[path]) for path in ("python/calc/core.py", "src/run.c")
-    }
     assert lab.ok("lock", "--check").out.splitlines() == ["VERSIONS.lock: up to date"]
 
 
@@ -72,16 +64,6 @@ def test_overlay_that_upstream_has_outside_the_included_paths_is_named(lab: Fork
     done = lab.run("lock")
     assert done.code == 2
     assert "README.md collides with the file README.md of calc 1.0" in done.err
-
-
-def test_changed_blob_in_the_lock_stops_apply(lab: ForkLab) -> None:
-    lab.change("a.patch", {"src/run.c": b"int run(void) { return 2; }\n"})
-    git(lab.repo.path, "checkout", "-q", "v1.0")
-    lab.ok("lock")
-    lab.edit_lock(blob_id(FILES["src/run.c"]), "1" * 40)
-    done = lab.run("apply")
-    assert done.code == 1
-    assert "src/run.c" in done.err and "the lock pins" in done.err
 
 
 def test_lock_without_a_tree_is_to_be_filled_in(lab: ForkLab) -> None:

@@ -84,7 +84,7 @@ def test_killed_apply_leaves_the_old_or_the_new_tree_whole(lab: ForkLab) -> None
 
 def test_killed_export_leaves_the_old_or_the_new_series_whole(lab: ForkLab) -> None:
     lab.change("a.patch", {CORE_PATH: core(add="a")})
-    lab.ok("symbols")
+    lab.ok("record")
     lab.ok("apply")
     old = content(lab.patches)
     (lab.tree / CORE_PATH).write_bytes(core(add="a", mul="0"))
