@@ -20,7 +20,7 @@ from archives import unpack
 from runner_kit import CACHE
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import require_qemu
 from crosslab.run.emulator import GuestMachine
 
@@ -91,7 +91,7 @@ def unpacked(package: str, inner: str) -> Path:
                     shutil.move(path, out / name)
 
     try:
-        return stage(CACHE, f"debian-{SUITE}-riscv64", digest(package, inner), make)
+        return cached_build(CACHE, f"debian-{SUITE}-riscv64", digest(package, inner), make)
     except (subprocess.SubprocessError, IndexError) as error:
         pytest.skip(f"no riscv64 package {package} of Debian to be had: {error}")
 

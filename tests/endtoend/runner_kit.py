@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from patched import trees
 
-from crosslab.build.cached_build import default_cache
 from crosslab.build.runtime import Runtime, build_runtime
+from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain, find_cross, find_native, require_qemu
 

@@ -19,8 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runner_kit import PROJECT
 
-from crosslab.artifact.contents import RUN
-from crosslab.artifact.dist import Dist, write_dist
+from crosslab.artifact.dist import RUN, Dist, write_dist
 from crosslab.artifact.manifest import MANIFEST, SBOM
 from crosslab.artifact.package import main as package_main
 from crosslab.artifact.package import package

@@ -17,8 +17,7 @@ import text_kit
 from archives import unpack
 from test_runner import CHUNK, CONFIG, VLEN
 
-from crosslab.artifact.contents import RUN
-from crosslab.artifact.dist import Dist, write_dist
+from crosslab.artifact.dist import RUN, Dist, write_dist
 from crosslab.artifact.package import package
 from crosslab.artifact.sbom import Part
 from crosslab.artifact.verify import verify_tarball

@@ -14,7 +14,7 @@ import pytest
 from asset_kit import small_asset
 from runner_kit import PROJECT
 
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.models.asset import fetch_asset
 
@@ -36,14 +36,14 @@ def flip(path: Path) -> None:
 
 
 def test_whole_stage_is_reused(tmp_path: Path) -> None:
-    made = stage(tmp_path, "thing", "k", fill)
-    assert stage(tmp_path, "thing", "k", lambda _: pytest.fail("made again")) == made
+    made = cached_build(tmp_path, "thing", "k", fill)
+    assert cached_build(tmp_path, "thing", "k", lambda _: pytest.fail("made again")) == made
     # A stage of an earlier version has no hashes: it is taken once, and watched from then on.
     for sums in tmp_path.glob(".*.sums"):
         sums.unlink()
-    stage(tmp_path, "thing", "k", lambda _: pytest.fail("made again"))
+    cached_build(tmp_path, "thing", "k", lambda _: pytest.fail("made again"))
     cut(made / "a.bin")
-    stage(tmp_path, "thing", "k", fill)
+    cached_build(tmp_path, "thing", "k", fill)
     assert (made / "a.bin").read_bytes() == b"a" * 1000
 
 
@@ -51,10 +51,10 @@ def test_whole_stage_is_reused(tmp_path: Path) -> None:
 def test_damaged_stage_is_said_and_made_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: object
 ) -> None:
-    made = stage(tmp_path, "thing", "k", fill)
+    made = cached_build(tmp_path, "thing", "k", fill)
     assert callable(damage)
     damage(made / "sub" / "b.bin")
-    stage(tmp_path, "thing", "k", fill)
+    cached_build(tmp_path, "thing", "k", fill)
     said = " ".join(capsys.readouterr().err.split())
     assert "thing: damaged in the cache: sub/b.bin is" in said
     assert (made / "sub" / "b.bin").read_bytes() == b"b" * 1000
@@ -66,7 +66,7 @@ def test_damaged_stage_is_said_and_made_anew(
 
 
 def test_damaged_stage_that_cannot_be_made_stays_and_is_not_used(tmp_path: Path) -> None:
-    made = stage(tmp_path, "thing", "k", fill)
+    made = cached_build(tmp_path, "thing", "k", fill)
     cut(made / "a.bin")
 
     def fails(_: Path) -> None:
@@ -74,8 +74,8 @@ def test_damaged_stage_that_cannot_be_made_stays_and_is_not_used(tmp_path: Path)
 
     for _ in range(2):
         with pytest.raises(LabError, match="no network"):
-            stage(tmp_path, "thing", "k", fails)
-    stage(tmp_path, "thing", "k", fill)
+            cached_build(tmp_path, "thing", "k", fails)
+    cached_build(tmp_path, "thing", "k", fill)
     assert (made / "a.bin").read_bytes() == b"a" * 1000
 
 
@@ -131,13 +131,13 @@ def test_member_of_another_hash_is_refused(index: Path, tmp_path: Path) -> None:
 MAKER = """
 import sys, time
 from pathlib import Path
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 def make(folder):
     with open(sys.argv[2], "a") as log:
         log.write("made\\n")
     time.sleep(0.5)
     (folder / "x").write_text("x")
-print(stage(Path(sys.argv[1]), "thing", "k", make))
+print(cached_build(Path(sys.argv[1]), "thing", "k", make))
 """
 
 

@@ -9,8 +9,8 @@ import pytest
 from runner_kit import tvm_tree
 
 from crosslab.bench import host_bench
-from crosslab.build.cached_build import default_cache
 from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.cached_build import default_cache
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget

@@ -15,7 +15,7 @@ from runner_kit import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.errors import LabError
 from crosslab.job.job_options import Omission, parse_job
-from crosslab.job.main_job import Question, Said, check_words, counters, main, omissions
+from crosslab.job.main_job import Question, RunResult, check_words, counters, main, omissions
 from crosslab.models.asset import fetch_asset
 from crosslab.models.pins import read_pins
 from crosslab.models.reference import Answer
@@ -79,7 +79,7 @@ def test_counters_part_prefill_from_steady_decode() -> None:
     regions = tuple(Counts(insns=n) for n in (100, 50, 9, 4, 6))
     measured = Measurement(whole=Counts(insns=200), regions=regions, threads=1)
     empty = np.zeros((4, 1), np.float32)
-    said = Said((1, 2, 3, 4), "", (), empty, (0.1, 0.1), (0.1, 0.1, 0.1), measured)
+    said = RunResult((1, 2, 3, 4), "", (), empty, (0.1, 0.1), (0.1, 0.1, 0.1), measured)
     table = counters(said)
     assert table["whole"]["insns"] == 200
     assert table["prefill"]["insns"] == 150
@@ -94,7 +94,7 @@ def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
     prompt, tokens = tuple(tokenizer.chat_ids("hello")), (5, 6)
     question = Question(Path(), Path(), tokenizer, prompt, (), Answer(tokens, np.zeros((2, 9))))
     measured = Measurement(whole=Counts(), regions=(), threads=1)
-    said = Said(tokens, tokenizer.decode(tokens), prompt, np.zeros((2, 9)), (), (), measured)
+    said = RunResult(tokens, tokenizer.decode(tokens), prompt, np.zeros((2, 9)), (), (), measured)
     check_words(said, question)
     with pytest.raises(LabError, match="the device writes 'x'"):
         check_words(replace(said, text="x"), question)

@@ -29,7 +29,7 @@ from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.formats import REFERENCE_FORMATS, weight_formats
 from crosslab.models.params import read_params
-from crosslab.models.reference import Llama
+from crosslab.models.reference import ReferenceLlama
 
 EM_AARCH64 = 183
 PROMPT = [3, 141, 59, 26, 53, 58, 97, 93, 23, 84, 62, 64, 33, 83, 279, 50, 28, 84, 197]
@@ -99,7 +99,9 @@ def test_library_for_this_machine_agrees_with_the_reference(
     widths = {
         f"model.layers.{n}.mlp.down_proj.weight": TINY.intermediate for n in range(TINY.layers)
     }
-    reference = Llama(TINY, read_params(folder, widths, weight_formats()[quantization].packing))
+    reference = ReferenceLlama(
+        TINY, read_params(folder, widths, weight_formats()[quantization].packing)
+    )
     expected = [reference.read(PROMPT)]
     while len(expected) < NEW_TOKENS:
         expected.append(reference.read([int(np.argmax(expected[-1]))]))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from runner_kit import cross, need_emulator, runtime, tvm_tree
 
-from crosslab.build.cached_build import default_cache
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
+from crosslab.cached_build import default_cache
 from crosslab.compile import cli
 from crosslab.compile.driver import (
     CompiledModel,

@@ -10,7 +10,7 @@ import pytest
 from asset_kit import small_asset
 from safetensors.numpy import load_file
 
-from crosslab.build.cached_build import default_cache
+from crosslab.cached_build import default_cache
 from crosslab.errors import LabError, UserError
 from crosslab.models import relock
 from crosslab.models.asset import fetch_asset

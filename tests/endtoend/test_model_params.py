@@ -22,7 +22,7 @@ from crosslab.models.params import (
     unpack,
     write_params,
 )
-from crosslab.models.reference import Answer, Llama, answer
+from crosslab.models.reference import Answer, ReferenceLlama, answer
 
 Q4 = weight_formats()["q4f32_1"].packing
 TOLERANCE = weight_formats()["q0f32"].tolerance
@@ -190,8 +190,10 @@ def test_reference_is_the_architecture(tied: bool) -> None:
     params = dict(random_weights(config, 11))
     tokens = [3, 18, 0, 7, 7, 12, 5]
     wanted = slow_logits(config, params, tokens)
-    np.testing.assert_allclose(Llama(config, params).read(tokens), wanted, rtol=0, atol=2e-5)
-    chunked = Llama(config, params)
+    np.testing.assert_allclose(
+        ReferenceLlama(config, params).read(tokens), wanted, rtol=0, atol=2e-5
+    )
+    chunked = ReferenceLlama(config, params)
     for part in (tokens[:4], tokens[4:6], tokens[6:]):
         last = chunked.read(part)
     np.testing.assert_allclose(last, wanted, rtol=0, atol=2e-5)

@@ -23,7 +23,7 @@ from crosslab.errors import LabError
 from crosslab.job.job_options import Job, parse_job
 from crosslab.job.main_job import (
     Question,
-    Said,
+    RunResult,
     ask,
     run_model,
 )
@@ -54,7 +54,7 @@ class Answered:
     job: Job
     question: Question
     runner: Path
-    said: Said
+    said: RunResult
 
 
 def job_of(quantization: str) -> Job:

@@ -17,7 +17,7 @@ from crosslab.artifact.tarball import normalised_tar
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
-from crosslab.host.toolchain import Kind
+from crosslab.host.toolchain import CompilerKind
 from crosslab.run.emulator import run_guest
 
 # Takes the place of the C library's own.
@@ -39,7 +39,7 @@ char *getenv(const char *name) {
 @pytest.fixture(scope="module")
 def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """runner, model.tar and relink/ as the artefact has them."""
-    if runner_kit.cross().kind is not Kind.CLANG:
+    if runner_kit.cross().kind is not CompilerKind.CLANG:
         pytest.skip("only the GNU C library's licence asks for this")
     target = LabTarget("riscv64", VLEN)
     compiling = CompileRequest(runner_kit.tvm_tree(), CONFIG, target, prefill_chunk=CHUNK)
@@ -91,7 +91,7 @@ def test_what_lies_there_names_no_place_of_this_machine(artefact: Path, tmp_path
 
 def test_the_libraries_licences_are_at_hand() -> None:
     found = library_licences(runner_kit.cross())
-    if runner_kit.cross().kind is not Kind.CLANG:
+    if runner_kit.cross().kind is not CompilerKind.CLANG:
         assert not found
         return
     assert "LESSER GENERAL PUBLIC LICENSE" in found["licenses/glibc/LGPL-2.1"].read_text("utf-8")

@@ -21,7 +21,7 @@ from crosslab.build.runtime import build_runtime
 BUILD = """
 import sys
 from pathlib import Path
-from crosslab.artifact.contents import RUN
+from crosslab.artifact.dist import RUN
 from crosslab.artifact.package import package
 from crosslab.artifact.sbom import Part
 from crosslab.compile.driver import CompileRequest, compile_llama

@@ -19,7 +19,7 @@ from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError
-from crosslab.host.toolchain import Kind
+from crosslab.host.toolchain import CompilerKind
 from crosslab.models.config import LlamaConfig
 from crosslab.models.params import INDEX_FILE, read_params, write_params
 from crosslab.models.reference import Answer, answer
@@ -381,7 +381,7 @@ def test_refuses_a_truncated_shard(runner: Path, params: Path, tmp_path: Path) -
 
 def test_loads_a_shared_library(params: Path, expected: Answer, tmp_path: Path) -> None:
     tools = runner_kit.cross()
-    if tools.kind is not Kind.CLANG:
+    if tools.kind is not CompilerKind.CLANG:
         pytest.skip("zig makes static programs, which load no library")
     linker = (*tools.cxx, *tools.link)
     request = CompileRequest(

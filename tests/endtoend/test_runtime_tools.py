@@ -16,7 +16,7 @@ from crosslab.build.runtime import build_runtime, ffi_root
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import (
     ZIGLANG_PIN,
-    Kind,
+    CompilerKind,
     Toolchain,
     find_qemu,
     find_ziglang,
@@ -153,7 +153,7 @@ def test_the_compiler_never_aims_at_vectors() -> None:
     aims = [flag for flag in tools.cxx if flag.startswith(("-march", "-mcpu"))]
     assert aims
     assert not any("v" in flag.rpartition("rv64")[2] for flag in aims)
-    assert (tools.sysroot is None) == (tools.kind is Kind.ZIG)
+    assert (tools.sysroot is None) == (tools.kind is CompilerKind.ZIG)
 
 
 def test_an_emulated_cpu_is_spelled_for_qemu() -> None:

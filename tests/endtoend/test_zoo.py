@@ -12,7 +12,7 @@ from mlc_tree import tools
 
 from crosslab.errors import UserError
 from crosslab.zoo.job import Spec, judge
-from crosslab.zoo.outcome import Kind
+from crosslab.zoo.outcome import FamilyStatus
 from crosslab.zoo.reference import need_packages
 
 
@@ -40,7 +40,7 @@ def test_a_family_answers_as_transformers_does(
 ) -> None:
     asked = dataclasses.replace(spec, family=family, quantization=quantization, work=tmp_path)
     outcome = judge(asked)
-    assert outcome.outcome is Kind.RIGHT, outcome.reason
+    assert outcome.outcome is FamilyStatus.RIGHT, outcome.reason
     assert outcome.max_logit_error is not None
     # Far below the bound: the weights lose nothing in either format.
     assert outcome.max_logit_error < bound

@@ -23,9 +23,9 @@ from tokenizers import (
 )
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
 from crosslab.build.link import RUNNER_SOURCES
 from crosslab.build.runtime import LANGUAGE_FLAGS, compile_all, sanitizer_flags
+from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
@@ -64,7 +64,7 @@ def build_probe(
         command = [*tools.cxx, *objects.values(), *tools.link, *link, "-o", str(out / "probe")]
         subprocess.run(command, check=True)
 
-    return stage(cache, f"probe-{tools.machine}", key, make) / "probe"
+    return cached_build(cache, f"probe-{tools.machine}", key, make) / "probe"
 
 
 def ask(command: Sequence[str], table: Path, mode: str, texts: Sequence[bytes]) -> list[Any]:

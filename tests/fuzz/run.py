@@ -22,7 +22,7 @@ import mutate
 import native_run
 import targets
 
-from crosslab.build.cached_build import default_cache
+from crosslab.cached_build import default_cache
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_native
 

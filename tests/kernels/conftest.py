@@ -19,7 +19,7 @@ from crosslab.build.kernels import (
     read_kernels,
 )
 from crosslab.errors import UserError
-from crosslab.host.toolchain import Kind, Toolchain, find_cross, find_native, require_qemu
+from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross, find_native, require_qemu
 
 DRIVER = Path(__file__).with_name("driver.c")
 WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Werror")
@@ -76,7 +76,7 @@ def host_driver(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         native = find_native()
     except UserError as error:
         pytest.skip(error.what)
-    if native.kind is Kind.ZIG:
+    if native.kind is CompilerKind.ZIG:
         pytest.skip("ziglang has no address sanitizer; install gcc or clang")
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     directory = tmp_path_factory.mktemp("host")

@@ -12,7 +12,7 @@ from crosslab.errors import UserError
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.zoo.cli import main
 from crosslab.zoo.families import Family, chosen, families
-from crosslab.zoo.outcome import Fault, Kind, Outcome, count_products, first_reason
+from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, count_products, first_reason
 from crosslab.zoo.table import document, merged, read_report, write_report
 from crosslab.zoo.weights import random_weights
 
@@ -114,19 +114,23 @@ def test_the_reason_is_the_error_and_not_the_traceback() -> None:
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
-    right = Outcome("llama", "q0f32", Kind.RIGHT, 1e-6, 22, 22, plain={})
-    wrong = Outcome("llama", "q4f32_1", Kind.WRONG, 0.5, 20, 22, "logits", Fault.OURS, {"x": 2})
+    right = FamilyOutcome("llama", "q0f32", FamilyStatus.RIGHT, 1e-6, 22, 22, plain={})
+    wrong = FamilyOutcome(
+        "llama", "q4f32_1", FamilyStatus.WRONG, 0.5, 20, 22, "logits", Fault.OURS, {"x": 2}
+    )
     path = tmp_path / "out" / "zoo.json"
     write_report(path, {"vlen": 256}, [right, wrong])
     assert read_report(path) == [right, wrong]
-    mended = Outcome("llama", "q4f32_1", Kind.RIGHT, 1e-6, 22, 22)
+    mended = FamilyOutcome("llama", "q4f32_1", FamilyStatus.RIGHT, 1e-6, 22, 22)
     assert merged(read_report(path), [mended]) == [right, mended]
 
 
 def test_the_table_says_what_is_right_and_what_is_not() -> None:
     outcomes = [
-        Outcome("llama", "q0f32", Kind.RIGHT, 8.6e-7, 22, 22),
-        Outcome("phi", "q0f32", Kind.NOT_COMPILED, None, 0, 0, "ValueError: no", Fault.UPSTREAM),
+        FamilyOutcome("llama", "q0f32", FamilyStatus.RIGHT, 8.6e-7, 22, 22),
+        FamilyOutcome(
+            "phi", "q0f32", FamilyStatus.NOT_COMPILED, None, 0, 0, "ValueError: no", Fault.UPSTREAM
+        ),
     ]
     text = document(chosen(["llama", "phi"]), outcomes, "# About\n")
     assert "| llama | meta-llama/Llama-3.2-1B | right (9e-07) | 22/22 |" in text

@@ -19,13 +19,14 @@ from crosslab.errors import LabError
 
 PROGRAMS = ("runner", "run.sh", "relink.sh")
 LIBRARY = "model.tar"
+RUN = Path(__file__).with_name("run.sh")
 
 _console = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True)
 class Dist:
-    """What goes into the folder.
+    """Contents of the folder.
 
     Attributes:
         folder: the folder.

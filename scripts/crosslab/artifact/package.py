@@ -12,7 +12,7 @@ from rich.console import Console
 from crosslab.artifact.dist import entries_of
 from crosslab.artifact.manifest import MANIFEST, file_entry
 from crosslab.artifact.tarball import write_tar
-from crosslab.artifact.verify import Finding, check_files
+from crosslab.artifact.verify import ArtifactProblem, check_files
 from crosslab.errors import LabError, UserError
 
 MAKE = "make it with: nox -s build_and_test"
@@ -60,7 +60,7 @@ def package(folder: Path, output: Path) -> Path:
         raise UserError(f"{folder} holds no {MANIFEST}: {error.strerror}", remedy=MAKE) from error
     findings, table = check_files(manifest, entries_of(folder))
     if not findings and not table["inputs"]["upstreams"]:
-        findings = [Finding(MANIFEST, "does not tell which patches went in")]
+        findings = [ArtifactProblem(MANIFEST, "does not tell which patches went in")]
     if findings:
         lines = "".join(f"\n  {finding}" for finding in findings)
         raise LabError(f"{folder} is not what its manifest says:{lines}", remedy=MAKE)

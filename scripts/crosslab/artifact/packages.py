@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Python packages take part in a build, as they are installed here."""
+"""Python packages that take part in a build, as they are installed here."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _part(name: str, package: metadata.Distribution, shipped: bool) -> Part:
 
 
 def licence_of(package: metadata.Distribution) -> str:
-    """What a package says of its licence: an SPDX expression where it has one, else a name."""
+    """Licence of a package: its SPDX expression where it has one, else a name."""
 
     def said(field: str) -> list[str]:
         return [str(value) for value in package.metadata.get_all(field, [])]

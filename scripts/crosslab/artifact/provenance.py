@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an artefact was made from: lock, trees, kernels, model, tools, with digests and licences."""
+"""Provenance of an artefact: lock, trees, kernels, model and tools, digests and licences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from crosslab.build.kernels import COMMON_FLAGS, KernelTarget, compiler_for
 from crosslab.build.runtime import ffi_root
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
-from crosslab.host.toolchain import Kind, Toolchain, output_of, sysroot_parts
+from crosslab.host.toolchain import CompilerKind, Toolchain, output_of, sysroot_parts
 from crosslab.models.pins import LOCK_NAME, Asset
 
 GROUPS = ("crosslab", "tvm")
@@ -41,7 +41,7 @@ _LLVM = "Apache-2.0 WITH LLVM-exception"
 
 @dataclass(frozen=True)
 class TreeOrigin:
-    """What one patched tree was made from, as whoever made it reports.
+    """Inputs of one patched tree, as whoever made it reports.
 
     Attributes:
         name: the upstream.
@@ -123,7 +123,7 @@ class Provenance:
 
     @property
     def toolchain(self) -> Toolchain:
-        """What compiled and linked it."""
+        """The toolchain that compiled and linked it."""
         return self.linking.toolchain
 
     @cached_property
@@ -159,7 +159,7 @@ class Provenance:
     def tools(self) -> dict[str, Any]:
         """The manifest's table of tools and the options they were called with."""
         libc, stdcpp = sysroot_parts()
-        linked = [libc, stdcpp] if self.toolchain.kind is Kind.CLANG else []
+        linked = [libc, stdcpp] if self.toolchain.kind is CompilerKind.CLANG else []
         packages = self.lock.get("toolchain", {}).get("packages", [])
         return {
             "compiler": self.toolchain.version,
@@ -237,7 +237,7 @@ class Provenance:
         compiler = Part(
             "compiler", self.toolchain.version, _LLVM, shipped=False, kind="application"
         )
-        if self.toolchain.kind is not Kind.CLANG:
+        if self.toolchain.kind is not CompilerKind.CLANG:
             version = self.toolchain.version
             return [
                 compiler,
@@ -265,7 +265,7 @@ class Provenance:
 def library_licences(toolchain: Toolchain) -> dict[str, Path]:
     """Licences of the C and C++ libraries in a runner: path in the artefact to Debian's file."""
     _, stdcpp = sysroot_parts()
-    if toolchain.kind is not Kind.CLANG or stdcpp is None:
+    if toolchain.kind is not CompilerKind.CLANG or stdcpp is None:
         return {}
     of_gcc = STDCPP_PACKAGE.format(version=stdcpp.parent.name)
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a runner is linked from, so that whoever gets it can link it with another C library.
+"""Objects of a runner, so that whoever gets it can link it with another C library.
 
 The LGPL 2.1 (section 6) asks for that of a static program with the GNU C library in it.
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from common.hashing import digest
 from crosslab.artifact.tarball import write_tar
-from crosslab.build.cached_build import stage
 from crosslab.build.link import LinkRequest, link_options, objects_of
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
-from crosslab.host.toolchain import Kind
+from crosslab.host.toolchain import CompilerKind
 
 FOLDER = "relink"
 SCRIPT = Path(__file__).with_name("relink.sh")
@@ -38,10 +38,10 @@ def relinking(request: LinkRequest, runner: Path, cache: Path) -> dict[str, Path
     Raises:
         LabError: the model library has two objects of one name.
     """
-    if request.toolchain.kind is not Kind.CLANG or request.library is None:
+    if request.toolchain.kind is not CompilerKind.CLANG or request.library is None:
         return {}
     key = digest(runner.parent.name, request.library, shlex.join(_words(request)))
-    made = stage(cache, FOLDER, key, lambda out: _pack(request, cache, out))
+    made = cached_build(cache, FOLDER, key, lambda out: _pack(request, cache, out))
     return {f"{FOLDER}/objects.tar": made / "objects.tar", f"{FOLDER}/{SCRIPT.name}": SCRIPT}
 
 

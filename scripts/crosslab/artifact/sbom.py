@@ -74,7 +74,7 @@ def render_sbom(whole: Part, parts: Sequence[Part], files: Sequence[Entry]) -> s
 
 
 def sbom_problem(text: str) -> str:
-    """What CycloneDX's own schema has against this text; empty when it is valid."""
+    """First violation of CycloneDX's schema in this text; empty when it is valid."""
     try:
         found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     except ValueError as error:

@@ -80,7 +80,7 @@ def member_problem(member: tarfile.TarInfo, top: str) -> str:
 
 
 def is_canonical(member: tarfile.TarInfo, raw: IO[bytes], start: int) -> bool:
-    """Whether header and padding are the bytes that :func:`write_tar` writes.
+    """True if header and padding are the bytes that :func:`write_tar` writes.
 
     Args:
         member: as read from the archive.
@@ -96,12 +96,12 @@ def is_canonical(member: tarfile.TarInfo, raw: IO[bytes], start: int) -> bool:
 
 
 def end_of(member: tarfile.TarInfo) -> int:
-    """Where the next member starts."""
+    """Offset of the next member."""
     return member.offset_data + member.size + -member.size % tarfile.BLOCKSIZE
 
 
 def has_content(raw: IO[bytes], start: int) -> bool:
-    """Whether anything but zeros follows."""
+    """True if anything but zeros follows."""
     raw.seek(start)
     return any(block.strip(b"\0") for block in iter(lambda: raw.read(1 << 20), b""))
 

@@ -47,7 +47,7 @@ _console = Console(highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
-class Finding:
+class ArtifactProblem:
     """Something that is not as it must be: of which file, and what."""
 
     path: str
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     findings, table = verify_tarball(args.tarball)
     sha256 = file_entry("", args.tarball).sha256
     if args.sha256 is not None and args.sha256.lower() != sha256:
-        findings = [Finding(str(args.tarball), f"its sha256 is {sha256}"), *findings]
+        findings = [ArtifactProblem(str(args.tarball), f"its sha256 is {sha256}"), *findings]
     for finding in findings[:SHOWN]:
         _console.print(f"wrong: {finding}", markup=False, style="red")
     if len(findings) > SHOWN:
@@ -87,8 +87,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def verify_tarball(path: Path) -> tuple[list[Finding], dict[str, Any]]:
-    """What is wrong with a tarball, and its manifest's table (empty when it cannot be read).
+def verify_tarball(path: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
+    """Problems of a tarball, and its manifest's table (empty when it cannot be read).
 
     Raises:
         UserError: there is no such file, or it is no tar.
@@ -105,8 +105,10 @@ def verify_tarball(path: Path) -> tuple[list[Finding], dict[str, Any]]:
         ) from error
 
 
-def _verify(archive: tarfile.TarFile, raw: IO[bytes]) -> tuple[list[Finding], dict[str, Any]]:
-    findings: list[Finding] = []
+def _verify(
+    archive: tarfile.TarFile, raw: IO[bytes]
+) -> tuple[list[ArtifactProblem], dict[str, Any]]:
+    findings: list[ArtifactProblem] = []
     entries: list[Entry] = []
     kept: dict[str, bytes] = {}
     top, end = "", 0
@@ -114,10 +116,12 @@ def _verify(archive: tarfile.TarFile, raw: IO[bytes]) -> tuple[list[Finding], di
         for member in plain_members(archive):
             top = top or member.name.partition("/")[0]
             if problem := member_problem(member, top):
-                findings.append(Finding(repr(member.name), problem))
+                findings.append(ArtifactProblem(repr(member.name), problem))
                 continue
             if not is_canonical(member, raw, end):
-                findings.append(Finding(repr(member.name), "its header is not one that we write"))
+                findings.append(
+                    ArtifactProblem(repr(member.name), "its header is not one that we write")
+                )
             path, end = member.name.removeprefix(f"{top}/"), end_of(member)
             stream = archive.extractfile(member)
             assert stream is not None  # it is a plain file
@@ -126,12 +130,12 @@ def _verify(archive: tarfile.TarFile, raw: IO[bytes]) -> tuple[list[Finding], di
                 stream.seek(0)
             entries.append(_read(path, member.size, stream))
         if has_content(raw, end):
-            findings.append(Finding("the archive", "there is something behind its end"))
+            findings.append(ArtifactProblem("the archive", "there is something behind its end"))
     # Of a damaged header the module lets more than its own errors through.
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
-        findings.append(Finding("the archive", f"it is damaged or cut short: {error}"))
+        findings.append(ArtifactProblem("the archive", f"it is damaged or cut short: {error}"))
     if MANIFEST not in kept:
-        return [*findings, Finding(MANIFEST, "is missing")], {}
+        return [*findings, ArtifactProblem(MANIFEST, "is missing")], {}
     found, table = check_files(kept[MANIFEST], entries)
     return [*findings, *found, *_check_bill(kept.get(SBOM, b""), entries)], table
 
@@ -143,7 +147,9 @@ def _read(path: str, size: int, stream: IO[bytes]) -> Entry:
     return entry
 
 
-def check_files(manifest: bytes, entries: Iterable[Entry]) -> tuple[list[Finding], dict[str, Any]]:
+def check_files(
+    manifest: bytes, entries: Iterable[Entry]
+) -> tuple[list[ArtifactProblem], dict[str, Any]]:
     """Compare the files that are there with those of the manifest.
 
     Returns:
@@ -152,40 +158,40 @@ def check_files(manifest: bytes, entries: Iterable[Entry]) -> tuple[list[Finding
     try:
         table, wanted = parse(manifest)
     except ManifestError as error:
-        return [Finding(MANIFEST, str(error))], {}
-    findings: list[Finding] = []
+        return [ArtifactProblem(MANIFEST, str(error))], {}
+    findings: list[ArtifactProblem] = []
     seen: set[str] = set()
     for entry in entries:
         if entry.path in seen:
-            findings.append(Finding(entry.path, "is there twice"))
+            findings.append(ArtifactProblem(entry.path, "is there twice"))
         seen.add(entry.path)
         if entry.path == MANIFEST:
             continue
         if entry.path not in wanted:
-            findings.append(Finding(entry.path, "is not in the manifest"))
+            findings.append(ArtifactProblem(entry.path, "is not in the manifest"))
         elif entry != wanted[entry.path]:
             known = wanted[entry.path]
             findings.append(
-                Finding(
+                ArtifactProblem(
                     entry.path,
                     f"is not the file of the manifest: {entry.bytes} bytes, sha256 "
                     f"{entry.sha256}; the manifest has {known.bytes}, {known.sha256}",
                 )
             )
-    findings += [Finding(path, "is missing") for path in sorted(wanted) if path not in seen]
+    findings += [ArtifactProblem(path, "is missing") for path in sorted(wanted) if path not in seen]
     return findings, table
 
 
-def _check_bill(bill: bytes, entries: Iterable[Entry]) -> list[Finding]:
+def _check_bill(bill: bytes, entries: Iterable[Entry]) -> list[ArtifactProblem]:
     if not bill:
-        return [Finding(SBOM, "is missing")]
+        return [ArtifactProblem(SBOM, "is missing")]
     try:
         text = bill.decode("utf-8")
         if problem := sbom_problem(text):
-            return [Finding(SBOM, f"is not valid CycloneDX: {problem}")]
+            return [ArtifactProblem(SBOM, f"is not valid CycloneDX: {problem}")]
         components = json.loads(text).get("components", [])
     except (ValueError, RecursionError) as error:
-        return [Finding(SBOM, f"is no JSON: {error}")]
+        return [ArtifactProblem(SBOM, f"is no JSON: {error}")]
     listed = {
         str(component["name"]): {h["content"] for h in component.get("hashes", [])}
         for component in components
@@ -193,4 +199,4 @@ def _check_bill(bill: bytes, entries: Iterable[Entry]) -> list[Finding]:
     }
     shipped = {entry.path: {entry.sha256} for entry in entries if entry.path not in KEPT}
     differ = sorted(p for p in listed.keys() | shipped.keys() if listed.get(p) != shipped.get(p))
-    return [Finding(path, f"{SBOM} tells otherwise of it") for path in differ]
+    return [ArtifactProblem(path, f"{SBOM} tells otherwise of it") for path in differ]

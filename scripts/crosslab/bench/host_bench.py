@@ -24,8 +24,8 @@ from rich.table import Table
 
 from common.files import atomic_write_json
 from crosslab.bench.options import MODEL_S
-from crosslab.build.cached_build import default_cache
 from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.cached_build import default_cache
 from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
 from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget
@@ -43,7 +43,7 @@ _results = Console(highlight=False)
 
 
 @dataclass(frozen=True)
-class Row:
+class TimingRow:
     """One measurement.
 
     Attributes:
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     config = MODEL_S if args.model == "S" else read_config(Path(args.model))
     libraries = build(args, config)
     params = random_params(config, SEED, args.cache)
-    rows: list[Row] = []
+    rows: list[TimingRow] = []
     for tokens in prompts:
         _progress.print(f"timing a prompt of {tokens}: {args.repeats} turns each")
         prompt = [(7 * i + 3) % config.vocab for i in range(tokens)]
@@ -186,14 +186,14 @@ def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
     return result
 
 
-def rows_of(model: str, tokens: int, result: dict[str, object]) -> list[Row]:
+def rows_of(model: str, tokens: int, result: dict[str, object]) -> list[TimingRow]:
     """Rows with their ratios."""
     times = result["rows"]
     assert isinstance(times, list)
     seconds = {(t["variant"], t["phase"], t["threads"]): float(t["seconds"]) for t in times}
     fewest = min(threads for _, _, threads in seconds)
     return [
-        Row(
+        TimingRow(
             model=model,
             variant=variant,
             phase=phase,
@@ -212,7 +212,7 @@ def _place(item: tuple[tuple[str, str, int], float]) -> tuple[bool, int, bool]:
     return phase == "decode", threads, variant == OURS
 
 
-def show(rows: Sequence[Row]) -> None:
+def show(rows: Sequence[TimingRow]) -> None:
     """Print the table."""
     table = Table(title="on this machine, milliseconds (best of the repeats)", box=None)
     for heading in (

@@ -33,14 +33,14 @@ ADDRESSES = 12  # of x that scalar registers keep beside all others
 
 
 @dataclass(frozen=True)
-class Tile:
+class RegisterTile:
     """Rows that share a row of the other matrix, by LMUL, with that row in the registers left."""
 
     lmul: int
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return REGISTERS // self.lmul - 1
 
     def step(self, m: int, fetch: float = 2) -> float:
@@ -48,9 +48,9 @@ class Tile:
         return math.ceil(m / self.rows) * fetch + 2 * m
 
 
-def smallest_tile(lanes: int, vlen: int) -> Tile:
+def smallest_tile(lanes: int, vlen: int) -> RegisterTile:
     """The tile of the least LMUL that holds so many lanes."""
-    return next(Tile(lmul) for lmul in (1, 2, 4, 8) if lanes <= lmul * vlen // 32)
+    return next(RegisterTile(lmul) for lmul in (1, 2, 4, 8) if lanes <= lmul * vlen // 32)
 
 
 def strips(columns: int, vlen: int) -> list[int]:
@@ -126,7 +126,7 @@ def attention(product: str, rows: int, columns: int, depth: int, vlen: int) -> f
         least = smallest_tile(lanes, vlen).lmul
         step = min(
             math.ceil(8 / block) * (2 / _segments(least, block) if product == "qk" else 2) + 16
-            for block in range(1, min(8, Tile(least).rows) + 1)
+            for block in range(1, min(8, RegisterTile(least).rows) + 1)
         )
         # An accumulator in and out and its address, and that of its row of lhs.
         total += rows / 8 * (depth * step + 8 * 4)

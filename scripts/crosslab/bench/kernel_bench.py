@@ -20,7 +20,6 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from crosslab.bench import instruction_lower_bound as bound
-from crosslab.build.cached_build import default_cache
 from crosslab.build.kernels import (
     KERNELS,
     OBJECT,
@@ -30,6 +29,7 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
+from crosslab.cached_build import default_cache
 from crosslab.compile.targets import VLENS
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
@@ -65,7 +65,7 @@ class Case:
         return self.sizes[0] * self.sizes[1] * self.sizes[2]
 
     def floor(self, vlen: int) -> float:
-        """The least number of instructions."""
+        """Lower bound of its instructions."""
         m, n, k = self.sizes
         if self.product:
             columns, depth = (n, k) if self.product == "qk" else (k, n)
@@ -74,7 +74,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """What is measured: linear layers, then every attention kernel."""
+    """The measured calls: linear layers, then every attention kernel."""
     linear = list(bound.LINEAR)
     for kernel in (name for name in linear if name.startswith("gemm_")):
         for rows, layers in ROWS:
@@ -91,7 +91,7 @@ def attention_case(kernel: Kernel) -> Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a case took, in instructions; ``least`` is the floor."""
+    """Instructions of a case; ``least`` is the lower bound."""
 
     insns: int
     lmul_weighted: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may ask of ``bench``."""
+"""Options of ``bench``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from crosslab import bench
-from crosslab.build.cached_build import default_cache
+from crosslab.cached_build import default_cache
 from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.targets import VLENS
 from crosslab.errors import UserError
@@ -82,7 +82,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured: every variant of every quantization, VLEN and prompt.
+    """The measurements: every variant of every quantization, VLEN and prompt.
 
     Attributes:
         project: the project's root.
@@ -121,11 +121,11 @@ class Bench:
 
     @property
     def kernels_fit(self) -> bool:
-        """Whether it is an error when no kernel fits; a model of the user's may have any shape."""
+        """It is an error when no kernel fits; a model of the user's may have any shape."""
         return bool(self.asset) or self.config == MODEL_S
 
     def path_of(self, quantization: str) -> str:
-        """Which definition of the model is compiled for a quantization."""
+        """The definition of the model that is compiled for a quantization."""
         return self.path or (OWN if quantization in OWN_FORMATS else MLC)
 
     def variants_of(self, quantization: str) -> list[Variant]:

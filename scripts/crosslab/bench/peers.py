@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other programs were once measured to need; nothing here is measured anew."""
+"""Recorded figures of other programs; nothing here is measured anew."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ COUNTED = "counted in this run"
 
 @dataclass(frozen=True)
 class Function:
-    """What one function executed itself in a phase; per token in decode."""
+    """Instructions of one function itself in a phase; per token in decode."""
 
     symbol: str
     insns: int

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import LabError, UserError
-from crosslab.host.toolchain import Kind, find_cross, find_native
+from crosslab.host.toolchain import CompilerKind, find_cross, find_native
 
 KERNELS = Path(__file__).resolve().parents[3] / "kernels"
 OBJECT = "mlc_rvv_kernels.o"
@@ -47,7 +47,7 @@ COMMON_FLAGS = (
 
 
 class KernelTarget(enum.StrEnum):
-    """What the kernels are built for: RVV sources, or portable C for this machine."""
+    """Target of the kernels: RVV sources, or portable C for this machine."""
 
     RISCV64 = "riscv64"
     HOST = "host"
@@ -190,7 +190,7 @@ def compiler_for(target: KernelTarget) -> tuple[str, ...]:
     if target is KernelTarget.HOST:
         native, cpu = find_native(), host_cpu()
         # zig spells an architecture as a CPU, with underscores.
-        zig = native.kind is Kind.ZIG
+        zig = native.kind is CompilerKind.ZIG
         option = f"-mcpu={cpu.replace('-', '_')}" if zig else f"-march={cpu}"
         return (*native.cc, option) if cpu else native.cc
     return tuple(_with_vectors(option) for option in find_cross().cc)
@@ -256,7 +256,7 @@ def cached_kernels(target: KernelTarget, cache: Path) -> Path:
     def make(folder: Path) -> None:
         build_kernels(target, folder, compiler=command)
 
-    return stage(cache, f"kernels-{target}", key, make)
+    return cached_build(cache, f"kernels-{target}", key, make)
 
 
 def _index(target: KernelTarget, command: Sequence[str], root: Path) -> str:

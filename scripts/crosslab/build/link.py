@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
 from crosslab.build.runtime import Runtime, compile_all, sanitizer_flags
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
-from crosslab.host.toolchain import Kind, Machine, Toolchain
+from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 
 RUNNER_SOURCES = Path(__file__).resolve().parents[3] / "runner"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
@@ -26,7 +26,7 @@ FIRST_LINES = 25
 
 @dataclass(frozen=True)
 class LinkRequest:
-    """What a runner is made of.
+    """Inputs of a runner's link.
 
     Attributes:
         runtime: the compiled runtime.
@@ -77,7 +77,7 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
         *((request.library,) if request.library else ()),
         *request.objects,
     )
-    made = stage(
+    made = cached_build(
         cache, f"runner-{request.toolchain.machine}", key, lambda o: _link(request, cache, o)
     )
     return made / "runner"
@@ -87,7 +87,7 @@ def _check(request: LinkRequest) -> None:
     for path in (*((request.library,) if request.library else ()), *request.objects):
         if not path.is_file():
             raise UserError(f"{path} is not there to be linked")
-    if request.library is None and request.toolchain.kind is Kind.ZIG:
+    if request.library is None and request.toolchain.kind is CompilerKind.ZIG:
         raise UserError(
             "a runner made by zig is static and cannot load a shared library",
             remedy="link the model in (a .tar library), or install clang",
@@ -114,11 +114,11 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
         objects = {str(s): str(out / f"{s.stem}.o") for s in sources}
         compile_all("runner", command, objects, RUNNER_SOURCES, os.cpu_count() or 1)
 
-    return stage(cache, f"runner-objects-{request.toolchain.machine}", key, make)
+    return cached_build(cache, f"runner-objects-{request.toolchain.machine}", key, make)
 
 
 def link_options(request: LinkRequest) -> list[str]:
-    """What the linking compiler is told beside the names of objects."""
+    """Options of the linking compiler, without the names of objects."""
     options = [*request.toolchain.link, *sanitizer_flags(request.instrumented)]
     if request.library is None:
         options.append("-rdynamic")
@@ -139,7 +139,7 @@ def _about_library(request: LinkRequest) -> str:
 
 @dataclass(frozen=True)
 class Objects:
-    """What a runner is linked from, in the order that the linker is given it.
+    """Objects of a runner, in the linker's order.
 
     Attributes:
         first: the runner's own objects.

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
-from crosslab.host.toolchain import Kind, Machine, Toolchain
+from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 
 SHIMS = Path(__file__).parents[1] / "native" / "shims"
 
@@ -69,7 +69,7 @@ class Runtime:
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
-        """What a C++ source that uses the runtime's headers is compiled with."""
+        """Compiler options for a C++ source that uses the runtime's headers."""
         system = [f"-isystem{path}" for path in self.includes]
         return (*LANGUAGE_FLAGS, *DEFINES, *system, *sanitizer_flags(self.sanitizers))
 
@@ -135,7 +135,7 @@ def build_runtime(
     key = digest(
         toolchain.digest,
         # Which Python starts zig, and which of its names a native compiler has, changes nothing.
-        shlex.join(toolchain.cxx if toolchain.kind is Kind.CLANG else toolchain.cxx[1:]),
+        shlex.join(toolchain.cxx if toolchain.kind is CompilerKind.CLANG else toolchain.cxx[1:]),
         shlex.join(flags),
         tvm_tree / "src" / "runtime",
         tvm_tree / "include",
@@ -143,7 +143,7 @@ def build_runtime(
         ffi / "include",
         SHIMS,
     )
-    made = stage(
+    made = cached_build(
         cache,
         f"runtime-{toolchain.machine}",
         key,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from crosslab.build.cached_build import default_cache
+from crosslab.cached_build import default_cache
 from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
 from crosslab.compile.targets import NAMES, VLENS, LabTarget
 from crosslab.models.config import read_config

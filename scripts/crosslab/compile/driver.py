@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.compile.overlaypass import SHAPE_FUNCTIONS
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
@@ -64,7 +64,7 @@ class CompileRequest:
         return self.tvm_tree / "python"
 
     def specification(self) -> dict[str, Any]:
-        """What the compiling process is told."""
+        """The request as JSON-ready data for the compiling process."""
         return {
             "config": asdict(self.config),
             "target": self.target.table(),
@@ -104,12 +104,12 @@ def compile_llama(request: CompileRequest, cache: Path) -> CompiledModel:
         LabError: the compilation fails; its last lines are in the message.
     """
     _check(request)
-    folder = stage(cache, "library", _key(request), lambda out: _run(request, out))
+    folder = cached_build(cache, "library", _key(request), lambda out: _run(request, out))
     return read_compiled(folder)
 
 
 def read_compiled(folder: Path) -> CompiledModel:
-    """What a compile left in a folder.
+    """Read the result of a compilation.
 
     Raises:
         LabError: there is no model library in it.

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.compile.driver import CompiledModel, read_compiled
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
@@ -126,7 +126,7 @@ class MlcTools:
 
 @dataclass(frozen=True)
 class MlcCompileRequest:
-    """What a model library is made from.
+    """Inputs of a model library.
 
     Attributes:
         model: folder with the model's ``config.json``, as Hugging Face writes it.
@@ -216,7 +216,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
             raise LabError("mlc_llm convert_weight left no tensor-cache.json", remedy=_see(log))
 
     log = _log(cache, f"mlc-params-{key}")
-    return stage(cache, f"mlc-params-{quantization}", key, make)
+    return cached_build(cache, f"mlc-params-{quantization}", key, make)
 
 
 def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> CompiledModel:
@@ -248,7 +248,7 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
             raise LabError(f"mlc_llm compile left no {library.name}", remedy=_see(log))
         (folder / "model.json").write_text(about + "\n", encoding="utf-8")
 
-    return read_compiled(stage(cache, f"mlc-library-{request.quantization}", key, make))
+    return read_compiled(cached_build(cache, f"mlc-library-{request.quantization}", key, make))
 
 
 def _overrides(request: MlcCompileRequest) -> str:

@@ -16,12 +16,12 @@ NAMES = ("riscv64", "host")
 
 X86_64_V3 = "x86-64-v3"
 X86_64_V3_VECTORS = ("avx2", "fma")
-"""What kernels for this level need of a target, in LLVM's words."""
+"""CPU features that kernels for this level need, by LLVM's names."""
 
 
 @dataclass(frozen=True)
 class LabTarget:
-    """What code is generated for.
+    """A target of code generation.
 
     Attributes:
         name: "riscv64" or "host".

@@ -23,7 +23,7 @@ from crosslab.models.config import LlamaConfig
 
 
 def metadata(config: LlamaConfig, spec: dict[str, Any], params: list[Any]) -> dict[str, Any]:
-    """What the library says of itself, in MLC-LLM's words."""
+    """Metadata of the library under MLC-LLM's names."""
     return {
         "model_type": "llama",
         "quantization": "q0f32",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which compilers, sysroot and emulator this machine has, and how they are called."""
+"""Compilers, sysroot and emulator of this machine, and their command lines."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NATIVE_LINK = ("-Wl,--gc-sections", "-pthread", "-ldl")
 PREPARE = "PYTHONPATH=scripts python -m crosslab prepare"
 
 
-class Kind(enum.StrEnum):
-    """Where the compiler comes from."""
+class CompilerKind(enum.StrEnum):
+    """Origin of the compiler."""
 
     CLANG = "clang"
     ZIG = "zig"
@@ -45,7 +45,7 @@ class Kind(enum.StrEnum):
 
 
 class Machine(enum.StrEnum):
-    """What is compiled for."""
+    """Machine that is compiled for."""
 
     RISCV64 = "riscv64"
     HOST = "host"
@@ -67,7 +67,7 @@ class Toolchain:
         sysroot: ``-L`` of the emulator for dynamically linked programs; None if there is none.
     """
 
-    kind: Kind
+    kind: CompilerKind
     machine: Machine
     cc: tuple[str, ...]
     cxx: tuple[str, ...]
@@ -188,7 +188,7 @@ def require_qemu() -> Emulator:
     return qemu
 
 
-def find_cross(prefer: Kind | None = None) -> Toolchain:
+def find_cross(prefer: CompilerKind | None = None) -> Toolchain:
     """The compiler for riscv64: clang with lld and Debian's sysroot, else ziglang.
 
     Args:
@@ -197,16 +197,16 @@ def find_cross(prefer: Kind | None = None) -> Toolchain:
     Raises:
         UserError: there is none that works; says what is missing or too old.
     """
-    if prefer in (None, Kind.CLANG):
+    if prefer in (None, CompilerKind.CLANG):
         clang = _clang_cross()
         if clang is not None:
             return clang
-    if prefer in (None, Kind.ZIG) and (version := find_ziglang()):
+    if prefer in (None, CompilerKind.ZIG) and (version := find_ziglang()):
         return _zig_cross(version)
     raise UserError(f"no compiler for riscv64: {_why_no_cross(prefer)}", remedy=f"type: {PREPARE}")
 
 
-def _why_no_cross(prefer: Kind | None) -> str:
+def _why_no_cross(prefer: CompilerKind | None) -> str:
     reasons = []
     clang = find_clang()
     libc, stdcpp = sysroot_parts()
@@ -219,9 +219,9 @@ def _why_no_cross(prefer: Kind | None) -> str:
         reasons.append("lld is not installed")
     if libc is None or stdcpp is None:
         reasons.append("the riscv64 C and C++ libraries are not installed")
-    if prefer is Kind.ZIG:
+    if prefer is CompilerKind.ZIG:
         reasons = []
-    if prefer is not Kind.CLANG:
+    if prefer is not CompilerKind.CLANG:
         reasons.append("the Python package ziglang is not installed either")
     return "; ".join(reasons)
 
@@ -238,7 +238,7 @@ def _clang_cross() -> Toolchain | None:
     aim = (f"--target={TRIPLE}", "-march=rv64gc", "-mabi=lp64d")
     text = f"clang {'.'.join(map(str, version))}, libstdc++ {stdcpp.parent.name}, {lld.name}"
     return Toolchain(
-        kind=Kind.CLANG,
+        kind=CompilerKind.CLANG,
         machine=Machine.RISCV64,
         cc=(f"clang{suffix}", *aim),
         cxx=(f"clang++{suffix}", *aim),
@@ -256,7 +256,7 @@ def _zig_cross(version: str) -> Toolchain:
     zig = (sys.executable, "-m", "ziglang")
     text = f"ziglang {version}, musl, libc++"
     return Toolchain(
-        kind=Kind.ZIG,
+        kind=CompilerKind.ZIG,
         machine=Machine.RISCV64,
         cc=(*zig, "cc", *common),
         cxx=(*zig, "c++", *common),
@@ -280,12 +280,14 @@ def find_native() -> Toolchain:
         if shutil.which(cc) and shutil.which(cxx):
             text = f"{cc} {(output_of([cc, '-dumpfullversion', '-dumpversion']) or '').strip()}"
             key = digest(text, platform.machine())
-            return Toolchain(Kind.NATIVE, Machine.HOST, (cc,), (cxx,), NATIVE_LINK, text, key)
+            return Toolchain(
+                CompilerKind.NATIVE, Machine.HOST, (cc,), (cxx,), NATIVE_LINK, text, key
+            )
     if version := find_ziglang():
         zig = (sys.executable, "-m", "ziglang")
         text = f"ziglang {version}"
         key = digest(text, platform.machine())
         return Toolchain(
-            Kind.ZIG, Machine.HOST, (*zig, "cc"), (*zig, "c++"), NATIVE_LINK, text, key
+            CompilerKind.ZIG, Machine.HOST, (*zig, "cc"), (*zig, "c++"), NATIVE_LINK, text, key
         )
     raise UserError("no C compiler for this machine", remedy=f"type: {PREPARE}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may ask of ``build-and-test``."""
+"""Options of ``build-and-test``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crosslab.build.cached_build import default_cache
 from crosslab.build.runner import Recipe
+from crosslab.cached_build import default_cache
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.models.formats import (
@@ -106,12 +106,12 @@ class Job:
 
     @property
     def path(self) -> str:
-        """Which compiler path is taken: "mlc-llm" or "tvm-only"."""
+        """The compiler path: "mlc-llm" or "tvm-only"."""
         return "mlc-llm" if self.mlc_tree else "tvm-only"
 
     @property
     def dist(self) -> Path:
-        """Where the finished model goes."""
+        """Folder of the finished model."""
         name = f"{self.model}-{self.quantization}"
         return self.project / "dist" / self.release / self.target.label / name
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from common.files import atomic_write_json
-from crosslab.artifact.contents import dist_of
 from crosslab.artifact.dist import write_dist
 from crosslab.build.runner import Clock, build_runner, store_params
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
+from crosslab.job.contents import dist_of
 from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
 from crosslab.job.summary import summary
 from crosslab.models.asset import fetch_asset
@@ -47,7 +47,7 @@ _answers = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and what should come.
+    """The prompt of a run, and the reference's answer to it.
 
     Attributes:
         model: the imported model's folder.
@@ -67,8 +67,8 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the compiled model answered.
+class RunResult:
+    """Result of one run of the compiled model.
 
     Attributes:
         tokens: generated ids.
@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def omissions(job: Job) -> list[Omission]:
-    """What this run goes without."""
+    """Everything that this run is made without."""
     named = {omission.what for omission in job.without}
     unsaid = Omission("mlc-llm", "no tree of it was given", SUPPLY_MLC)
     return [*job.without, *([unsaid] if not job.mlc_tree and "mlc-llm" not in named else [])]
@@ -155,7 +155,7 @@ def _prompt_options(
     return ("--tokenizer", str(words), "--prompt", job.prompt)
 
 
-def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:
+def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> RunResult:
     """Let the model answer in the emulator."""
     _progress.print(
         f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer"
@@ -171,7 +171,7 @@ def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> Said:
         return _read_answer(result.stdout, logits, counted)
 
 
-def _read_answer(text: str, logits: Path, counted: Measurement | None) -> Said:
+def _read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResult:
     try:
         table = json.loads(text)
         tokens, prompt = tuple(table["tokens"]), tuple(table["prompt_ids"])
@@ -180,10 +180,10 @@ def _read_answer(text: str, logits: Path, counted: Measurement | None) -> Said:
     except (ValueError, KeyError, OSError) as error:
         raise LabError(f"the runner's answer cannot be read ({error}): {text[:200]!r}") from error
     prefill, decode = tuple(table["prefill_seconds"]), tuple(table["decode_seconds"])
-    return Said(tokens, words, prompt, rows, prefill, decode, counted)
+    return RunResult(tokens, words, prompt, rows, prefill, decode, counted)
 
 
-def check_words(said: Said, question: Question) -> None:
+def check_words(said: RunResult, question: Question) -> None:
     """The device reads and writes words as the model's own tokenizer does.
 
     Raises:
@@ -199,7 +199,7 @@ def check_words(said: Said, question: Question) -> None:
         raise LabError(f"the device writes {said.text!r}, its tokenizer {words!r}")
 
 
-def counters(said: Said) -> dict[str, Any]:
+def counters(said: RunResult) -> dict[str, Any]:
     """Executed guest instructions: all, in prefill, and a decode step (mean after the first).
 
     Each is None where nothing was counted.
@@ -225,7 +225,7 @@ def report_of(
     job: Job,
     question: Question,
     library: CompiledModel,
-    said: Said,
+    said: RunResult,
     verdict: Comparison,
     left_out: Sequence[Omission],
     clock: Clock,

@@ -23,7 +23,7 @@ WIDTH = 84
 
 
 def summary(report: Mapping[str, Any]) -> Table:
-    """What ran, whether it was right, and what it took."""
+    """The run, its correctness and its cost as a table."""
     done = [entry for entry in report["tensorized"] if entry.get("symbol")]
     tokens = "equal" if report["tokens"] == report["reference_tokens"] else "NOT the reference's"
     prefill, decode = report["prefill_seconds"], report["decode_seconds"]

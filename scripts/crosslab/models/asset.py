@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.hashing import digest, sha256_of
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.models.pins import Asset
 
@@ -43,7 +43,7 @@ def fetch_asset(asset: Asset, cache: Path) -> Path:
     key = digest(asset.sha256, asset.member_sha256)
     name = Path(asset.member).name
     known = {name: asset.member_sha256}
-    return stage(cache, f"asset-{asset.name}", key, make, known=known) / name
+    return cached_build(cache, f"asset-{asset.name}", key, make, known=known) / name
 
 
 def look_up(asset: Asset, folder: Path) -> Asset:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.models import config as model_config
 from crosslab.models.config import LlamaConfig, write_config
@@ -56,7 +56,7 @@ def import_gguf(source: Path, cache: Path) -> Path:
     """
     own = [Path(str(m.__file__)) for m in (chat_tokenizer, model_config)]
     key = digest(source, Path(__file__), *own)
-    return stage(cache, "model", key, lambda scratch: import_into(source, scratch))
+    return cached_build(cache, "model", key, lambda scratch: import_into(source, scratch))
 
 
 def import_into(source: Path, folder: Path) -> None:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.models.config import LlamaConfig, read_config, write_config
 from crosslab.models.gguf_import import F32, WEIGHTS_FILE
 from crosslab.models.params import write_params
@@ -78,16 +78,18 @@ def random_weights(config: LlamaConfig, seed: int) -> Iterator[tuple[str, F32]]:
 
 def convert_params(model: Path, cache: Path) -> Path:
     """Parameters of an imported model in MLC-LLM's q0f32 format, made once per model."""
-    # The folder is a stage: its name holds the hash of what is in it.
+    # The folder is a cached build: its name holds the hash of what is in it.
     key = digest(model.name, Path(__file__), _writer())
-    return stage(cache, "params-q0f32", key, lambda out: write_params(fuse_weights(model), out))
+    return cached_build(
+        cache, "params-q0f32", key, lambda out: write_params(fuse_weights(model), out)
+    )
 
 
 def random_params(config: LlamaConfig, seed: int, cache: Path) -> Path:
     """Random parameters of a config in MLC-LLM's q0f32 format, made once."""
     key = digest(repr(config), str(seed), Path(__file__), _writer())
     make = random_weights(config, seed)
-    return stage(cache, "params-random", key, lambda out: write_params(make, out))
+    return cached_build(cache, "params-random", key, lambda out: write_params(make, out))
 
 
 def random_model(config: LlamaConfig, seed: int, cache: Path) -> Path:
@@ -98,7 +100,7 @@ def random_model(config: LlamaConfig, seed: int, cache: Path) -> Path:
         save_file(dict(_split(config, random_weights(config, seed))), folder / WEIGHTS_FILE)
 
     key = digest(repr(config), str(seed), Path(__file__), Path(__file__).with_name("config.py"))
-    return stage(cache, "model-random", key, make)
+    return cached_build(cache, "model-random", key, make)
 
 
 def _split(config: LlamaConfig, fused: Iterable[tuple[str, F32]]) -> Iterator[tuple[str, F32]]:

@@ -33,7 +33,7 @@ class Answer:
 
 
 @dataclass
-class Llama:
+class ReferenceLlama:
     """A Llama with its parameters and the keys and values of what it has read so far.
 
     Attributes:
@@ -134,7 +134,7 @@ def answer(
             f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "
             f"context of {config.context}"
         )
-    model = Llama(config, params)
+    model = ReferenceLlama(config, params)
     logits = [model.read(prompt)]
     tokens = [int(np.argmax(logits[0]))]
     while len(tokens) < max_new and tokens[-1] not in stop:

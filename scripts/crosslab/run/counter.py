@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_native, require_qemu
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
@@ -57,7 +57,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class FunctionCounts:
-    """What one function executed itself, without what it called."""
+    """Instructions of one function itself, without its callees."""
 
     symbol: str
     whole: Counts
@@ -66,7 +66,7 @@ class FunctionCounts:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the counter saw.
+    """Result of the counter.
 
     Attributes:
         whole: the program from its start to its end.
@@ -117,7 +117,7 @@ def build_plugin(cache: Path) -> Path:
             raise LabError(f"compiling the counter failed:\n{done.stderr.strip()}")
 
     key = digest(toolchain.digest, " ".join(command), PLUGIN)
-    return stage(cache, "counter", key, make) / "counter.so"
+    return cached_build(cache, "counter", key, make) / "counter.so"
 
 
 def count_guest(

@@ -54,7 +54,7 @@ class GuestMachine:
 
 @dataclass(frozen=True)
 class GuestResult:
-    """What a guest left behind.
+    """Result of one guest process.
 
     Attributes:
         returncode: its exit code.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 
@@ -28,7 +28,7 @@ MESSAGE = "The user's own words"
 
 
 class WordRule(enum.IntEnum):
-    """How text is cut into words."""
+    """Rule that cuts text into words."""
 
     GPT2 = 1
     SMOLLM = 2
@@ -45,7 +45,7 @@ class Flag(enum.IntFlag):
     NFC = 8
 
 
-class Kind(enum.IntFlag):
+class TokenKind(enum.IntFlag):
     """Properties of one token."""
 
     SPECIAL = 1
@@ -77,7 +77,7 @@ class UnsupportedTokenizerError(LabError):
 
 @dataclass(frozen=True)
 class Chat:
-    """What stands around the one message of a user.
+    """Chat template around one message of a user.
 
     Attributes:
         prefix: the template's text before it.
@@ -104,7 +104,7 @@ def device_tokenizer(model: Path, cache: Path) -> Path:
     def make(folder: Path) -> None:
         (folder / DEVICE_FILE).write_bytes(pack(tokenizer))
 
-    return stage(cache, "device-tokenizer", key, make) / DEVICE_FILE
+    return cached_build(cache, "device-tokenizer", key, make) / DEVICE_FILE
 
 
 def pack(tokenizer: ChatTokenizer) -> bytes:
@@ -203,24 +203,24 @@ def _word_rule(pre: Mapping[str, Any] | None) -> WordRule:
 
 def _tokens(
     vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]], alphabet: Mapping[str, int]
-) -> tuple[list[bytes], list[Kind]]:
+) -> tuple[list[bytes], list[TokenKind]]:
     """Bytes and kind of each id; ids that nobody uses have no bytes."""
     texts: dict[int, str] = {index: token for token, index in vocabulary.items()}
     texts.update({entry["id"]: entry["content"] for entry in added})
     count = max(texts, default=-1) + 1
-    kinds = [Kind(0)] * count
+    kinds = [TokenKind(0)] * count
     for token, index in vocabulary.items():
         if all(c in alphabet for c in token):
-            kinds[index] |= Kind.WORD
+            kinds[index] |= TokenKind.WORD
     for entry in added:
-        kinds[entry["id"]] |= Kind.LATE_MARKER if entry["normalized"] else Kind.MARKER
+        kinds[entry["id"]] |= TokenKind.LATE_MARKER if entry["normalized"] else TokenKind.MARKER
         if entry["special"]:
-            kinds[entry["id"]] |= Kind.SPECIAL
+            kinds[entry["id"]] |= TokenKind.SPECIAL
     return [_bytes(texts.get(index, ""), alphabet) for index in range(count)], kinds
 
 
 def _bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
-    """What a token decodes to: characters outside of the alphabet make it plain text."""
+    """Bytes of a token: characters outside of the alphabet make it plain text."""
     if all(c in alphabet for c in token):
         return bytes(alphabet[c] for c in token)
     return token.encode()

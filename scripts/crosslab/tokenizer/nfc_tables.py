@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the runner needs to bring a text to Unicode's form NFC, read off the tokenizers library.
+"""Tables for Unicode's form NFC in the runner, read off the tokenizers library.
 
 As with the classes of code points, what counts is the Unicode version that a model's text was
 normalized with; the library has no tables to ask for, but normalizes any text that it is given.
@@ -40,7 +40,7 @@ def _library() -> tuple[Normalize, Normalize]:
 
 
 def decompositions() -> dict[int, tuple[int, ...]]:
-    """What each code point decomposes into; Hangul syllables, which are arithmetic, aside."""
+    """Decomposition of each code point; Hangul syllables, which are arithmetic, aside."""
     nfd, _ = _library()
     found = {}
     for code in range(LAST + 1):
@@ -53,7 +53,7 @@ def decompositions() -> dict[int, tuple[int, ...]]:
 
 
 def compositions(decomposed: dict[int, tuple[int, ...]]) -> dict[tuple[int, int], int]:
-    """Which two code points become which one."""
+    """Pairs of code points, and the one that each composes to."""
     _, nfc = _library()
     found = {}
     for code, parts in decomposed.items():
@@ -69,7 +69,7 @@ def classes() -> dict[int, int]:
     nfd, _ = _library()
 
     def swaps(first: int, second: int) -> bool:
-        """Whether the second's class is the smaller one, and neither is 0."""
+        """True if the second's class is the smaller one, and neither is 0."""
         there, back = f"{chr(first)}{chr(second)}", f"{chr(second)}{chr(first)}"
         return there != back and nfd(there) == back
 

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from common.files import atomic_write
-from crosslab.build.cached_build import default_cache
+from crosslab.cached_build import default_cache
 from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
 from crosslab.errors import LabError, UserError
@@ -32,7 +32,7 @@ from crosslab.job.job_options import Omission
 from crosslab.models.formats import FORMATS
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
-from crosslab.zoo.outcome import Kind, Outcome, first_reason
+from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, first_reason
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
 
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 @dataclass
-class Runner:
+class FamilyProcesses:
     """Runs specs in processes of their own.
 
     Attributes:
@@ -94,7 +94,7 @@ class Runner:
     lock: threading.Lock = field(default_factory=threading.Lock)
     stopped: bool = False
 
-    def run(self, spec: Spec) -> Outcome:
+    def run(self, spec: Spec) -> FamilyOutcome:
         """One family in one quantization.
 
         Raises:
@@ -111,9 +111,11 @@ class Runner:
                 code = self._wait([str(asked), str(told)], log)
             except subprocess.TimeoutExpired:
                 reason = f"it took more than {self.timeout:g} s"
-                return Outcome(*own, Kind.TIMEOUT, reason=reason, seconds=self.timeout)
+                return FamilyOutcome(
+                    *own, FamilyStatus.TIMEOUT, reason=reason, seconds=self.timeout
+                )
             if code == 0:
-                return Outcome.read(json.loads(told.read_text(encoding="utf-8")))
+                return FamilyOutcome.read(json.loads(told.read_text(encoding="utf-8")))
         said = first_reason(log.read_text(encoding="utf-8", errors="replace"))
         message = f"{spec.family}, {spec.quantization}: {said}"
         raise LabError(message, remedy=f"all it said is in {log}", exit_code=2 if code == 2 else 1)
@@ -190,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
     if args.docs:
         text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
         atomic_write(args.docs, text)
-    return 0 if all(o.outcome is Kind.RIGHT for o in shown) else 1
+    return 0 if all(o.outcome is FamilyStatus.RIGHT for o in shown) else 1
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -221,20 +223,20 @@ def _specs(args: argparse.Namespace, asked: Sequence[tuple[str, str]]) -> list[S
 
 
 def _todo(
-    args: argparse.Namespace, asked: Sequence[tuple[str, str]], known: Sequence[Outcome]
+    args: argparse.Namespace, asked: Sequence[tuple[str, str]], known: Sequence[FamilyOutcome]
 ) -> list[tuple[str, str]]:
     if args.rerun or args.work:
         return list(asked)
     # What was right once is not asked again; what was not may have been mended.
-    right = {(o.family, o.quantization) for o in known if o.outcome is Kind.RIGHT}
+    right = {(o.family, o.quantization) for o in known if o.outcome is FamilyStatus.RIGHT}
     todo = [pair for pair in asked if pair not in right]
     if kept := len(asked) - len(todo):
         _progress.print(f"{kept} are right in the report already (--rerun runs them again)")
     return todo
 
 
-def _run_all(args: argparse.Namespace, specs: Sequence[Spec], save: Any) -> list[Outcome]:
-    runner, done = Runner(args.timeout), list[Outcome]()
+def _run_all(args: argparse.Namespace, specs: Sequence[Spec], save: Any) -> list[FamilyOutcome]:
+    runner, done = FamilyProcesses(args.timeout), list[FamilyOutcome]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with (
         Progress(*columns, TimeElapsedColumn(), console=_progress, transient=True) as bar,
@@ -258,7 +260,7 @@ def _run_all(args: argparse.Namespace, specs: Sequence[Spec], save: Any) -> list
     return done
 
 
-def _terminal(outcomes: Sequence[Outcome]) -> Table:
+def _terminal(outcomes: Sequence[FamilyOutcome]) -> Table:
     table = Table("family", "quantization", "outcome", "kernels", "reason")
     for o in outcomes:
         table.add_row(

@@ -53,7 +53,7 @@ class Family:
 
     @property
     def vocab(self) -> int:
-        """How many token ids there are."""
+        """Number of token ids."""
         return int(self.config["vocab_size"])
 
     def published(self, name: str) -> str:

@@ -20,10 +20,10 @@ import numpy as np
 
 from common.files import atomic_write_json
 from common.hashing import digest
-from crosslab.build.cached_build import stage
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.runner import Recipe, build_runner, compile_library, store_params
 from crosslab.build.runtime import build_runtime
+from crosslab.cached_build import cached_build
 from crosslab.compile.mlc import WORK_FILE
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
@@ -31,8 +31,8 @@ from crosslab.models.compare import compare
 from crosslab.models.formats import weight_formats
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.zoo.families import chosen
-from crosslab.zoo.outcome import Fault, Kind, Outcome, count_products, first_reason
-from crosslab.zoo.reference import NEW, PROMPT, Question, ask
+from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, count_products, first_reason
+from crosslab.zoo.reference import NEW, PROMPT, FamilyQuestion, ask
 
 # The prompt is read in two calls: the second attends to what the first left in the cache.
 CHUNK = PROMPT // 2
@@ -40,12 +40,18 @@ ANSWER_TOKENS = "answer.json"
 ANSWER_LOGITS = "logits.bin"
 RUN_SECONDS = 1200.0
 # How far a model gets, from the beginning to the end.
-HOW_FAR = (Kind.NO_REFERENCE, Kind.NOT_COMPILED, Kind.NOT_RUN, Kind.WRONG, Kind.RIGHT)
+HOW_FAR = (
+    FamilyStatus.NO_REFERENCE,
+    FamilyStatus.NOT_COMPILED,
+    FamilyStatus.NOT_RUN,
+    FamilyStatus.WRONG,
+    FamilyStatus.RIGHT,
+)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What one process does.
+    """Task of one process.
 
     Attributes:
         family: a family's name.
@@ -80,7 +86,7 @@ class Spec:
         return cls(**{**table, **trees, **free})
 
 
-def judge(spec: Spec) -> Outcome:
+def judge(spec: Spec) -> FamilyOutcome:
     """Make, compile, run and compare; failures are outcomes.
 
     Raises:
@@ -92,12 +98,12 @@ def judge(spec: Spec) -> Outcome:
     cached_kernels(KernelTarget.RISCV64, spec.cache)
     build_runtime(spec.tvm_tree, find_cross(), spec.cache)
     outcome = _attempt(spec, ours=True)
-    if outcome.outcome not in (Kind.RIGHT, Kind.NO_REFERENCE):
+    if outcome.outcome not in (FamilyStatus.RIGHT, FamilyStatus.NO_REFERENCE):
         outcome = replace(outcome, fault=_fault(spec, outcome.outcome))
     return replace(outcome, seconds=round(time.monotonic() - start, 1))
 
 
-def _fault(spec: Spec, ours: Kind) -> Fault:
+def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
     """Whose it is: upstream's when it gets no further without anything of ours."""
     if spec.plain_tree is None:
         return Fault.UNKNOWN
@@ -105,29 +111,29 @@ def _fault(spec: Spec, ours: Kind) -> Fault:
     return Fault.OURS if HOW_FAR.index(plain) > HOW_FAR.index(ours) else Fault.UPSTREAM
 
 
-def _attempt(spec: Spec, *, ours: bool) -> Outcome:
+def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
     own = (spec.family, spec.quantization)
     try:
         question = ask(chosen([spec.family])[0], spec.cache)
     except LabError as error:
         if error.exit_code == 2:
             raise
-        return Outcome(*own, Kind.NO_REFERENCE, reason=first_reason(error.what))
+        return FamilyOutcome(*own, FamilyStatus.NO_REFERENCE, reason=first_reason(error.what))
     try:
         recipe = recipe_of(spec, question, ours=ours)
         library = compile_library(recipe, spec.cache)
         params = store_params(recipe, spec.cache)
     except LabError as error:
-        return Outcome(*own, Kind.NOT_COMPILED, reason=first_reason(error.what))
+        return FamilyOutcome(*own, FamilyStatus.NOT_COMPILED, reason=first_reason(error.what))
     if ours and spec.work:
         name = f"{spec.family}-{spec.quantization}.{WORK_FILE}"
         shutil.copyfile(library.folder / WORK_FILE, spec.work / name)
     tensorized, total, plain = count_products(library.tensorized)
-    right = Outcome(*own, Kind.RIGHT, tensorized=tensorized, total=total, plain=plain)
+    right = FamilyOutcome(*own, FamilyStatus.RIGHT, tensorized=tensorized, total=total, plain=plain)
     try:
         tokens, logits = answer(spec, question, recipe, params)
     except LabError as error:
-        return replace(right, outcome=Kind.NOT_RUN, reason=first_reason(error.what))
+        return replace(right, outcome=FamilyStatus.NOT_RUN, reason=first_reason(error.what))
     bound = weight_formats()[spec.quantization].tolerance
     verdict = compare(tokens, logits, question.answer, bound)
     right = replace(right, max_logit_error=verdict.logit_error)
@@ -135,10 +141,10 @@ def _attempt(spec: Spec, *, ours: bool) -> Outcome:
     if verdict.within:
         return right
     reason = f"logits differ by {verdict.logit_error:.2g} of the largest, more than {bound:g}"
-    return replace(right, outcome=Kind.WRONG, reason=reason)
+    return replace(right, outcome=FamilyStatus.WRONG, reason=reason)
 
 
-def recipe_of(spec: Spec, question: Question, *, ours: bool = True) -> Recipe:
+def recipe_of(spec: Spec, question: FamilyQuestion, *, ours: bool = True) -> Recipe:
     """The inputs of a family's runner.
 
     Args:
@@ -164,7 +170,7 @@ def recipe_of(spec: Spec, question: Question, *, ours: bool = True) -> Recipe:
 
 
 def answer(
-    spec: Spec, question: Question, recipe: Recipe, params: Path
+    spec: Spec, question: FamilyQuestion, recipe: Recipe, params: Path
 ) -> tuple[tuple[int, ...], Any]:
     """Let a compiled model answer in the emulator; the same model is asked once.
 
@@ -184,7 +190,7 @@ def answer(
         (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")
 
     key = digest(program.parent.name, params.name, prompt, str(CHUNK), str(spec.vlen))
-    folder = stage(spec.cache, "zoo-answer", key, make)
+    folder = cached_build(spec.cache, "zoo-answer", key, make)
     tokens = tuple(json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))["tokens"])
     rows = np.fromfile(folder / ANSWER_LOGITS, np.float32).reshape(len(tokens), -1)
     return tokens, rows

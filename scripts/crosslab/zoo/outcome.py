@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a family in a quantization."""
+"""Outcome of a family in a quantization."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
-    """The outcomes."""
+class FamilyStatus(StrEnum):
+    """Stage that a family reached, and correctness of its answer."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 
 class Fault(StrEnum):
-    """Whose an outcome that is not right is."""
+    """Origin of an outcome that is not right."""
 
     UPSTREAM = "upstream"
     OURS = "ours"
@@ -30,7 +30,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FamilyOutcome:
     """One cell of the table.
 
     Attributes:
@@ -49,7 +49,7 @@ class Outcome:
 
     family: str
     quantization: str
-    outcome: Kind
+    outcome: FamilyStatus
     max_logit_error: float | None = None
     tensorized: int = 0
     total: int = 0
@@ -63,15 +63,15 @@ class Outcome:
         return asdict(self)
 
     @classmethod
-    def read(cls, table: Mapping[str, Any]) -> Outcome:
+    def read(cls, table: Mapping[str, Any]) -> FamilyOutcome:
         """From what :meth:`table` gave."""
         fault = Fault(table["fault"]) if table["fault"] else None
         own = {field.name: table[field.name] for field in fields(cls)}
-        return cls(**{**own, "outcome": Kind(table["outcome"]), "fault": fault})
+        return cls(**{**own, "outcome": FamilyStatus(table["outcome"]), "fault": fault})
 
 
 def count_products(report: Sequence[Mapping[str, Any]]) -> tuple[int, int, dict[str, int]]:
-    """How many products call kernels, of how many, and why the others do not."""
+    """Number of products that call kernels, of all, and the reasons of the others with counts."""
     plain: dict[str, int] = {}
     for entry in report:
         if not entry["symbol"]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.hashing import digest
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.models.reference import Answer
 from crosslab.zoo import families as families_module
@@ -37,7 +37,7 @@ ANSWER = "reference.npz"
 
 
 @dataclass(frozen=True)
-class Question:
+class FamilyQuestion:
     """A model, a prompt, and the answer of the reference.
 
     Attributes:
@@ -68,7 +68,7 @@ def need_packages() -> None:
         )
 
 
-def ask(family: Family, cache: Path) -> Question:
+def ask(family: Family, cache: Path) -> FamilyQuestion:
     """Make a family's model and let the reference answer; the same family is asked once.
 
     Raises:
@@ -79,11 +79,13 @@ def ask(family: Family, cache: Path) -> Question:
     versions = [importlib.metadata.version(name) for name in PACKAGES]
     own = [Path(str(m.__file__)) for m in (weights_module, families_module)]
     key = digest(repr(family), repr(versions), *own, Path(__file__))
-    folder = stage(cache, f"zoo-model-{family.name}", key, lambda out: _make(family, out))
+    folder = cached_build(cache, f"zoo-model-{family.name}", key, lambda out: _make(family, out))
     with np.load(folder / ANSWER) as found:
         tokens = tuple(int(token) for token in found["tokens"])
         answer = Answer(tokens, found["logits"])
-        return Question(folder, tuple(map(int, found["prompt"])), answer, float(found["margin"]))
+        return FamilyQuestion(
+            folder, tuple(map(int, found["prompt"])), answer, float(found["margin"])
+        )
 
 
 def _make(family: Family, folder: Path) -> None:

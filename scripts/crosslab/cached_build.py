@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyed build stages: a directory per hash of inputs, made once, appearing whole or not at all.
+"""Cached build steps: a directory per hash of inputs, made once, appearing whole or not at all.
 
 Beside each lies the hash of every file in it, and nothing is reused that is not what was made.
 """
@@ -24,11 +24,11 @@ _console = Console(stderr=True, highlight=False)
 
 
 def default_cache() -> Path:
-    """Where builds that clones share are kept."""
+    """Folder of finished builds that clones share."""
     return user_cache_path("mlc-rvv") / "crosslab"
 
 
-def stage(
+def cached_build(
     root: Path,
     name: str,
     key: str,
@@ -40,7 +40,7 @@ def stage(
 
     ``make`` fills a scratch directory beside the final one, which is renamed when it is
     complete: an interruption leaves nothing that a later run would take for a result.
-    Two processes that want the same stage wait for each other. What is there is read once
+    Two processes that want the same build wait for each other. What is there is read once
     against the hashes recorded when it was made; a damaged one is said, and made anew.
 
     Args:
@@ -82,7 +82,7 @@ def stage(
 def _remove(folder: Path) -> None:
     """Take a folder away at once: nobody finds half of it."""
     with tempfile.TemporaryDirectory(prefix=".gone-", dir=folder.parent) as gone:
-        folder.rename(Path(gone) / "stage")
+        folder.rename(Path(gone) / "build")
 
 
 def _sums_of(final: Path) -> Path:
@@ -95,7 +95,7 @@ def _record(final: Path, content: Path) -> None:
 
 
 def _damage(final: Path, known: Mapping[str, str] | None) -> str:
-    """What is wrong with a finished stage; empty when nothing is."""
+    """First damage of a finished build; empty when there is none."""
     try:
         sums = json.loads(_sums_of(final).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files make up an artefact, and what its manifest says of each."""
+"""Files of a job's artefact, and their descriptions in its manifest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from crosslab.artifact.dist import LIBRARY, Dist
+from crosslab.artifact.dist import LIBRARY, RUN, Dist
 from crosslab.artifact.manifest import MANIFEST, SBOM
 from crosslab.artifact.provenance import (
     OURS,
@@ -31,7 +31,6 @@ from crosslab.tokenizer.device_tokenizer import (
     device_tokenizer,
 )
 
-RUN = Path(__file__).with_name("run.sh")
 HOLDS = {
     "run.sh": "asks the model from a shell: ./run.sh PROMPT",
     "runner": "a static riscv64 program: the runner, TVM's runtime, the model library with its "
@@ -86,7 +85,7 @@ def dist_of(job: Job, model: Path, params: Path, runner: Runner) -> Dist:
 
 
 def _text(job: Job, model: Path) -> dict[str, Path]:
-    """What the device needs to take and give text; nothing when its tokenizer cannot go there."""
+    """Files for text on the device; none when the runner does not support the tokenizer."""
     try:
         return {"run.sh": RUN, DEVICE_FILE: device_tokenizer(model, job.cache)}
     except UnsupportedTokenizerError as error:
