@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,6 +141,47 @@ def make(folder):
     (folder / "x").write_text("x")
 print(cached_build(Path(sys.argv[1]), "thing", "k", make))
 """
+
+
+COMPILING = """
+import sys
+from pathlib import Path
+from crosslab.build.cached_build import stage
+from crosslab.build.runtime import compile_all
+folder = Path(sys.argv[1])
+def make(out):
+    objects = {f"{n}.c": str(out / f"{n}.o") for n in range(6)}
+    compile_all("things", ["./compiler"], objects, folder, 2)
+stage(folder / "cache", "thing", "k", make)
+"""
+COMPILER = """#!/bin/sh
+for word; do output=$word; done
+sleep 0.2
+echo compiled > "$output"
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_ended_compilation_leaves_nothing_and_is_done_again(tmp_path: Path, signum: int) -> None:
+    (tmp_path / "compiler").write_text(COMPILER)
+    (tmp_path / "compiler").chmod(0o755)
+    for n in range(6):
+        (tmp_path / f"{n}.c").touch()
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts")}
+    command = [sys.executable, "-c", COMPILING, str(tmp_path)]
+    cache = tmp_path / "cache"
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    while process.poll() is None and not list(cache.glob(".thing-*/*.o")):
+        time.sleep(0.01)
+    process.send_signal(signum)
+    process.communicate(timeout=60)
+    assert process.returncode == -signum
+    assert not (cache / "thing-k").exists()
+    # A process that is killed cannot tidy up: the next one does.
+    assert signum == signal.SIGKILL or not list(cache.glob(".thing-k-*"))
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert len(list((cache / "thing-k").glob("*.o"))) == 6
+    assert not list(cache.glob(".thing-k-*"))
 
 
 @pytest.mark.parametrize("before", ["absent", "damaged"])
