@@ -45,7 +45,7 @@ def tests(session: nox.Session) -> None:
     """Run every test; -- -m "not emulator" runs the quick half."""
     applied, options = trees.prepare(session, "pytest")
     environments.run_module(session, "crosslab", "prepare", "--tests")
-    environments.install(session, "cost", "browser")
+    environments.install(session, "cost", "browser", "scalesim")
     root = str(applied.root)
     environments.run_module(session, "pytest", *PARALLEL, *options, FORKPATCH_TREES=root)
 

@@ -2,12 +2,14 @@
 """System packages: installed by apt-get where that is allowed, refused in one line elsewhere."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common import apt
 from crosslab.host import optional_tools
+from crosslab.host.toolchain import clang_version
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="apt-get installs as root only")
 
@@ -18,11 +20,12 @@ def script(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder that is all of PATH but for `env`."""
     (tmp_path / "env").symlink_to("/usr/bin/env")
     monkeypatch.setenv("PATH", str(tmp_path))
-    return tmp_path
+    yield tmp_path
+    clang_version.cache_clear()
 
 
 def test_nothing_is_installed_without_apt(path: Path) -> None:

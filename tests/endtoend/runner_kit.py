@@ -54,20 +54,30 @@ def runtime() -> Runtime:
 
 
 @cache
-def sanitizing() -> Toolchain:
-    """The compiler of this machine, when it comes with the sanitizers' libraries."""
+def sanitizing(kinds: str = "address,undefined") -> Toolchain:
+    """The compiler of this machine, when it comes with the sanitizers' libraries.
+
+    Args:
+        kinds: the value of ``-fsanitize=``; "fuzzer" asks for libFuzzer.
+    """
     try:
         tools = find_native()
     except UserError as error:
         pytest.skip(error.what)
+    function = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char *, unsigned long)'
+    function = function if "fuzzer" in kinds else "int main()"
     with tempfile.TemporaryDirectory() as folder:
-        command = [*tools.cxx, "-fsanitize=address,undefined", "-x", "c++", "-", "-o", "program"]
-        main = "int main() { return 0; }"
+        command = [*tools.cxx, f"-fsanitize={kinds}", "-x", "c++", "-", "-o", "program"]
         done = subprocess.run(
-            command, cwd=folder, input=main, text=True, capture_output=True, check=False
+            command,
+            cwd=folder,
+            input=f"{function} {{ return 0; }}",
+            text=True,
+            capture_output=True,
+            check=False,
         )
     if done.returncode != 0:
-        pytest.skip(f"{tools.version} has no sanitizers here; Debian: libclang-rt-19-dev")
+        pytest.skip(f"{tools.version} has no sanitizers ({kinds}); Debian: libclang-rt-19-dev")
     return tools
 
 

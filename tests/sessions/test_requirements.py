@@ -68,7 +68,7 @@ def test_a_group_of_a_release_replaces_the_group(tmp_path: Path) -> None:
     pinned = f'{normalised} = [\n    {{ name = "iniconfig" }},\n]\n'
     replace(
         project / "uv.lock",
-        ("[[package]]\n", conflict + "[[package]]\n"),
+        ("[manifest]\n", conflict + "[manifest]\n"),
         ("[package.dev-dependencies]\n", "[package.dev-dependencies]\n" + pinned),
         ("[package.metadata.requires-dev]\n", "[package.metadata.requires-dev]\n" + pinned),
     )

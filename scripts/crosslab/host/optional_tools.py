@@ -74,6 +74,7 @@ def _package(tool: OptionalTool) -> str:
 
 def _sanitizers() -> Sequence[OptionalTool]:
     """Clang's runtime libraries; GCC has no libFuzzer and ziglang no address sanitizer."""
+    tools.clang_version.cache_clear()
     clang = tools.find_clang()
     if clang is None or clang[1][0] < tools.MINIMUM_CLANG:
         return ()
