@@ -13,10 +13,10 @@ TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.
 BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch")
 # TVM with its defects mended, and nothing of ours beside.
 MENDED = ("--without", *TILED, *DECODE)
-# What lets the compilers be used at all is no step: MLC-LLM's patches up to RVV as a target, and on
-# a TVM newer than MLC-LLM the names that it still uses.
+# Patches that let the compilers be used at all are no step: MLC-LLM's up to RVV as a target, and in
+# the series of a TVM newer than MLC-LLM those that give an older release's names back.
 PRISTINE = ("--pristine",)
-NAMES = "names-of-0-26.patch"
+NAMES = "names-of-"
 ADAPTED = ("--upto", "cross-compile-for-cpus.patch")
 TENSORIZED = ("--upto", "tensorize-prefill.patch")
 
@@ -53,4 +53,5 @@ LADDER = (
 
 def on_release(chosen: tuple[str, ...], series: Collection[str]) -> tuple[str, ...]:
     """A step's options of ``forkpatch tree`` for the release whose TVM series this is."""
-    return ("--only", NAMES) if chosen == PRISTINE and NAMES in series else chosen
+    names = tuple(patch for patch in series if patch.startswith(NAMES))
+    return ("--only", *names) if chosen == PRISTINE and names else chosen

@@ -104,7 +104,7 @@ def _tvm() -> Any:
     except ImportError as error:
         raise UserError(
             f"this needs TVM: {error}",
-            remedy="pip install apache-tvm==0.26.0 apache-tvm-ffi==0.1.14.post1, "
+            remedy="install the release's TVM (nox -s cost does), "
             "or give a work file of EstimateCost",
         ) from error
 
