@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled model would cost on a spatial accelerator.
+"""Latency, data volumes and energy of a model on a spatial accelerator.
 
 The notation is TENET's (Lu et al., ISCA 2021): a tensor operation is a set of instances
 ``S[i,j,k]``, a dataflow maps each instance to a processing element ``PE[...]`` and a time

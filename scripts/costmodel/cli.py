@@ -22,7 +22,7 @@ from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experi
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
 from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
-from costmodel.estimate.tiling import Tile
+from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import Phase, bind_phase, only_gemm, parse_phases, read_workloads
 from costmodel.studies import report
@@ -121,7 +121,7 @@ def _run(args: argparse.Namespace, console: Console) -> None:
     if args.study is not None:
         study = _with_matplotlib("costmodel.studies.study")
         for path in args.of:
-            study.write_study(args.study, path, _pairs(args.bind, "--bind"), args.data)
+            study.write_study(args.study, path, _bindings(args.bind, "--bind"), args.data)
         return
     if args.tenet is not None:
         _tenet(args, console)
@@ -151,11 +151,11 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
     if args.gemm is not None:
         if args.batch < 1:
             raise CostError(f"--batch {args.batch}: at least 1")
-        return [only_gemm(_three(args.gemm, "--gemm"), args.batch)]
+        return [only_gemm(_triple(args.gemm, "--gemm"), args.batch)]
     if args.trace is not None:
         return trace_phases(args.trace)
     found = read_workloads(args.model)
-    given = _pairs(args.bind, "--bind")
+    given = _bindings(args.bind, "--bind")
     return [bind_phase(found, n, s, given) for n, s in parse_phases(args.phase)]
 
 
@@ -163,7 +163,7 @@ def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequenc
     if args.macs_per_pe is not None and args.macs_per_pe < 1:
         raise CostError(f"--macs-per-pe {args.macs_per_pe}: at least 1")
     hardware = inputs.hardware_by_names(args.hardware, args.macs_per_pe)
-    return hardware, inputs.dataflows_by_names(args.dataflow, _pairs(args.factor, "--factor"))
+    return hardware, inputs.dataflows_by_names(args.dataflow, _bindings(args.factor, "--factor"))
 
 
 def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
@@ -174,11 +174,11 @@ def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
     return list(dict.fromkeys(found))
 
 
-def _tile(text: str | None) -> Tile | None:
-    return Tile(*_three(text, "--tile")) if text else None
+def _tile(text: str | None) -> BufferTile | None:
+    return BufferTile(*_triple(text, "--tile")) if text else None
 
 
-def _three(text: str, option: str) -> tuple[int, int, int]:
+def _triple(text: str, option: str) -> tuple[int, int, int]:
     parts = text.split(",")
     if len(parts) != 3 or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
         raise CostError(f"{option} {text!r}: three positive numbers M,N,K are wanted")
@@ -186,7 +186,7 @@ def _three(text: str, option: str) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _pairs(texts: Sequence[str], option: str) -> dict[str, int]:
+def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:
     found = {}
     for text in texts:
         name, _, value = text.partition("=")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page is built of: sections that hold tables and figures."""
+"""Parts of a page: sections that hold tables and figures."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Mood(StrEnum):
-    """How a cell is to be read; the page shows it by a mark as well as by colour."""
+class Status(StrEnum):
+    """Judgement of a cell, shown by a mark as well as by colour."""
 
     PLAIN = ""
     GOOD = "good"
@@ -22,7 +22,7 @@ class Cell:
     """One value of a table; ``number`` sets it flush right."""
 
     text: str
-    mood: Mood = Mood.PLAIN
+    status: Status = Status.PLAIN
     number: bool = False
     code: bool = False
 
@@ -51,7 +51,7 @@ class Section:
 
     Attributes:
         key: the anchor.
-        why: why the part is missing; empty when it is there.
+        why: reason for which the part is missing; empty when it is there.
         command: makes the part, or makes it anew.
     """
 
@@ -68,9 +68,9 @@ class Section:
 NONE = "\N{EN DASH}"
 
 
-def text(value: object, mood: Mood = Mood.PLAIN) -> Cell:
+def text(value: object, status: Status = Status.PLAIN) -> Cell:
     """A cell of words."""
-    return Cell(str(value), mood)
+    return Cell(str(value), status)
 
 
 def code(value: object) -> Cell:
@@ -78,21 +78,21 @@ def code(value: object) -> Cell:
     return Cell(str(value), code=True)
 
 
-def number(value: float | None, digits: int = 2, mood: Mood = Mood.PLAIN) -> Cell:
+def number(value: float | None, digits: int = 2, status: Status = Status.PLAIN) -> Cell:
     """A number with ``digits`` behind the point; a dash for none."""
-    return Cell(NONE if value is None else f"{value:,.{digits}f}", mood, number=True)
+    return Cell(NONE if value is None else f"{value:,.{digits}f}", status, number=True)
 
 
-def tiny(value: float | None, mood: Mood = Mood.PLAIN) -> Cell:
+def scientific(value: float | None, status: Status = Status.PLAIN) -> Cell:
     """A number such as an error, in powers of ten."""
-    return Cell(NONE if value is None else f"{value:.1e}", mood, number=True)
+    return Cell(NONE if value is None else f"{value:.1e}", status, number=True)
 
 
 def verdict(holds: bool, yes: str = "yes", no: str = "no") -> Cell:
     """A cell that is good or bad."""
-    return Cell(yes if holds else no, Mood.GOOD if holds else Mood.BAD)
+    return Cell(yes if holds else no, Status.GOOD if holds else Status.BAD)
 
 
-def once(values: Iterable[str]) -> list[str]:
+def distinct(values: Iterable[str]) -> list[str]:
     """The values without repetition, in their order."""
     return list(dict.fromkeys(values))

@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Source:
+class ResultFiles:
     """Files of one part, and the nox session that writes them.
 
     Attributes:
@@ -31,16 +31,18 @@ class Source:
 
 
 SOURCES = {
-    "answer": Source("out/build_and_test.json", "build_and_test"),
-    "status": Source("out/status.json", "report"),
-    "record": Source("out/record.json", "report"),
-    "necessity": Source("out/necessity.json", "patches", "necessity --json out/necessity.json"),
-    "map": Source("out/map.json", "patches", "probe"),
-    "bench": Source("out/bench.json", "bench"),
-    "host": Source("out/host.json", "host_bench"),
-    "zoo": Source("out/zoo.json", "zoo"),
-    "cost": Source("out/cost/*.csv", "cost", "--study out/cost --data out/cost"),
-    "artefacts": Source("dist/*/*/*/MANIFEST.json", "package"),
+    "answer": ResultFiles("out/build_and_test.json", "build_and_test"),
+    "status": ResultFiles("out/status.json", "report"),
+    "record": ResultFiles("out/record.json", "report"),
+    "necessity": ResultFiles(
+        "out/necessity.json", "patches", "necessity --json out/necessity.json"
+    ),
+    "map": ResultFiles("out/map.json", "patches", "probe"),
+    "bench": ResultFiles("out/bench.json", "bench"),
+    "host": ResultFiles("out/host.json", "host_bench"),
+    "zoo": ResultFiles("out/zoo.json", "zoo"),
+    "cost": ResultFiles("out/cost/*.csv", "cost", "--study out/cost --data out/cost"),
+    "artefacts": ResultFiles("dist/*/*/*/MANIFEST.json", "package"),
 }
 
 
@@ -69,12 +71,12 @@ def gather(root: Path) -> dict[str, Evidence]:
     return {name: _read(root, source) for name, source in SOURCES.items()}
 
 
-def unusable(evidence: Evidence, why: str) -> Evidence:
+def as_missing(evidence: Evidence, why: str) -> Evidence:
     """The same part, missing after all: its files do not hold what the page shows."""
     return Evidence({}, f"{', '.join(evidence.found)}: {why}", evidence.command)
 
 
-def _read(root: Path, source: Source) -> Evidence:
+def _read(root: Path, source: ResultFiles) -> Evidence:
     found: dict[str, Any] = {}
     for path in sorted(root.glob(source.files)):
         name = path.relative_to(root).as_posix()

@@ -11,7 +11,7 @@ from typing import Any
 from forkpatch.inspect import probe
 from forkpatch.inspect.drift import Drift
 from forkpatch.model.patchfile import SERIES, load_series
-from report.blocks import NONE, Cell, Mood, Section, Table, code, number, once, text, verdict
+from report.blocks import NONE, Cell, Section, Status, Table, code, distinct, number, text, verdict
 from report.evidence import Evidence
 
 # How a place that was looked at again compares with the record.
@@ -58,7 +58,7 @@ def _state(state: Mapping[str, Any] | None) -> Cell:
     if state is None:
         return text("not looked at")
     good = state["state"] == "applied"
-    return text(state["state"], Mood.GOOD if good else Mood.NOTE)
+    return text(state["state"], Status.GOOD if good else Status.NOTE)
 
 
 def _judgements(found: Any) -> list[Mapping[str, Any]]:
@@ -70,14 +70,14 @@ def _series(folder: Path, judged: Mapping[tuple[str, str], str]) -> Table:
     rows = []
     for patch in load_series(folder):
         verdict_of = judged.get((upstream, patch.name))
-        mood = Mood.GOOD if verdict_of == NEEDED else Mood.BAD
+        status = Status.GOOD if verdict_of == NEEDED else Status.BAD
         rows.append(
             [
                 code(patch.name.removesuffix(".patch")),
                 text(patch.subject),
                 text(patch.trailer("Upstream-Status") or NONE),
                 number(len(patch.files), 0),
-                text(verdict_of, mood) if verdict_of else text(NONE),
+                text(verdict_of, status) if verdict_of else text(NONE),
             ]
         )
     heads = ("patch", "what it does", "upstream status", "files", "needed")
@@ -85,7 +85,7 @@ def _series(folder: Path, judged: Mapping[tuple[str, str], str]) -> Table:
 
 
 def drift(symbols: Evidence) -> Section:
-    """Whether every hunk still sits in the function that it was recorded in."""
+    """Hunks that no longer sit in the function that they were recorded in."""
     title, lead = (
         "Symbol drift",
         (
@@ -120,18 +120,20 @@ def applicability(found: Evidence) -> Section:
     cells = found.first["rows"]
     tables = [
         _map(name, [cell for cell in cells if f"{cell['upstream']} {cell['set']}" == name])
-        for name in once(f"{cell['upstream']} {cell['set']}" for cell in cells)
+        for name in distinct(f"{cell['upstream']} {cell['set']}" for cell in cells)
     ]
     return Section("map", title, lead, found.command, tables=tables)
 
 
 def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:
     rows = []
-    for version in once(cell["version"] for cell in cells):
+    for version in distinct(cell["version"] for cell in cells):
         # A symbol that an overlay takes the place of has no outcome: nothing is put there.
         own = [cell for cell in cells if cell["version"] == version and cell["outcome"]]
         bad = [cell for cell in own if cell["outcome"] not in FITTING]
-        commits = once(cell["first_bad_commit"][:12] for cell in bad if cell["first_bad_commit"])
+        commits = distinct(
+            cell["first_bad_commit"][:12] for cell in bad if cell["first_bad_commit"]
+        )
         drifted = [c for c in cells if c["version"] == version and c["symbol_drift"] in DRIFTED]
         rows.append(
             [
@@ -150,7 +152,7 @@ def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:
 def _told(bad: list[Mapping[str, Any]]) -> str:
     """The patches by what is wrong with them; only their number where they are many."""
     groups = []
-    for outcome in once(cell["outcome"] for cell in bad):
+    for outcome in distinct(cell["outcome"] for cell in bad):
         names = [c["patch"].removesuffix(".patch") for c in bad if c["outcome"] == outcome]
         few = len(names) <= NAMED
         groups.append(f"{outcome}: {', '.join(names) if few else f'{len(names)} patches'}")

@@ -11,14 +11,14 @@ from report.blocks import (
     NONE,
     Cell,
     Figure,
-    Mood,
     Section,
+    Status,
     Table,
     code,
+    distinct,
     number,
-    once,
+    scientific,
     text,
-    tiny,
     verdict,
 )
 from report.evidence import Evidence
@@ -48,7 +48,7 @@ def answer(found: Evidence) -> Section:
                 "differ from the reference's",
             ),
         ),
-        ("largest logit error", tiny(job["max_logit_error"])),
+        ("largest logit error", scientific(job["max_logit_error"])),
         ("prefill", _instructions(counters["prefill"], "instructions")),
         ("decode", _instructions(counters["decode_per_token"], "a token")),
     ]
@@ -56,7 +56,7 @@ def answer(found: Evidence) -> Section:
 
 
 def _instructions(counts: Mapping[str, int] | None, unit: str) -> Cell:
-    """What was counted; an emulator without plugins counts nothing, one token has no steps."""
+    """Instructions of a phase; an emulator without plugins counts none, one token has no decode."""
     return text(f"{counts['insns'] / MILLION:.1f} M {unit}" if counts else "not counted")
 
 
@@ -65,11 +65,11 @@ def ladder(found: Evidence) -> Section:
     title = "The ladder of speed"
     lead = (
         "Guest instructions in millions, all of them and weighted by LMUL; they repeat exactly."
-        " What is marked as recorded was measured once, as its source says."
+        " What is marked as recorded was measured distinct, as its source says."
     )
     if not found.found:
         return Section("bench", title, lead, found.command, found.why)
-    groups = once(_group(row) for row in found.first)
+    groups = distinct(_group(row) for row in found.first)
     tables, figures = [], []
     for name in groups:
         rows = [row for row in found.first if _group(row) == name]
@@ -147,7 +147,7 @@ def host(found: Evidence) -> Section:
 
 
 def families(found: Evidence) -> Section:
-    """Which architectures compile, answer right, and use the kernels."""
+    """Architectures that compile, answer right, and use the kernels."""
     title = "Model families"
     lead = "Small random models in the shape of the real ones, compared with transformers."
     if not found.found:
@@ -159,8 +159,8 @@ def families(found: Evidence) -> Section:
             [
                 text(row["family"]),
                 text(row["quantization"]),
-                text(row["outcome"], Mood.GOOD if right else Mood.BAD),
-                tiny(row["max_logit_error"]),
+                text(row["outcome"], Status.GOOD if right else Status.BAD),
+                scientific(row["max_logit_error"]),
                 Cell(f"{row['tensorized']} of {row['total']}", number=True),
                 text(row["reason"] or ""),
             ]
@@ -201,7 +201,7 @@ def _study(name: str, records: Sequence[Mapping[str, str]]) -> Table:
 
 
 def artefacts(found: Evidence) -> Section:
-    """What was built, with the digest of every file."""
+    """Built files, each with its digest."""
     title, lead = "Artefacts", "Every file of each distribution with its sha256."
     if not found.found:
         return Section("artefacts", title, lead, found.command, found.why)

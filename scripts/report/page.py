@@ -12,7 +12,7 @@ import jinja2
 
 from report import fork, measures
 from report.blocks import Section
-from report.evidence import Evidence, gather, unusable
+from report.evidence import Evidence, as_missing, gather
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -40,7 +40,7 @@ def _section(make: Callable[[Evidence], Section], evidence: Evidence) -> Section
     try:
         return make(evidence)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        return make(unusable(evidence, f"not in the form that the page reads ({error!r})"))
+        return make(as_missing(evidence, f"not in the form that the page reads ({error!r})"))
 
 
 def _releases(root: Path, lock: Mapping[str, Any], found: Mapping[str, Evidence]) -> Section:

@@ -14,7 +14,14 @@ from costmodel.accelerator.hardware import Hardware, load_hardware
 from costmodel.accelerator.scheme import FLOAT16, SCHEMES, int4
 from costmodel.errors import CostError
 from costmodel.estimate.gemm import Gemm, cost
-from costmodel.estimate.tiling import Goal, Tile, footprint, outer_traffic, pieces, search
+from costmodel.estimate.tiling import (
+    BufferTile,
+    TileObjective,
+    footprint,
+    outer_traffic,
+    pieces,
+    search,
+)
 
 GOLDEN = load_hardware("systolic8x8")
 SMALL = load_hardware("edge8x8")
@@ -130,12 +137,18 @@ def test_a_row_of_pes() -> None:
 def test_outer_traffic_is_what_a_walk_over_the_tiles_fetches() -> None:
     """Against a walk that keeps one tile of each tensor."""
     for order in (("m", "n", "k"), ("n", "k", "m"), ("m", "k", "n"), ("k", "n", "m")):
-        for tile in (Tile(4, 6, 5), Tile(10, 6, 5), Tile(4, 9, 8), Tile(10, 9, 8), Tile(4, 9, 5)):
+        for tile in (
+            BufferTile(4, 6, 5),
+            BufferTile(10, 6, 5),
+            BufferTile(4, 9, 8),
+            BufferTile(10, 9, 8),
+            BufferTile(4, 9, 5),
+        ):
             found = outer_traffic(10, 9, 8, tile, order, FLOAT16)
             assert (found.activation // 16, found.weight // 16) == walked(10, 9, 8, tile, order)
 
 
-def walked(m: int, n: int, k: int, tile: Tile, order: tuple[str, ...]) -> tuple[int, int]:
+def walked(m: int, n: int, k: int, tile: BufferTile, order: tuple[str, ...]) -> tuple[int, int]:
     extents, sizes = {"m": m, "n": n, "k": k}, vars(tile)
     starts = {d: range(0, extents[d], sizes[d]) for d in extents}
     held: dict[str, tuple[int, int]] = {}
@@ -155,13 +168,13 @@ def walked(m: int, n: int, k: int, tile: Tile, order: tuple[str, ...]) -> tuple[
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 50), st.data())
 def test_pieces_cover_the_product(m: int, n: int, k: int, data: st.DataObject) -> None:
-    tile = Tile(*(data.draw(st.integers(1, e)) for e in (m, n, k)))
+    tile = BufferTile(*(data.draw(st.integers(1, e)) for e in (m, n, k)))
     assert sum(p.m * p.n * p.k * p.count for p in pieces(m, n, k, tile)) == m * n * k
 
 
 def test_the_searched_tile_fits_and_none_is_found_in_no_room() -> None:
-    def goal(capacity: int) -> Goal:
-        return Goal(capacity, 8, 64, 64, lambda t: t.m * t.n * t.k // 64)
+    def goal(capacity: int) -> TileObjective:
+        return TileObjective(capacity, 8, 64, 64, lambda t: t.m * t.n * t.k // 64)
 
     order = ("m", "n", "k")
     tile = search(512, 768, 768, order, FLOAT16, goal(1 << 20))
@@ -174,9 +187,9 @@ def test_a_given_tile_must_fit_the_buffer() -> None:
     flow = load_dataflow("output-stationary")
     gemm = Gemm("g", 1024, 1024, 1024)
     with pytest.raises(CostError, match=r"takes .* bits under float16, level buffer has 1048576"):
-        cost(gemm, SMALL, flow, FLOAT16, Tile(512, 512, 512))
-    found = cost(gemm, SMALL, flow, FLOAT16, Tile(64, 64, 64))
-    assert found.tile == Tile(64, 64, 64)
+        cost(gemm, SMALL, flow, FLOAT16, BufferTile(512, 512, 512))
+    found = cost(gemm, SMALL, flow, FLOAT16, BufferTile(64, 64, 64))
+    assert found.tile == BufferTile(64, 64, 64)
     assert found.macs == 1024**3
     assert found.unique["C"] == 1024 * 1024 * 16  # a sum leaves the array after each of 16 tiles
 

@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib", reason="the report's plots need matplotlib")
 from facts import FACTS, STUDY, project
 
 from report.__main__ import main
-from report.evidence import SOURCES, Source
+from report.evidence import SOURCES, ResultFiles
 from report.page import render, sections
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def test_same_results_give_the_same_bytes_in_another_process_and_folder(tmp_path
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_every_command_is_a_session(source: Source) -> None:
+def test_every_command_is_a_session(source: ResultFiles) -> None:
     tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
     named = {
         node.name

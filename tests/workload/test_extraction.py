@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pass finds in modules: products by structure, widths, scales, symbolic sizes."""
+"""Extraction from modules: products by structure, widths, scales, symbolic sizes."""
 
 from __future__ import annotations
 

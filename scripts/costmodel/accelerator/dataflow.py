@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from costmodel.accelerator.settings import library_file, read_toml
-from costmodel.counting.closed_form import Counter, lower
+from costmodel.counting.closed_form import ClosedForm, lower
 from costmodel.counting.enumeration import Enumerated, TooLargeError, enumerate_all
-from costmodel.counting.relations import Relation, Source, parse_relations
+from costmodel.counting.relations import Position, Relation, parse_relations
 from costmodel.counting.space import (
     Access,
     Box,
     Fabric,
-    NotDigitalError,
+    NonSeparableMapError,
     NotInjectiveError,
     Occupancy,
     OutsideArrayError,
@@ -28,11 +28,11 @@ GEMM_DIMENSIONS = 3
 
 
 @dataclass(frozen=True)
-class Line:
-    """A text of the user's with its place."""
+class SourceLine:
+    """A line of an input file, with its position."""
 
     text: str
-    source: Source
+    source: Position
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,12 @@ class Dataflow:
     """
 
     name: str
-    description: str
-    space: Line
-    time: Line
+    space: SourceLine
+    time: SourceLine
     tiles: tuple[str, ...]
     factors: tuple[tuple[str, int], ...] = ()
 
-    def bind(self, fabric: Fabric) -> Bound:
+    def bind(self, fabric: Fabric) -> BoundDataflow:
         """Put an array's extents into the maps.
 
         Raises:
@@ -68,15 +67,15 @@ class Dataflow:
         if not time.range.entries:
             raise self._fail(self.time, "the time stamp is empty")
         mapping = SpaceTime(space.range.entries, time.range.entries)
-        return Bound(self, space.variables, mapping)
+        return BoundDataflow(self, space.variables, mapping)
 
     @staticmethod
-    def _fail(line: Line, problem: str) -> CostError:
+    def _fail(line: SourceLine, problem: str) -> CostError:
         return line.source.error(line.text, problem)
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundDataflow:
     """A dataflow on a certain array."""
 
     dataflow: Dataflow
@@ -94,7 +93,7 @@ class Bound:
         raise text.source.error(text.text, "a GEMM has dimensions [m,n,k] or [b,m,n,k]")
 
 
-def _single(line: Line, values: Mapping[str, int]) -> Relation:
+def _single(line: SourceLine, values: Mapping[str, int]) -> Relation:
     found = parse_relations(line.text, line.source, values)
     if len(found) != 1:
         raise line.source.error(line.text, "one map is wanted, not several")
@@ -119,9 +118,8 @@ def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Datafl
         raise table.error("factors", f"factor {bad[0]} must be positive")
     return Dataflow(
         name=table.get("name", str),
-        description=table.get("description", str, ""),
-        space=Line(table.get("space", str), table.source("space")),
-        time=Line(table.get("time", str), table.source("time")),
+        space=SourceLine(table.get("space", str), table.source("space")),
+        time=SourceLine(table.get("time", str), table.source("time")),
         tiles=tuple(str(t) for t in table.get("tiles", list, ["i", "j", "k"])),
         factors=tuple(sorted(given.items())),
     )
@@ -129,7 +127,7 @@ def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Datafl
 
 @dataclass(frozen=True)
 class Volumes:
-    """What a dataflow moves: elements of each tensor, all and unique, and its occupancy."""
+    """Elements of each tensor that a dataflow moves, all and unique, and its occupancy."""
 
     occupancy: Occupancy
     total: Mapping[str, int]
@@ -179,12 +177,12 @@ def _point(domain: Box, values: Mapping[str, int]) -> str:
 def _count(
     domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: tuple[Access, ...]
 ) -> Volumes:
-    engine: Counter | Enumerated
+    engine: ClosedForm | Enumerated
     try:
         engine = lower(domain, mapping, fabric, accesses)
         occupancy = engine.occupancy()
         unique = {a.tensor: engine.unique(a.tensor) for a in accesses}
-    except NotDigitalError:
+    except NonSeparableMapError:
         engine = enumerate_all(domain, mapping, fabric, accesses)
         occupancy = engine.occupancy()
         unique = {a.tensor: engine.unique(a.tensor) for a in accesses}

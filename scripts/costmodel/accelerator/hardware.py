@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import floor
 
 from costmodel.accelerator import settings
-from costmodel.accelerator.settings import Table, library_file, read_toml
-from costmodel.counting.relations import Relation, Source, is_number, parse_relations
+from costmodel.accelerator.settings import TomlTable, library_file, read_toml
+from costmodel.counting.relations import Position, Relation, is_number, parse_relations
 from costmodel.counting.space import Fabric
 
 DEFAULT_BITS = 16
@@ -51,7 +51,6 @@ class Hardware:
     """
 
     name: str
-    description: str
     fabric: Fabric
     clock: float
     levels: tuple[Level, ...]
@@ -78,7 +77,7 @@ def load_hardware(name: str) -> Hardware:
     return hardware_from(read_toml(library_file("hardware", name)))
 
 
-def hardware_from(table: Table) -> Hardware:
+def hardware_from(table: TomlTable) -> Hardware:
     """Check a hardware table and make it typed."""
     table.only(["schema", "name", "description", "clock", "array", "energy", "level"])
     array, energy = table.table("array"), table.table("energy")
@@ -88,7 +87,6 @@ def hardware_from(table: Table) -> Hardware:
     energy.only(["mac", "register"])
     return Hardware(
         name=table.get("name", str),
-        description=table.get("description", str, ""),
         fabric=_fabric(array),
         clock=clock,
         levels=_levels(table, clock),
@@ -97,7 +95,7 @@ def hardware_from(table: Table) -> Hardware:
     )
 
 
-def _fabric(array: Table) -> Fabric:
+def _fabric(array: TomlTable) -> Fabric:
     array.only(["shape", "feeds", "macs_per_pe"])
     shape = array.get("shape", list)
     if not 1 <= len(shape) <= MAX_AXES or any(type(n) is not int or n < 1 for n in shape):
@@ -111,7 +109,7 @@ def _fabric(array: Table) -> Fabric:
 
 
 def displacements(
-    relations: Sequence[Relation], axes: int, source: Source
+    relations: Sequence[Relation], axes: int, source: Position
 ) -> tuple[tuple[int, ...], ...]:
     """Interconnect relations as constant steps to the PE an element may come from."""
     found: list[tuple[int, ...]] = []
@@ -128,7 +126,7 @@ def displacements(
     return tuple(dict.fromkeys(s for s in found if any(s)))
 
 
-def _levels(table: Table, clock: float) -> tuple[Level, ...]:
+def _levels(table: TomlTable, clock: float) -> tuple[Level, ...]:
     levels = tuple(_level(t, clock) for t in table.tables("level"))
     if not levels:
         raise table.error("level", "at least one [[level]] is needed")
@@ -138,7 +136,7 @@ def _levels(table: Table, clock: float) -> tuple[Level, ...]:
     return levels
 
 
-def _level(part: Table, clock: float) -> Level:
+def _level(part: TomlTable, clock: float) -> Level:
     part.only(_LEVEL_KEYS)
     size = None
     if part.get("size", str) != "unbounded":
@@ -159,13 +157,13 @@ def _level(part: Table, clock: float) -> Level:
     )
 
 
-def _pair(part: Table, kind: str, what: str, units: dict[str, float]) -> float:
+def _pair(part: TomlTable, kind: str, what: str, units: dict[str, float]) -> float:
     """A quantity given for reads and writes apart, or once for both."""
     own = f"{kind}_{what}"
     return part.quantity(own if own in part.values else what, units)
 
 
-def _mac_energy(energy: Table) -> tuple[tuple[int, float], ...]:
+def _mac_energy(energy: TomlTable) -> tuple[tuple[int, float], ...]:
     mac = energy.table("mac")
     if not mac.values:
         raise energy.error("mac", "'mac' needs at least one width")

@@ -41,7 +41,7 @@ def dataflows_by_names(names: Sequence[str], factors: Mapping[str, int]) -> tupl
         if name.endswith(".m"):
             space, time = read_mapping_file(Path(name))
             own = tuple(sorted(factors.items()))
-            found.append(Dataflow(Path(name).stem, "", space, time, (), own))
+            found.append(Dataflow(Path(name).stem, space, time, (), own))
         else:
             found.append(load_dataflow(name, factors))
     return tuple(found)

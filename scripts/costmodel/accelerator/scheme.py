@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantization schemes: how wide each operand is, and which scales come with it."""
+"""Quantization schemes: width of each operand, and the scales that come with it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from costmodel.accelerator.settings import Table, read_toml
+from costmodel.accelerator.settings import TomlTable, read_toml
 from costmodel.errors import CostError
 
 
 class Grain(Enum):
-    """How many elements share a scale."""
+    """Granularity of scales: the elements that share one."""
 
     NONE = "none"
     TENSOR = "tensor"
@@ -134,7 +134,7 @@ _GRAINS = {
 }
 
 
-def _from_file(table: Table) -> Scheme:
+def _from_file(table: TomlTable) -> Scheme:
     """Check a scheme's table and make it typed; widths are quantities in bits."""
     table.only(["schema", "name", "group", *_WIDTHS, *_GRAINS])
     plain = Scheme("")
@@ -152,7 +152,7 @@ def _from_file(table: Table) -> Scheme:
     return Scheme(name=table.get("name", str), group=group, **values)
 
 
-def _grain(table: Table, key: str) -> Grain:
+def _grain(table: TomlTable, key: str) -> Grain:
     text = table.get(key, str, "none")
     known = {g.value: g for g in _GRAINS[key]}
     if text not in known:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files with a checked schema: every mistake is told with its line."""
+"""TOML files with a checked schema; an error names the line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from costmodel.counting.relations import Source
+from costmodel.counting.relations import Position
 from costmodel.errors import CostError
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
@@ -27,7 +27,7 @@ PER_SECOND = {"GB/s": 8e9, "MB/s": 8e6, "Gbit/s": 1e9}
 
 
 @dataclass(frozen=True)
-class Table:
+class TomlTable:
     """A TOML table that knows which file, and which lines, it came from."""
 
     name: str
@@ -55,11 +55,11 @@ class Table:
         """A mistake at ``key``."""
         number = self.line_of(key)
         text = self.lines[number - 1] if self.lines else ""
-        return Source(self.name, number).error(text, problem, remedy)
+        return Position(self.name, number).error(text, problem, remedy)
 
-    def source(self, key: str) -> Source:
-        """Where the value of ``key`` stands."""
-        return Source(self.name, self.line_of(key))
+    def source(self, key: str) -> Position:
+        """File and line of the value of ``key``."""
+        return Position(self.name, self.line_of(key))
 
     def only(self, allowed: Iterable[str]) -> None:
         """Refuse keys that the schema does not have."""
@@ -94,19 +94,19 @@ class Table:
             raise self.error(key, f"{key!r} is too large")
         return number
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TomlTable:
         """A table inside this one."""
         values = self.get(key, dict)
         header = f"{self.header}.{key}" if self.header else key
-        return Table(self.name, self.lines, values, header)
+        return TomlTable(self.name, self.lines, values, header)
 
-    def tables(self, key: str) -> tuple[Table, ...]:
+    def tables(self, key: str) -> tuple[TomlTable, ...]:
         """An array of tables inside this one."""
         found = self.get(key, list)
-        return tuple(Table(self.name, self.lines, v, key, n) for n, v in enumerate(found))
+        return tuple(TomlTable(self.name, self.lines, v, key, n) for n, v in enumerate(found))
 
 
-def read_toml(path: Path) -> Table:
+def read_toml(path: Path) -> TomlTable:
     """Read a file of schema 1.
 
     Raises:
@@ -119,7 +119,7 @@ def read_toml(path: Path) -> Table:
         raise CostError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise CostError(f"{path}: not TOML: {error}") from error
-    table = Table(str(path), tuple(text.splitlines()), values)
+    table = TomlTable(str(path), tuple(text.splitlines()), values)
     if table.get("schema", int) != 1:
         raise table.error("schema", "only schema 1 is known")
     return table

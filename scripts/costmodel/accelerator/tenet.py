@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from costmodel.accelerator.dataflow import Dataflow, Line, Volumes, count
+from costmodel.accelerator.dataflow import Dataflow, SourceLine, Volumes, count
 from costmodel.accelerator.hardware import DEFAULT_BITS, MAX_AXES, Hardware, Level, displacements
-from costmodel.counting.relations import Domain, Source, is_number, parse_domain, parse_relations
+from costmodel.counting.relations import Domain, Position, is_number, parse_domain, parse_relations
 from costmodel.counting.space import Access, Box, Fabric
 from costmodel.errors import CostError
 
@@ -69,21 +69,21 @@ class TenetResult:
         return max(self.in_delay, self.out_delay, self.compute_delay)
 
 
-def _lines(path: Path) -> list[Line]:
+def _lines(path: Path) -> list[SourceLine]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CostError(f"{path}: cannot be read: {error}") from error
     numbered = enumerate(text.splitlines(), 1)
-    return [Line(t.strip(), Source(str(path), n)) for n, t in numbered if t.strip()]
+    return [SourceLine(t.strip(), Position(str(path), n)) for n, t in numbered if t.strip()]
 
 
-def _expect(path: Path, lines: list[Line], count_: int, what: str) -> None:
+def _expect(path: Path, lines: list[SourceLine], count_: int, what: str) -> None:
     if len(lines) < count_:
         raise CostError(f"{path}:{len(lines) + 1}: the file ends early; {what} are wanted")
 
 
-def read_mapping_file(path: Path) -> tuple[Line, Line]:
+def read_mapping_file(path: Path) -> tuple[SourceLine, SourceLine]:
     """Read a ``.m`` file."""
     lines = _lines(path)
     _expect(path, lines, 2, "a space map and a time map")
@@ -112,7 +112,6 @@ def hardware_from_pe_file(path: Path) -> Hardware:
     feeds = displacements(relations, len(shape), lines[1].source)
     return Hardware(
         name=path.stem,
-        description=f"TENET array {path.name}",
         fabric=Fabric(shape, feeds),
         clock=1e9,
         levels=(Level("L2", None, bandwidth, bandwidth, latency, *[L2_ENERGY / DEFAULT_BITS] * 2),),
@@ -139,7 +138,7 @@ def read_statement(path: Path) -> Statement:
     return Statement(domain, _joined(accesses[:reads]), _joined(accesses[reads:]))
 
 
-def _access(line: Line, domain: Domain) -> Access:
+def _access(line: SourceLine, domain: Domain) -> Access:
     relations = parse_relations(line.text, line.source)
     for relation in relations:
         if relation.variables != domain.variables:
@@ -183,7 +182,7 @@ def read_experiment(path: Path, root: Path | None = None) -> Experiment:
                 path.name,
                 hardware_from_pe_file(array),
                 read_statement(statement),
-                Dataflow(mapping.stem, "", space, time, ()),
+                Dataflow(mapping.stem, space, time, ()),
             )
     raise CostError(f"{path}: {', '.join(words[:3])} are not beside it, nor above it")
 

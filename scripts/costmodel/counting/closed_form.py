@@ -5,7 +5,7 @@ In digits the space-time map is linear, so two instances that touch the same ele
 neighbouring places in consecutive stamps differ by a constant vector: there are a handful of
 such vectors, found by solving a small integer system. What is reused is then a union of
 boxes, whose points are counted on compressed coordinates. Nothing grows with the size of the
-GEMM. Maps that do not fit raise :class:`NotDigitalError` and are enumerated instead.
+GEMM. Maps that do not fit raise :class:`NonSeparableMapError` and are enumerated instead.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodel.counting.digits import Ints, Linear, Staircase, staircase
+from costmodel.counting.digits import DigitDomain, Ints, LinearForm, digit_domain
 from costmodel.counting.lattice import solutions
 from costmodel.counting.space import (
     Access,
     Box,
     Fabric,
-    NotDigitalError,
+    NonSeparableMapError,
     NotInjectiveError,
     Occupancy,
     OutsideArrayError,
@@ -35,15 +35,15 @@ MAX_ROUNDS = 8
 
 
 @dataclass(frozen=True)
-class Counter:
+class ClosedForm:
     """A dataflow on an array, lowered to digits."""
 
-    domain: Staircase
+    domain: DigitDomain
     fabric: Fabric
-    space: tuple[Linear, ...]
-    time: tuple[Linear, ...]
+    space: tuple[LinearForm, ...]
+    time: tuple[LinearForm, ...]
     stamps: Stamps
-    accesses: tuple[tuple[Access, tuple[Linear, ...]], ...]
+    accesses: tuple[tuple[Access, tuple[LinearForm, ...]], ...]
 
     @cached_property
     def lane_digits(self) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ class Counter:
             span = high - low
             points = int(np.prod(span[used]))
             if points > MAX_CELLS:
-                raise NotDigitalError("too many digits choose the PE")
+                raise NonSeparableMapError("too many digits choose the PE")
             axes = np.indices([int(s) for s in span[used]]).reshape(len(used), points)
             place = np.zeros(points, dtype=np.int64)
             for form, extent in zip(self.space, self.fabric.shape, strict=True):
@@ -141,9 +141,9 @@ class Counter:
 class _Reuse:
     """The reuse of one access."""
 
-    counter: Counter
+    counter: ClosedForm
     access: Access
-    rows: tuple[Linear, ...]
+    rows: tuple[LinearForm, ...]
 
     @cached_property
     def pins(self) -> dict[int, int]:
@@ -178,7 +178,7 @@ class _Reuse:
                 return unique
             seen |= steps
             marks = self._marks_for(base, seen)
-        raise NotDigitalError("no stable set of reuse vectors")
+        raise NonSeparableMapError("no stable set of reuse vectors")
 
     def _first_marks(self) -> list[list[int]]:
         counter = self.counter
@@ -196,7 +196,7 @@ class _Reuse:
             marks.append(sorted(v for v in own if 0 <= v <= digit.size))
         return marks
 
-    def _time_marks(self, digit: int, form: Linear, place: int) -> set[int]:
+    def _time_marks(self, digit: int, form: LinearForm, place: int) -> set[int]:
         """Values at which a component of one digit crosses an end of a box of stamps."""
         weight = form.weights[digit]
         if weight == 0:
@@ -229,7 +229,7 @@ class _Reuse:
         for own in marks:
             total *= len(own) - 1
         if total > MAX_CELLS:
-            raise NotDigitalError("too many cells")
+            raise NonSeparableMapError("too many cells")
         starts = [np.array(m[:-1], dtype=np.int64) for m in marks]
         ends = [np.array(m[1:], dtype=np.int64) - 1 for m in marks]
         low = np.stack([a.ravel() for a in np.meshgrid(*starts, indexing="ij")], axis=-1)
@@ -285,13 +285,13 @@ class _Reuse:
         wrapped = wide & (places[None, :] > level[:, None])
         jumped = (level >= 0) & jumps & wide[np.arange(len(level)), np.maximum(level, 0)]
         if wrapped.any() or jumped.any():
-            raise NotDigitalError("a cell wraps in part")
+            raise NonSeparableMapError("a cell wraps in part")
         for place in range(inner):
             edges = np.unique(np.concatenate([stamps.low[:, place], stamps.high[:, place] + 1]))
             for shift in (0, 1):
                 ends = [np.searchsorted(edges, v[:, place] - shift, "right") for v in (first, last)]
                 if (ends[0] != ends[1])[wide[:, place]].any():
-                    raise NotDigitalError("a cell crosses the end of a box of stamps")
+                    raise NonSeparableMapError("a cell crosses the end of a box of stamps")
         self._check_contiguous(first, last)
 
     def _check_contiguous(self, first: Ints, last: Ints) -> None:
@@ -305,7 +305,7 @@ class _Reuse:
             reach = spans[0][1] if spans else 0
             for start, end in spans[1:]:
                 if start > reach + 1:
-                    raise NotDigitalError("time stamps with gaps")
+                    raise NonSeparableMapError("time stamps with gaps")
                 reach = max(reach, end)
 
     def _steps(self, move: tuple[int, ...] | None) -> Iterator[tuple[int, ...]]:
@@ -322,7 +322,7 @@ class _Reuse:
             yield from solutions(matrix, right, [-s for s in spans], spans)
 
 
-def _ends(form: Linear, low: Ints, high: Ints) -> tuple[int, int]:
+def _ends(form: LinearForm, low: Ints, high: Ints) -> tuple[int, int]:
     weights = np.array(form.weights, dtype=np.int64)
     corners = np.stack([weights * low, weights * (high - 1)])
     return (
@@ -331,18 +331,20 @@ def _ends(form: Linear, low: Ints, high: Ints) -> tuple[int, int]:
     )
 
 
-def lower(domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: Sequence[Access]) -> Counter:
+def lower(
+    domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: Sequence[Access]
+) -> ClosedForm:
     """Prepare a dataflow for counting.
 
     Raises:
-        NotDigitalError: it has to be enumerated.
+        NonSeparableMapError: it has to be enumerated.
     """
     if any(len(a.indices) != 1 for a in accesses):
-        raise NotDigitalError("a tensor is read at several places at once")
+        raise NonSeparableMapError("a tensor is read at several places at once")
     texts = [*mapping.space, *mapping.time, *(e for a in accesses for e in a.indices[0])]
-    digits = staircase(domain, texts)
+    digits = digit_domain(domain, texts)
     time = tuple(digits.lower(e) for e in mapping.time)
-    return Counter(
+    return ClosedForm(
         domain=digits,
         fabric=fabric,
         space=tuple(digits.lower(e) for e in mapping.space),

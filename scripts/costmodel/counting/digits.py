@@ -2,7 +2,7 @@
 """Mixed-radix digits: in them, tiled maps such as ``i%8`` and ``floor(i/8)`` are linear.
 
 A dimension which the maps cut at 8 and 64 becomes three digits with strides 1, 8 and 64. A
-size that is no multiple of the cuts leaves a staircase, which is a few disjoint boxes.
+size that is no multiple of the cuts leaves a digit_domain, which is a few disjoint boxes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.counting.affine import Affine, Atom, Floor, Mod
-from costmodel.counting.space import Box, NotDigitalError
+from costmodel.counting.space import Box, NonSeparableMapError
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,7 +30,7 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearForm:
     """A linear form on the digits."""
 
     weights: tuple[int, ...]
@@ -38,7 +38,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Staircase:
+class DigitDomain:
     """The domain in digits.
 
     Attributes:
@@ -52,14 +52,14 @@ class Staircase:
     low: Ints
     high: Ints
 
-    def lower(self, expression: Affine) -> Linear:
+    def lower(self, expression: Affine) -> LinearForm:
         """Write a quasi-affine expression as a linear form on the digits.
 
         Raises:
-            NotDigitalError: a floor or remainder cuts across digits.
+            NonSeparableMapError: a floor or remainder cuts across digits.
         """
         weights, offset = self._linear(expression)
-        return Linear(tuple(weights.get(n, 0) for n in range(len(self.digits))), offset)
+        return LinearForm(tuple(weights.get(n, 0) for n in range(len(self.digits))), offset)
 
     def _linear(self, expression: Affine) -> tuple[dict[int, int], int]:
         total: dict[int, int] = {}
@@ -87,11 +87,11 @@ class Staircase:
         low = rest + sum(min(0, w * (self.digits[d].size - 1)) for d, w in part.items())
         high = rest + sum(max(0, w * (self.digits[d].size - 1)) for d, w in part.items())
         if low < 0 or high >= atom.divisor:
-            raise NotDigitalError(str(atom.inner))
+            raise NonSeparableMapError(str(atom.inner))
         return (whole, shift) if isinstance(atom, Floor) else (part, rest)
 
     def contains(self, points: Ints) -> npt.NDArray[np.bool_]:
-        """Which digit vectors (last axis) lie in the domain."""
+        """Mask of the digit vectors (last axis) that lie in the domain."""
         sizes = np.array([d.size for d in self.digits])
         inside = np.asarray(((points >= 0) & (points < sizes)).all(axis=-1))
         for name, extent in self.extents.items():
@@ -108,15 +108,15 @@ class Staircase:
         return found
 
 
-def staircase(domain: Box, expressions: Iterable[Affine]) -> Staircase:
+def digit_domain(domain: Box, expressions: Iterable[Affine]) -> DigitDomain:
     """Split a domain into the digits that ``expressions`` ask for.
 
     Raises:
-        NotDigitalError: the cuts of a dimension do not divide each other, the domain does not
+        NonSeparableMapError: the cuts of a dimension do not divide each other, the domain does not
             begin at zero, or it has constraints beside its bounds.
     """
     if domain.constraints or any(low != 0 for low, _ in domain.bounds):
-        raise NotDigitalError("the domain is not a box from zero")
+        raise NonSeparableMapError("the domain is not a box from zero")
     cuts: dict[str, set[int]] = {name: set() for name in domain.names}
     for expression in expressions:
         _collect(expression, 1, cuts)
@@ -130,7 +130,7 @@ def staircase(domain: Box, expressions: Iterable[Affine]) -> Staircase:
     low = np.array([r[0] for r in rows], dtype=np.int64)
     high = np.array([r[1] for r in rows], dtype=np.int64)
     extents = {n: h for n, (_, h) in zip(domain.names, domain.bounds, strict=True)}
-    return Staircase(tuple(digits), extents, low, high)
+    return DigitDomain(tuple(digits), extents, low, high)
 
 
 def _collect(expression: Affine, divisor: int, cuts: dict[str, set[int]]) -> None:
@@ -151,7 +151,7 @@ def _split(name: str, extent: int, cuts: set[int]) -> list[Digit]:
     marks = [1, *sorted(c for c in cuts if c < extent)]
     for small, large in pairwise(marks):
         if large % small:
-            raise NotDigitalError(f"{name} is cut at {small} and at {large}")
+            raise NonSeparableMapError(f"{name} is cut at {small} and at {large}")
     ends = [*marks[1:], extent]
     return [Digit(name, stride, -(-end // stride)) for stride, end in zip(marks, ends, strict=True)]
 

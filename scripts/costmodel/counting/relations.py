@@ -19,7 +19,7 @@ DEEPEST = 64  # brackets within brackets
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number of ASCII digits, of a size that can be meant."""
+    """True for a whole number in ASCII digits that fits 64 bits."""
     return text.isascii() and text.isdigit() and len(text) <= DIGITS
 
 
@@ -28,8 +28,8 @@ _COMPARISONS = ("<=", "<", ">=", ">", "=")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a text came from, for messages: a file (or option) name and a line number."""
+class Position:
+    """Position of a text, for messages: a file (or option) name and a line number."""
 
     name: str
     line: int = 0
@@ -68,7 +68,7 @@ class Domain:
 
 
 def parse_relations(
-    text: str, source: Source, values: Mapping[str, int] | None = None
+    text: str, source: Position, values: Mapping[str, int] | None = None
 ) -> tuple[Relation, ...]:
     """Read ``{A[i] -> B[i+1]; A[i] -> B[i-1]}`` (braces optional), one relation a disjunct.
 
@@ -84,7 +84,7 @@ def parse_relations(
     return parser.relations()
 
 
-def parse_domain(text: str, source: Source, values: Mapping[str, int] | None = None) -> Domain:
+def parse_domain(text: str, source: Position, values: Mapping[str, int] | None = None) -> Domain:
     """Read ``{S[i,j] : 0 <= i < 8 and 0 <= j < 8}``; each variable needs both bounds."""
     parser = _Parser(text, source, values or {})
     return parser.domain()
@@ -93,7 +93,7 @@ def parse_domain(text: str, source: Source, values: Mapping[str, int] | None = N
 class _Parser:
     """Recursive descent over one line."""
 
-    def __init__(self, text: str, source: Source, values: Mapping[str, int]) -> None:
+    def __init__(self, text: str, source: Position, values: Mapping[str, int]) -> None:
         self.text, self.source, self.values = text, source, values
         self.depth = 0
         self.tokens = self._tokenize()

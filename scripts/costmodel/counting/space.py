@@ -46,7 +46,7 @@ class Access:
 
 @dataclass(frozen=True)
 class SpaceTime:
-    """Where and when: PE coordinates and lexicographic time stamp of an instance."""
+    """Space-time map: PE coordinates and lexicographic time stamp of an instance."""
 
     space: tuple[Affine, ...]
     time: tuple[Affine, ...]
@@ -74,7 +74,7 @@ class Fabric:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How the instances fill space and time.
+    """Use of space and time by the instances.
 
     Attributes:
         instances: points of the iteration domain (multiply-accumulates of a GEMM).
@@ -91,8 +91,8 @@ class Occupancy:
     lanes: int
 
 
-class NotDigitalError(Exception):
-    """The maps do not split into independent digits; enumerate instead."""
+class NonSeparableMapError(Exception):
+    """The maps do not separate into independent digits: they have to be enumerated."""
 
 
 class NotInjectiveError(Exception):

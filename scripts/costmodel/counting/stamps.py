@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set of time stamps, and which stamp comes before which.
+"""The set of time stamps, and their order.
 
 Each box of the domain maps to a box of stamps when the components of the time map share no
 digit; the set of stamps is the union of these boxes. The stamp before ``t`` is found by
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.counting.digits import Ints, Linear, Staircase
-from costmodel.counting.space import NotDigitalError
+from costmodel.counting.digits import DigitDomain, Ints, LinearForm
+from costmodel.counting.space import NonSeparableMapError
 
 Bools = npt.NDArray[np.bool_]
 
@@ -28,7 +28,7 @@ class Stamps:
         low, high: one row a domain box, inclusive.
     """
 
-    forms: tuple[Linear, ...]
+    forms: tuple[LinearForm, ...]
     low: Ints
     high: Ints
 
@@ -37,7 +37,7 @@ class Stamps:
         return count_union(self.low, self.high + 1)
 
     def matching(self, stamps: Ints, depth: int) -> Bools:
-        """``[stamp, box]``: whether the first ``depth`` components lie in the box."""
+        """``[stamp, box]``: true if the first ``depth`` components lie in the box."""
         part = stamps[:, None, :depth]
         inside = (part >= self.low[None, :, :depth]) & (part <= self.high[None, :, :depth])
         return np.asarray(inside.all(axis=2))
@@ -53,9 +53,9 @@ class Stamps:
                 break
             match = self.matching(stamps, component)
             goal = np.minimum(self.high[None, :, component], stamps[:, None, component] - 1)
-            goal = np.where(match & (goal >= self.low[None, :, component]), goal, _NONE)
-            best = goal.max(axis=1) if goal.size else np.full(count, _NONE)
-            found = left & (best > _NONE)
+            goal = np.where(match & (goal >= self.low[None, :, component]), goal, _NO_STAMP)
+            best = goal.max(axis=1) if goal.size else np.full(count, _NO_STAMP)
+            found = left & (best > _NO_STAMP)
             result[found, component] = best[found]
             self._raise_rest(result, match, found, component)
             level[found] = component
@@ -65,20 +65,20 @@ class Stamps:
         alive = match.copy()
         for place in range(component, result.shape[1]):
             if place > component:
-                top = np.where(alive, self.high[None, :, place], _NONE).max(axis=1)
+                top = np.where(alive, self.high[None, :, place], _NO_STAMP).max(axis=1)
                 result[found, place] = top[found]
             value = result[:, None, place]
             alive &= (value >= self.low[None, :, place]) & (value <= self.high[None, :, place])
 
 
-_NONE = np.iinfo(np.int64).min
+_NO_STAMP = np.iinfo(np.int64).min
 
 
-def stamp_set(domain: Staircase, forms: list[Linear]) -> Stamps:
+def stamp_set(domain: DigitDomain, forms: list[LinearForm]) -> Stamps:
     """The stamps of a domain.
 
     Raises:
-        NotDigitalError: components share digits, or leave gaps between their values.
+        NonSeparableMapError: components share digits, or leave gaps between their values.
     """
     separate = _separated(forms)
     low = np.zeros((len(domain.low), len(separate)), dtype=np.int64)
@@ -90,13 +90,13 @@ def stamp_set(domain: Staircase, forms: list[Linear]) -> Stamps:
     return Stamps(tuple(separate), low, high)
 
 
-def _separated(forms: list[Linear]) -> list[Linear]:
+def _separated(forms: list[LinearForm]) -> list[LinearForm]:
     """Take earlier components out of later ones.
 
     Subtracting a function of the earlier components from a later one keeps the order of the
     stamps and their number, so nothing that is counted changes.
     """
-    done: list[Linear] = []
+    done: list[LinearForm] = []
     for original in forms:
         form = original
         for earlier in done:
@@ -105,25 +105,25 @@ def _separated(forms: list[Linear]) -> list[Linear]:
     return [f for f in done if any(f.weights)] or done[:1]
 
 
-def _without(form: Linear, earlier: Linear) -> Linear:
+def _without(form: LinearForm, earlier: LinearForm) -> LinearForm:
     shared = [n for n, w in enumerate(earlier.weights) if w and form.weights[n]]
     if not shared:
         return form
     factor, rest = divmod(form.weights[shared[0]], earlier.weights[shared[0]])
     weights = tuple(a - factor * b for a, b in zip(form.weights, earlier.weights, strict=True))
     if rest or any(w and weights[n] for n, w in enumerate(earlier.weights)):
-        raise NotDigitalError("time components share a dimension")
-    return Linear(weights, form.constant - factor * earlier.constant)
+        raise NonSeparableMapError("time components share a dimension")
+    return LinearForm(weights, form.constant - factor * earlier.constant)
 
 
-def _interval(form: Linear, low: list[int], high: list[int]) -> tuple[int, int]:
+def _interval(form: LinearForm, low: list[int], high: list[int]) -> tuple[int, int]:
     """Smallest and largest value over a box, all between being taken."""
     least = most = form.constant
     reach = 0
     parts = [(abs(w), high[n] - low[n] - 1) for n, w in enumerate(form.weights) if w]
     for weight, span in sorted(p for p in parts if p[1] > 0):
         if weight > reach + 1:
-            raise NotDigitalError("time stamps with gaps")
+            raise NonSeparableMapError("time stamps with gaps")
         reach += weight * span
     for n, weight in enumerate(form.weights):
         ends = (weight * low[n], weight * (high[n] - 1))

@@ -6,17 +6,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import floor
 
-from costmodel.accelerator.dataflow import Bound, Dataflow, Volumes, count
+from costmodel.accelerator.dataflow import BoundDataflow, Dataflow, Volumes, count
 from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import FLOAT16, Grain, Scheme
 from costmodel.accelerator.tenet import transfer_delay
 from costmodel.counting.affine import Affine, floor_div, variable
 from costmodel.counting.closed_form import lower
-from costmodel.counting.space import Access, Box, Fabric, NotDigitalError, SpaceTime
+from costmodel.counting.space import Access, Box, Fabric, NonSeparableMapError, SpaceTime
 from costmodel.errors import CostError
-from costmodel.estimate.tiling import Goal, Piece, Tile, footprint, outer_traffic, pieces, search
+from costmodel.estimate.tiling import (
+    BufferTile,
+    EqualTiles,
+    TileObjective,
+    footprint,
+    outer_traffic,
+    pieces,
+    search,
+)
 
 OUTPUT = "C"
 
@@ -26,7 +33,7 @@ class Gemm:
     """``batch`` products of an ``m x k`` by a ``k x n`` matrix.
 
     Attributes:
-        weight: whether B is a weight; only those are quantized by a scheme.
+        weight: B is a weight; only weights are quantized by a scheme.
     """
 
     name: str
@@ -55,7 +62,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class GemmCost:
-    """What a GEMM costs. Delays in cycles, volumes in elements, traffic in bits, energy in pJ.
+    """Cost of a GEMM: delays in cycles, volumes in elements, traffic in bits, energy in pJ.
 
     Attributes:
         stamps: ``|T|``, compute cycles with the skew of the array.
@@ -91,7 +98,7 @@ class GemmCost:
     traffic: tuple[Traffic, ...]
     energy: Mapping[str, float]
     rescales: int
-    tile: Tile | None
+    tile: BufferTile | None
     intensity: float
     attainable: float
 
@@ -112,7 +119,7 @@ class GemmCost:
 
     @property
     def bound(self) -> str:
-        """Which of the delays is the latency."""
+        """Name of the delay that is the latency."""
         named = {
             "compute": self.compute_delay,
             "array read": self.in_delay,
@@ -124,7 +131,7 @@ class GemmCost:
 
 
 @dataclass(frozen=True)
-class _Sum:
+class _Counts:
     """Counts added up over tiles and batch."""
 
     instances: int
@@ -141,7 +148,7 @@ def cost(
     hardware: Hardware,
     dataflow: Dataflow,
     scheme: Scheme = FLOAT16,
-    tile: Tile | None = None,
+    tile: BufferTile | None = None,
 ) -> GemmCost:
     """Estimate a GEMM.
 
@@ -162,7 +169,7 @@ def _cost(
     dataflow: Dataflow,
     scheme: Scheme,
     label: str,
-    tile: Tile | None,
+    tile: BufferTile | None,
 ) -> GemmCost:
     bound = dataflow.bind(hardware.fabric)
     order = _tile_order(bound)
@@ -172,11 +179,11 @@ def _cost(
     return _assemble(gemm, hardware, dataflow, scheme, label, chosen, order, sums)
 
 
-def _whole(gemm: Gemm) -> Piece:
-    return Piece(gemm.m, gemm.n, gemm.k, 1)
+def _whole(gemm: Gemm) -> EqualTiles:
+    return EqualTiles(gemm.m, gemm.n, gemm.k, 1)
 
 
-def _tile_order(bound: Bound) -> tuple[str, ...]:
+def _tile_order(bound: BoundDataflow) -> tuple[str, ...]:
     """Loop order over tiles in terms of m, n, k."""
     m, n, k, _ = bound.gemm_names()
     role = {m: "m", n: "n", k: "k", "i": "m", "j": "n"} | {m: "m", n: "n", k: "k"}
@@ -190,16 +197,16 @@ def _tile_order(bound: Bound) -> tuple[str, ...]:
 def _tile(
     gemm: Gemm,
     hardware: Hardware,
-    bound: Bound,
+    bound: BoundDataflow,
     scheme: Scheme,
     order: tuple[str, ...],
-    tile: Tile | None,
-) -> Tile | None:
+    tile: BufferTile | None,
+) -> BufferTile | None:
     first = hardware.levels[0]
     if tile is None and (first.size is None or len(hardware.levels) == 1):
         return None
     if tile is not None:
-        limited = Tile(min(tile.m, gemm.m), min(tile.n, gemm.n), min(tile.k, gemm.k))
+        limited = BufferTile(min(tile.m, gemm.m), min(tile.n, gemm.n), min(tile.k, gemm.k))
         if first.size is not None and footprint(limited, scheme) > first.size:
             raise CostError(
                 f"{hardware.name}: tile {limited.m},{limited.n},{limited.k} of {gemm.name} takes "
@@ -211,7 +218,7 @@ def _tile(
     assert first.size is not None
     outer, side = hardware.levels[-1], max(hardware.fabric.shape)
     stamps = partial(_stamps, bound, hardware.fabric)
-    goal = Goal(first.size, side, outer.read, outer.write, stamps)
+    goal = TileObjective(first.size, side, outer.read, outer.write, stamps)
     found = search(gemm.m, gemm.n, gemm.k, order, scheme, goal)
     if found is None:
         raise CostError(f"{hardware.name}: no tile of {gemm.name} fits level {first.name}")
@@ -219,13 +226,13 @@ def _tile(
 
 
 @lru_cache(maxsize=65536)
-def _stamps(bound: Bound, fabric: Fabric, tile: Tile) -> int:
+def _stamps(bound: BoundDataflow, fabric: Fabric, tile: BufferTile) -> int:
     """Time stamps of one tile; a map without a closed form counts as one without skew."""
     m, n, k, batch = bound.gemm_names()
     extents = {m: tile.m, n: tile.n, k: tile.k} | ({batch: 1} if batch else {})
     try:
         return lower(Box.of(extents), bound.mapping, fabric, ()).stamps.count()
-    except NotDigitalError:
+    except NonSeparableMapError:
         return -(-tile.m * tile.n * tile.k // (fabric.pes * fabric.lanes))
 
 
@@ -257,8 +264,8 @@ def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> 
 
 
 def _summed(
-    gemm: Gemm, hardware: Hardware, bound: Bound, scheme: Scheme, parts: list[Piece]
-) -> _Sum:
+    gemm: Gemm, hardware: Hardware, bound: BoundDataflow, scheme: Scheme, parts: list[EqualTiles]
+) -> _Counts:
     total: dict[str, int] = {}
     unique: dict[str, int] = {}
     instances = stamps = busiest = active = compute = 0
@@ -273,11 +280,11 @@ def _summed(
         busiest += repeat * full.busiest
         compute += repeat * (full.instances // (full.active_pes * full.lanes))
         active = max(active, full.active_pes)
-    return _Sum(instances, stamps, active, compute, busiest, total, unique)
+    return _Counts(instances, stamps, active, compute, busiest, total, unique)
 
 
 def _piece(
-    gemm: Gemm, hardware: Hardware, bound: Bound, scheme: Scheme, part: Piece
+    gemm: Gemm, hardware: Hardware, bound: BoundDataflow, scheme: Scheme, part: EqualTiles
 ) -> tuple[Volumes, int]:
     """Volumes of one tile (with the batch, when it is not cut), and how often it occurs."""
     m, n, k, batch = bound.gemm_names()
@@ -307,9 +314,9 @@ def _assemble(
     dataflow: Dataflow,
     scheme: Scheme,
     label: str,
-    tile: Tile | None,
+    tile: BufferTile | None,
     order: tuple[str, ...],
-    sums: _Sum,
+    sums: _Counts,
 ) -> GemmCost:
     first = hardware.levels[0]
     widths = _widths(sums.unique, scheme)
@@ -372,7 +379,7 @@ def _outer_delays(level: Level, read: int, write: int) -> tuple[int, int]:
     )
 
 
-def _rescales(gemm: Gemm, scheme: Scheme, sums: _Sum) -> int:
+def _rescales(gemm: Gemm, scheme: Scheme, sums: _Counts) -> int:
     """Multiplications by scales: of weights as they enter, or of finished sums."""
     if scheme.weight_grain is Grain.GROUP:
         return sums.unique["B"]
@@ -382,7 +389,7 @@ def _rescales(gemm: Gemm, scheme: Scheme, sums: _Sum) -> int:
 
 
 def _energy(
-    gemm: Gemm, hardware: Hardware, scheme: Scheme, sums: _Sum, moved: list[tuple[int, int]]
+    gemm: Gemm, hardware: Hardware, scheme: Scheme, sums: _Counts, moved: list[tuple[int, int]]
 ) -> dict[str, float]:
     """Energy in pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
     sums_width = scheme.accumulator
@@ -396,13 +403,3 @@ def _energy(
     for level, (read, write) in zip(hardware.levels, moved, strict=True):
         found[level.name] = read * level.read_energy + write * level.write_energy
     return found
-
-
-def seconds(cycles: float, hardware: Hardware) -> float:
-    """Cycles at the clock."""
-    return cycles / hardware.clock
-
-
-def peak_bandwidth(level: Level, hardware: Hardware) -> int:
-    """Read bandwidth of a level in bytes a second."""
-    return floor(level.read * hardware.clock / 8)

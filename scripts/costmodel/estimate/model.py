@@ -10,7 +10,7 @@ from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import FLOAT16, Scheme
 from costmodel.estimate.gemm import GemmCost, cost
-from costmodel.estimate.tiling import Tile
+from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.workload import Item, Phase
 
 OTHER = "other"
@@ -62,7 +62,7 @@ class PhaseCost:
 
     @property
     def total(self) -> Totals:
-        """Everything, the work that is no product included."""
+        """Sum over all work, products and other."""
         return sum((item_totals(i) for i in self.items), self.other)
 
     def by_kind(self) -> dict[str, Totals]:
@@ -108,7 +108,7 @@ def phase_cost(
     hardware: Hardware,
     dataflow: Dataflow,
     scheme: Scheme | str,
-    tile: Tile | None = None,
+    tile: BufferTile | None = None,
 ) -> PhaseCost:
     """Estimate a phase; the scheme ``as-compiled`` takes each product's own widths.
 
@@ -127,7 +127,7 @@ def _scheme(item: Item, scheme: Scheme | str) -> Scheme:
 
 
 def _other(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
-    """Work that is no product: as long as its bits take to and from the outermost memory."""
+    """Work that is no product: the time of its transfers to and from the outermost memory."""
     level = hardware.levels[-1]
     compiled = max((i.compiled.output for i in phase.items), default=FLOAT16.output)
     width = compiled if isinstance(scheme, str) else max(scheme.output, FLOAT16.output)
@@ -146,7 +146,7 @@ def every_combination(
     hardware: Sequence[Hardware],
     dataflows: Sequence[Dataflow],
     schemes: Sequence[Scheme | str],
-    tile: Tile | None = None,
+    tile: BufferTile | None = None,
 ) -> list[PhaseCost]:
     """All combinations, phase by phase."""
     return [

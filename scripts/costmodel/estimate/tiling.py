@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of a GEMM that fit the on-chip buffer, and what they cost in outer traffic."""
+"""Tiles of a GEMM that fit the on-chip buffer, and their outer traffic."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from math import prod
 
 from costmodel.accelerator.scheme import Scheme
 
-LOOKED_AT = 48
-COPIES = 2  # one tile is computed on while the next one is fetched
+MAX_CANDIDATES = 48
+OPERAND_COPIES = 2  # one tile is computed on while the next one is fetched
 
 
 @dataclass(frozen=True)
-class Tile:
+class BufferTile:
     """Extents of a tile of the buffer."""
 
     m: int
@@ -24,8 +24,8 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Equal tiles: their extents and how many there are."""
+class EqualTiles:
+    """Tiles of the same extents, and their number."""
 
     m: int
     n: int
@@ -54,25 +54,25 @@ class OuterTraffic:
         return self.partial_write + self.output
 
 
-def footprint(tile: Tile, scheme: Scheme) -> int:
+def footprint(tile: BufferTile, scheme: Scheme) -> int:
     """Bits of buffer a tile takes: two copies of the operands, one of the sums."""
     operands = tile.m * tile.k * scheme.activation + scheme.weight_bits(tile.k, tile.n)
-    return COPIES * operands + tile.m * tile.n * scheme.accumulator
+    return OPERAND_COPIES * operands + tile.m * tile.n * scheme.accumulator
 
 
-def pieces(m: int, n: int, k: int, tile: Tile) -> list[Piece]:
+def pieces(m: int, n: int, k: int, tile: BufferTile) -> list[EqualTiles]:
     """The full tiles and the ragged ones at the edges."""
     sides = []
     for extent, size in ((m, tile.m), (n, tile.n), (k, tile.k)):
         whole, rest = divmod(extent, size)
         sides.append([(s, c) for s, c in ((size, whole), (rest, 1)) if s and c])
-    return [Piece(a[0], b[0], c[0], a[1] * b[1] * c[1]) for a, b, c in product(*sides)]
+    return [EqualTiles(a[0], b[0], c[0], a[1] * b[1] * c[1]) for a, b, c in product(*sides)]
 
 
 def outer_traffic(
-    m: int, n: int, k: int, tile: Tile, order: Sequence[str], scheme: Scheme
+    m: int, n: int, k: int, tile: BufferTile, order: Sequence[str], scheme: Scheme
 ) -> OuterTraffic:
-    """Count what crosses the outer boundary when tiles are visited in ``order``.
+    """Count the bits that cross the outer boundary when tiles are visited in ``order``.
 
     A tile stays in the buffer as long as the next step needs the same one, so a tensor is
     fetched again only for the loops outside the innermost loop that it depends on.
@@ -94,23 +94,24 @@ def outer_traffic(
     )
 
 
-def _weights(n: int, k: int, tile: Tile, scheme: Scheme) -> int:
+def _weights(n: int, k: int, tile: BufferTile, scheme: Scheme) -> int:
     """Bits of all weights in tiles; a scale that two tiles share is fetched for both."""
     return sum(
-        scheme.weight_bits(p.k, p.n) * p.count for p in pieces(1, n, k, Tile(1, tile.n, tile.k))
+        scheme.weight_bits(p.k, p.n) * p.count
+        for p in pieces(1, n, k, BufferTile(1, tile.n, tile.k))
     )
 
 
 def _repeats(order: Sequence[str], trips: dict[str, int], own: set[str]) -> int:
-    """How often the whole tensor is fetched: trips of foreign loops outside its innermost."""
+    """Number of fetches of the whole tensor: trips of other loops outside its innermost."""
     live = [name for name in order if trips[name] > 1]
     inner = max((p for p, name in enumerate(live) if name in own), default=-1)
     return prod(trips[name] for name in live[: inner + 1] if name not in own)
 
 
 @dataclass(frozen=True)
-class Goal:
-    """What a tile is chosen for.
+class TileObjective:
+    """Constraints and measure of the search for a tile.
 
     Attributes:
         capacity: bits of the buffer.
@@ -123,10 +124,12 @@ class Goal:
     grain: int
     read: float
     write: float
-    stamps: Callable[[Tile], int]
+    stamps: Callable[[BufferTile], int]
 
 
-def search(m: int, n: int, k: int, order: Sequence[str], scheme: Scheme, goal: Goal) -> Tile | None:
+def search(
+    m: int, n: int, k: int, order: Sequence[str], scheme: Scheme, goal: TileObjective
+) -> BufferTile | None:
     """Find the fitting tile with the least time, where neither skew nor memory is hidden.
 
     Candidates are the whole extents and their halvings, rounded up to the array's extents; of
@@ -135,13 +138,13 @@ def search(m: int, n: int, k: int, order: Sequence[str], scheme: Scheme, goal: G
     """
     fitting = []
     for sides in product(*(_sizes(e, goal.grain) for e in (m, n, k))):
-        tile = Tile(*sides)
+        tile = BufferTile(*sides)
         if footprint(tile, scheme) <= goal.capacity:
             traffic = outer_traffic(m, n, k, tile, order, scheme)
             fitting.append((traffic.read + traffic.write, -prod(sides), tile, traffic))
     best: tuple[float, int, int] | None = None
     chosen = None
-    for bits, size, tile, traffic in sorted(fitting, key=lambda f: f[:2])[:LOOKED_AT]:
+    for bits, size, tile, traffic in sorted(fitting, key=lambda f: f[:2])[:MAX_CANDIDATES]:
         tiles = prod(-(-e // s) for e, s in ((m, tile.m), (n, tile.n), (k, tile.k)))
         memory = max(traffic.read / goal.read, traffic.write / goal.write)
         score = (max(memory, float(tiles * goal.stamps(tile))), bits, size)

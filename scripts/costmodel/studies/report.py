@@ -89,7 +89,7 @@ def _item_record(item: ItemCost) -> dict[str, Any]:
 
 
 def totals_record(totals: Totals, phase: PhaseCost) -> dict[str, Any]:
-    """Sums with what follows from them: seconds, bandwidth at the outermost level."""
+    """Sums and their derived figures: seconds, bandwidth at the outermost level."""
     cycles = max(totals.latency, 1)
     return {
         "macs": totals.macs,

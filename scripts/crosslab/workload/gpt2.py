@@ -16,7 +16,7 @@ DTYPE = "float16"
 WIDENING = 4
 
 
-class Linear(nn.Module):  # type: ignore[misc]
+class BiasedLinear(nn.Module):  # type: ignore[misc]
     """A linear layer, weight [out, in]."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -28,13 +28,13 @@ class Linear(nn.Module):  # type: ignore[misc]
         return nt_matmul(x, self.weight) + self.bias
 
 
-class Attention(nn.Module):  # type: ignore[misc]
+class Gpt2Attention(nn.Module):  # type: ignore[misc]
     """Multi-head attention over the paged cache."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.heads, self.dim = heads, width // heads
-        self.c_attn = Linear(width, 3 * width)
-        self.c_proj = Linear(width, width)
+        self.c_attn = BiasedLinear(width, 3 * width)
+        self.c_proj = BiasedLinear(width, width)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
         """Map x [1, rows, width] to the same shape."""
@@ -44,15 +44,15 @@ class Attention(nn.Module):  # type: ignore[misc]
         return self.c_proj(op.reshape(mixed, (1, rows, self.heads * self.dim)))
 
 
-class Layer(nn.Module):  # type: ignore[misc]
+class Gpt2Layer(nn.Module):  # type: ignore[misc]
     """One decoder layer."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.ln_1 = nn.LayerNorm(width)
-        self.attn = Attention(width, heads)
+        self.attn = Gpt2Attention(width, heads)
         self.ln_2 = nn.LayerNorm(width)
-        self.c_fc = Linear(width, WIDENING * width)
-        self.c_proj = Linear(WIDENING * width, width)
+        self.c_fc = BiasedLinear(width, WIDENING * width)
+        self.c_proj = BiasedLinear(WIDENING * width, width)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
         """Map x [1, rows, width] to the same shape."""
@@ -67,7 +67,9 @@ class Gpt2(nn.Module):  # type: ignore[misc]
         width = config["n_embd"]
         self.wte = nn.Embedding(config["vocab_size"], width, dtype=DTYPE)
         self.wpe = nn.Embedding(config["n_positions"], width, dtype=DTYPE)
-        self.h = nn.ModuleList([Layer(width, config["n_head"]) for _ in range(config["n_layer"])])
+        self.h = nn.ModuleList(
+            [Gpt2Layer(width, config["n_head"]) for _ in range(config["n_layer"])]
+        )
         self.ln_f = nn.LayerNorm(width)
 
     def _logits(self, x: Any) -> Any:

@@ -31,7 +31,7 @@ Shape = tuple[int, ...] | None
 
 
 @dataclass
-class Section:
+class RecordedPhase:
     """One phase of a recording: its calls in order of first appearance, with their counts."""
 
     name: str
@@ -42,11 +42,11 @@ class Recorder:
     """Instrument of a Relax VM that records the shapes of every call."""
 
     def __init__(self) -> None:
-        self.sections: list[Section] = []
+        self.sections: list[RecordedPhase] = []
 
     def begin(self, name: str) -> None:
         """Begin a phase."""
-        self.sections.append(Section(name))
+        self.sections.append(RecordedPhase(name))
 
     def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
         """Note a call; 0 tells the VM to go on."""
