@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from crosslab.build.runtime import Runtime
 from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
-from crosslab.host.toolchain import Machine
+from crosslab.host.toolchain import CompilerKind, Machine
 from crosslab.models.pins import read_pins
 
 APPLIED = {
@@ -67,6 +69,7 @@ def test_inputs_are_told_by_digest_and_patches_in_order(provenance: Provenance) 
     assert "rvv/gemm_f32.c" in inputs["kernels"]
     assert "program/main.cc" in inputs["runner"]
     assert "rvv_passes.py" in inputs["passes"]
+    assert inputs["lock"] != inputs["python_lock"]
     assert inputs["model"]["member_sha256"] == provenance.asset.member_sha256
 
 
@@ -76,6 +79,9 @@ def test_tools_are_told_with_their_options_and_without_paths(provenance: Provena
     assert not [flag for flag in flags if "/" in flag]
     assert "-static" in tools["flags"]["link"]
     assert tools["target"]["vector-width"] == 256
+    if shutil.which("dpkg-query") and provenance.toolchain.kind is CompilerKind.CLANG:
+        found = {re.sub(r"[-\d]+", "", name.partition("-")[0]) for name in tools["debian_packages"]}
+        assert {"clang", "lld", "libc"} <= found
     dynamic = replace(provenance, linking=replace(provenance.linking, library=None))
     assert "-static" not in dynamic.tools()["flags"]["link"]
 

@@ -25,11 +25,13 @@ from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Toolchain, output_of, sysroot_parts
 from crosslab.models.pins import LOCK_NAME, Asset
 
+PYTHON_LOCK = "uv.lock"
 GROUPS = ("crosslab", "tvm")
 MLC_GROUPS = ("mlc",)
 # Its C++ sources are compiled into the runner.
 SHIPPED_PACKAGES = frozenset({"apache-tvm-ffi"})
 OURS = "Apache-2.0"
+EMULATOR_PACKAGE = "qemu-user"
 LIBC_PACKAGE = "libc6-dev-riscv64-cross"
 STDCPP_PACKAGE = "libstdc++-{version}-dev-riscv64-cross"
 # Debian's copyright files name licences whose texts lie here.
@@ -144,6 +146,7 @@ class Provenance:
         """The manifest's table of what went in."""
         return {
             "lock": sha256_of(self.project / LOCK_NAME),
+            "python_lock": sha256_of(self.project / PYTHON_LOCK),
             "upstreams": {origin.name: origin.table() for origin in self.origins},
             "kernels": sha256_by_path(self.project / "kernels", "**/*.*"),
             "runner": sha256_by_path(self.project / "runner", "**/*.*"),
@@ -160,11 +163,10 @@ class Provenance:
         """The manifest's table of tools and the options they were called with."""
         libc, stdcpp = sysroot_parts()
         linked = [libc, stdcpp] if self.toolchain.kind is CompilerKind.CLANG else []
-        packages = self.lock.get("toolchain", {}).get("packages", [])
         return {
             "compiler": self.toolchain.version,
             "python": platform.python_version(),
-            "debian_packages": _debian_versions(packages),
+            "debian_packages": _debian_versions(self._debian_packages()),
             "static_libraries": {path.name: sha256_of(path) for path in linked if path},
             "target": self.target.table(),
             "flags": {
@@ -185,6 +187,15 @@ class Provenance:
                 "link": _plain(link.link_options(self.linking)),
             },
         }
+
+    def _debian_packages(self) -> list[str]:
+        """Debian packages of the compiler, linker, emulator and libraries that took part."""
+        _, stdcpp = sysroot_parts()
+        if self.toolchain.kind is not CompilerKind.CLANG or stdcpp is None:
+            return [EMULATOR_PACKAGE]
+        suffix = self.toolchain.cc[0].removeprefix("clang")
+        of_gcc = STDCPP_PACKAGE.format(version=stdcpp.parent.name)
+        return [f"clang{suffix}", f"lld{suffix}", EMULATOR_PACKAGE, LIBC_PACKAGE, of_gcc]
 
     def parts(self) -> list[Part]:
         """The components of the bill of materials."""
