@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""References of the hand-written pages: paths, links, sessions and verbs that they name exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITTEN = ("README.md", "docs/**/*.md", "cores/**/*.md", "kernels/**/*.md", "runner/**/*.md")
+PAGES = sorted(p.relative_to(ROOT).as_posix() for form in WRITTEN for p in ROOT.glob(form))
+# A path that begins with a folder of the checkout has to be there.
+TOP = ("cores", "docs", "kernels", "overlays", "patches", "runner", "scripts", "tests")
+PATH = re.compile(rf"(?<![\w./<-])(?:{'|'.join(TOP)})/[\w./*{{}},-]*[\w*/]")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+SESSION = re.compile(r"\bnox -s (\w+)")
+
+
+def sessions() -> set[str]:
+    tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return {node.name for node in functions if node.decorator_list}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_and_links_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    paths = {found.group().rstrip("/.") for found in PATH.finditer(text)}
+    paths = {path for path in paths if not set("*{}") & set(path)}
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+    links = {found.group(1) for found in LINK.finditer(text)}
+    assert sorted(link for link in links if not (ROOT / page).parent.joinpath(link).exists()) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sessions_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert set(SESSION.findall(text)) <= sessions()
+
+
+def test_pages_stay_small() -> None:
+    """Pages are written by hand; what is generated is kept only where a reader looks at it."""
+    files = [path for path in (ROOT / "docs").rglob("*") if path.is_file()]
+    assert sum(path.read_bytes().count(b"\n") for path in files) <= 5000
