@@ -46,6 +46,9 @@ def tests(session: nox.Session) -> None:
     applied, options = trees.prepare(session, "pytest")
     environments.run_module(session, "crosslab", "prepare", "--tests")
     environments.install(session, "cost", "browser", "scalesim")
+    if "mlc-llm" in applied.paths:  # the zoo's tests compare it with transformers
+        environments.install(session, "zoo", release=applied.release)
+        environments.install_torch(session, required=False)
     root = str(applied.root)
     environments.run_module(session, "pytest", *PARALLEL, *options, FORKPATCH_TREES=root)
 

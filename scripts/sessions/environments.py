@@ -65,14 +65,22 @@ def install_if_available(session: nox.Session, group: str) -> None:
         session.warn(f"without {group}: pip has no pinned file for this machine, or cannot get it")
 
 
-def install_torch(session: nox.Session) -> None:
-    """Install PyTorch without CUDA from its own index, else from pip's other sources."""
+def install_torch(session: nox.Session, *, required: bool = True) -> None:
+    """Install PyTorch without CUDA from its own index, else from pip's other sources.
+
+    Args:
+        session: whose environment gets it.
+        required: end the session where it cannot be had; else only warn.
+    """
     wanted = TORCH.read_text(encoding="utf-8")
     name = wanted.partition(" ")[0]
     silence = _silence_of(TORCH_INDEX)
     try:
         _pip_install(session, wanted, *([] if silence else [f"--index-url={TORCH_INDEX}"]))
     except nox.command.CommandFailed:
+        if not required:
+            session.warn(f"without {name}: no index that answers has its pinned file")
+            return
         if silence is None:
             raise
         session.error(
