@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps from upstream to ours: what of each series is in the trees, and what is switched on."""
+"""The steps from upstream to ours: patches of TVM in the trees, and passes that are switched on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.
 BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch")
 # TVM with its defects mended, and nothing of ours beside.
 MENDED = ("--without", *TILED, *DECODE)
-# Patches that let the compilers be used at all are no step: MLC-LLM's up to RVV as a target, and in
-# the series of a TVM newer than MLC-LLM those that give an older release's names back.
+# Not a step, as no compiler works without: in the series of a TVM newer than MLC-LLM the patches
+# that give an older release's names back. MLC-LLM's tree has all its patches in every step; its
+# passes are switched off.
 PRISTINE = ("--pristine",)
 NAMES = "names-of-"
-ADAPTED = ("--upto", "cross-compile-for-cpus.patch")
-TENSORIZED = ("--upto", "tensorize-prefill.patch")
 
 
 @dataclass(frozen=True)
@@ -27,27 +26,25 @@ class Step:
 
     Attributes:
         name: as the bench shows it.
-        tvm: which patches, as options of ``forkpatch tree``; none is the patched tree.
-        mlc: likewise for MLC-LLM; None where its patches cannot be parted like this.
-        switches: what ``crosslab bench --variant`` switches on.
+        tvm: patches of TVM, as options of ``forkpatch tree``; none is the patched tree.
+        switches: of ``crosslab bench --variant``: kernels, and the passes that run.
     """
 
     name: str
     tvm: tuple[str, ...] = ()
-    mlc: tuple[str, ...] | None = ()
     switches: str = ""
 
 
 LADDER = (
-    Step("upstream", PRISTINE, ADAPTED),
-    Step("fixes", ("--without", *BOUNDED, *TILED, *DECODE), ADAPTED),
-    Step("bounded", MENDED, ADAPTED),
-    Step("tiling", ("--without", *DECODE), ADAPTED),
-    Step("attention", ("--without", *DECODE), TENSORIZED, ",kernels,steps=attention"),
-    Step("linear", ("--without", *DECODE), None, ",kernels,steps=attention+linear"),
-    Step("noalias", ("--without", *DECODE), (), ",kernels,noalias,steps=attention+linear"),
-    Step("vectors", ("--without", *DECODE), (), ",kernels,noalias"),
-    Step("ours", (), (), ",kernels,noalias"),
+    Step("upstream", PRISTINE),
+    Step("fixes", ("--without", *BOUNDED, *TILED, *DECODE)),
+    Step("bounded", MENDED),
+    Step("tiling", ("--without", *DECODE)),
+    Step("attention", ("--without", *DECODE), ",kernels,steps=attention"),
+    Step("linear", ("--without", *DECODE), ",kernels,steps=attention+linear"),
+    Step("noalias", ("--without", *DECODE), ",kernels,steps=attention+linear+noalias"),
+    Step("vectors", ("--without", *DECODE), ",kernels"),
+    Step("ours", (), ",kernels"),
 )
 
 

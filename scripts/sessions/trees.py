@@ -100,20 +100,13 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
 def variants(session: nox.Session, trees: Trees) -> list[str]:
     """Make the trees of each step of the ladder; the options of ``crosslab bench`` for them."""
     options = ["--project", str(ROOT), "--tvm-tree", str(trees.paths["tvm"])]
-    made: dict[tuple[str, tuple[str, ...]], Path]
-    made = {(name, ()): path for name, path in trees.paths.items()}
-
-    def tree(step: str, upstream: str, chosen: tuple[str, ...]) -> Path:
-        if (upstream, chosen) not in made:
-            made[upstream, chosen] = variant(session, trees, upstream, step, *chosen)
-        return made[upstream, chosen]
-
+    made: dict[tuple[str, ...], Path] = {(): trees.paths["tvm"]}
+    mlc = f",mlc={trees.paths['mlc-llm']}" if "mlc-llm" in trees.paths else ""
     for step in LADDER:
-        mlc = ""
-        if step.mlc is not None and "mlc-llm" in trees.paths:
-            mlc = f",mlc={tree(step.name, 'mlc-llm', step.mlc)}"
-        name = f"{step.name}={tree(step.name, 'tvm', on_release(step.tvm, trees.series))}"
-        options += ["--variant", f"{name}{mlc}{step.switches}"]
+        chosen = on_release(step.tvm, trees.series)
+        if chosen not in made:
+            made[chosen] = variant(session, trees, "tvm", step.name, *chosen)
+        options += ["--variant", f"{step.name}={made[chosen]}{mlc}{step.switches}"]
     return options
 
 

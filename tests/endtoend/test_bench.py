@@ -12,7 +12,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from mlc_tree import tools
 from rich.console import Console
 from runner_kit import PROJECT, cross, need_emulator, tvm_tree
 
@@ -28,8 +27,8 @@ from crosslab.run.counter import Counts
 from sessions.ladder import LADDER, NAMES, on_release
 
 BASE = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "step=S", "--variant"]
-WITHOUT_MLC = [*BASE, "ours=O,kernels,noalias"]
-WITH_MLC = [*BASE[:3], "upstream=U,mlc=M", *BASE[4:], "ours=O,mlc=N,kernels,noalias"]
+WITHOUT_MLC = [*BASE, "ours=O,kernels"]
+WITH_MLC = [*BASE[:3], "upstream=U,mlc=M", *BASE[4:], "ours=O,mlc=N,kernels"]
 # Every promised field of a row; more may stand beside them.
 FIELDS = {
     *("model", "variant", "phase", "tokens", "quantization", "vlen", "threads"),
@@ -110,21 +109,22 @@ def test_the_own_definition_takes_float32_alone() -> None:
 
 def test_variants_are_read_whole() -> None:
     assert Variant.parse("a=t") == Variant("a", Path("t"))
-    read = Variant.parse("a=t,mlc=m,kernels,noalias,steps=attention+linear")
-    assert read == Variant("a", Path("t"), Path("m"), True, True, ("attention", "linear"))
+    read = Variant.parse("a=t,mlc=m,kernels,steps=attention+linear")
+    assert read == Variant("a", Path("t"), Path("m"), True, ("attention", "linear"))
+    # Without kernels, passes run where they are named.
+    passes = {
+        text: Variant.parse(text).passes for text in ("a=t", "a=t,kernels", "a=t,steps=linear")
+    }
+    assert list(passes.values()) == [(), None, ("linear",)]
     for wrong in ("a", "=t", "a=", "a=t,mlc=", "a=t,step=b"):
         with pytest.raises(UserError):
             Variant.parse(wrong)
 
 
-@pytest.mark.parametrize("upstream", ["tvm", "mlc-llm"])
-def test_the_ladder_is_made_of_trees_that_can_be(upstream: str, tmp_path: Path) -> None:
+def test_the_ladder_is_made_of_trees_that_can_be(tmp_path: Path) -> None:
     tvm_tree()
-    if upstream == "mlc-llm":
-        tools()
-    wanted = {step.tvm if upstream == "tvm" else step.mlc for step in LADDER}
-    for number, chosen in enumerate(sorted(wanted - {None, ()})):
-        command = [sys.executable, "-m", "forkpatch", "tree", upstream, *chosen, "--offline"]
+    for number, chosen in enumerate(sorted({step.tvm for step in LADDER} - {()})):
+        command = [sys.executable, "-m", "forkpatch", "tree", "tvm", *chosen, "--offline"]
         done = subprocess.run(
             [*command, "--output", str(tmp_path / str(number))],
             cwd=PROJECT,
@@ -237,7 +237,7 @@ def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[
     write_config(TINY, tmp_path / "config.json")
     report, tree = tmp_path / "bench.json", tvm_tree()
     options = ["--project", str(PROJECT), "--tvm-tree", str(tree), "--json", str(report)]
-    options += ["--variant", f"upstream={tree}", "--variant", f"ours={tree},kernels,noalias"]
+    options += ["--variant", f"upstream={tree}", "--variant", f"ours={tree},kernels"]
     options += ["--model", str(tmp_path / "config.json"), "--prefill", "9", "--decode", "3"]
     assert main([*options, "--profile"]) == 0
     rows = json.loads(report.read_text(encoding="utf-8"))

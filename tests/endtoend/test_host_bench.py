@@ -12,7 +12,6 @@ from crosslab.bench import host_bench
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import CompileRequest, compile_llama
-from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
@@ -27,13 +26,12 @@ GQA = LlamaConfig(96, 160, 6, 2, 64, 2, 131, rope_theta=5e4, tied=True)
 def result() -> dict[str, object]:
     """Both on the same patched tree: the one without passes is what TVM makes of the loops."""
     host = LabTarget("host")
-    plain = CompileRequest(tvm_tree(), GQA, host, form="shared", noalias=False, gemv=False)
+    plain = CompileRequest(tvm_tree(), GQA, host, form="shared", steps=(), gemv=False)
     ours = CompileRequest(
         tvm_tree(),
         GQA,
         host,
         form="shared",
-        pass_file=PASS_FILE,
         kernels=cached_kernels(KernelTarget.HOST, CACHE),
         require_tensorize=True,
     )

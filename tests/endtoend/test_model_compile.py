@@ -22,7 +22,6 @@ from crosslab.compile.driver import (
     compile_llama,
     tree_environment,
 )
-from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.compare import compare
@@ -76,7 +75,6 @@ def tensorizing(target: LabTarget, kernels: KernelTarget) -> CompileRequest:
         prefill_chunk=64,
         # The widths above are none that dlight's rule is made for: LLVM takes minutes over it.
         gemv=False,
-        pass_file=PASS_FILE,
         kernels=cached_kernels(kernels, CACHE),
     )
 
@@ -84,7 +82,7 @@ def tensorizing(target: LabTarget, kernels: KernelTarget) -> CompileRequest:
 @pytest.fixture(scope="module")
 def host() -> Built:
     request = tensorizing(LabTarget("host"), KernelTarget.HOST)
-    return build(replace(request, form="shared", noalias=False))
+    return build(replace(request, form="shared", steps=("-noalias",)))
 
 
 def native(built: Built, chunks: list[list[int]], output: Path) -> tuple[list[int], np.ndarray]:
@@ -205,7 +203,7 @@ def test_compile_model_writes_library_and_parameters(rvv: Built, tmp_path: Path)
     output = tmp_path / "out"
     options = ["--tvm-tree", str(rvv.request.tvm_tree), "--config", str(tmp_path / "config.json")]
     options += ["--output", str(output), "--vlen", "128", "--prefill-chunk", "64"]
-    options += ["--pass-file", str(rvv.request.pass_file), "--kernels", str(rvv.request.kernels)]
+    options += ["--kernels", str(rvv.request.kernels)]
     options += ["--require-tensorize", "--no-gemv", "--random-weights", str(SEED)]
     cli.main(options)
     assert (output / "model.tar").read_bytes() == rvv.model.library.read_bytes()
@@ -221,8 +219,6 @@ def test_what_cannot_be_compiled_is_refused(tmp_path: Path) -> None:
         compile_llama(request, tmp_path / "cache")
     assert "apply_patches" in caught.value.remedy
     tree = replace(request, tvm_tree=tvm_tree())
-    with pytest.raises(UserError, match="no tensorization pass"):
-        compile_llama(replace(tree, pass_file=tmp_path / "none.py"), tmp_path / "cache")
     with pytest.raises(UserError, match="no kernels in"):
         compile_llama(replace(tree, kernels=tmp_path), tmp_path / "cache")
     with pytest.raises(UserError, match="form 'tar'"):
@@ -230,11 +226,9 @@ def test_what_cannot_be_compiled_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_file_without_the_pass_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.py"
-    empty.write_text("", encoding="utf-8")
-    request = CompileRequest(tvm_tree(), GQA, LabTarget("host"), pass_file=empty)
-    with pytest.raises(LabError, match=r"empty\.py defines no "):
+def test_an_unknown_step_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    request = CompileRequest(tvm_tree(), GQA, LabTarget("host"), steps=("-fusion",))
+    with pytest.raises(LabError, match="MLC_RVV_STEPS names -fusion; the steps are: attention"):
         compile_llama(request, tmp_path / "cache")
     assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
 

@@ -68,7 +68,7 @@ def test_inputs_are_told_by_digest_and_patches_in_order(provenance: Provenance) 
     assert list(inputs["upstreams"]) == ["tvm"]
     assert "rvv/gemm_f32.c" in inputs["kernels"]
     assert "program/main.cc" in inputs["runner"]
-    assert "rvv_passes.py" in inputs["passes"]
+    assert "hooks.py" in inputs["passes"]
     assert inputs["lock"] != inputs["python_lock"]
     assert inputs["model"]["member_sha256"] == provenance.asset.member_sha256
 

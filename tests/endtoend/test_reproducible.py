@@ -27,7 +27,6 @@ from crosslab.artifact.sbom import Part
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.artifact.dist import Dist, write_dist
-from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.models.config import LlamaConfig
@@ -43,7 +42,6 @@ compiled = compile_llama(
         tvm_tree=tree,
         config=config,
         target=LabTarget("riscv64", 256),
-        pass_file=PASS_FILE,
         kernels=cached_kernels(KernelTarget.RISCV64, cache),
         require_tensorize=True,
     ),

@@ -3,24 +3,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crosslab.compile.overlaypass import load_pass_module
-
-PASSES = Path(__file__).resolve().parents[2] / "overlays/mlc-llm/python/mlc_llm/compiler_pass"
 GROUP, NIBBLES = 32, 8
 
 Array = NDArray[Any]
-
-
-def load_passes(name: str = "linear_layers") -> ModuleType:
-    """A module of the passes without MLC-LLM around it; tvm must be importable."""
-    return load_pass_module(PASSES / f"{name}.py")
 
 
 def groups(k: int) -> int:

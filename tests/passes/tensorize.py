@@ -5,20 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from crosslab.compile.overlaypass import load_pass_module
 from crosslab.compile.targets import LabTarget
 
-ROOT = Path(__file__).resolve().parents[2]
-PASS = ROOT / "overlays/mlc-llm/python/mlc_llm/compiler_pass/tensorization.py"
 VECTORS = ("+zve64d", "+zvl256b")
-
-
-def load_pass() -> ModuleType:
-    """The pass without MLC-LLM around it; tvm must be importable."""
-    return load_pass_module(PASS)
 
 
 def riscv64(*features: str, triple: str = "riscv64-unknown-linux-gnu") -> Any:

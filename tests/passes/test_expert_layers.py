@@ -10,10 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from linear import PASSES, load_passes
 from tensorize import VECTORS, called, module_of, riscv64
 
-OP = PASSES.parent / "op/experts_on_cpu.py"
+from crosslab.compile.overlaypass import PASSES, load_pass
+
+OP = PASSES.parents[1] / "op/experts_on_cpu.py"
 EXPERTS, OUTPUTS, INPUTS = 4, 96, 64
 
 
@@ -61,7 +62,7 @@ def test_experts_call_the_kernels_of_linear_layers(
     monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
     monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(report))
     module = module_of(layer=experts(by_row, packed, dtype=dtype))
-    layer = load_passes("rvv_passes").rvv_passes(riscv64(*VECTORS))(module)["layer"]
+    layer = load_pass("hooks").before_scheduling(riscv64(*VECTORS))(module)["layer"]
     assert called(layer) == [symbol]
     assert json.loads(report.read_text())[-1]["symbol"] == symbol
     text = layer.script()
@@ -76,7 +77,7 @@ def test_other_packings_are_left_alone_and_said(
     monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
     monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(report))
     module = module_of(layer=experts(False, "int4", group_size=64))
-    layer = load_passes().CallLinearKernels(riscv64(*VECTORS))(module)["layer"]
+    layer = load_pass("linear.call_kernels").CallLinearKernels(riscv64(*VECTORS))(module)["layer"]
     assert called(layer) == []
     (said,) = json.loads(report.read_text())
     assert said["symbol"] is None

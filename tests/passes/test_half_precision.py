@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear import Array, linear_function, load_passes
+from linear import Array, linear_function
 from tensorize import VECTORS, called, module_of, riscv64
+
+from crosslab.compile.overlaypass import load_pass
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
@@ -19,7 +21,7 @@ EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 @pytest.fixture(scope="module")
 def passes(tvm: ModuleType) -> Callable[[str], ModuleType]:
     """A module of the passes by name."""
-    return load_passes
+    return load_pass
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def convert(passes: Callable[[str], Any]) -> Callable[[str, Array], Array]:
     import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
     from tvm import te  # noqa: PLC0415
 
-    half_precision = passes("half_precision")
+    half_precision = passes("half.convert_by_bits")
     results = {"widen": np.float32, "narrow": np.uint16}
 
     def run(name: str, values: Array) -> Array:
@@ -84,7 +86,7 @@ def test_products_of_halves_are_given_to_kernels(
     monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
     target = riscv64(*VECTORS)
     module = module_of(layer=linear_function(rows, 96, 80, q4=q4, add=add, dtype="float16"))
-    layer = passes("rvv_passes").rvv_passes(target)(module)["layer"]
+    layer = passes("hooks").before_scheduling(target)(module)["layer"]
     kind = "q4" if q4 else "f32"
     assert called(layer)[-1] == f"mlc_rvv_{symbol}_{kind}"
     assert [str(p.dtype) for p in layer.params if str(p.dtype) == "float32"] == []
@@ -96,11 +98,11 @@ def test_products_of_halves_are_given_to_kernels(
 
 def test_conversions_are_left_to_a_target_that_has_them(passes: Callable[[str], Any]) -> None:
     module = module_of(layer=linear_function(7, 96, 80, dtype="float16"))
-    half_precision = passes("half_precision")
-    widened = half_precision.ComputeInFloat32(riscv64(*VECTORS))(module)
+    convert = passes("half.convert_by_bits").ConvertByBits
+    widened = passes("half.compute_in_float32").ComputeInFloat32(riscv64(*VECTORS))(module)
     native = riscv64(*VECTORS, "+zvfh")
-    assert half_precision.ConvertByBits(native)(widened)["layer"].same_as(widened["layer"])
-    by_bits = half_precision.ConvertByBits(riscv64(*VECTORS))(widened)["layer"].script()
+    assert convert(native)(widened)["layer"].same_as(widened["layer"])
+    by_bits = convert(riscv64(*VECTORS))(widened)["layer"].script()
     assert "T.reinterpret" in by_bits
     assert 'T.Cast("float16"' not in by_bits
 
@@ -122,13 +124,14 @@ def test_whatever_is_made_of_halves_is_widened(passes: Callable[[str], Any], kin
     x = te.placeholder((8,), "float16", name="x")
     y = te.compute(x.shape, lambda i: value(x, i), name="y")
     function = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
-    half_precision, target = passes("half_precision"), riscv64(*VECTORS)
-    widened = half_precision.ComputeInFloat32(target)(tvm.IRModule({"main": function}))
+    widen, target = passes("half.compute_in_float32").ComputeInFloat32, riscv64(*VECTORS)
+    widened = widen(target)(tvm.IRModule({"main": function}))
     # It is refused where anything computes in halves.
-    assert "T.reinterpret" in half_precision.ConvertByBits(target)(widened)["main"].script()
+    convert = passes("half.convert_by_bits").ConvertByBits
+    assert "T.reinterpret" in convert(target)(widened)["main"].script()
 
 
 def test_what_still_computes_in_halves_is_refused(passes: Callable[[str], Any]) -> None:
     module = module_of(layer=linear_function(7, 96, 80, dtype="float16"))
     with pytest.raises(RuntimeError, match="layer computes in float16"):
-        passes("half_precision").ConvertByBits(riscv64(*VECTORS))(module)
+        passes("half.convert_by_bits").ConvertByBits(riscv64(*VECTORS))(module)

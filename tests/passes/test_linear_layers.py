@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear import linear_function, linear_inputs, linear_reference, load_passes
+from linear import linear_function, linear_inputs, linear_reference
 from tensorize import VECTORS, called, host, module_of, outcomes, riscv64
 
 from crosslab.build.kernels import INDEX, KernelTarget, build_kernels
+from crosslab.compile.overlaypass import load_pass
 
 
 @pytest.fixture(scope="module")
 def passes(tvm: ModuleType) -> ModuleType:
-    return load_passes()
+    return load_pass("linear.call_kernels")
 
 
 @pytest.fixture(scope="module")
@@ -229,12 +230,15 @@ def test_results_are_right(
 def test_steps_can_be_chosen(
     passes: ModuleType, libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = importlib.import_module(f"{passes.__package__}.rvv_passes")
+    hooks, module = load_pass("hooks"), module_of(layer=linear_function(4, 96, 64))
     monkeypatch.setenv("MLC_RVV_KERNELS", str(libraries["riscv64"]))
-    module = module_of(layer=linear_function(4, 96, 64))
-    assert called(steps.rvv_passes(riscv64(*VECTORS))(module)["layer"]) == ["mlc_rvv_gemm_f32"]
-    monkeypatch.setenv("MLC_RVV_STEPS", "rotary,loops")
-    assert called(steps.rvv_passes(riscv64(*VECTORS))(module)["layer"]) == []
-    monkeypatch.setenv("MLC_RVV_STEPS", "linear,fusion")
-    with pytest.raises(RuntimeError, match=r"MLC_RVV_STEPS names fusion; the steps are: widen"):
-        steps.rvv_passes(riscv64(*VECTORS))
+
+    def calls(steps: str | None) -> list[str]:
+        if steps is not None:
+            monkeypatch.setenv("MLC_RVV_STEPS", steps)
+        return called(hooks.before_scheduling(riscv64(*VECTORS))(module)["layer"])
+
+    assert calls(None) == calls("linear") == calls("-loops,-noalias") == ["mlc_rvv_gemm_f32"]
+    assert calls("") == calls("rotary,loops") == calls("-linear") == []
+    with pytest.raises(RuntimeError, match=r"STEPS names fusion; the steps are: attention, widen"):
+        calls("linear,fusion")

@@ -7,16 +7,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from linear import PASSES
 
-from crosslab.compile.overlaypass import load_pass_module
+from crosslab.compile.overlaypass import load_pass
 
 SLOTS = 7
 
 
 @pytest.fixture(scope="module")
 def passes(tvm: ModuleType) -> Any:
-    return load_pass_module(PASSES / "shape_functions.py")
+    return load_pass("sort_shape_stores")
 
 
 def function(stores: list[tuple[int, int]]) -> Any:
@@ -44,7 +43,7 @@ def order(func: Any) -> list[int]:
 
 
 def test_stores_are_in_the_order_of_their_places(passes: Any) -> None:
-    assert order(passes.in_order(function([(5, 0), (2, 0), (4, 1), (3, 0)]))) == [2, 3, 4, 5]
+    assert order(passes.sort_stores(function([(5, 0), (2, 0), (4, 1), (3, 0)]))) == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +55,10 @@ def test_stores_are_in_the_order_of_their_places(passes: Any) -> None:
     ],
 )
 def test_stores_that_hang_together_stay(passes: Any, stores: list[tuple[int, int]]) -> None:
-    assert order(passes.in_order(function(stores))) == [to for to, _ in stores]
+    assert passes.sort_stores(function(stores)) is None
 
 
-def test_what_vm_shape_lower_makes_is_ordered(tvm: ModuleType) -> None:
+def test_what_vm_shape_lower_makes_is_ordered(tvm: ModuleType, passes: Any) -> None:
     """Its own order is another one in each process; of six stores it is right once in 720."""
     from tvm import relax, tirx  # noqa: PLC0415
 
@@ -73,7 +72,6 @@ def test_what_vm_shape_lower_makes_is_ordered(tvm: ModuleType) -> None:
 """
     )
     module = relax.transform.VMShapeLower()(module)
-    last = load_pass_module(PASSES / "promise_noalias.py").PromiseNoAlias
-    module = last(tvm.target.Target("llvm"))(module)
+    module = passes.SortShapeStores(tvm.target.Target("llvm"))(module)
     (made,) = [f for _, f in module.functions_items() if isinstance(f, tirx.PrimFunc)]
     assert order(made) == [1, 2, 3, 4, 5, 6]

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorize
 from archives import unpack
 from attention_kernels import run_paged, run_ragged
 from attention_reference import Array, Heads, Sequence, attend, make_batch
 from tensorize import VECTORS, called, host, module_of, riscv64, tile_function
 
 from crosslab.build.kernels import KernelTarget, build_kernels
+from crosslab.compile.overlaypass import load_pass
 
 PAGED = "tir_attention_prefill_cpu"
 RAGGED = "tir_attention_prefill_ragged_cpu"
@@ -28,7 +28,7 @@ KERNELS_64 = {"mlc_rvv_qk_f32_8x16x64", "mlc_rvv_pv_f32_8x16x64"}
 
 @pytest.fixture(scope="module")
 def lab(tvm: ModuleType) -> ModuleType:
-    return tensorize.load_pass()
+    return load_pass("attention.tensorize_prefill")
 
 
 @pytest.fixture(scope="module")

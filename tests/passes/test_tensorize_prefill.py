@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import tensorize
 from tensorize import VECTORS, called, host, module_of, outcomes, riscv64, tile_function
 
 from crosslab.build.kernels import INDEX, KernelTarget, build_kernels
+from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import UserError
 from crosslab.host.toolchain import find_cross
 
@@ -24,7 +24,7 @@ NAME = "tir_attention_prefill_cpu"
 
 @pytest.fixture
 def lab(tvm: ModuleType) -> ModuleType:
-    return tensorize.load_pass()
+    return load_pass("attention.tensorize_prefill")
 
 
 @pytest.fixture(scope="session")

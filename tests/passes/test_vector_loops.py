@@ -10,25 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear import Array, linear_function, load_passes
+from linear import Array, linear_function
 from rope_kinds import LLAMA3, YARN, frequencies
 from tensorize import VECTORS, host, module_of, riscv64
+
+from crosslab.compile.overlaypass import load_pass
 
 
 def rvv256() -> Any:
     """What the passes make of a register of 256 bits."""
-    target = load_passes("vector_target")
+    target = load_pass("targets")
     return target.vectors_of(riscv64(*VECTORS))
 
 
 @pytest.fixture(scope="module")
 def loops(tvm: ModuleType) -> ModuleType:
-    return load_passes("vector_loops")
+    return load_pass("vectors.vectorize_loops")
 
 
 @pytest.fixture(scope="module")
 def rotary(tvm: ModuleType) -> ModuleType:
-    return load_passes("rotary")
+    return load_pass("vectors.vectorize_rotary")
 
 
 def vectors_of(function: Any) -> list[int]:
@@ -220,7 +222,7 @@ def machine(arch: str, cpu: str) -> Any:
 def test_vectors_follow_the_target(
     loops: ModuleType, arch: str, cpu: str, expected: tuple[int, int, int] | None
 ) -> None:
-    target = load_passes("vector_target")
+    target = load_pass("targets")
     found = target.vectors_of(machine(arch, cpu))
     assert (found and (found.words, found.registers, found.with_math)) == expected
     assert rvv256().most == 64

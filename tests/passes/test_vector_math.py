@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear import Array, load_passes
+from linear import Array
+
+from crosslab.compile.overlaypass import load_pass
 
 EPSILON = 2.0**-22
 
@@ -27,7 +29,7 @@ def math_on_host(tvm: ModuleType) -> Callable[[str, Array], Array]:
 
     if " fma " not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         pytest.skip("this machine has no fused multiply-add")
-    vector_math = load_passes("vector_math")
+    vector_math = load_pass("vectors.elementary")
     own = importlib.import_module("tvm.relax.frontend.nn.llm._vector_math")
     functions: dict[str, Callable[[Any], Any]] = {
         "exp2": own.exp2,

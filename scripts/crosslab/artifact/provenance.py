@@ -150,7 +150,7 @@ class Provenance:
             "upstreams": {origin.name: origin.table() for origin in self.origins},
             "kernels": sha256_by_path(self.project / "kernels", "**/*.*"),
             "runner": sha256_by_path(self.project / "runner", "**/*.*"),
-            "passes": sha256_by_path(self.passes, "*.py"),
+            "passes": sha256_by_path(self.passes, "**/*.py"),
             "lab": _sha256_of_table(
                 sha256_by_path(self.project / "scripts", "crosslab/**/*.*")
                 | sha256_by_path(self.project / "scripts", "common/*.py")

@@ -27,7 +27,6 @@ from crosslab.bench.options import MODEL_S
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
-from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
@@ -136,14 +135,13 @@ def build(args: argparse.Namespace, config: LlamaConfig) -> dict[str, Path]:
         config=config,
         target=LabTarget("host"),
         form="shared",
-        noalias=False,
+        steps=(),
     )
     ours = CompileRequest(
         tvm_tree=args.tvm_tree,
         config=config,
         target=LabTarget("host"),
         form="shared",
-        pass_file=PASS_FILE,
         kernels=cached_kernels(KernelTarget.HOST, args.cache),
         require_tensorize=True,
     )

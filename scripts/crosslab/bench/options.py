@@ -19,8 +19,8 @@ from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, REFERENCE_FORMA
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
-SWITCHES = ("kernels", "noalias")
-FORM = "NAME=TREE[,mlc=TREE][,kernels][,noalias][,steps=A+B]"
+SWITCHES = ("kernels",)
+FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 SUPPLY_MLC = (
     "supply it with: nox -s bench -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
     f"https://github.com/mlc-ai/mlc-llm is; or leave it at --quantization {DEFAULT_FORMAT}"
@@ -43,21 +43,24 @@ class Variant:
         tree: the TVM tree.
         mlc_tree: the MLC-LLM tree that goes with it; None where this step has none.
         kernels: tensorize with the RVV kernels.
-        noalias: promise the code generator that outputs overlap no inputs. On the path through
-            MLC-LLM a patch of its tree does.
-        steps: which of the passes for RVV are taken; None takes all.
+        steps: the project's passes that run, as in MLC_RVV_STEPS; None takes all with kernels,
+            and none without.
     """
 
     name: str
     tree: Path
     mlc_tree: Path | None = None
     kernels: bool = False
-    noalias: bool = False
     steps: tuple[str, ...] | None = None
+
+    @property
+    def passes(self) -> tuple[str, ...] | None:
+        """The project's passes that run; None for all."""
+        return () if self.steps is None and not self.kernels else self.steps
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """Read ``NAME=TREE[,mlc=TREE][,kernels][,noalias][,steps=A+B]``.
+        """Read ``NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]``.
 
         Raises:
             UserError: it is not of this form.
@@ -75,7 +78,6 @@ class Variant:
             Path(tree),
             Path(values["mlc"]) if "mlc" in values else None,
             "kernels" in flags,
-            "noalias" in flags,
             None if steps is None else tuple(filter(None, steps.split("+"))),
         )
 

@@ -22,7 +22,6 @@ from crosslab.compile.mlc import (
     convert_weight,
     device_of,
 )
-from crosslab.compile.overlaypass import PASS_FILE
 from crosslab.compile.targets import LabTarget
 from crosslab.host.toolchain import find_cross
 from crosslab.models.config import read_config
@@ -44,9 +43,7 @@ class Recipe:
         mlc_tree: MLC-LLM tree that defines the model; None compiles the project's own definition.
         kernels: tensorize with the RVV kernels.
         require_tensorize: it is an error when no product calls a kernel.
-        steps: the RVV passes that run; None runs all.
-        noalias: promise the code generator that outputs overlap no inputs. With MLC-LLM a patch
-            of its tree does.
+        steps: the project's passes that run, as in MLC_RVV_STEPS; None runs all, () none.
         context: longest sequence, tokens, of a model compiled with MLC-LLM; the project's own
             definition takes the config's.
         prefill_chunk: most tokens that one prefill call takes.
@@ -63,7 +60,6 @@ class Recipe:
     kernels: bool = True
     require_tensorize: bool = True
     steps: tuple[str, ...] | None = None
-    noalias: bool = True
     context: int = DEFAULT_CONTEXT
     prefill_chunk: int = DEFAULT_CHUNK
     sizes: tuple[tuple[str, int], ...] = ()
@@ -160,11 +156,9 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
             config=read_config(recipe.model / "config.json"),
             target=recipe.target,
             prefill_chunk=recipe.prefill_chunk,
-            pass_file=PASS_FILE if recipe.kernels else None,
             steps=recipe.steps,
             kernels=kernels,
             require_tensorize=recipe.require_tensorize,
-            noalias=recipe.noalias,
         )
         return compile_llama(own, cache)
 

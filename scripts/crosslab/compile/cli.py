@@ -34,14 +34,20 @@ def parser() -> argparse.ArgumentParser:
     add("--form", choices=("static", "shared"), default="static", help="model.tar or model.so")
     add("--linker", type=shlex.split, default=[], help="compiler command that links model.so")
     add("--prefill-chunk", type=int, default=DEFAULT_CHUNK, help="most tokens in one prefill")
-    add("--pass-file", type=Path, help="file that defines TensorizePrefill")
-    add("--kernels", type=Path, help="folder of compiled kernels for the pass")
+    add("--steps", help="the project's passes that run, as in MLC_RVV_STEPS (all)")
+    add("--kernels", type=Path, help="folder of compiled kernels for the passes")
     add("--require-tensorize", action="store_true", help="fail when nothing is tensorized")
-    add("--may-alias", action="store_true", help="do not promise that outputs overlap no inputs")
     add("--no-gemv", action="store_true", help="leave matrix-vector products unscheduled")
     add("--random-weights", type=int, metavar="SEED", help="write random parameters as well")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
+
+
+def _steps(args: argparse.Namespace) -> tuple[str, ...] | None:
+    if args.steps is None:
+        # On the host this promise gained nothing and made LLVM 2.4 times slower.
+        return ("-noalias",) if args.target == "host" else None
+    return tuple(filter(None, args.steps.split(",")))
 
 
 def main(argv: Sequence[str]) -> None:
@@ -59,12 +65,10 @@ def main(argv: Sequence[str]) -> None:
         target=LabTarget(args.target, args.vlen if args.target == "riscv64" else 0),
         form=args.form,
         prefill_chunk=args.prefill_chunk,
-        pass_file=args.pass_file,
+        steps=_steps(args),
         kernels=args.kernels,
         require_tensorize=args.require_tensorize,
         gemv=not args.no_gemv,
-        # On the host the promise gained nothing and made LLVM 2.4 times slower.
-        noalias=not args.may_alias and args.target != "host",
         linker=tuple(args.linker),
     )
     made = compile_llama(request, args.cache)

@@ -14,7 +14,7 @@ from typing import Any
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
-from crosslab.compile.overlaypass import SHAPE_FUNCTIONS
+from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
@@ -34,14 +34,12 @@ class CompileRequest:
         target: what code is generated for.
         form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
         prefill_chunk: most tokens that one prefill call takes.
-        pass_file: file with the passes over TIR functions; None leaves the loops to TVM.
-        steps: which of these passes are taken (their MLC_RVV_STEPS); None takes all.
-        kernels: folder of the compiled kernels that the pass brings in.
+        steps: the project's passes that run (their MLC_RVV_STEPS: names, or "-name" for all but
+            one); None takes all, () leaves the loops to TVM.
+        kernels: folder of the compiled kernels that the passes bring in.
         require_tensorize: nothing tensorized is an error.
         gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does. For x86, LLVM
             takes a minute and more over what it makes of widths that are no multiple of 128.
-        noalias: tell the code generator that outputs do not overlap inputs; without it loops
-            are as TVM 0.26 makes them of itself.
         linker: compiler command that links "shared" for another machine; empty: the host's.
     """
 
@@ -50,12 +48,10 @@ class CompileRequest:
     target: LabTarget
     form: str = "static"
     prefill_chunk: int = DEFAULT_CHUNK
-    pass_file: Path | None = None
     steps: tuple[str, ...] | None = None
     kernels: Path | None = None
     require_tensorize: bool = False
     gemv: bool = True
-    noalias: bool = True
     linker: tuple[str, ...] = ()
 
     @property
@@ -71,10 +67,8 @@ class CompileRequest:
             "vlen": self.target.vlen,
             "form": self.form,
             "prefill_chunk": min(self.prefill_chunk, self.config.context),
-            "pass_file": str(self.pass_file.resolve()) if self.pass_file else None,
             "steps": None if self.steps is None else list(self.steps),
             "gemv": self.gemv,
-            "noalias": self.noalias,
             "linker": list(self.linker),
         }
 
@@ -131,8 +125,6 @@ def _check(request: CompileRequest) -> None:
             f"{request.tvm_tree} is not a TVM tree: no python/tvm in it",
             remedy="make it with: nox -s apply_patches",
         )
-    if request.pass_file and not request.pass_file.is_file():
-        raise UserError(f"no tensorization pass at {request.pass_file}")
     if request.kernels and not (request.kernels / "kernels.json").is_file():
         raise UserError(
             f"no kernels in {request.kernels}",
@@ -141,18 +133,15 @@ def _check(request: CompileRequest) -> None:
 
 
 def _key(request: CompileRequest) -> str:
-    specification = {**request.specification(), "pass_file": bool(request.pass_file)}
     own = Path(__file__).parent
     parts: list[str | Path] = [
-        json.dumps(specification, sort_keys=True),
+        json.dumps(request.specification(), sort_keys=True),
         metadata.version("apache-tvm"),
         metadata.version("apache-tvm-ffi"),
         str(request.require_tensorize),
         request.python,
         *(own / name for name in ("worker.py", "llama.py", "pipeline.py")),
-        SHAPE_FUNCTIONS,
-        # Passes import the files beside them.
-        *((request.pass_file.parent, request.pass_file.name) if request.pass_file else ()),
+        PASSES,
         *((request.kernels,) if request.kernels else ()),
     ]
     return digest(*parts)
@@ -172,8 +161,7 @@ def _run(request: CompileRequest, folder: Path) -> None:
     environment = tree_environment(request.tvm_tree)
     if request.kernels:
         environment["MLC_RVV_KERNELS"] = str(request.kernels.resolve())
-    if request.pass_file:
-        environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
+    environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
     if request.steps is not None:
         environment["MLC_RVV_STEPS"] = ",".join(request.steps)
     if request.require_tensorize:

@@ -11,30 +11,26 @@ from types import ModuleType
 
 from crosslab.errors import LabError
 
-PASSES = (
-    Path(__file__)
-    .resolve()
-    .parents[3]
-    .joinpath("overlays", "mlc-llm", "python", "mlc_llm", "compiler_pass")
-)
-PASS_FILE = PASSES / "rvv_passes.py"
-# The order of the functions that compute shapes is the same task on both paths.
-SHAPE_FUNCTIONS = PASSES / "shape_functions.py"
+PASSES = Path(__file__).resolve().parents[3] / "overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv"
 
 
-def load_pass_module(path: Path) -> ModuleType:
-    """A module from its own file, which may import the files beside it as a package's modules.
+def load_pass(name: str, folder: Path = PASSES) -> ModuleType:
+    """A module of the passes, by its name in their package.
+
+    Args:
+        name: as in "hooks" or "vectors.elementary".
+        folder: of the package.
 
     Raises:
-        LabError: there is no such file, or it is no Python file.
+        LabError: there is no such module.
     """
-    if not path.is_file() or path.suffix != ".py":
+    path = folder.joinpath(*name.split(".")).with_suffix(".py")
+    if not path.is_file():
         raise LabError(f"{path} is not a Python file that can be loaded")
-    folder = str(path.parent.resolve())
     # A package for each folder: passes of two trees do not mix.
-    name = f"crosslab_passes_{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
-    if name not in sys.modules:
-        package = ModuleType(name)
-        package.__path__ = [folder]
-        sys.modules[name] = package
-    return importlib.import_module(f"{name}.{path.stem}")
+    package = f"crosslab_passes_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
+    if package not in sys.modules:
+        module = ModuleType(package)
+        module.__path__ = [str(folder.resolve())]
+        sys.modules[package] = module
+    return importlib.import_module(f"{package}.{name}")

@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.support import cc
 
 from crosslab.compile.llama import add_kv_cache, export
-from crosslab.compile.pipeline import PASS_CONFIG, load_tensorize_pass, pipeline
+from crosslab.compile.pipeline import PASS_CONFIG, pipeline
 from crosslab.errors import LabError
 from crosslab.models.config import LlamaConfig
 
@@ -55,12 +55,8 @@ def build(spec: dict[str, Any], output: Path) -> None:
         module, params = export(config)
         module = add_kv_cache(module, config, target)
         about = metadata(config, spec, params)
-        tensorize = None
-        if spec["pass_file"]:
-            tensorize = load_tensorize_pass(Path(spec["pass_file"]), target)
         bounds = {"seq_len": spec["prefill_chunk"]}
-        choices = {name: spec[name] for name in ("gemv", "noalias")}
-        passes = pipeline(target, bounds, about, tensorize=tensorize, **choices)
+        passes = pipeline(target, bounds, about, gemv=spec["gemv"])
         with tvm.transform.PassContext(config=PASS_CONFIG):
             static = spec["form"] == "static"
             library = relax.build(module, target, relax_pipeline=passes, system_lib=static)

@@ -9,12 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from crosslab.compile.overlaypass import load_pass_module
+from crosslab.compile import overlaypass
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config
 
 NAMED = ("gpt2", "smollm2")
-PASS_FILE = "overlays/mlc-llm/python/mlc_llm/compiler_pass/estimate_cost.py"
 
 # openai-community/gpt2 and HuggingFaceTB/SmolLM2-135M, their config.json.
 GPT2: dict[str, Any] = {
@@ -95,7 +94,7 @@ def load_pass() -> ModuleType:
         LabError: the file is not in this checkout.
     """
     _tvm()
-    return load_pass_module(Path(__file__).resolve().parents[3] / PASS_FILE)
+    return overlaypass.load_pass("cost.estimate_cost")
 
 
 def _tvm() -> Any:

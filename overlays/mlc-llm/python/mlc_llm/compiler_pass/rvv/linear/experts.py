@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the products of a mixture's experts to the kernels of linear layers.
+"""Products of a mixture's experts, as calls of the kernels of linear layers.
 
 A function of op/experts_on_cpu.py has one block, named "experts", over the experts whose rows
 follow each other, or over rows that have an expert each. Each of its steps becomes a call: with
 as many rows as the expert has, or with one.
-
-This module imports nothing but TVM, so that it also serves where there is no MLC-LLM.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Range
 
-from .linear_match import GROUP, Declined
+from ..tir import PatternMismatch, block_of, blocks_named, whole
+from .match import GROUP
 
 BLOCK = "experts"
 BITS = 4
@@ -43,8 +41,8 @@ class Experts:
     index: Any
     out: Any
 
-    def says(self, name: str) -> int:
-        """What the block says of itself; 0 if it does not."""
+    def annotation(self, name: str) -> int:
+        """A number that the block is annotated with; 0 without it."""
         return int(self.block.annotations.get(name, 0))
 
     @property
@@ -70,13 +68,7 @@ class Experts:
 
 def find_experts(func: tirx.PrimFunc) -> Experts | None:
     """The experts' products of a function that has them."""
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, tirx.SBlock) and node.name_hint == BLOCK:
-            found.append(node)
-
-    tirx.stmt_functor.post_order_visit(func.body, visit)
+    found = blocks_named(func, BLOCK)
     if len(found) != 1 or not 3 <= len(found[0].reads) <= 4:
         return None
     data, weight, *scale, index = (region.buffer for region in found[0].reads)
@@ -89,16 +81,16 @@ def check_experts(experts: Experts) -> None:
     """Make sure that kernels can do the products.
 
     Raises:
-        Declined: they cannot.
+        PatternMismatch: they cannot.
     """
     floats = [b for b in (experts.data, experts.scale, experts.out) if b is not None]
     floats += [experts.weight] if experts.scale is None else []
     for buffer in floats:
         if str(buffer.dtype) != "float32":
-            raise Declined(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
-    bits, group_size = experts.says("bits"), experts.says("group_size")
+            raise PatternMismatch(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
+    bits, group_size = experts.annotation("bits"), experts.annotation("group_size")
     if experts.scale is not None and (bits, group_size) != (BITS, GROUP):
-        raise Declined(f"its weights are of {bits} bits in groups of {group_size}")
+        raise PatternMismatch(f"its weights are of {bits} bits in groups of {group_size}")
 
 
 def call_for_each(
@@ -107,7 +99,7 @@ def call_for_each(
     """A function that calls kernels.
 
     Args:
-        experts: what the function does.
+        experts: the products in the function.
         call: gives the statement for an expert's number, its first row, the row of the data,
             and how many rows it has.
         func: the function.
@@ -115,7 +107,7 @@ def call_for_each(
     step = tirx.Var("step", "int32")
     load = tirx.BufferLoad
     if experts.by_row:
-        of_data = tirx.const(0, "int32") if experts.says("one_x") else step
+        of_data = tirx.const(0, "int32") if experts.annotation("one_x") else step
         body = call(load(experts.index, [0, step]), step, of_data, tirx.const(1, "int32"))
     else:
         first = load(experts.index, [step])
@@ -133,12 +125,7 @@ def call_for_each(
 
 
 def opaque(experts: Experts, body: Any, allocated: list[Any]) -> Any:
-    """A block around a call, that says what it touches."""
+    """A block around a call, that declares the buffers of the call."""
     buffers = [experts.data, experts.weight, experts.scale, experts.index]
-    reads = [_whole(buffer) for buffer in buffers if buffer is not None]
-    block = tirx.SBlock([], reads, [_whole(experts.out)], BLOCK, body, alloc_buffers=allocated)
-    return tirx.SBlockRealize([], tirx.const(True), block)
-
-
-def _whole(buffer: Any) -> Any:
-    return tirx.BufferRegion(buffer, [Range(0, extent) for extent in buffer.shape])
+    reads = [whole(buffer) for buffer in buffers if buffer is not None]
+    return block_of(body, BLOCK, reads, [whole(experts.out)], allocated)

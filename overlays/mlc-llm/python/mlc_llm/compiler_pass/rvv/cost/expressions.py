@@ -8,7 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import arith, ir, tirx
 
-from .cost_records import Extent
+from .records import Extent
 
 
 def same_buffer(param: Any, access: Any) -> bool:

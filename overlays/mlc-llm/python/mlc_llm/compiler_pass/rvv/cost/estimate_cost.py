@@ -23,9 +23,9 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
-from .cost_products import Derived, FunctionWork
-from .cost_records import Entry, Extent, Operand, Other, Product, Unclassified
-from .tir_reading import bits_of, extent_text, product_of
+from .expressions import bits_of, extent_text, product_of
+from .products import Derived, FunctionWork
+from .records import Entry, Extent, Operand, Other, Product, Unclassified
 
 REPORT_VARIABLE = "MLC_RVV_COST_REPORT"
 DUMP_NAME = "cost_workloads.json"

@@ -2,7 +2,7 @@
 """Elementary functions of float32 as arithmetic, beside those that attention kernels need too.
 
 Those are in ``_vector_math.py`` of the TVM tree. Every function takes and gives a TIR expression.
-Bounds are those that tests/passes/test_vector_math.py holds them to, against float64.
+Bounds are those that test_vector_math.py (tests/passes) holds them to, against float64.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vectors a CPU has, for the passes that make vector loops.
-
-This module imports nothing but TVM, so that it also serves where there is no MLC-LLM.
-"""
+"""Machine, features and vectors of a target."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ import re
 from dataclasses import dataclass
 
 from tvm.target import Target, codegen
-
-from .tensorization import is_rvv_target, target_arch
 
 
 @dataclass(frozen=True)
@@ -58,3 +53,37 @@ def vector_bits(target: Target) -> int:
     """The vector length that an RVV target promises at least."""
     widths = [re.fullmatch(r"\+zvl(\d+)b", str(f)) for f in target.attrs.get("mattr", ())]
     return max([int(w.group(1)) for w in widths if w] + [128])
+
+
+def is_rvv_target(target: Target) -> bool:
+    """Whether code for the target may use float32 vectors of the RVV extension."""
+    # zve32x and zve64x have vectors of integers only.
+    return is_riscv64(target) and any(
+        name == "v" or name.startswith("zvl") or (name.startswith("zve") and not name.endswith("x"))
+        for name in target_features(target)
+    )
+
+
+def is_riscv64(target: Target) -> bool:
+    """Whether LLVM generates riscv64 code for the target."""
+    return target.kind.name == "llvm" and target_arch(target).startswith("riscv64")
+
+
+def target_features(target: Target) -> set[str]:
+    """The features that a target has by its attribute mattr."""
+    features: set[str] = set()
+    for attribute in target.attrs.get("mattr", ()):
+        name = str(attribute)
+        # As in LLVM, the last sign of a feature counts.
+        (features.discard if name.startswith("-") else features.add)(name.lstrip("+-"))
+    return features
+
+
+def target_arch(target: Target) -> str:
+    """The machine that a target is for, as the first part of a triple; "" without a triple."""
+    return canonical_arch(str(target.attrs.get("mtriple", "")).split("-", maxsplit=1)[0])
+
+
+def canonical_arch(name: str) -> str:
+    """A machine's name as the first part of a target triple."""
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name.lower(), name.lower())

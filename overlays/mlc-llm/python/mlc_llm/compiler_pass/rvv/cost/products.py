@@ -8,8 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from .cost_records import Extent, Operand, Other, Product, Quantization
-from .tir_reading import (
+from .expressions import (
     bits_of,
     carries,
     data_loads_in,
@@ -25,6 +24,7 @@ from .tir_reading import (
     same_buffer,
     uses,
 )
+from .records import Extent, Operand, Other, Product, Quantization
 
 SPATIAL, REDUCTION = 0, 2
 

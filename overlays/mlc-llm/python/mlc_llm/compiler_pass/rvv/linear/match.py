@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognises linear layers in TIR functions by what they compute, whatever they are called.
+"""Pattern of a linear layer in TIR functions, whatever the functions are called.
 
 A linear layer is one block ``C[..., j] += A[..., k] * B[j, k]`` from zero, over float32. B may be
 a parameter, or be dequantized in the same function from MLC-LLM's group-quantized form (int4 in
 uint32, groups of 32 along k: see ``quantization/group_quantization.py``).
-
-This module imports nothing but TVM, so that it also serves where there is no MLC-LLM.
 """
 
 from __future__ import annotations
@@ -16,28 +14,12 @@ from typing import Any
 from tvm import tirx
 from tvm_ffi import structural_equal
 
+from ..stages import Stage, same_extents
+from ..tir import PatternMismatch
+
 NIBBLES = 8  # four-bit values in a word
 GROUP = 32  # values that share a scale
 ZERO_POINT = 7.0
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One loop nest of a function's body, with the one block in it."""
-
-    loops: list[Any]
-    block: Any
-    statement: Any
-
-    @property
-    def name(self) -> str:
-        """The block's name."""
-        return str(self.block.name_hint)
-
-    @property
-    def written(self) -> Any:
-        """The buffer that the block writes."""
-        return self.block.writes[0].buffer
 
 
 @dataclass(frozen=True)
@@ -78,56 +60,20 @@ class Linear:
         return -(-self.k // GROUP)
 
 
-class Declined(Exception):
-    """A product that is no linear layer the kernels can do; the message says why."""
-
-
-def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
-    """The loop nests of a function in order; None if its body is anything else."""
-    if not isinstance(func.body, tirx.SBlockRealize):
-        return None
-    body = func.body.block.body
-    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    stages = []
-    for statement in statements:
-        loops, inner = [], statement
-        while isinstance(inner, tirx.For):
-            loops.append(inner)
-            inner = inner.body
-        if not isinstance(inner, tirx.SBlockRealize) or len(inner.block.writes) != 1:
-            return None
-        if [*inner.iter_values] != [loop.loop_var for loop in loops]:
-            return None
-        stages.append(Stage(loops, inner.block, statement))
-    return stages
-
-
-def is_product(stage: Stage) -> bool:
-    """Whether a block sums up products over one axis; squares, as in a norm, are none."""
-    value = getattr(stage.block.body, "value", None)
-    return (
-        stage.block.init is not None
-        and sum(axis.iter_type == tirx.IterVar.CommReduce for axis in stage.block.iter_vars) == 1
-        and isinstance(value, tirx.Add)
-        and isinstance(value.b, tirx.Mul)
-        and not structural_equal(value.b.a, value.b.b)
-    )
-
-
 def match_linear(stage: Stage, stages: list[Stage]) -> Linear:
     """Read a product as a linear layer.
 
     Raises:
-        Declined: it is none, or not one that the kernels can do.
+        PatternMismatch: it is none, or not one that the kernels can do.
     """
     block = stage.block
     loads = [block.body.value.b.a, block.body.value.b.b]
     if not all(isinstance(load, tirx.BufferLoad) for load in loads):
-        raise Declined("its factors are not plain elements of buffers")
+        raise PatternMismatch("its factors are not plain elements of buffers")
     out, data, weight = block.body.buffer, loads[0].buffer, loads[1].buffer
     axes = [axis.var for axis in block.iter_vars]
     if block.iter_vars[-1].iter_type != tirx.IterVar.CommReduce or len(axes) < 3:
-        raise Declined("it is not a sum over the last of three or more axes")
+        raise PatternMismatch("it is not a sum over the last of three or more axes")
     *rows, column, step = axes
     expected = tirx.BufferStore(
         out,
@@ -136,16 +82,16 @@ def match_linear(stage: Stage, stages: list[Stage]) -> Linear:
         [*rows, column],
     )
     if len(weight.shape) != 2 or not structural_equal(block.body, expected):
-        raise Declined("it is not C[..., j] += A[..., k] * B[j, k]")
+        raise PatternMismatch("it is not C[..., j] += A[..., k] * B[j, k]")
     _check_types(out, data, weight)
     extents = [axis.dom.extent for axis in block.iter_vars]
     n, k = weight.shape
     if not same_extents(extents, [*out.shape, k]) or not same_extents(
         data.shape, [*out.shape[:-1], k]
     ):
-        raise Declined("its loops do not cover the buffers")
+        raise PatternMismatch("its loops do not cover the buffers")
     if not same_extents([out.shape[-1]], [n]) or not isinstance(k, tirx.IntImm):
-        raise Declined("the number of inputs is not constant")
+        raise PatternMismatch("the number of inputs is not constant")
     if any(other.written.same_as(weight) and not _only_widens(other) for other in stages):
         return _match_q4(Linear(stage, out, data, weight, n, int(k)), stages)
     return Linear(stage, out, data, weight, n, int(k))
@@ -165,29 +111,16 @@ def _only_widens(stage: Stage) -> bool:
 def _check_types(*buffers: Any) -> None:
     for buffer in buffers:
         if str(buffer.dtype) != "float32":
-            raise Declined(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
+            raise PatternMismatch(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
         if buffer.strides:
-            raise Declined(f"{buffer.name} is not dense")
-
-
-def same_extents(left: Any, right: Any) -> bool:
-    """Whether two lists of extents are the same, whatever their integer types."""
-    left, right = list(left), list(right)
-    return len(left) == len(right) and all(map(_same, left, right))
-
-
-def _same(left: Any, right: Any) -> bool:
-    numbers = [int(e) if isinstance(e, int | tirx.IntImm) else None for e in (left, right)]
-    if None in numbers:
-        return bool(structural_equal(left, right))
-    return numbers[0] == numbers[1]
+            raise PatternMismatch(f"{buffer.name} is not dense")
 
 
 def _match_q4(linear: Linear, stages: list[Stage]) -> Linear:
     """Follow a weight that is dequantized in the same function back to its packed form.
 
     Raises:
-        Declined: the weight is computed in another way.
+        PatternMismatch: the weight is computed in another way.
     """
     scaled = _writer(linear.weight, stages)
     values, scale = _loaded(scaled, 2)
@@ -203,12 +136,12 @@ def _match_q4(linear: Linear, stages: list[Stage]) -> Linear:
     _expect(scaled, value * tirx.BufferLoad(scale, [row, column // GROUP]))
     groups = linear.groups
     if not same_extents(packed.shape, [linear.n, groups * GROUP // NIBBLES]):
-        raise Declined(f"{packed.name} has the shape {packed.shape}")
+        raise PatternMismatch(f"{packed.name} has the shape {packed.shape}")
     if not same_extents(scale.shape, [linear.n, groups]):
-        raise Declined(f"{scale.name} has the shape {scale.shape}")
+        raise PatternMismatch(f"{scale.name} has the shape {scale.shape}")
     for buffer in (values, linear.weight):
         if sum(_reads(stage, buffer) for stage in stages) != 1:
-            raise Declined(f"{buffer.name} is read by more than one block")
+            raise PatternMismatch(f"{buffer.name} is read by more than one block")
     return Linear(
         linear.stage, linear.out, linear.data, packed, linear.n, linear.k, scale, (unpacked, scaled)
     )
@@ -217,7 +150,7 @@ def _match_q4(linear: Linear, stages: list[Stage]) -> Linear:
 def _writer(buffer: Any, stages: list[Stage]) -> Stage:
     writers = [stage for stage in stages if stage.written.same_as(buffer)]
     if len(writers) != 1 or len(writers[0].block.iter_vars) != 2 or writers[0].block.init:
-        raise Declined(f"{buffer.name} is not computed by one block of two axes")
+        raise PatternMismatch(f"{buffer.name} is not computed by one block of two axes")
     return writers[0]
 
 
@@ -225,7 +158,9 @@ def _loaded(stage: Stage, count: int) -> list[Any]:
     """The buffers that a block reads, in order of their first use."""
     buffers = [region.buffer for region in stage.block.reads]
     if len(buffers) != count:
-        raise Declined(f"block {stage.name} is not of group quantization: it reads {len(buffers)}")
+        raise PatternMismatch(
+            f"block {stage.name} is not of group quantization: it reads {len(buffers)}"
+        )
     return buffers
 
 
@@ -236,7 +171,7 @@ def _expect(stage: Stage, value: Any) -> None:
     if not structural_equal(stage.block.body, store) or not same_extents(
         extents, stage.written.shape
     ):
-        raise Declined(f"block {stage.name} is not of int4 group quantization")
+        raise PatternMismatch(f"block {stage.name} is not of int4 group quantization")
 
 
 def _reads(stage: Stage, buffer: Any) -> bool:

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled kernels, and the report of the blocks that call them.
+
+The kernels are in a directory that ``MLC_RVV_KERNELS`` names, which ``python -m crosslab
+kernels`` makes. ``MLC_RVV_TENSORIZE_REPORT`` names a file that gets a JSON list of
+:class:`BlockReport`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tvm
+from tvm import IRModule, tirx
+from tvm.target import Target
+
+from .targets import canonical_arch, is_rvv_target, target_arch
+
+KERNELS_VARIABLE = "MLC_RVV_KERNELS"
+REPORT_VARIABLE = "MLC_RVV_TENSORIZE_REPORT"
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """Product, element type and extents (in elements) that an attention kernel is made for."""
+
+    product: str
+    dtype: str
+    q_tile: int
+    kv_tile: int
+    d: int
+
+    def __str__(self) -> str:
+        return f"{self.product} {self.dtype} {self.q_tile}x{self.kv_tile}x{self.d}"
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """A directory of compiled kernels.
+
+    Attributes:
+        index: the kernels.json that it was read from.
+        target: "riscv64", or "host" for portable kernels.
+        arch: machine that the object is for, as the first part of a target triple.
+        features: features beyond the machine's common ones that the kernels need, in LLVM's words.
+        object_file: the relocatable object.
+        tiles: symbol of each attention kernel.
+        routines: symbol of each routine of linear layers, by kind ("gemm", "gemv",
+            "gemv_prepare") and weights ("float32", "q4").
+    """
+
+    index: Path
+    target: str
+    arch: str
+    features: tuple[str, ...]
+    object_file: Path
+    tiles: dict[TileShape, str]
+    routines: dict[tuple[str, str], str]
+
+    @staticmethod
+    def load(directory: Path) -> KernelLibrary:
+        """Read ``directory/kernels.json``.
+
+        Raises:
+            RuntimeError: there is none, it is malformed, or the object is missing.
+        """
+        index = directory / "kernels.json"
+        remedy = f"Make it with: python -m crosslab kernels --target riscv64 --output {directory}"
+        try:
+            document = json.loads(index.read_text(encoding="utf-8"))
+            if document["schema"] != 1:
+                raise RuntimeError(f"{index} has schema {document['schema']!r}, expected 1")
+            tiles = {
+                TileShape(
+                    *(entry[key] for key in ("product", "dtype", "q_tile", "kv_tile", "d"))
+                ): entry["symbol"]
+                for entry in document["kernels"]
+            }
+            routines = {
+                (entry["kind"], entry["weights"]): entry["symbol"]
+                for entry in document.get("routines", [])
+            }
+            target, object_file = document["target"], directory / document["object"]
+            arch = canonical_arch(document.get("arch", target))
+            features = tuple(map(str, document.get("features", ())))
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise RuntimeError(
+                f"{KERNELS_VARIABLE}: no usable list of kernels in {index}: {error!r}. {remedy}"
+            ) from error
+        if not object_file.is_file():
+            raise RuntimeError(f"{index} names {object_file}, which is not there. {remedy}")
+        return KernelLibrary(index, target, arch, features, object_file, tiles, routines)
+
+    @staticmethod
+    def from_environment() -> KernelLibrary | None:
+        """The library that ``MLC_RVV_KERNELS`` names; None if it is not set."""
+        directory = os.environ.get(KERNELS_VARIABLE)
+        return KernelLibrary.load(Path(directory)) if directory else None
+
+    def attach(self, mod: IRModule, symbols: Collection[str]) -> IRModule:
+        """A module with the kernels' object among its external modules, which the build links in.
+
+        Args:
+            mod: the module.
+            symbols: kernels that the module calls.
+        """
+        attached = list((mod.attrs or {}).get("external_mods", []))
+        kernels = tvm.runtime.load_static_library(str(self.object_file), sorted(symbols))
+        return mod.with_attr("external_mods", [*attached, kernels])
+
+    def is_attached(self, mod: IRModule) -> bool:
+        """Whether an external module of a module has kernels of this library."""
+        attached = (mod.attrs or {}).get("external_mods", [])
+        known = [*self.tiles.values(), *self.routines.values()]
+        return any(other.implements_function(symbol) for other in attached for symbol in known)
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    """Kernel that one block of one function calls, or the reason that it calls none.
+
+    Attributes:
+        function: name of the function in its module.
+        block: name of the block.
+        symbol: the kernel, or None.
+        reason: why there is none, or None.
+    """
+
+    function: str
+    block: str
+    symbol: str | None = None
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.function}, {self.block}: {self.symbol or self.reason}"
+
+
+def library_for(target: Target) -> tuple[KernelLibrary | None, str | None]:
+    """The library of the environment, and why it is of no use for a target (None if it is).
+
+    Raises:
+        RuntimeError: ``MLC_RVV_KERNELS`` names no usable directory.
+    """
+    library = KernelLibrary.from_environment()
+    return library, _misfit(target, library)
+
+
+def _misfit(target: Target, library: KernelLibrary | None) -> str | None:
+    if library is None:
+        return f"no kernel library: {KERNELS_VARIABLE} is not set"
+    wanted = "riscv64" if is_rvv_target(target) else target_arch(target)
+    if library.arch != wanted or not (library.target == "host" or is_rvv_target(target)):
+        return f"the kernels of {library.index} are for {library.arch}, the target is {wanted}"
+    features = list(library.features)
+    if features and not tvm.target.codegen.target_has_features(features, target):
+        return f"the kernels of {library.index} need {', '.join(features)} of the target"
+    return None
+
+
+def rewrite_with_kernels(
+    mod: IRModule,
+    rewrite: Callable[[str, tirx.PrimFunc], tuple[tirx.PrimFunc, Sequence[BlockReport]]],
+) -> tuple[IRModule, list[BlockReport]]:
+    """Rewrite the TIR functions of a module in the order of their names.
+
+    Args:
+        mod: the module; comes back itself where no block calls a kernel.
+        rewrite: gives the new function for a name and a function, and reports of its blocks.
+    """
+    result, reports = mod.clone(), []
+    for g_var, func in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
+        if isinstance(func, tirx.PrimFunc):
+            new, of_function = rewrite(g_var.name_hint, func)
+            reports += of_function
+            if any(report.symbol for report in of_function):
+                result.update_func(g_var, new)
+    return result if any(report.symbol for report in reports) else mod, reports
+
+
+def write_reports(reports: Sequence[BlockReport], *, after: bool = False) -> None:
+    """Write the report file, if one is wanted: anew, or after the reports that it holds."""
+    if path := os.environ.get(REPORT_VARIABLE):
+        file = Path(path)
+        before = json.loads(file.read_text(encoding="utf-8")) if after and file.is_file() else []
+        entries = [*before, *map(asdict, reports)]
+        file.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+
+
+def lines_of(reports: Sequence[BlockReport]) -> str:
+    """Reports as indented lines of a message."""
+    return "".join(f"\n  {report}" for report in reports)

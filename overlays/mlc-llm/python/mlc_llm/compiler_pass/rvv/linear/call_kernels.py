@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CallLinearKernels: linear layers become calls of the project's kernels.
+
+The pass replaces every linear layer of a module, whatever function holds it, by calls of the
+routines in kernels/include/mlc_rvv_linear.h: products with any number of rows by ``gemm``, with a
+single row by ``gemv``, weights in float32 or in MLC-LLM's group quantization, which is then
+unpacked by the kernel and no longer by the function. The stages after a product, such as an
+addition, work on its result in place, in vectors.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import tvm
+from tvm import IRModule, tirx
+from tvm.target import Target
+from tvm_ffi import structural_equal
+
+from ..functions import is_scheduled
+from ..kernel_library import (
+    BlockReport,
+    library_for,
+    lines_of,
+    rewrite_with_kernels,
+    write_reports,
+)
+from ..stages import Stage, is_product, same_extents, stages_of
+from ..targets import is_rvv_target
+from ..tir import PatternMismatch, is_one, nodes_of, with_root
+from .calls import Routines, experts_gemm, gemm, gemv
+from .experts import call_for_each, check_experts, find_experts
+from .match import Linear, match_linear
+
+logger = logging.getLogger(__name__)
+
+
+@tvm.transform.module_pass(opt_level=0, name="CallLinearKernels")
+class CallLinearKernels:
+    """Pass that replaces linear layers by kernel calls where there are kernels for the target."""
+
+    def __init__(self, target: Target):
+        self.target = target
+
+    def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
+        """Transform all TIR functions of a module that have a linear layer.
+
+        Raises:
+            RuntimeError: ``MLC_RVV_KERNELS`` names no usable directory.
+        """
+        if self.target.kind.name != "llvm":
+            return mod
+        library, misfit = library_for(self.target)
+        if misfit is not None and not is_rvv_target(self.target):
+            return mod
+        routines = None if misfit else Routines.of(library, self.target)
+
+        def rewrite(name: str, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BlockReport]]:
+            return call_kernels(name, func, routines, misfit)
+
+        result, reports = rewrite_with_kernels(mod, rewrite)
+        write_reports(reports, after=True)
+        for report in reports:
+            logger.info("%s", report)
+        if missing := [report for report in reports if report.symbol is None]:
+            logger.warning("Some linear layers run without kernels:%s", lines_of(missing))
+        if result is mod or library.is_attached(result):
+            return result
+        return library.attach(result, library.routines.values())
+
+
+def call_kernels(
+    name: str, func: tirx.PrimFunc, routines: Routines | None, misfit: str | None = None
+) -> tuple[tirx.PrimFunc, list[BlockReport]]:
+    """Replace the linear layer, or the products of a mixture's experts, of one function.
+
+    Args:
+        name: the function's name in its module, for the reports.
+        func: the function; comes back as it is where no kernel fits.
+        routines: the kernels, or None.
+        misfit: why there are none.
+
+    Returns:
+        The function, marked as scheduled if it was changed, and a report per product in it.
+    """
+    experts = find_experts(func)
+    if experts is None and is_scheduled(func):
+        return func, []
+    stages = [] if experts else stages_of(func) or []
+    products = [stage for stage in stages if is_product(stage)]
+    blocks = [experts.block.name_hint] if experts else [product.name for product in products]
+    try:
+        if experts:
+            check_experts(experts)
+        elif len(products) != 1:
+            raise PatternMismatch("the function has more than one product")
+        else:
+            linear = match_linear(products[0], stages)
+        if routines is None:
+            raise PatternMismatch(str(misfit))
+        if experts:
+            symbol = routines.symbol("gemm", experts.scale)
+            call = experts_gemm(experts, symbol, routines.columns)
+            new = call_for_each(experts, call, func)
+        else:
+            new, symbol = _replace(func, stages, linear, routines)
+    except PatternMismatch as reason:
+        return func, [BlockReport(name, block, reason=str(reason)) for block in blocks]
+    return new, [BlockReport(name, blocks[0], symbol)]
+
+
+def _replace(
+    func: tirx.PrimFunc, stages: list[Stage], linear: Linear, routines: Routines
+) -> tuple[tirx.PrimFunc, str]:
+    single = all(is_one(extent) for extent in linear.out.shape[:-1])
+    symbol = routines.symbol("gemv" if single else "gemm", linear.scale)
+    rest = [s for s in stages if s is not linear.stage and s not in linear.unpacking]
+    follower = _in_place(linear, rest)
+    out = linear.out if follower is None else follower.written
+    statements = []
+    for stage in stages:
+        if stage is linear.stage:
+            statements.append((gemv if single else gemm)(linear, out, routines))
+        elif stage not in linear.unpacking:
+            statement = _vectorized(stage, routines.lanes)
+            if stage is follower:
+                statement = tirx.stmt_functor.substitute(statement, {linear.out: out})
+            statements.append(statement)
+    gone = [s.written for s in linear.unpacking] + ([linear.out] if follower else [])
+    allocated = func.body.block.alloc_buffers
+    kept = [b for b in allocated if not any(b.same_as(g) for g in gone)]
+    new = with_root(func, statements, kept)
+    return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True}), symbol
+
+
+def _in_place(linear: Linear, rest: list[Stage]) -> Stage | None:
+    """The stage that may overwrite the product element by element: its only reader, if any."""
+    readers = [s for s in rest if any(r.buffer.same_as(linear.out) for r in s.block.reads)]
+    if len(readers) != 1 or not isinstance(readers[0].block.body, tirx.BufferStore):
+        return None
+    store = readers[0].block.body
+    loads = [l for l in nodes_of(store.value, tirx.BufferLoad) if l.buffer.same_as(linear.out)]
+    fits = (
+        same_extents(store.buffer.shape, linear.out.shape)
+        and all(all(map(structural_equal, l.indices, store.indices)) for l in loads)
+        and str(store.buffer.dtype) == "float32"
+    )
+    return readers[0] if fits and readers[0].block.init is None else None
+
+
+def _vectorized(stage: Stage, most: int) -> Any:
+    """A stage's statement with vectors innermost and its rows shared among threads.
+
+    A block that is not data parallel stays as it is.
+    """
+    block = stage.block
+    if any(axis.iter_type != tirx.IterVar.DataPar for axis in block.iter_vars) or not stage.loops:
+        return stage.statement
+    values = [loop.loop_var for loop in stage.loops]
+    *outer, last = stage.loops
+    lanes = math.gcd(int(last.extent), most) if isinstance(last.extent, tirx.IntImm) else 1
+    if lanes > 1:
+        dtype = last.loop_var.ty
+        run, lane = tirx.Var(last.loop_var.name, dtype), tirx.Var("lane", dtype)
+        values[-1] = run * lanes + lane
+    body = tirx.SBlockRealize(values, tirx.const(True), block)
+    if lanes > 1:
+        body = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, body)
+        body = tirx.For(run, 0, int(last.extent) // lanes, tirx.ForKind.SERIAL, body)
+    else:
+        body = tirx.For(last.loop_var, 0, last.extent, tirx.ForKind.SERIAL, body)
+    parallel = next((loop for loop in outer if not is_one(loop.extent)), None)
+    for loop in reversed(outer):
+        kind = tirx.ForKind.PARALLEL if loop is parallel else tirx.ForKind.SERIAL
+        body = tirx.For(loop.loop_var, 0, loop.extent, kind, body)
+    return body

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements that call the routines of kernels/include/mlc_rvv_linear.h."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.target import Target
+
+from ..kernel_library import KernelLibrary
+from ..targets import is_rvv_target, vector_bits
+from ..tir import PatternMismatch, block_of, whole
+from .experts import Experts, opaque
+from .match import GROUP, Linear
+
+# Rows of a panel of weights, which takes 64 KiB at VLEN 256 while it is in use.
+PANEL_ROWS = 256
+HOST_PANEL_COLUMNS = 64
+# Rows of weights that a task of a matrix-vector product has at least this many weights in: less
+# is not worth waking a thread for.
+TASK_WEIGHTS = 1 << 17
+# A vector in what follows a product, in elements: at most a register group of eight.
+HOST_LANES = 16
+
+
+@dataclass(frozen=True)
+class Routines:
+    """Routines of a kernel library for a target.
+
+    Attributes:
+        library: the library.
+        columns: width of a panel of weights.
+        lanes: most elements of a vector.
+    """
+
+    library: KernelLibrary
+    columns: int
+    lanes: int
+
+    @staticmethod
+    def of(library: KernelLibrary, target: Target) -> Routines:
+        """The routines with the sizes that fit a target."""
+        if not is_rvv_target(target):
+            return Routines(library, HOST_PANEL_COLUMNS, HOST_LANES)
+        group = vector_bits(target) // 32 * 8
+        return Routines(library, group, group)
+
+    def symbol(self, kind: str, scale: Any) -> str:
+        """The symbol of a routine.
+
+        Args:
+            kind: "gemm", "gemv" or "gemv_prepare".
+            scale: the scales of quantized weights, or None.
+
+        Raises:
+            PatternMismatch: the library has none for such weights.
+        """
+        weights = "float32" if scale is None else "q4"
+        found = self.library.routines.get((kind, weights))
+        if found is None:
+            raise PatternMismatch(f"no {kind} for {weights} weights in {self.library.index}")
+        return found
+
+
+def gemm(linear: Linear, out: Any, routines: Routines) -> Any:
+    """A product with any number of rows: tasks over panels of outputs."""
+    columns, k = routines.columns, _int64(linear.k)
+    panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
+
+    def arguments(start: Any, count: Any) -> list[Any]:
+        pointers = [out.access_ptr("w", offset=start), linear.data.access_ptr("r")]
+        sizes = [_int64(linear.rows), count, k, _int64(linear.n), k]
+        if linear.scale is None:
+            sizes.append(k)
+        scratch = [panel.access_ptr("rw"), _int64(PANEL_ROWS), _int64(columns)]
+        return [*pointers, *_weights(linear, start), *sizes, *scratch]
+
+    symbol = routines.symbol("gemm", linear.scale)
+    return _tasks(symbol, linear, out, columns, arguments, [panel])
+
+
+def gemv(linear: Linear, out: Any, routines: Routines) -> Any:
+    """A product with one row: tasks over runs of outputs."""
+    k = _int64(linear.k)
+    # Whole panels, as their rows may lie in lanes.
+    outputs = _outputs_of_a_task(linear.n, linear.k, routines.columns)
+    ready = tirx.decl_buffer((linear.groups * 36,), "float32", "ready")
+    data = linear.data if linear.scale is None else ready
+
+    def arguments(start: Any, count: Any) -> list[Any]:
+        pointers = [out.access_ptr("w", offset=start), data.access_ptr("r")]
+        sizes = [count, k] if linear.scale is not None else [count, k, k]
+        return [*pointers, *_weights(linear, start), *sizes]
+
+    tasks = _tasks(routines.symbol("gemv", linear.scale), linear, out, outputs, arguments)
+    if linear.scale is None:
+        return tasks
+    prepare = routines.symbol("gemv_prepare", linear.scale)
+    call = _call(prepare, [ready.access_ptr("w"), linear.data.access_ptr("r"), k])
+    return _opaque("prepared", linear, out, tirx.SeqStmt([call, tasks]), [ready])
+
+
+def _weights(linear: Linear, start: Any) -> list[Any]:
+    """Pointers to the weights, and their scales, of the outputs from one on."""
+    if linear.scale is None:
+        return [linear.weight.access_ptr("r", offset=start * linear.k)]
+    packed = linear.weight.access_ptr("r", offset=start * (linear.groups * 4))
+    return [packed, linear.scale.access_ptr("r", offset=start * linear.groups)]
+
+
+def _outputs_of_a_task(n: Any, k: int, columns: int) -> int:
+    """As many outputs, in whole panels, as make a task worth while; tasks share out evenly."""
+    least = -(-TASK_WEIGHTS // k // columns) * columns
+    if not isinstance(n, tirx.IntImm):
+        return least
+    tasks = 1
+    while tasks * least < int(n):
+        tasks *= 2
+    return -(-int(n) // tasks // columns) * columns
+
+
+def _tasks(
+    symbol: str,
+    linear: Linear,
+    out: Any,
+    width: int,
+    arguments: Callable[[Any, Any], list[Any]],
+    allocated: Sequence[Any] = (),
+) -> Any:
+    """Calls that share the outputs, `width` each, among threads; one call if that is enough."""
+
+    def body(start: Any, count: Any) -> Any:
+        statement = _call(symbol, arguments(start, count))
+        return _opaque(linear.stage.name, linear, out, statement, allocated)
+
+    n = _int64(linear.n)
+    if isinstance(linear.n, tirx.IntImm) and int(linear.n) <= width:
+        return body(_int64(0), n)
+    task = tirx.Var("task", "int64")
+    start = task * width
+    inner = body(start, tirx.min(n - start, _int64(width)))
+    count = tirx.ceildiv(n, _int64(width))
+    return tirx.For(task, _int64(0), count, tirx.ForKind.PARALLEL, inner)
+
+
+def _call(symbol: str, arguments: list[Any]) -> Any:
+    """A call of a C function whose arguments are pointers and int64_t.
+
+    The cast, though to the type that a size has, is what keeps it 64 bits wide: a later pass may
+    make all indices int32, and would take the arguments of a call along.
+    """
+    words = [
+        tirx.Cast("int64", a) if str(getattr(a.ty, "dtype", "")) == "int64" else a
+        for a in arguments
+    ]
+    return tirx.Evaluate(tirx.call_extern("void", symbol, *words))
+
+
+def _opaque(name: str, linear: Linear, out: Any, body: Any, allocated: Sequence[Any]) -> Any:
+    """A block that declares its buffers, around statements which the compiler cannot read."""
+    inputs = [linear.data, linear.weight, linear.scale]
+    reads = [whole(buffer) for buffer in inputs if buffer is not None]
+    return block_of(body, name, reads, [whole(out)], allocated)
+
+
+def _int64(value: Any) -> Any:
+    if isinstance(value, int | tirx.IntImm):
+        return tirx.IntImm("int64", int(value))
+    return tirx.Cast("int64", value)
+
+
+def experts_gemm(experts: Experts, symbol: str, columns: int) -> Callable[..., Any]:
+    """A function that makes the statement for one expert: tasks over panels of outputs."""
+    n, k, groups = experts.n, experts.k, -(-experts.k // GROUP)
+
+    def make(expert: Any, first: Any, of_data: Any, rows: Any) -> Any:
+        panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
+        task = tirx.Var("task", "int32")
+        start = task * columns
+
+        def access(buffer: Any, mode: str, offset: Any) -> Any:
+            return buffer.access_ptr(mode, offset=_int64(offset))
+
+        outputs = _int64(expert) * n + start
+        c = access(experts.out, "w", _int64(first) * n + start)
+        a = access(experts.data, "r", _int64(of_data) * k)
+        sizes = [_int64(rows), _int64(tirx.min(n - start, columns)), _int64(k), _int64(n)]
+        scratch = [panel.access_ptr("rw"), _int64(PANEL_ROWS), _int64(columns)]
+        if experts.scale is None:
+            weight = access(experts.weight, "r", outputs * k)
+            arguments = [c, a, weight, *sizes, _int64(k), _int64(k), *scratch]
+        else:
+            weight = access(experts.weight, "r", outputs * (groups * 4))
+            scale = access(experts.scale, "r", outputs * groups)
+            arguments = [c, a, weight, scale, *sizes, _int64(k), *scratch]
+        statement = opaque(experts, _call(symbol, arguments), [panel])
+        tasks = tirx.For(task, 0, -(-n // columns), tirx.ForKind.PARALLEL, statement)
+        return tirx.IfThenElse(rows > 0, tasks, None)
+
+    return make

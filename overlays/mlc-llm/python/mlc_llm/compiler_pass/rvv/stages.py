@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages of a TIR function: loop nests that follow each other, with one block in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm_ffi import structural_equal
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One loop nest of a function's body, with the one block in it."""
+
+    loops: list[Any]
+    block: Any
+    statement: Any
+
+    @property
+    def name(self) -> str:
+        """The block's name."""
+        return str(self.block.name_hint)
+
+    @property
+    def written(self) -> Any:
+        """The buffer that the block writes."""
+        return self.block.writes[0].buffer
+
+
+def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
+    """The loop nests of a function in order; None if its body is anything else."""
+    if not isinstance(func.body, tirx.SBlockRealize):
+        return None
+    body = func.body.block.body
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    stages = []
+    for statement in statements:
+        loops, inner = [], statement
+        while isinstance(inner, tirx.For):
+            loops.append(inner)
+            inner = inner.body
+        if not isinstance(inner, tirx.SBlockRealize) or len(inner.block.writes) != 1:
+            return None
+        if [*inner.iter_values] != [loop.loop_var for loop in loops]:
+            return None
+        stages.append(Stage(loops, inner.block, statement))
+    return stages
+
+
+def is_product(stage: Stage) -> bool:
+    """Whether a block sums up products over one axis; squares, as in a norm, are none."""
+    value = getattr(stage.block.body, "value", None)
+    return (
+        stage.block.init is not None
+        and sum(axis.iter_type == tirx.IterVar.CommReduce for axis in stage.block.iter_vars) == 1
+        and isinstance(value, tirx.Add)
+        and isinstance(value.b, tirx.Mul)
+        and not structural_equal(value.b.a, value.b.b)
+    )
+
+
+def same_extents(left: Any, right: Any) -> bool:
+    """Whether two lists of extents are the same, whatever their integer types."""
+    left, right = list(left), list(right)
+    return len(left) == len(right) and all(map(_same, left, right))
+
+
+def _same(left: Any, right: Any) -> bool:
+    numbers = [int(e) if isinstance(e, int | tirx.IntImm) else None for e in (left, right)]
+    if None in numbers:
+        return bool(structural_equal(left, right))
+    return numbers[0] == numbers[1]

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks over TIR and small pieces of it that several passes need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+
+class PatternMismatch(Exception):
+    """A function is not of the pattern that a pass rewrites; the message gives the difference."""
+
+
+def nodes_of(root: Any, kind: Any) -> list[Any]:
+    """Every node of a type, or of one of several, below a node and that node, children first."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, kind):
+            found.append(node)
+
+    tirx.stmt_functor.post_order_visit(root, visit)
+    return found
+
+
+def blocks_named(func: tirx.PrimFunc, name: str) -> list[Any]:
+    """The blocks of a function that have a name."""
+    return [block for block in nodes_of(func.body, tirx.SBlock) if block.name_hint == name]
+
+
+def uses(expression: Any, var: Any) -> bool:
+    """Whether a variable is part of an expression."""
+    return any(node.same_as(var) for node in nodes_of(expression, object))
+
+
+def substitute(expression: Any, values: dict[Any, Any]) -> Any:
+    """An expression with values in place of variables."""
+    return tirx.stmt_functor.substitute(tirx.Evaluate(expression), values).value
+
+
+def whole(buffer: Any) -> Any:
+    """The region of all elements of a buffer."""
+    return tirx.BufferRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape])
+
+
+def block_of(body: Any, name: str, reads: Any, writes: Any, allocated: Any = ()) -> Any:
+    """A block without axes around a statement, which declares the regions that it touches."""
+    block = tirx.SBlock([], reads, writes, name, body, alloc_buffers=list(allocated))
+    return tirx.SBlockRealize([], tirx.const(True), block)
+
+
+def with_root(func: tirx.PrimFunc, statements: list[Any], allocated: list[Any]) -> tirx.PrimFunc:
+    """A function with other statements and buffers in its root block."""
+    body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+    return func.with_body(block_of(body, func.body.block.name_hint, [], [], allocated))
+
+
+def is_one(extent: Any) -> bool:
+    """Whether an extent is the constant 1."""
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Division of a loop into vectors of few widths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+# Shorter vectors are not worth their setting up.
+FEWEST_LANES = 4
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Iterations that are done in vectors of one width, or one by one if that is 1."""
+
+    start: int
+    lanes: int
+    runs: int
+
+
+def pieces_of(extent: int, most: int) -> list[Piece]:
+    """All iterations of a loop in vectors of at most so many, a power of two; [] if too few.
+
+    One width for all of them if that is half of the most, at least; otherwise the widest vectors
+    that there are enough iterations for, then narrower ones, and the last few one by one.
+    """
+    lanes = math.gcd(extent, most)
+    if 2 * lanes >= most and lanes >= FEWEST_LANES:
+        return [Piece(0, lanes, extent // lanes)]
+    pieces, start, lanes = [], 0, most
+    while lanes >= FEWEST_LANES:
+        if runs := (extent - start) // lanes:
+            pieces.append(Piece(start, lanes, runs))
+            start += runs * lanes
+        lanes //= 2
+    if pieces and start < extent:
+        pieces.append(Piece(start, 1, extent - start))
+    return pieces
+
+
+def loop_over(piece: Piece, name: str, dtype: Any, body: Callable[[Any, Any], Any]) -> Any:
+    """The iterations of a piece, of a body that takes the lane and the index."""
+    run, lane = tirx.Var(name, dtype), tirx.Var("lane", dtype)
+    start = tirx.const(piece.start, dtype)
+    if piece.lanes == 1:
+        # Not a loop that threads would share: it is shorter than any vector.
+        return tirx.For(run, 0, piece.runs, tirx.ForKind.UNROLLED, body(run, start + run))
+    inner = body(lane, run * piece.lanes + lane + start)
+    inner = tirx.For(lane, 0, piece.lanes, tirx.ForKind.VECTORIZED, inner)
+    return tirx.For(run, 0, piece.runs, tirx.ForKind.SERIAL, inner)

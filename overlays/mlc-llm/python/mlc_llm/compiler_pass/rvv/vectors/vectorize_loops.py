@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VectorizeLoops: vectors for activations, residuals, norms and copies into the KV cache.
+
+The pass treats the functions that no schedule has claimed and that are data parallel throughout, or
+sum over their last axis. Intermediate results are computed where they are used; the innermost loop
+over contiguous elements becomes vectors, the outermost is shared among threads, and elementary
+functions become arithmetic (:mod:`elementary`). Loops that cannot be vectorized stay as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import tvm
+from tvm import arith, relax, s_tir, tirx
+from tvm.target import Target
+
+from ..functions import Rewrite, function_pass, is_scheduled
+from ..stages import Stage, stages_of
+from ..targets import Vectors, vectors_of
+from ..tir import is_one, nodes_of, uses
+from . import elementary
+from .pieces import loop_over, pieces_of
+from .sums import summand_of, with_vector_sums
+
+# A condition that differs between elements is no vector code.
+NOT_IN_VECTORS = {"tirx.if_then_else", "tirx.call_extern"}
+ELEMENTARY = {"tirx.exp": elementary.exp, "tirx.sigmoid": elementary.sigmoid}
+
+
+@function_pass
+def VectorizeLoops(target: Target) -> Rewrite | None:
+    """Pass that vectorizes data-parallel functions for CPUs with vectors."""
+    vectors = vectors_of(target)
+    return None if vectors is None else lambda _, func: vectorize_function(func, vectors)
+
+
+def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc | None:
+    """Vectorize a data-parallel function.
+
+    Args:
+        func: the function.
+        vectors: the target's vectors.
+
+    Returns:
+        The function, marked as scheduled; None where there is nothing to do or to gain. A
+        reshape is left alone: it becomes a view later, which no copy can beat.
+    """
+    if is_scheduled(func):
+        return None
+    stages = stages_of(func)
+    if not isinstance(func.body, tirx.SBlockRealize) or not _blocks(func.body):
+        return None
+    if not _is_data_parallel(func) and not (stages and all(map(_is_known, stages))):
+        return None
+    inlined = _inline(func)
+    if _is_reshape(inlined):
+        return None if inlined.same_as(func) else inlined
+    plain = _without_scalars(with_vector_sums(inlined, vectors.most))
+    body = _with_arithmetic(plain)
+    most = vectors.most if body.same_as(plain) else vectors.most_with_math
+    vectorized = _with_vectors(body, most)
+    if vectorized.same_as(body):
+        return None
+    return inlined.with_body(_with_threads(vectorized)).with_attr("tirx.is_scheduled", True)
+
+
+def _is_reshape(func: tirx.PrimFunc) -> bool:
+    try:
+        return bool(relax.analysis.has_reshape_pattern(func))
+    # It does not take indices of two integer types, which MLC-LLM's copies of experts' rows have.
+    except tvm.error.InternalError:
+        return False
+
+
+def _blocks(statement: Any) -> list[Any]:
+    """The realizations of blocks below a statement, itself included, root blocks left out."""
+    return [n for n in nodes_of(statement, tirx.SBlockRealize) if n.block.iter_vars]
+
+
+def _is_data_parallel(func: tirx.PrimFunc) -> bool:
+    blocks = _blocks(func.body)
+    return bool(blocks) and all(
+        axis.iter_type == tirx.IterVar.DataPar for b in blocks for axis in b.block.iter_vars
+    )
+
+
+def _is_known(stage: Stage) -> bool:
+    """Whether a stage maps elements, or sums over the last of its axes and is no product."""
+    kinds = [axis.iter_type for axis in stage.block.iter_vars]
+    if all(kind == tirx.IterVar.DataPar for kind in kinds):
+        return True
+    return summand_of(stage) is not None
+
+
+def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Compute intermediate buffers where they are read, unless that repeats the work."""
+    names = {str(buffer.name) for buffer in func.body.block.alloc_buffers}
+    schedule, done = s_tir.Schedule(func), 0
+    for realize in _blocks(func.body):
+        out = realize.block.writes[0].buffer
+        readers = [
+            other.block
+            for other in _blocks(func.body)
+            if any(region.buffer.same_as(out) for region in other.block.reads)
+        ]
+        repeats = any(len(reader.iter_vars) > len(realize.block.iter_vars) for reader in readers)
+        copies = isinstance(getattr(realize.block.body, "value", None), tirx.BufferLoad)
+        if str(out.name) not in names or realize.block.init or (repeats and not copies):
+            continue
+        try:
+            block = schedule.get_sblock(realize.block.name_hint)
+            schedule.compute_inline(block)
+            done += 1
+        except s_tir.ScheduleError:
+            try:
+                schedule.reverse_compute_inline(block)
+                done += 1
+            # TVM 0.27 stumbles over what it should decline, before it changes anything.
+            except (s_tir.ScheduleError, tvm.error.InternalError):
+                continue
+    return schedule.mod["main"].with_attrs(func.attrs or {}) if done else func
+
+
+def _without_scalars(body: Any) -> Any:
+    """Values named by a local buffer of one element, where they are used: a vector has no such."""
+
+    def replace(sequence: Any) -> Any:
+        statements = list(sequence.seq)
+        for index, (alloc, store) in enumerate(itertools.pairwise(statements)):
+            rest = statements[index + 2 :]
+            if _names_a_value(alloc, store, rest):
+                rest = [_put(statement, alloc.buffer, store.value) for statement in rest]
+                statements = [*statements[:index], *rest]
+                return replace(tirx.SeqStmt(statements)) if len(statements) > 1 else statements[0]
+        return sequence
+
+    return tirx.stmt_functor.ir_transform(body, None, replace, ["tirx.SeqStmt"])
+
+
+def _names_a_value(alloc: Any, store: Any, rest: list[Any]) -> bool:
+    if not isinstance(alloc, tirx.AllocBuffer) or not isinstance(store, tirx.BufferStore):
+        return False
+    stores = [node for statement in rest for node in nodes_of(statement, tirx.BufferStore)]
+    is_scalar = [int(e) for e in alloc.buffer.shape if isinstance(e, tirx.IntImm)] == [1]
+    is_final = not any(node.buffer.same_as(alloc.buffer) for node in stores)
+    return bool(rest) and is_scalar and store.buffer.same_as(alloc.buffer) and is_final
+
+
+def _put(statement: Any, buffer: Any, value: Any) -> Any:
+    def replace(load: Any) -> Any:
+        return value if load.buffer.same_as(buffer) else None
+
+    return tirx.stmt_functor.ir_transform(statement, None, replace, ["tirx.BufferLoad"])
+
+
+def _with_arithmetic(body: Any) -> Any:
+    """Elementary functions of float32 as arithmetic."""
+
+    def replace(node: Any) -> Any:
+        function = ELEMENTARY.get(getattr(node.op, "name", ""))
+        return function(node.args[0]) if function and str(node.ty.dtype) == "float32" else None
+
+    return tirx.stmt_functor.ir_transform(body, None, replace, ["ir.Call"])
+
+
+def _with_vectors(body: Any, most: int) -> Any:
+    """The innermost loops over contiguous elements as vectors of at most so many."""
+
+    def replace(loop: Any) -> Any:
+        if not isinstance(loop.extent, tirx.IntImm) or loop.kind != tirx.ForKind.SERIAL:
+            return None
+        pieces = pieces_of(int(loop.extent), most)
+        if not pieces or not _is_contiguous(loop):
+            return None
+
+        def body_at(_: Any, index: Any) -> Any:
+            return tirx.stmt_functor.substitute(loop.body, {loop.loop_var: index})
+
+        name, dtype = loop.loop_var.name, loop.loop_var.ty
+        loops = [loop_over(piece, name, dtype, body_at) for piece in pieces]
+        return loops[0] if len(loops) == 1 else tirx.SeqStmt(loops)
+
+    return tirx.stmt_functor.ir_transform(body, None, replace, ["tirx.For"])
+
+
+def _is_contiguous(loop: Any) -> bool:
+    """Whether each iteration accesses the neighbour of the last one's elements, or the same."""
+    calls = nodes_of(loop.body, tvm.ir.Call)
+    if nodes_of(loop.body, (tirx.For, tirx.While)) or any(
+        getattr(call.op, "name", "") in NOT_IN_VECTORS for call in calls
+    ):
+        return False
+    bindings: dict[Any, Any] = {}
+    for realize in nodes_of(loop.body, tirx.SBlockRealize):
+        axes = [axis.var for axis in realize.block.iter_vars]
+        bindings.update(zip(axes, realize.iter_values, strict=True))
+    accesses = nodes_of(loop.body, (tirx.BufferStore, tirx.BufferLoad))
+    return all(_steps_by_one(access, bindings, loop.loop_var) for access in accesses)
+
+
+def _steps_by_one(access: Any, bindings: dict[Any, Any], var: Any) -> bool:
+    *outer, last = (tirx.stmt_functor.substitute(i, bindings) for i in access.indices)
+    if any(uses(i, var) for i in outer):
+        return False
+    if not uses(last, var):
+        return isinstance(access, tirx.BufferLoad)
+    linear = arith.detect_linear_equation(last, [var])
+    return len(linear) == 2 and isinstance(linear[0], tirx.IntImm) and int(linear[0]) == 1
+
+
+def _with_threads(body: Any) -> Any:
+    """The outermost loop of more than one iteration, in each nest, shared among threads."""
+
+    def replace(node: Any) -> Any:
+        if not isinstance(node, tirx.For) or node.kind != tirx.ForKind.SERIAL:
+            return None
+        if is_one(node.extent):
+            return None
+        inner = node.body
+        if isinstance(inner, tirx.For) and inner.kind == tirx.ForKind.VECTORIZED:
+            return node
+        return tirx.For(node.loop_var, node.min, node.extent, tirx.ForKind.PARALLEL, inner)
+
+    return tirx.stmt_functor.ir_transform(body, replace, None, ["tirx.For"])
