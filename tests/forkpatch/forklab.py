@@ -96,10 +96,14 @@ class Repo:
         (path / ".git" / "info").mkdir(exist_ok=True)
         (path / ".git" / "info" / "attributes").write_text("* -text\n")
         repo = cls(path)
-        repo.commit(files, "Begin")
+        repo._commit(files, "Begin")
         return repo
 
     def commit(self, files: Mapping[str, bytes | None], message: str) -> str:
+        self._commit(files, message)
+        return self.head
+
+    def _commit(self, files: Mapping[str, bytes | None], message: str) -> None:
         for name, data in files.items():
             target = self.path / name
             if data is None:
@@ -111,7 +115,6 @@ class Repo:
                 target.chmod(0o755)
         git(self.path, "add", "-A")
         git(self.path, "commit", "-q", "--allow-empty", "-m", message)
-        return self.head
 
     @property
     def head(self) -> str:
@@ -119,7 +122,7 @@ class Repo:
 
     def patch(self, files: Mapping[str, bytes | None], message: str) -> bytes:
         """Commit ``files`` and export the commit as the fork's patches are exported."""
-        self.commit(files, message)
+        self._commit(files, message)
         out = git(self.path, "format-patch", *FORMAT, "-1", "--stdout")
         return out.encode("utf-8", "surrogateescape") + b"\n"
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from forkpatch.errors import ForkError
 from forkpatch.machine import full
 
+#: The branch that HEAD of every new repository names.
+BRANCH = "forkpatch"
 _CONFIG = {
     "advice.detachedHead": "false",
     "commit.gpgSign": "false",
@@ -37,7 +39,7 @@ _CONFIG = {
     "gc.auto": "0",
     "http.lowSpeedLimit": "1000",
     "http.lowSpeedTime": "20",
-    "init.defaultBranch": "forkpatch",
+    "init.defaultBranch": BRANCH,
     "init.templateDir": "",
     "log.showSignature": "false",
     "maintenance.auto": "false",
@@ -156,7 +158,9 @@ def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:
     git_dir.mkdir(parents=True, exist_ok=True)
     Git(git_dir).run("init", "-q", "--bare")
     if work_tree is not None:
-        Git(git_dir).run("config", "core.bare", "false")
+        config = git_dir / "config"
+        text = config.read_text(encoding="utf-8")
+        config.write_text(text.replace("bare = true", "bare = false"), encoding="utf-8")
     info = git_dir / "info"
     info.mkdir(exist_ok=True)
     (info / "attributes").write_text(NEUTRAL_ATTRIBUTES, encoding="ascii")

@@ -107,22 +107,28 @@ def list_tree(git: Git, treeish: str, *paths: str) -> dict[str, tuple[str, str]]
     return files
 
 
-def read_blobs(git: Git, oids: Iterable[str]) -> dict[str, bytes | None]:
-    """The contents of blobs by id, in one call; None for what the repository lacks."""
-    wanted = sorted(set(oids))
+def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
+    """Contents of objects, in one call; None for those that the repository lacks.
+
+    Args:
+        git: the repository.
+        names: object ids, or ``<commit>:<path>`` with a checked path.
+    """
+    wanted = sorted(set(names))
     if not wanted:
         return {}
-    out = git.run("cat-file", "--batch", stdin="".join(f"{oid}\n" for oid in wanted).encode())
+    text = "".join(f"{name}\n" for name in wanted)
+    data = git.run("cat-file", "--batch", stdin=text.encode("utf-8", "surrogateescape")).stdout
     contents: dict[str, bytes | None] = {}
-    data, at = out.stdout, 0
-    for oid in wanted:
+    at = 0
+    for name in wanted:
         end = data.index(b"\n", at)
-        head = data[at:end].split(b" ")
+        head = data[at:end]
         at = end + 1
-        if head[1] == b"missing":
-            contents[oid] = None
+        if head.endswith(b" missing"):
+            contents[name] = None
             continue
-        size = int(head[2])
-        contents[oid] = data[at : at + size]
+        size = int(head.rpartition(b" ")[2])
+        contents[name] = data[at : at + size]
         at += size + 1
     return contents

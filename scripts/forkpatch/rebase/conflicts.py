@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import places_of
-from forkpatch.model.patchfile import Hunk
+from forkpatch.model.patchfile import Hunk, parse_patch
 from forkpatch.model.weave import split_lines
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at
-from forkpatch.series.export import export_commits
-from forkpatch.series.record import changed_symbols, record_of
+from forkpatch.series.export import FORMAT_PATCH
+from forkpatch.series.record import changed_symbols
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 
@@ -58,7 +58,7 @@ def _marked(rebase: Rebase, path: str) -> Iterator[tuple[int, int]]:
 def _moved(rebase: Rebase, name: str, path: str) -> str:
     """New places of the symbols of ``path`` that the patch changes, of those that moved."""
     found = []
-    for place in record_of(rebase.fork, rebase.old).patches[name]:
+    for place in rebase.record.patches[name]:
         if place.path != path or place.symbol == MODULE:
             continue
         here = rebase.base.read(rebase.base.path_of(path))
@@ -102,7 +102,7 @@ def _in_base(base: list[bytes], hunk: Hunk) -> list[bytes]:
 
 def misplaced(rebase: Rebase, name: str, head: str, picked: str) -> tuple[Conflict, ...]:
     """Conflicts of a patch that git merged into symbols which it did not change before."""
-    places = record_of(rebase.fork, rebase.old).patches[name]
+    places = rebase.record.patches[name]
     expected = {bare_name(place.symbol) for place in places}
     was = ", ".join(sorted(expected))
     return tuple(
@@ -119,9 +119,8 @@ def misplaced(rebase: Rebase, name: str, head: str, picked: str) -> tuple[Confli
 
 def _changed_places(rebase: Rebase, before: str, commit: str) -> Iterator[tuple[str, str]]:
     """Path and symbol of everything that a commit changes."""
-    patch = export_commits(rebase.tree / ".git/objects", [commit])[0].parse()
-    paths = list(patch.paths)
-    old, new = (files_at(rebase.git, one, paths) for one in (before, commit))
+    patch = parse_patch(rebase.git.run(*FORMAT_PATCH, commit).stdout, commit)
+    old, new = files_at(rebase.git, (before, commit), patch.paths)
     for diff in patch.files:
         contents = old.get(diff.old or "", b""), new.get(diff.new or "", b"")
         for symbol in changed_symbols(diff, *contents):

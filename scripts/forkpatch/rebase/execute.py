@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from forkpatch.errors import UserError
-from forkpatch.git.calls import Git, GitError
+from forkpatch.git.calls import GitError
 from forkpatch.inspect.upstreamed import already_there
 from forkpatch.rebase.conflicts import classify, misplaced
 from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseStep
@@ -37,7 +37,7 @@ def execute(rebase: Rebase) -> Rebase:
 def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
     git, head = rebase.git, rebase.plan.head
     rebase.reset(head)
-    there = already_there(rebase.patch(step.patch), *_around(git, step.original), rebase.base)
+    there = already_there(rebase.patch(step.patch), *_around(rebase, step), rebase.base)
     if there:
         return _complete(
             rebase, RebaseOutcome.DROPPED, reason=f"already upstream: {'; '.join(there)}"
@@ -74,18 +74,14 @@ def _complete(
     by_hand: int = 0,
 ) -> Rebase:
     plan = rebase.plan.completed(outcome, commit=commit, reason=reason, by_hand=by_hand)
-    rebase = rebase.saved(plan)
-    rebase.reset(plan.head)
-    return rebase
+    return rebase.saved(plan)
 
 
-def _around(git: Git, commit: str) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
-    """The files that a commit of the old series changes, before and after it."""
-    paths = git.run(
-        "diff-tree", "-r", "-z", "--no-renames", "--name-only", "--no-commit-id", commit
-    ).stdout
-    names = [path.decode("utf-8", "surrogateescape") for path in paths.split(b"\0")[:-1]]
-    return files_at(git, f"{commit}^", names), files_at(git, commit, names)
+def _around(rebase: Rebase, step: RebaseStep) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
+    """The files that a patch changes, before and after it in the old series."""
+    commits = (f"{step.original}^", step.original)
+    before, after = files_at(rebase.git, commits, rebase.patch(step.patch).paths)
+    return before, after
 
 
 def resolve(rebase: Rebase) -> Rebase:
@@ -147,7 +143,8 @@ def _remove_leftover(rebase: Rebase, original: str, conflict: Conflict) -> None:
     path = rebase.tree / conflict.path
     if conflict.kind is not ConflictKind.FILE_GONE or not path.is_file():
         return
-    if files_at(rebase.git, original, [conflict.path]) == {conflict.path: path.read_bytes()}:
+    (old,) = files_at(rebase.git, [original], [conflict.path])
+    if old.get(conflict.path) == path.read_bytes():
         path.unlink()
 
 

@@ -62,7 +62,7 @@ def finish(rebase: Rebase) -> RebaseReport:
     commits = rebase.git.text("rev-list", "--reverse", f"{plan.base}..{plan.head}").split()
     patches = export_commits(rebase.tree / ".git/objects", commits)
     tree = planned(fork, rebase.new, patches)
-    old_record, new_record = record_of(fork, rebase.old), record_of(fork, tree)
+    old_record, new_record = rebase.record, record_of(fork, tree)
     findings = compare(old_record, new_record, files_to_compare(tree, old_record, new_record))
     results = tuple(_patch_result(rebase, step, patches) for step in plan.done)
     dropped = {one.patch for one in results if one.outcome is RebaseOutcome.DROPPED}

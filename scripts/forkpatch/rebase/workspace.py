@@ -8,11 +8,12 @@ Each commit of the series is merged onto the new base with the old base as commo
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import UserError
-from forkpatch.git.calls import Git
+from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.inspect.upstreamed import NewBase
 from forkpatch.model.fork import Fork, Plan, plan_tree
@@ -21,9 +22,10 @@ from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import Patch
 from forkpatch.rebase.plan import RebasePlan, RebaseStep, read_plan, write_plan
 from forkpatch.safety import SYMLINK_MODE
+from forkpatch.series.record import Record, record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.swap import remove_tree, scratch_beside
-from forkpatch.tree.worktree import BRANCH, add_objects, build_repository
+from forkpatch.tree.worktree import add_objects, build_repository
 
 _TREE = "tree"
 _OLD = "refs/forkpatch/old"
@@ -37,6 +39,7 @@ class Rebase:
     Attributes:
         git: the repository in which it is carried out.
         old: the series on its old base.
+        record: the symbols that its patches change there.
         new: the new version.
         base: files and renames of the new version.
     """
@@ -45,6 +48,7 @@ class Rebase:
     plan: RebasePlan
     git: Git
     old: Plan
+    record: Record
     new: Upstream
     base: NewBase
 
@@ -115,14 +119,15 @@ def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> R
             RebaseStep(patch.name, commit)
             for patch, commit in zip(series.patches, ids[1:], strict=True)
         )
-        write_plan(scratch, RebasePlan(old.name, old.version, new.version, base, steps))
+        plan = RebasePlan(old.name, old.version, new.version, base, steps)
+        write_plan(scratch, plan)
         if final.exists():
             remove_tree(final)
         scratch.rename(final)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    return resume(fork, old.name, options)
+    return _opened(fork, plan, series, new)
 
 
 def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
@@ -139,9 +144,15 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
             remedy=f"begin one: forkpatch rebase {name} VERSION",
         )
     old, new = (fork.lock.upstream(name, version) for version in (plan.old, plan.new))
-    git = Git(folder / _TREE / ".git", folder / _TREE)
     series = plan_tree(fork, old, obtain(old, fork.cache, options).pristine)
-    return Rebase(fork, plan, git, series, new, _new_base(git, plan.base, old.tree))
+    return _opened(fork, plan, series, new)
+
+
+def _opened(fork: Fork, plan: RebasePlan, series: Plan, new: Upstream) -> Rebase:
+    tree = rebase_folder(fork, plan.upstream) / _TREE
+    git = Git(tree / ".git", tree)
+    base = _new_base(git, plan.base, series.upstream.tree)
+    return Rebase(fork, plan, git, series, record_of(fork, series), new, base)
 
 
 def abort(fork: Fork, name: str) -> bool:
@@ -178,8 +189,10 @@ def _renames(git: Git, old: str, new: str) -> dict[str, str]:
     return dict(zip(fields[1::3], fields[2::3], strict=True))
 
 
-def files_at(git: Git, commit: str, paths: list[str]) -> dict[str, bytes]:
-    """Contents of files at a commit; a file that it lacks is left out."""
-    listed = list_tree(git, commit, *paths) if paths else {}
-    blobs = read_blobs(git, (oid for _, oid in listed.values()))
-    return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
+def files_at(git: Git, commits: Sequence[str], paths: Sequence[str]) -> list[dict[str, bytes]]:
+    """Contents of files at each of several commits; a file that one lacks is left out."""
+    found = read_blobs(git, (f"{commit}:{path}" for commit in commits for path in paths))
+    return [
+        {path: data for path in paths if (data := found[f"{commit}:{path}"]) is not None}
+        for commit in commits
+    ]

@@ -142,7 +142,10 @@ def _shadows(fork: Fork, plan: Plan) -> Iterator[Place]:
 
 def read_base(plan: Plan, paths: Iterable[str]) -> dict[str, bytes]:
     """The contents of files of the base, of those it has."""
-    listed = list_tree(plan.pristine.git, plan.pristine.tree, *sorted(set(paths)))
+    wanted = sorted(set(paths))
+    if not wanted:  # git would list the whole tree
+        return {}
+    listed = list_tree(plan.pristine.git, plan.pristine.tree, *wanted)
     blobs = read_blobs(plan.pristine.git, (oid for _, oid in listed.values()))
     return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
 

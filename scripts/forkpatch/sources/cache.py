@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.files import atomic_write_json
@@ -45,9 +45,14 @@ class Pristine:
 
 @dataclass(frozen=True)
 class Cache:
-    """The cache folder."""
+    """The cache folder.
+
+    Attributes:
+        verified: pristine trees that this run has verified, by id.
+    """
 
     root: Path
+    verified: dict[str, Pristine] = field(default_factory=dict, compare=False)
 
     @property
     def mirrors_file(self) -> Path:
@@ -59,6 +64,8 @@ class Cache:
         folder = self._folder(tree)
         if not tree or not folder.is_dir():
             return None
+        if tree in self.verified:
+            return self.verified[tree]
         git = Git(folder)
         try:
             git.run("cat-file", "-e", f"{tree}^{{tree}}")
@@ -69,7 +76,8 @@ class Cache:
             print(f"the cached tree {tree} is damaged: it is made anew", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        return Pristine(git, tree, self._origins(tree))
+        self.verified[tree] = Pristine(git, tree, self._origins(tree))
+        return self.verified[tree]
 
     def store(self, files: Iterable[tuple[str, TreeFile]], origin: str, expected: str) -> Pristine:
         """Write a tree, check its id, and keep it.

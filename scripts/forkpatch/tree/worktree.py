@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from common.files import atomic_write_json
-from forkpatch.git.calls import Git, init_repository
+from forkpatch.git.calls import BRANCH, Git, init_repository
 from forkpatch.git.objects import Commit, TreeFile, blob_id, write_commits
 from forkpatch.model.patchfile import Patch
 from forkpatch.sources.cache import Pristine
 
 FORMAT = 1  # part of every stamp: another way of building trees makes the old ones stale
-BRANCH = "forkpatch"
 BASE_REF = "refs/forkpatch/base"
 OVERLAYS_REF = "refs/forkpatch/overlays"
 APPLIED_REF = "refs/forkpatch/applied"
@@ -105,7 +104,6 @@ def build_repository(
     add_objects(git, pristine)
     (folder / ".git" / "info" / "exclude").write_text(_EXCLUDES, encoding="ascii")
     ids = write_commits(git, f"refs/heads/{BRANCH}", commits)
-    git.run("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
     git.run("read-tree", "-u", "--reset", "HEAD")
     return git, ids
 
