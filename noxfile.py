@@ -57,7 +57,7 @@ def tests(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither network nor toolchain."""
     environments.install(session, "forkpatch", "crosslab", "report", "test")
-    names = ("common", "sessions", "forkpatch", "cost", "report")
+    names = ("common", "sessions", "forkpatch", "costmodel", "report", "docs")
     folders = [f"tests/{name}" for name in names]
     environments.run_module(session, "pytest", *PARALLEL, *folders, *session.posargs)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from common.files import atomic_write_json
 from costmodel.accelerator import inputs
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
@@ -142,7 +143,7 @@ def _tenet(args: argparse.Namespace, console: Console) -> None:
         experiment = replace(experiment, hardware=replace(experiment.hardware, fabric=fabric))
     result: TenetResult = run_experiment(experiment)
     if args.json:
-        report.write_json(args.json, report.tenet_record(result))
+        atomic_write_json(args.json, report.tenet_record(result))
     if not args.quiet:
         report.show_tenet(console, result)
 
@@ -201,7 +202,7 @@ def _write(args: argparse.Namespace, results: Sequence[PhaseCost]) -> None:
         records: Any = [report.phase_record(r) for r in results]
         if args.gemm is not None:
             records = [g for r in records for g in r["gemms"]]
-        report.write_json(args.json, records)
+        atomic_write_json(args.json, records)
     if args.csv:
         report.write_csv(args.csv, results)
     if args.plots:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.errors import USER_MISTAKE
+from common.files import atomic_write
 from report.page import render, sections
-
-USER_MISTAKE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,11 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USER_MISTAKE
     output: Path = args.output or args.root / "out" / "report.html"
     parts = sections(args.root)
-    aside = output.with_name(output.name + ".part")
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(render(parts), encoding="utf-8")
-        aside.replace(output)
+        atomic_write(output, render(parts))
     except OSError as error:
         print(f"report: {output} cannot be written: {error}", file=sys.stderr)
         return USER_MISTAKE

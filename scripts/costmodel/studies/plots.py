@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from common.files import atomic_path
 from costmodel.accelerator.hardware import Hardware
 from costmodel.estimate.model import PhaseCost
 
@@ -49,11 +50,10 @@ def save(path: Path, draw: Draw, results: Sequence[PhaseCost], comment: str = ""
         results: to draw.
         comment: text to put into the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with plt.rc_context(STYLE):
+    with plt.rc_context(STYLE), atomic_path(path) as scratch:
         figure = draw(results)
         beside = {"Comment": comment} if comment else {}
-        figure.savefig(path, dpi=DOTS, metadata={"Software": None, **beside})
+        figure.savefig(scratch, format="png", dpi=DOTS, metadata={"Software": None, **beside})
         plt.close(figure)
 
 

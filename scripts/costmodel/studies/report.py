@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from common.files import atomic_write
 from costmodel.accelerator.tenet import TenetResult
 from costmodel.estimate.gemm import OUTPUT, GemmCost
 from costmodel.estimate.model import ItemCost, PhaseCost, Totals
@@ -126,24 +127,26 @@ def tenet_record(result: TenetResult) -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, record: Any) -> None:
-    """Write plain data."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
 def write_csv(path: Path, phases: Sequence[PhaseCost]) -> None:
     """Write one row for every product of every combination; nested values get dotted names."""
-    rows = []
-    for phase in phases:
-        for item in phase.items:
-            rows.append({"phase": phase.phase.name, **_flat(_item_record(item))})
+    write_rows(
+        path,
+        [
+            {"phase": phase.phase.name, **_flat(_item_record(item))}
+            for phase in phases
+            for item in phase.items
+        ],
+    )
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write records as CSV, a column for each key of any of them."""
     columns = list(dict.fromkeys(c for r in rows for c in r))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    atomic_write(path, stream.getvalue())
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from common.files import atomic_write
 from costmodel.accelerator import inputs
 from costmodel.accelerator.scheme import COMPARED, SCHEMES, schemes
 from costmodel.estimate.model import PhaseCost, every_combination
 from costmodel.estimate.workload import Phase, bind_phase, read_workloads
 from costmodel.studies import plots
-from costmodel.studies.report import short, totals_record
+from costmodel.studies.report import short, totals_record, write_rows
 
 COMMAND = "nox -s cost -- --study docs/cost"
 MODELS = {"gpt2": "GPT-2 (124M)", "smollm2": "SmolLM2-135M"}
@@ -44,16 +45,14 @@ def write_study(
     if name not in MODELS:
         bound = "".join(f" --bind {size}={value}" for size, value in sorted(given.items()))
         command += f" --of out/cost/{work.name}{bound}"
-    folder.mkdir(parents=True, exist_ok=True)
     phases = [bind_phase(report, phase, size, given) for phase, size in PHASES]
     results = _combinations(phases, COMPARED)
     drawn = [r for r in results if r.scheme in DRAWN]
     page = _page(name, title, command, phases, results)
-    (folder / f"{name}.md").write_text(page, encoding="utf-8")
+    atomic_write(folder / f"{name}.md", page)
     plots.save(folder / f"{name}.png", plots.latency, drawn, comment=digest(page))
     if data is not None:
-        data.mkdir(parents=True, exist_ok=True)
-        _write_csv(data / f"{name}.csv", results)
+        write_rows(data / f"{name}.csv", _rows(results))
         stationary = [r for r in drawn if r.dataflow.name == FLOWS[1]]
         plots.save(data / f"{name}-roofline.png", plots.roofline, stationary)
         steps = [bind_phase(report, "decode", context, given) for context in CONTEXTS]
@@ -72,17 +71,19 @@ def _combinations(
     )
 
 
-def _write_csv(path: Path, results: Sequence[PhaseCost]) -> None:
-    rows = []
-    for r in results:
-        where = {"phase": r.phase.name, "hardware": r.hardware.name}
-        flow = {"dataflow": r.dataflow.name, "scheme": r.scheme}
-        for kind, totals in [*r.by_kind().items(), ("total", r.total)]:
-            rows.append({**where, **flow, "kind": kind, **totals_record(totals, r)})
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def _rows(results: Sequence[PhaseCost]) -> list[dict[str, Any]]:
+    return [
+        {
+            "phase": r.phase.name,
+            "hardware": r.hardware.name,
+            "dataflow": r.dataflow.name,
+            "scheme": r.scheme,
+            "kind": kind,
+            **totals_record(totals, r),
+        }
+        for r in results
+        for kind, totals in [*r.by_kind().items(), ("total", r.total)]
+    ]
 
 
 def digest(page: str) -> str:

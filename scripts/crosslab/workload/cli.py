@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.files import atomic_write_json
 from crosslab.workload.extraction import NAMED, model_workloads
 
 
@@ -28,7 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     args = parser.parse_args(argv)
     found = model_workloads(args.model)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    atomic_write_json(args.output, found)
     print(args.output)
     return 0

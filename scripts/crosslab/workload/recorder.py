@@ -18,11 +18,12 @@ to the symbolic sizes of every callee. ``python -m costmodel --trace`` reads the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from common.files import atomic_write_json
 
 ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
 BOOKKEEPING = ("vm.builtin.", "shape_func")
@@ -80,7 +81,7 @@ class Recorder:
 
     def save(self, path: Path, workloads: Mapping[str, Any]) -> None:
         """Write the recording as JSON."""
-        path.write_text(json.dumps(self.record(workloads), indent=1) + "\n", encoding="utf-8")
+        atomic_write_json(path, self.record(workloads))
 
 
 def _shape(argument: Any) -> Shape:
