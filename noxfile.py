@@ -44,11 +44,7 @@ def build_and_test(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run every test; -- -m "not emulator" runs the quick half."""
     applied, options = trees.prepare(session, "pytest")
-    environments.run_module(session, "crosslab", "prepare", "--tests")
-    environments.install(session, "cost", "browser", "scalesim")
-    if "mlc-llm" in applied.paths:  # the zoo's tests compare it with transformers
-        environments.install(session, "zoo", release=applied.release)
-        environments.install_torch(session, required=False)
+    trees.install_for_tests(session, applied)
     root = str(applied.root)
     environments.run_module(session, "pytest", *PARALLEL, *options, FORKPATCH_TREES=root)
 
@@ -56,7 +52,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither network nor toolchain."""
-    environments.install(session, "forkpatch", "crosslab", "report", "test")
+    environments.install(session, "nox", "forkpatch", "crosslab", "report", "test")
     names = ("common", "sessions", "forkpatch", "costmodel", "report", "docs")
     folders = [f"tests/{name}" for name in names]
     environments.run_module(session, "pytest", *PARALLEL, *folders, *session.posargs)

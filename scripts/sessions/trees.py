@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nox
 
-from sessions.environments import install, run_module
+from sessions.environments import install, install_torch, run_module
 from sessions.ladder import LADDER, on_release
 from sessions.requirements import ROOT
 
@@ -150,3 +150,12 @@ def install_lab(session: nox.Session, trees: Trees) -> None:
         groups.append("mlc")
     install(session, *groups, release=trees.release)
     run_module(session, "crosslab", "prepare")
+
+
+def install_for_tests(session: nox.Session, trees: Trees) -> None:
+    """Install what tests alone use; those of the zoo need transformers, where MLC-LLM is."""
+    run_module(session, "crosslab", "prepare", "--tests")
+    install(session, "nox", "cost", "browser", "scalesim")
+    if "mlc-llm" in trees.paths:
+        install(session, "zoo", release=trees.release)
+        install_torch(session, required=False)

@@ -22,11 +22,6 @@ from sessions.requirements import BOOTSTRAP, ROOT, bootstrap_text, requirements,
 LOCK = versions_lock()
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("uv") or Path(sys.executable).with_name("uv").exists()),
-    reason="uv is not installed",
-)
-
 
 def names(text: str) -> set[str]:
     return {line.partition("==")[0] for line in text.splitlines() if "==" in line.split(" ")[0]}
