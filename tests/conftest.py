@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from patched import trees as patched_trees
+from support.patched_trees import trees as patched_trees
 
 TREES = patched_trees()
 
@@ -93,3 +93,13 @@ def pytest_terminal_summary(
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count:4} {reason}")
     return result
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package index of one folder: pip's own, without the network."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder

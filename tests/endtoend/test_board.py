@@ -9,12 +9,10 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import board_kit
 import numpy as np
 import pytest
-import runner_kit
-import text_kit
-from archives import unpack
+from support import riscv_machine, shared_builds, text_probe
+from support.archives import unpack
 from test_runner import CHUNK, CONFIG, VLEN
 
 from crosslab.artifact.dist import RUN, Dist, write_dist
@@ -38,18 +36,18 @@ PROMPT = "a cab"
 @pytest.fixture(scope="module")
 def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tarball of a tiny model."""
-    runner_kit.need_emulator()
+    shared_builds.need_emulator()
     at = tmp_path_factory.mktemp("artefact")
-    tree, target = runner_kit.tvm_tree(), LabTarget("riscv64", VLEN)
+    tree, target = shared_builds.tvm_tree(), LabTarget("riscv64", VLEN)
     request = CompileRequest(tree, CONFIG, target, prefill_chunk=CHUNK)
-    library = compile_llama(request, runner_kit.CACHE).library
+    library = compile_llama(request, shared_builds.CACHE).library
     linking = LinkRequest(
-        runner_kit.runtime(), runner_kit.cross(), library=library, required_vlen=VLEN
+        shared_builds.runtime(), shared_builds.cross(), library=library, required_vlen=VLEN
     )
     (at / "params").mkdir()
     write_params(random_weights(CONFIG, 3), at / "params")
-    (at / "tokenizer.bin").write_bytes(pack(text_kit.tiny(CONFIG.vocab)))
-    files = {"run.sh": RUN, "runner": link_runner(linking, runner_kit.CACHE)}
+    (at / "tokenizer.bin").write_bytes(pack(text_probe.tiny(CONFIG.vocab)))
+    files = {"run.sh": RUN, "runner": link_runner(linking, shared_builds.CACHE)}
     files |= {"model.tar": library, "params": at / "params", "tokenizer.bin": at / "tokenizer.bin"}
     about = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
     whole = Part("tiny", "R", "Apache-2.0", shipped=True, kind="application")
@@ -60,7 +58,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(tarball: Path, folder: Path, max_new: int) -> str:
     """The reference's answer to the prompt, as text."""
     unpack(tarball, folder)
-    tokenizer = text_kit.tiny(CONFIG.vocab)
+    tokenizer = text_probe.tiny(CONFIG.vocab)
     ids = tokenizer.chat_ids(PROMPT)
     params = read_params(next(folder.glob("*/params")))
     said = answer(CONFIG, params, ids, max_new=max_new, stop=tokenizer.stop_ids)
@@ -73,11 +71,11 @@ def test_it_answers_in_text_in_an_empty_root(artefact: Path, tmp_path: Path) -> 
         pytest.skip("no root of its own can be made here: unshare or chroot is missing")
     chroot = [str(tools[0]), "--user", "--map-root-user", "--net", str(tools[1])]
     root = tmp_path / "root"
-    board_kit.put(Path("/bin/sh"), root, "bin/sh")
+    riscv_machine.put(Path("/bin/sh"), root, "bin/sh")
     if subprocess.run([*chroot, str(root), "/bin/sh", "-c", ":"], check=False).returncode:
         pytest.skip("no root of its own can be made here: unshare and chroot are not allowed")
     # The emulator stands for the kernel of a riscv64 machine; all else is in the tarball.
-    board_kit.put(require_qemu().path, root, "emulator/qemu-riscv64")
+    riscv_machine.put(require_qemu().path, root, "emulator/qemu-riscv64")
     assert verify_tarball(artefact)[0] == []
     text = expected(artefact, root / "home", 4)
     (model,) = (root / "home").iterdir()
@@ -95,7 +93,7 @@ def test_it_answers_in_text_in_an_empty_root(artefact: Path, tmp_path: Path) -> 
 
 
 Machine = Callable[[Path, Sequence[str], int], tuple[int, str]]
-MACHINES = pytest.mark.parametrize("machine", [board_kit.in_namespaces, board_kit.booted])
+MACHINES = pytest.mark.parametrize("machine", [riscv_machine.in_namespaces, riscv_machine.booted])
 
 
 @MACHINES
@@ -104,7 +102,7 @@ def test_it_answers_in_text_on_riscv64_linux(
 ) -> None:
     """Nothing of this machine in the root: run.sh's shell, too, is a riscv64 program."""
     text = expected(artefact, tmp_path / "here", 4)
-    run = board_kit.bare_root(tmp_path / "root", artefact)
+    run = riscv_machine.bare_root(tmp_path / "root", artefact)
     code, said = machine(tmp_path / "root", [run, PROMPT, "--max-new", "4"], VLEN)
     assert code == 0, said
     assert said.startswith(text)
@@ -112,13 +110,13 @@ def test_it_answers_in_text_on_riscv64_linux(
 
 @MACHINES
 def test_the_finished_model_answers_on_riscv64_linux(tmp_path: Path, machine: Machine) -> None:
-    report = runner_kit.PROJECT / "out" / "build_and_test.json"
+    report = shared_builds.PROJECT / "out" / "build_and_test.json"
     try:
         done = json.loads(report.read_text(encoding="utf-8"))
         tarball = package(Path(done["dist"]), tmp_path)
     except (OSError, UserError) as error:
         pytest.skip(f"no finished model here; make one with: nox -s build_and_test ({error})")
-    run = board_kit.bare_root(tmp_path / "root", tarball)
+    run = riscv_machine.bare_root(tmp_path / "root", tarball)
     code, said = machine(tmp_path / "root", [run, done["prompt"]], done["vlen"])
     assert code == 0, said
     assert said.startswith(done["text"])

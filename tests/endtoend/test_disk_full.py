@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mlc_tree
 import pytest
-import text_kit
-from asset_kit import small_asset
-from runner_kit import CACHE, PROJECT, cross, need_emulator, runtime, tvm_tree
+from support import mlc_tree, text_probe, tiny_model
+from support.shared_builds import CACHE, cross, need_emulator, runtime, tvm_tree
+from support.small_asset import small_asset
 
 from crosslab.artifact.dist import Dist, write_dist
 from crosslab.artifact.package import package
@@ -38,11 +37,13 @@ CONFIG = LlamaConfig(40, 72, 4, 2, 10, 2, 97, context=64)
 
 
 def _model(folder: Path) -> Path:
-    return import_gguf(PROJECT / "tests" / "endtoend" / "data" / "tiny.gguf", folder)
+    with tempfile.TemporaryDirectory() as at:
+        tiny_model.write_gguf(Path(at) / "model.gguf")
+        return import_gguf(Path(at) / "model.gguf", folder)
 
 
 def _tokenizer(folder: Path) -> Path:
-    trained = text_kit.trained("gpt2")
+    trained = text_probe.trained("gpt2")
     with tempfile.TemporaryDirectory() as model:
         trained.tokenizer.save(f"{model}/tokenizer.json")
         settings = Path(model, "tokenizer_config.json")

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_model
-from runner_kit import CACHE, PROJECT, cross, need_emulator, runtime, tvm_tree
+from support import tiny_model
+from support.shared_builds import CACHE, PROJECT, cross, need_emulator, runtime, tvm_tree
 
 from crosslab.artifact.manifest import MANIFEST
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import text_kit
-from runner_kit import PROJECT, cross, need_emulator, tvm_tree
+from support import text_probe
+from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.__main__ import main as crosslab_main
 from crosslab.errors import LabError
@@ -109,7 +109,7 @@ def test_counters_part_prefill_from_steady_decode() -> None:
 
 
 def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
-    tokenizer = text_kit.trained("gpt2")
+    tokenizer = text_probe.trained("gpt2")
     prompt, tokens = tuple(tokenizer.chat_ids("hello")), (5, 6)
     question = Question(Path(), Path(), tokenizer, prompt, (), Answer(tokens, np.zeros((2, 9))))
     measured = Measurement(whole=Counts(), regions=(), threads=1)

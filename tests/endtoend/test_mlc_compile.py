@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlc_tree import ROOT, TINY, hf_weights, run_python, tools, write_model
+from support.mlc_tree import ROOT, TINY, hf_weights, run_python, tools, write_model
 
 from crosslab.build.kernels import build_kernels
 from crosslab.compile.driver import CompiledModel

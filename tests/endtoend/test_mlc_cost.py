@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from mlc_tree import TINY, hf_weights, tools, write_model
+from support.mlc_tree import TINY, hf_weights, tools, write_model
 
 from crosslab.compile.mlc import MlcCompileRequest, compile_model
 

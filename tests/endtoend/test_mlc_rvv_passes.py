@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mlc_tree import TINY, hf_weights, run_python, tools, write_model
+from support.mlc_tree import TINY, hf_weights, run_python, tools, write_model
 
 from crosslab.build.kernels import KernelTarget, build_kernels
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from mlc_tree import TINY, hf_weights, result_of, run_python, tools, write_model
+from support.mlc_tree import TINY, hf_weights, result_of, run_python, tools, write_model
 
 from crosslab.models.params import from_bfloat16, read_stored, to_bfloat16
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runner_kit import cross, need_emulator, runtime, tvm_tree
+from support.shared_builds import cross, need_emulator, runtime, tvm_tree
 
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner

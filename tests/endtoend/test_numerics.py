@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlc_tree import tools
-from runner_kit import PROJECT, cross, need_emulator, tvm_tree
+from support.mlc_tree import tools
+from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.build.runner import Clock, build_runner
 from crosslab.errors import LabError

@@ -11,10 +11,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import patched
 import pytest
-import tiny_model
-from runner_kit import PROJECT, cross, need_emulator
+from support import patched_trees, tiny_model
+from support.shared_builds import PROJECT, cross, need_emulator
 
 # Prints what interfaces there are, and whether one can reach anybody.
 LOOK = """
@@ -92,7 +91,7 @@ def test_the_whole_job_runs_without_a_network(project: Path) -> None:
     isolated()
     tiny_model.pin(project)
     # The release whose TVM these tests run with.
-    release = ("--release", patched.trees().name)
+    release = ("--release", patched_trees.trees().name)
     options = [*release, "--offline", "--json", "applied.json"]
     done = run(project, "-m", "forkpatch", "apply", *options)
     if done.returncode == 2 and "is not in the cache" in done.stderr:

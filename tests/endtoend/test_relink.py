@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import runner_kit
+from support import shared_builds
 from test_runner import CHUNK, CONFIG, VLEN
 
 from crosslab.artifact.provenance import library_licences
@@ -39,18 +39,18 @@ char *getenv(const char *name) {
 @pytest.fixture(scope="module")
 def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """runner, model.tar and relink/ as the artefact has them."""
-    if runner_kit.cross().kind is not CompilerKind.CLANG:
+    if shared_builds.cross().kind is not CompilerKind.CLANG:
         pytest.skip("only the GNU C library's licence asks for this")
     target = LabTarget("riscv64", VLEN)
-    compiling = CompileRequest(runner_kit.tvm_tree(), CONFIG, target, prefill_chunk=CHUNK)
-    library = compile_llama(compiling, runner_kit.CACHE).library
+    compiling = CompileRequest(shared_builds.tvm_tree(), CONFIG, target, prefill_chunk=CHUNK)
+    library = compile_llama(compiling, shared_builds.CACHE).library
     request = LinkRequest(
-        runner_kit.runtime(), runner_kit.cross(), library=library, required_vlen=VLEN
+        shared_builds.runtime(), shared_builds.cross(), library=library, required_vlen=VLEN
     )
-    runner = link_runner(request, runner_kit.CACHE)
+    runner = link_runner(request, shared_builds.CACHE)
     # A path with a blank, as somebody may unpack it.
     at = tmp_path_factory.mktemp("unpacked here") / "model"
-    for name, path in {**relinking(request, runner, runner_kit.CACHE), "runner": runner}.items():
+    for name, path in {**relinking(request, runner, shared_builds.CACHE), "runner": runner}.items():
         (at / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, at / name)
     (at / "model.tar").write_bytes(normalised_tar(library))
@@ -58,7 +58,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def relink(artefact: Path, cwd: Path, *words: str, **variables: str) -> None:
-    tools = {"CXX": runner_kit.cross().cxx[0], "PATH": "/usr/bin:/bin"}
+    tools = {"CXX": shared_builds.cross().cxx[0], "PATH": "/usr/bin:/bin"}
     command = [str(artefact / "relink" / "relink.sh"), *words]
     subprocess.run(command, cwd=cwd, env={**tools, **variables}, check=True, timeout=300)
 
@@ -69,10 +69,10 @@ def test_it_is_the_same_program_again(artefact: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_c_library_can_be_another(artefact: Path, tmp_path: Path) -> None:
-    runner_kit.need_emulator()
+    shared_builds.need_emulator()
     source, part = tmp_path / "own.c", tmp_path / "own.o"
     source.write_text(OWN_GETENV, encoding="utf-8")
-    compiler = [*runner_kit.cross().cc, "-O2", "-c", str(source), "-o", str(part)]
+    compiler = [*shared_builds.cross().cc, "-O2", "-c", str(source), "-o", str(part)]
     subprocess.run(compiler, check=True)
     relink(artefact, tmp_path, "changed", LDFLAGS=str(part))
     said = run_guest(tmp_path / "changed", ["--help"], check=False)
@@ -90,8 +90,8 @@ def test_what_lies_there_names_no_place_of_this_machine(artefact: Path, tmp_path
 
 
 def test_the_libraries_licences_are_at_hand() -> None:
-    found = library_licences(runner_kit.cross())
-    if runner_kit.cross().kind is not CompilerKind.CLANG:
+    found = library_licences(shared_builds.cross())
+    if shared_builds.cross().kind is not CompilerKind.CLANG:
         assert not found
         return
     assert "LESSER GENERAL PUBLIC LICENSE" in found["licenses/glibc/LGPL-2.1"].read_text("utf-8")

@@ -13,8 +13,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-import runner_kit
-from runner_kit import CACHE, PROJECT
+from support import shared_builds
+from support.shared_builds import CACHE, PROJECT
 
 from crosslab.build.runtime import build_runtime
 
@@ -87,8 +87,8 @@ def copy_backwards(source: Path, target: Path) -> None:
 
 
 def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
-    cross = runner_kit.cross()
-    tree = runner_kit.tvm_tree()
+    cross = shared_builds.cross()
+    tree = shared_builds.tvm_tree()
     shared = build_runtime(tree, cross, CACHE)
     first = build(PROJECT, tree, CACHE, tmp_path / "one", 0o022, TZ="UTC", PYTHONHASHSEED="1")
     place = tmp_path / "ünother place" / "further down"

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import runner_kit
-import text_kit
+from support import shared_builds, text_probe
 
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
@@ -49,23 +48,23 @@ MAX_NEW = 6
 
 @pytest.fixture(scope="module", autouse=True)
 def _emulator() -> None:
-    runner_kit.need_emulator()
+    shared_builds.need_emulator()
 
 
 @pytest.fixture(scope="module")
 def library() -> Path:
     request = CompileRequest(
-        runner_kit.tvm_tree(), CONFIG, LabTarget("riscv64", VLEN), prefill_chunk=CHUNK
+        shared_builds.tvm_tree(), CONFIG, LabTarget("riscv64", VLEN), prefill_chunk=CHUNK
     )
-    return compile_llama(request, runner_kit.CACHE).library
+    return compile_llama(request, shared_builds.CACHE).library
 
 
 @pytest.fixture(scope="module")
 def runner(library: Path) -> Path:
     request = LinkRequest(
-        runner_kit.runtime(), runner_kit.cross(), library=library, required_vlen=VLEN
+        shared_builds.runtime(), shared_builds.cross(), library=library, required_vlen=VLEN
     )
-    return link_runner(request, runner_kit.CACHE)
+    return link_runner(request, shared_builds.CACHE)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +142,7 @@ def test_prints_for_people(runner: Path, params: Path, expected: Answer) -> None
 @pytest.fixture(scope="module")
 def words_of_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ChatTokenizer]:
     """A tokenizer with as many tokens as the model, some of them halves of characters."""
-    tokenizer = text_kit.tiny(CONFIG.vocab)
+    tokenizer = text_probe.tiny(CONFIG.vocab)
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.bin"
     path.write_bytes(pack(tokenizer))
     return path, tokenizer
@@ -191,7 +190,7 @@ def test_a_prompt_comes_from_a_file(
 def test_a_tokenizer_of_another_model_is_refused(
     runner: Path, params: Path, tmp_path: Path
 ) -> None:
-    other = text_kit.trained("gpt2")
+    other = text_probe.trained("gpt2")
     (tmp_path / "tokenizer.bin").write_bytes(pack(other))
     asked = ["--params", str(params), "--tokenizer", str(tmp_path / "tokenizer.bin")]
     refused = run(runner, [*asked, "--prompt", "hello"])
@@ -380,20 +379,20 @@ def test_refuses_a_truncated_shard(runner: Path, params: Path, tmp_path: Path) -
 
 
 def test_loads_a_shared_library(params: Path, expected: Answer, tmp_path: Path) -> None:
-    tools = runner_kit.cross()
+    tools = shared_builds.cross()
     if tools.kind is not CompilerKind.CLANG:
         pytest.skip("zig makes static programs, which load no library")
     linker = (*tools.cxx, *tools.link)
     request = CompileRequest(
-        runner_kit.tvm_tree(),
+        shared_builds.tvm_tree(),
         CONFIG,
         LabTarget("riscv64", VLEN),
         form="shared",
         prefill_chunk=CHUNK,
         linker=linker,
     )
-    library = compile_llama(request, runner_kit.CACHE).library
-    program = link_runner(LinkRequest(runner_kit.runtime(), tools), runner_kit.CACHE)
+    library = compile_llama(request, shared_builds.CACHE).library
+    program = link_runner(LinkRequest(shared_builds.runtime(), tools), shared_builds.CACHE)
     logits = tmp_path / "logits.bin"
     more = ["--lib", str(library), "--json", "--logits", str(logits)]
     check_answer(run(program, words(params, *more)), logits, expected)
@@ -407,7 +406,7 @@ def test_loads_a_shared_library(params: Path, expected: Answer, tmp_path: Path) 
 
 
 def test_a_runner_without_library_is_refused(tmp_path: Path, library: Path) -> None:
-    parts = (runner_kit.runtime(), runner_kit.cross())
+    parts = (shared_builds.runtime(), shared_builds.cross())
     bad = tmp_path / "bad.tar"
     bad.write_bytes(b"no archive")
     with pytest.raises(LabError, match="is not a model library"):
@@ -420,17 +419,19 @@ def test_answers_on_this_machine_with_sanitizers(
     params: Path, expected: Answer, tmp_path: Path
 ) -> None:
     """The same sources natively, so that what QEMU forgives is found."""
-    tools = runner_kit.sanitizing()
-    request = CompileRequest(runner_kit.tvm_tree(), CONFIG, LabTarget("host"), prefill_chunk=CHUNK)
-    library = compile_llama(request, runner_kit.CACHE).library
+    tools = shared_builds.sanitizing()
+    request = CompileRequest(
+        shared_builds.tvm_tree(), CONFIG, LabTarget("host"), prefill_chunk=CHUNK
+    )
+    library = compile_llama(request, shared_builds.CACHE).library
     program = link_runner(
         LinkRequest(
-            runner_kit.host_runtime(),
+            shared_builds.host_runtime(),
             tools,
             library=library,
             sanitizers=("address", "undefined"),
         ),
-        runner_kit.CACHE,
+        shared_builds.CACHE,
     )
     logits = tmp_path / "logits.bin"
 

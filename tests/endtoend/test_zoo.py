@@ -7,8 +7,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import runner_kit
-from mlc_tree import tools
+from support import shared_builds
+from support.mlc_tree import tools
 
 from crosslab.errors import UserError
 from crosslab.zoo.job import Spec, judge
@@ -18,15 +18,15 @@ from crosslab.zoo.reference import need_packages
 
 @pytest.fixture(scope="module")
 def spec() -> Spec:
-    runner_kit.need_emulator()
-    runner_kit.cross()
+    shared_builds.need_emulator()
+    shared_builds.cross()
     try:
         need_packages()
     except UserError as error:
         pytest.skip(str(error))
     trees = tools()
     own = (trees.mlc_tree, trees.tvm_tree, None)
-    return Spec("", "q0f32", *own, 256, runner_kit.CACHE)
+    return Spec("", "q0f32", *own, 256, shared_builds.CACHE)
 
 
 # Partial rotary embeddings with biases and layer norms; grouped heads, tied, with RMS norms; a

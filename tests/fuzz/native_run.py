@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "endtoend"))
+sys.path.insert(0, str(HERE.parent))
 
-import text_kit  # noqa: E402 - beside, in tests/endtoend
+from support import text_probe  # noqa: E402 - the folder beside this one
 
 from crosslab.host.toolchain import Toolchain  # noqa: E402
 from crosslab.tokenizer.device_tokenizer import pack  # noqa: E402
@@ -23,7 +23,7 @@ NAMES = ("tokenizer", "prompt", "index", "arguments")
 def build(tools: Toolchain, cache: Path) -> Path:
     """The fuzzing program."""
     main = HERE / "native" / "runner_fuzz.cc"
-    return text_kit.build_probe(tools, cache, main, ("fuzzer", *text_kit.SANITIZERS))
+    return text_probe.build_probe(tools, cache, main, ("fuzzer", *text_probe.SANITIZERS))
 
 
 def search(program: Path, name: str, work: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def search(program: Path, name: str, work: Path, *options: str) -> subprocess.Co
     found.mkdir(parents=True, exist_ok=True)
     shutil.copytree(HERE / "corpus" / f"runner-{name}", found, dirs_exist_ok=True)
     table = work / "tokenizer.bin"
-    table.write_bytes(pack(text_kit.trained("llama3", whole_words=True)))
+    table.write_bytes(pack(text_probe.trained("llama3", whole_words=True)))
     environment = {**os.environ, "RUNNER_FUZZ": name, "RUNNER_FUZZ_TABLE": str(table)}
     # A table of 100 bytes must not take gigabytes, nor seconds.
     bounds = ["-rss_limit_mb=2048", "-malloc_limit_mb=512", "-timeout=20", "-max_len=65536"]

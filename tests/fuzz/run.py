@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzz the readers for as long as asked: ``python tests/fuzz/run.py --seconds 600``.
 
-With atheris installed the search is led by coverage; without it, by random changes of the corpus.
+With atheris installed half of the search is guided by coverage; without it, all of it changes the
+corpus at random.
 What a reader fails on is kept under out/fuzz.
 """
 
@@ -27,7 +28,7 @@ from crosslab.errors import LabError
 from crosslab.host.toolchain import find_native
 
 CORPUS = Path(__file__).parent / "corpus"
-LED = Path(__file__).with_name("led.py")
+COVERAGE_GUIDED = Path(__file__).with_name("coverage_guided.py")
 OUT = Path("out/fuzz")
 TAIL = 40  # lines of a failed search that are shown
 
@@ -71,16 +72,16 @@ def main(argv: Sequence[str]) -> int:
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; there are {', '.join(targets.TARGETS)}")
     names = args.targets or list(targets.TARGETS)
-    lead = importlib.util.find_spec("atheris") is not None
-    seconds = args.seconds / 2 if lead else args.seconds
+    guided = importlib.util.find_spec("atheris") is not None
+    seconds = args.seconds / 2 if guided else args.seconds
     with targets.bounded_memory():
         failed = [name for name in names if search(name, seconds, args.seed)]
-    if not lead:
-        print("coverage does not lead the search: atheris is not installed")
-    for name in names if lead else ():
-        command = [sys.executable, str(LED), name, str(OUT), str(seconds)]
+    if not guided:
+        print("no coverage-guided search: atheris is not installed")
+    for name in names if guided else ():
+        command = [sys.executable, str(COVERAGE_GUIDED), name, str(OUT), str(seconds)]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-        if not said(f"{name}, led by coverage", done):
+        if not said(f"{name}, coverage-guided", done):
             failed.append(name)
     # Outside of the bound: the sanitizers reserve terabytes of address space for their shadow.
     if not args.targets:

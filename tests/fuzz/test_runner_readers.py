@@ -7,15 +7,15 @@ from pathlib import Path
 
 import native_run
 import pytest
-import runner_kit
+from support import shared_builds
 
 RUNS = 4000
 
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    tools = runner_kit.sanitizing("fuzzer,address,undefined")
-    return native_run.build(tools, runner_kit.CACHE)
+    tools = shared_builds.sanitizing("fuzzer,address,undefined")
+    return native_run.build(tools, shared_builds.CACHE)
 
 
 @pytest.mark.parametrize("name", native_run.NAMES)

@@ -16,7 +16,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-from archives import unpack
+from support.archives import unpack
 
 from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from patched import trees
 
 from crosslab.build.runtime import Runtime, build_runtime
 from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain, find_cross, find_native, require_qemu
+from support.patched_trees import trees
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()

@@ -16,14 +16,14 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import text_kit
 import tomlkit
-from asset_kit import small_asset
-from runner_kit import CACHE, PROJECT
 
 from crosslab.models.asset import fetch_asset
 from crosslab.models.pins import LOCK_NAME, Asset
 from crosslab.tokenizer.chat_tokenizer import CONTROL_TOKEN
+from support import text_probe
+from support.shared_builds import CACHE, PROJECT
+from support.small_asset import small_asset
 
 NAME = "tiny"
 HIDDEN, WIDE, HEADS, HEAD, CONTEXT = 192, 176, 3, 64, 256
@@ -32,10 +32,10 @@ PARTS = ("kernels", "overlays", "patches", "runner")
 
 def write_gguf(path: Path) -> None:
     """Write the model; the same bytes each time."""
-    trained = text_kit.trained("smollm")
+    trained = text_probe.trained("smollm")
     vocabulary = trained.tokenizer.get_vocab()
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-    special = {token.content for token in text_kit.MARKERS if token.special}
+    special = {token.content for token in text_probe.MARKERS if token.special}
     merges = json.loads(trained.tokenizer.to_str())["model"]["merges"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
@@ -52,7 +52,7 @@ def write_gguf(path: Path) -> None:
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
     writer.add_bos_token_id(vocabulary["<|start|>"])
     writer.add_eos_token_id(vocabulary["<|end|>"])
-    writer.add_chat_template(text_kit.TEMPLATE)
+    writer.add_chat_template(text_probe.TEMPLATE)
     shapes = {"token_embd": (len(tokens), HIDDEN)}
     shapes |= {f"blk.0.attn_{n}": (HIDDEN, HIDDEN) for n in ("q", "output")}
     shapes |= {f"blk.0.attn_{n}": (HEAD, HIDDEN) for n in ("k", "v")}
@@ -71,17 +71,21 @@ def write_gguf(path: Path) -> None:
 
 
 @cache
+def gguf_bytes() -> bytes:
+    """The model's file."""
+    with tempfile.TemporaryDirectory() as at:
+        write_gguf(Path(at) / "model.gguf")
+        return (Path(at) / "model.gguf").read_bytes()
+
+
+@cache
 def asset() -> Asset:
     """The model as an asset that lies in the user's cache already."""
     with tempfile.TemporaryDirectory() as at:
-        model = Path(at) / "model.gguf"
-        write_gguf(model)
-        index = Path(at) / "index"
-        index.mkdir()
-        made = small_asset(index, model.read_bytes())
+        made = small_asset(Path(at), gguf_bytes())
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("PIP_NO_INDEX", "1")
-            environment.setenv("PIP_FIND_LINKS", str(index))
+            environment.setenv("PIP_FIND_LINKS", at)
             fetch_asset(made, CACHE)
     return made
 

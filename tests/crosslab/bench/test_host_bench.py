@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from runner_kit import tvm_tree
+from support.shared_builds import tvm_tree
 
 from crosslab.bench import host_bench
 from crosslab.build.kernels import KernelTarget, cached_kernels
@@ -17,7 +15,6 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_params
 
-PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()
 GQA = LlamaConfig(96, 160, 6, 2, 64, 2, 131, rope_theta=5e4, tied=True)
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import runner_kit
+from support import shared_builds
 
 from crosslab.build.runtime import build_runtime, ffi_root
 from crosslab.errors import LabError, UserError
@@ -24,7 +24,7 @@ from crosslab.host.toolchain import (
 )
 from crosslab.run.emulator import GuestMachine, run_guest
 
-SCRIPTS = runner_kit.PROJECT / "scripts"
+SCRIPTS = shared_builds.PROJECT / "scripts"
 USER_MISTAKE = 2
 
 
@@ -149,7 +149,7 @@ def test_versions_are_read_from_what_tools_print() -> None:
 
 def test_the_compiler_never_aims_at_vectors() -> None:
     """Throwing C++ compiled with vectors is aborted by the unwinder."""
-    tools = runner_kit.cross()
+    tools = shared_builds.cross()
     aims = [flag for flag in tools.cxx if flag.startswith(("-march", "-mcpu"))]
     assert aims
     assert not any("v" in flag.rpartition("rv64")[2] for flag in aims)
@@ -165,7 +165,7 @@ def test_an_emulated_cpu_is_spelled_for_qemu() -> None:
 
 
 def test_the_runtime_is_refused_without_sources(tmp_path: Path) -> None:
-    tools: Toolchain = runner_kit.cross()
+    tools: Toolchain = shared_builds.cross()
     with pytest.raises(UserError, match="has no runtime sources"):
         build_runtime(tmp_path, tools, tmp_path)
     with pytest.raises(UserError, match=r"the release pins 0\.0\.1"):

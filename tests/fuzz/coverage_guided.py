@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One reader under atheris: ``python tests/fuzz/led.py NAME OUT SECONDS``.
+"""Coverage-guided search: ``python tests/fuzz/coverage_guided.py NAME OUT SECONDS``.
 
-Coverage leads the search. Atheris takes the process over, so that each search has one of its own.
+One reader under atheris, which takes the process over, so that each search has one of its own.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from runner_kit import PROJECT
+from support.shared_builds import PROJECT
 
 from crosslab.artifact.dist import RUN, Dist, write_dist
 from crosslab.artifact.manifest import MANIFEST, SBOM

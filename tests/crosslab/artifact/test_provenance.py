@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import runner_kit
-from runner_kit import PROJECT
+from support import shared_builds
+from support.shared_builds import PROJECT
 
 from crosslab.artifact.provenance import Provenance, read_origins
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
@@ -43,7 +43,7 @@ APPLIED = {
 
 @pytest.fixture
 def provenance(tmp_path: Path) -> Provenance:
-    toolchain = runner_kit.cross()
+    toolchain = shared_builds.cross()
     report = tmp_path / "applied.json"
     report.write_text(json.dumps(APPLIED), encoding="utf-8")
     runtime = Runtime(tmp_path, Machine.RISCV64, (), (), ())

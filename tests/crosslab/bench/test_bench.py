@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from runner_kit import PROJECT, cross, need_emulator, tvm_tree
+from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.bench.cli import counts_of, main
 from crosslab.bench.options import Bench, Variant, parse_bench

@@ -16,13 +16,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from archives import unpack
-from runner_kit import CACHE
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import require_qemu
 from crosslab.run.emulator import GuestMachine
+from support.archives import unpack
+from support.shared_builds import CACHE
 
 # The first Debian with riscv64 among its machines.
 SUITE = "trixie"

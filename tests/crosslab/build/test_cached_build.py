@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from asset_kit import small_asset
-from runner_kit import PROJECT
+from support.shared_builds import PROJECT
+from support.small_asset import small_asset
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asset_kit import small_asset
 from safetensors.numpy import load_file
+from support import tiny_model
+from support.shared_builds import PROJECT
+from support.small_asset import small_asset
 
 from crosslab.cached_build import default_cache
 from crosslab.errors import LabError, UserError
@@ -22,7 +24,6 @@ from crosslab.models.pins import Asset, read_pins
 from crosslab.models.reference import answer
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
-PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()
 QUESTION = "What is the capital of France?"
 ANSWER = (504, 3575, 282, 4649, 314, 7042, 30, 2)
@@ -139,7 +140,7 @@ def test_interleaved_rows_become_halves() -> None:
     np.testing.assert_array_equal(rotary_halves(interleaved, heads), wanted)
 
 
-TINY = (PROJECT / "tests" / "endtoend" / "data" / "tiny.gguf").read_bytes()
+TINY = tiny_model.gguf_bytes()
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from patched import trees
 from safetensors.numpy import save_file
 
 from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
+from support.patched_trees import trees
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = LlamaConfig(

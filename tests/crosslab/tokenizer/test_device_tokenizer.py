@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import runner_kit
-import text_kit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from runner_kit import PROJECT
+from support import shared_builds, text_probe
+from support.shared_builds import PROJECT
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
 
 from crosslab.build.link import RUNNER_SOURCES
@@ -33,7 +32,7 @@ from crosslab.tokenizer.device_tokenizer import (
     pack,
 )
 
-RULES = tuple(text_kit.RULES)
+RULES = tuple(text_probe.RULES)
 TRICKY = [
     "",
     "What is the capital of France?",
@@ -61,7 +60,7 @@ TRICKY = [
 
 @pytest.fixture(scope="module")
 def native() -> list[str]:
-    return [str(text_kit.build_probe(runner_kit.sanitizing(), runner_kit.CACHE))]
+    return [str(text_probe.build_probe(shared_builds.sanitizing(), shared_builds.CACHE))]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def smollm2() -> ChatTokenizer:
     try:
         asset = read_pins(PROJECT).asset("smollm2-135m")
         return ChatTokenizer.load(
-            import_gguf(fetch_asset(asset, runner_kit.CACHE), runner_kit.CACHE)
+            import_gguf(fetch_asset(asset, shared_builds.CACHE), shared_builds.CACHE)
         )
     except LabError as error:
         pytest.skip(f"the model cannot be had: {error.what}")
@@ -84,7 +83,7 @@ def table_of(tokenizer: ChatTokenizer, folder: Path) -> Path:
 def check(command: list[str], tokenizer: ChatTokenizer, folder: Path, texts: list[str]) -> None:
     """Ids, and the text that they decode to, are the library's; nothing is lost."""
     path = table_of(tokenizer, folder)
-    answers = text_kit.ask(command, path, "raw", [t.encode() for t in texts])
+    answers = text_probe.ask(command, path, "raw", [t.encode() for t in texts])
     library = tokenizer.tokenizer
     first = library.encode("<|start|>").ids if "<|start|>" in library.get_vocab() else []
     for text, answer in zip(texts, answers, strict=True):
@@ -106,13 +105,13 @@ def check(command: list[str], tokenizer: ChatTokenizer, folder: Path, texts: lis
 def test_every_rule_is_the_librarys(
     native: list[str], tmp_path: Path, rule: str, whole_words: bool
 ) -> None:
-    check(native, text_kit.trained(rule, whole_words=whole_words), tmp_path, TRICKY)
+    check(native, text_probe.trained(rule, whole_words=whole_words), tmp_path, TRICKY)
 
 
 def test_normalized_text_is_the_librarys(native: list[str], tmp_path: Path) -> None:
     """Qwen's way: NFC, but for markers; a text that is composed over a marker is not."""
     over = ["e<|start|>\u0301 e<tool>\u0301 <tool>\u0338", "\u1112\u1161\u11ab \uac00\u11a7\u11a8"]
-    check(native, text_kit.trained("qwen2", nfc=True), tmp_path, [*TRICKY, *over])
+    check(native, text_probe.trained("qwen2", nfc=True), tmp_path, [*TRICKY, *over])
 
 
 # Unassigned planes are all alike.
@@ -143,7 +142,7 @@ def test_every_code_point_is_normalized_as_the_library_does(
         )
         for i in range(0, len(codes), 2048)
     ]
-    check(native, text_kit.trained("qwen2", nfc=True), tmp_path, texts)
+    check(native, text_probe.trained("qwen2", nfc=True), tmp_path, texts)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -155,7 +154,7 @@ def test_every_code_point_is_cut_as_the_library_does(
         "".join(f"a{chr(c)}b 1{chr(c)}2 {chr(c)}. {chr(c)}" for c in CODES[i : i + 2048])
         for i in range(0, len(CODES), 2048)
     ]
-    check(native, text_kit.trained(rule), tmp_path, texts)
+    check(native, text_probe.trained(rule), tmp_path, texts)
 
 
 def test_smollm2_is_the_librarys(native: list[str], smollm2: ChatTokenizer, tmp_path: Path) -> None:
@@ -163,12 +162,12 @@ def test_smollm2_is_the_librarys(native: list[str], smollm2: ChatTokenizer, tmp_
 
 
 def test_the_same_under_the_emulator(smollm2: ChatTokenizer, tmp_path: Path) -> None:
-    runner_kit.need_emulator()
-    program = text_kit.build_probe(runner_kit.cross(), runner_kit.CACHE)
-    guest = text_kit.in_guest(program)
+    shared_builds.need_emulator()
+    program = text_probe.build_probe(shared_builds.cross(), shared_builds.CACHE)
+    guest = text_probe.in_guest(program)
     check(guest, smollm2, tmp_path, TRICKY)
-    check(guest, text_kit.trained("llama3", whole_words=True), tmp_path, TRICKY)
-    check(guest, text_kit.trained("qwen2", nfc=True), tmp_path, TRICKY)
+    check(guest, text_probe.trained("llama3", whole_words=True), tmp_path, TRICKY)
+    check(guest, text_probe.trained("qwen2", nfc=True), tmp_path, TRICKY)
 
 
 pieces = st.one_of(
@@ -181,7 +180,7 @@ texts = st.lists(pieces, max_size=8).map("".join)
 
 @pytest.mark.parametrize("rule", RULES)
 def test_any_text(native: list[str], tmp_path: Path, rule: str) -> None:
-    tokenizer = text_kit.trained(rule, whole_words=rule == "llama3")
+    tokenizer = text_probe.trained(rule, whole_words=rule == "llama3")
 
     @settings(
         max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -202,7 +201,7 @@ MARKED = st.text(
 
 
 def test_any_marked_text_is_normalized(native: list[str], tmp_path: Path) -> None:
-    tokenizer = text_kit.trained("qwen2", nfc=True)
+    tokenizer = text_probe.trained("qwen2", nfc=True)
 
     @settings(
         max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -217,16 +216,16 @@ def test_any_marked_text_is_normalized(native: list[str], tmp_path: Path) -> Non
 def test_the_chat_is_the_templates(
     native: list[str], smollm2: ChatTokenizer, tmp_path: Path
 ) -> None:
-    for number, tokenizer in enumerate((smollm2, text_kit.trained("qwen2"))):
+    for number, tokenizer in enumerate((smollm2, text_probe.trained("qwen2"))):
         folder = tmp_path / str(number)
         folder.mkdir()
         asked = [t for t in TRICKY if t.strip()] + [" \x1c é \u2003\n", "{{ 1 }}"]
         path = table_of(tokenizer, folder)
-        answers = text_kit.ask(native, path, "chat", [t.encode() for t in asked])
+        answers = text_probe.ask(native, path, "chat", [t.encode() for t in asked])
         for text, answer in zip(asked, answers, strict=True):
             assert answer["ids"] == tokenizer.chat_ids(text), text
         for blank in ("", " \n\t", "\u2003\x1c"):
-            (answer,) = text_kit.ask(native, path, "chat", [blank.encode()])
+            (answer,) = text_probe.ask(native, path, "chat", [blank.encode()])
             assert answer == {"error": "the prompt is blank"}
             with pytest.raises(UserError, match="empty"):
                 tokenizer.chat_ids(blank)
@@ -247,21 +246,21 @@ def test_what_is_not_utf8_is_refused(
 ) -> None:
     with pytest.raises(UnicodeDecodeError):
         text.decode()
-    path = table_of(text_kit.trained("gpt2"), tmp_path)
-    (answer,) = text_kit.ask(native, path, "raw", [text])
+    path = table_of(text_probe.trained("gpt2"), tmp_path)
+    (answer,) = text_probe.ask(native, path, "raw", [text])
     assert answer == {"error": f"text: byte {at} is not UTF-8"}
 
 
 def test_broken_answers_are_mended_as_the_library_does(native: list[str], tmp_path: Path) -> None:
     """A model may say half of a character: such ids are asked for as the bytes' own markers."""
     broken = [b"\xf0\x9f", b"\xff\xfea", b"\xe2\x82x\xe2\x82\xac", b"\xc3", b"\xed\xa0\x80\xf4\x90"]
-    tokenizer = text_kit.trained("gpt2")
-    alphabet = {byte: char for char, byte in text_kit.byte_alphabet().items()}
+    tokenizer = text_probe.trained("gpt2")
+    alphabet = {byte: char for char, byte in text_probe.byte_alphabet().items()}
     library = tokenizer.tokenizer
     vocabulary = library.get_vocab()
     program = str(
-        text_kit.build_probe(
-            runner_kit.sanitizing(), runner_kit.CACHE, text_kit.HERE / "answer_probe.cc"
+        text_probe.build_probe(
+            shared_builds.sanitizing(), shared_builds.CACHE, text_probe.HERE / "answer_probe.cc"
         )
     )
     path = table_of(tokenizer, tmp_path)
@@ -277,15 +276,15 @@ def test_broken_answers_are_mended_as_the_library_does(native: list[str], tmp_pa
 
 
 def test_bytes_without_tokens_are_left_out_and_counted(native: list[str], tmp_path: Path) -> None:
-    tokenizer = text_kit.trained("gpt2", bytes_too=False)
+    tokenizer = text_probe.trained("gpt2", bytes_too=False)
     path = table_of(tokenizer, tmp_path)
-    (answer,) = text_kit.ask(native, path, "raw", [b"a\x04\x05b"])
+    (answer,) = text_probe.ask(native, path, "raw", [b"a\x04\x05b"])
     assert answer["dropped"] == 2
     assert answer["text"] == "ab"
 
 
 def rejected(change: Callable[[dict[str, object]], None]) -> str:
-    tokenizer = text_kit.trained("gpt2")
+    tokenizer = text_probe.trained("gpt2")
     about = json.loads(tokenizer.tokenizer.to_str())
     change(about)
     changed = ChatTokenizer(Tokenizer.from_str(json.dumps(about)), tokenizer.settings)
@@ -302,11 +301,11 @@ def test_what_the_device_cannot_do_is_refused_by_name() -> None:
     assert "not byte-level" in rejected(lambda a: a.update(decoder=fuse))
     blank = json.loads(pre_tokenizers.Whitespace().__getstate__())
     assert "cuts words by" in rejected(lambda a: a.update(pre_tokenizer=blank))
-    tokenizer = text_kit.trained("gpt2")
+    tokenizer = text_probe.trained("gpt2")
     tokenizer.tokenizer.add_tokens([AddedToken("<x>", lstrip=True)])
     with pytest.raises(UnsupportedTokenizerError, match="<x> has lstrip"):
         pack(tokenizer)
-    composing = text_kit.trained("qwen2", nfc=True)
+    composing = text_probe.trained("qwen2", nfc=True)
     composing.tokenizer.add_tokens([AddedToken("e\u0301", normalized=True)])
     with pytest.raises(UnsupportedTokenizerError, match="is normalized itself"):
         pack(composing)
@@ -322,16 +321,16 @@ def test_what_the_device_cannot_do_is_refused_by_name() -> None:
     ],
 )
 def test_a_chat_that_is_no_frame_is_refused(template: str, message: str) -> None:
-    tokenizer = ChatTokenizer(text_kit.trained("gpt2").tokenizer, {"chat_template": template})
+    tokenizer = ChatTokenizer(text_probe.trained("gpt2").tokenizer, {"chat_template": template})
     with pytest.raises(UnsupportedTokenizerError, match=message):
         pack(tokenizer)
 
 
 def test_a_model_without_chat_takes_raw_text(native: list[str], tmp_path: Path) -> None:
-    path = table_of(ChatTokenizer(text_kit.trained("gpt2").tokenizer, {}), tmp_path)
-    (answer,) = text_kit.ask(native, path, "chat", [b"hello"])
+    path = table_of(ChatTokenizer(text_probe.trained("gpt2").tokenizer, {}), tmp_path)
+    (answer,) = text_probe.ask(native, path, "chat", [b"hello"])
     assert answer == {"error": "this model has no chat template; use --raw"}
-    assert text_kit.ask(native, path, "raw", [b"hello"])[0]["text"] == "hello"
+    assert text_probe.ask(native, path, "raw", [b"hello"])[0]["text"] == "hello"
 
 
 def test_the_file_is_made_once(smollm2: ChatTokenizer, tmp_path: Path) -> None:
@@ -375,7 +374,7 @@ def test_a_damaged_file_is_refused(
     native: list[str], tmp_path: Path, spoil: Callable[[bytes], bytes], message: str
 ) -> None:
     path = tmp_path / "tokenizer.bin"
-    path.write_bytes(spoil(pack(text_kit.trained("smollm"))))
+    path.write_bytes(spoil(pack(text_probe.trained("smollm"))))
     done = subprocess.run(
         [*native, str(path), "raw"], input=b"", capture_output=True, check=False, timeout=60
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import runner_kit
+from support import shared_builds
 
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_qemu, require_qemu
@@ -24,7 +24,7 @@ EXIT_COUNT = 3
 
 @pytest.fixture(autouse=True)
 def _emulator() -> None:
-    runner_kit.need_emulator()
+    shared_builds.need_emulator()
 
 
 def assemble(folder: Path, body: str, *, strip: bool = False) -> Path:
@@ -35,7 +35,7 @@ def assemble(folder: Path, body: str, *, strip: bool = False) -> Path:
         f"_start:\n{body}\n{EXIT}\n.bss\n.align 6\nbuffer: .zero 4096\n"
     )
     program = folder / "program"
-    tools = runner_kit.cross()
+    tools = shared_builds.cross()
     vectors = [flag for flag in tools.cc if not flag.startswith(("-march", "-mcpu"))]
     zig = "ziglang" in tools.cc
     arch = "-mcpu=generic_rv64+m+a+f+d+c+v" if zig else "-march=rv64gcv"
@@ -45,9 +45,9 @@ def assemble(folder: Path, body: str, *, strip: bool = False) -> Path:
 
 
 def measure(program: Path, *, vlen: int = 256, functions: bool = False) -> Measurement:
-    runner_kit.need_emulator(plugins=True)
+    shared_builds.need_emulator(plugins=True)
     machine = GuestMachine(vlen=vlen, timeout=60)
-    _, measured = count_guest(program, [], machine, runner_kit.CACHE, functions=functions)
+    _, measured = count_guest(program, [], machine, shared_builds.CACHE, functions=functions)
     return measured
 
 
@@ -185,7 +185,7 @@ def test_every_thread_is_counted(tmp_path: Path) -> None:
         }}
         """
     )
-    program, tools = tmp_path / "threads", runner_kit.cross()
+    program, tools = tmp_path / "threads", shared_builds.cross()
     command = [*tools.cc, "-O1", "-static", *tools.link, str(source), "-o", str(program)]
     subprocess.run(command, check=True)
     measured = measure(program)
@@ -259,7 +259,7 @@ exec {real} "$@"
 @pytest.mark.usefixtures("without_plugins")
 def test_where_nothing_can_be_counted_the_guest_runs_all_the_same(tmp_path: Path) -> None:
     program = assemble(tmp_path, "nop")
-    result, counted = run_counted(program, [], GuestMachine(timeout=60), runner_kit.CACHE)
+    result, counted = run_counted(program, [], GuestMachine(timeout=60), shared_builds.CACHE)
     assert (result.stdout, counted) == ("", None)
     with pytest.raises(UserError, match="built without plugins"):
-        count_guest(program, [], GuestMachine(timeout=60), runner_kit.CACHE)
+        count_guest(program, [], GuestMachine(timeout=60), shared_builds.CACHE)
