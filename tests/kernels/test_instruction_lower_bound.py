@@ -41,7 +41,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def figures(
     request: pytest.FixtureRequest, program: tuple[Path, Path]
 ) -> list[tuple[Case, Figures]]:
-    """What every case takes at a vector length."""
+    """Instructions of every case at a vector length."""
     every = [*LINEAR, *map(attention_case, read_kernels())]
     return measure(program[0], every, request.param, program[1])
 

@@ -153,7 +153,7 @@ def run_ragged_tree(kernel: Any, batch: Batch, trees: list[Array]) -> tuple[Arra
 
 
 def tree_visible(batch: Batch, trees: list[Array], first: int = 0) -> list[Array]:
-    """Which query sees which key: its ancestors, itself, and every key before the trees.
+    """Mask of the keys that a query sees: its ancestors, itself, and every key before the trees.
 
     Sequences before the `first` have no tree here.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorizePrefill loaded from its file, and modules and targets to try it on."""
+"""Modules and targets to try TensorizePrefill on."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def module_of(**functions: Any) -> Any:
 
 
 def outcomes(report: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """What a report file says of each function and block."""
+    """The entries of a report file by function and block."""
     return {(o["function"], o["block"]): o for o in json.loads(report.read_text())}
 
 

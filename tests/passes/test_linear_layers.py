@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CallLinearKernels: what it replaces, what it leaves alone and says so, and its numbers."""
+"""CallLinearKernels: replaced and unchanged layers, its reports, and its numbers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_sizes_stay_64_bits_wide(transform: Any, rows: Any) -> None:
         ({"q4": True, "zero_point": 8.0}, "is not of int4 group quantization"),
     ],
 )
-def test_what_no_kernel_does_is_left_alone_and_said(
+def test_layers_without_a_kernel_are_unchanged_and_reported(
     transform: Any, function: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = linear_function("seq_len", 96, 64, **function)
@@ -148,7 +148,7 @@ def test_the_sum_of_squares_of_a_norm_is_no_product(transform: Any) -> None:
 
 
 @pytest.mark.parametrize("library", [None, "host"])
-def test_without_kernels_for_the_target_it_says_so(transform: Any, library: str | None) -> None:
+def test_missing_kernels_for_the_target_are_reported(transform: Any, library: str | None) -> None:
     module, said = transform(riscv64(*VECTORS), library, layer=linear_function(4, 96, 64))
     assert called(module["layer"]) == []
     assert ("MLC_RVV_KERNELS" if library is None else "kernels of") in said["layer", "NT_matmul"][

@@ -130,7 +130,7 @@ def test_sliding_window(kernels: Any, heads: Heads, causal: bool, rotary: bool) 
 
 
 def older_keys(batch: Batch, size: int) -> list[Array]:
-    """Which keys, all older than the queries, are among the `size` tokens that a query sees."""
+    """Mask of the keys, all older than the queries, among the `size` tokens that a query sees."""
     masks = []
     for sequence in batch.sequences:
         row, col = np.ogrid[: sequence.q_len, : sequence.kv_len]

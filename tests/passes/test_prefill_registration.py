@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the KV cache of a model for a CPU registers as its prefill kernels."""
+"""Prefill kernels that the KV cache of a model for a CPU registers."""
 
 from __future__ import annotations
 

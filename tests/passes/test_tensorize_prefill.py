@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorizePrefill transforms, what it leaves alone, and what it says of either."""
+"""TensorizePrefill: transformed and unchanged functions, and its reports of both."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ IMPORT = "import-without-native-library.patch"
 
 @dataclass(frozen=True)
 class Upstream:
-    """What is changed, and in which form its project takes it.
+    """Changes to a project, and the form in which it takes them.
 
     Attributes:
         series: folder of the fixes as they are applied here.
@@ -164,7 +164,7 @@ def test_it_applies_alone_and_exactly(upstream: Upstream, name: str) -> None:
 
 
 def results(tests: Path, environment: Mapping[str, str], report: Path) -> dict[str, bool]:
-    """Which of the tests pass, by file; a file that pytest cannot even collect is left out."""
+    """Outcomes of the tests by file; a file that pytest cannot even collect is left out."""
     command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider"]
     subprocess.run(
         [*command, f"--junitxml={report}", "--rootdir", str(tests), "-c", os.devnull, str(tests)],
@@ -194,7 +194,7 @@ Outcomes = tuple[dict[str, bool], dict[str, bool]]
 
 @pytest.fixture(scope="module")
 def tvm_outcomes(tvm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """Which tests pass on the pristine files of this release, and which with all changes in."""
+    """Outcomes of tests on the pristine files of this release, and with all changes in."""
     patched = Path(str(tvm.__file__)).parents[2]
     folder = tmp_path_factory.mktemp("upstream")
     tests = write_tests(folder / "tests", TVM, TVM.names)
@@ -221,7 +221,7 @@ def tvm_outcomes(tvm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> O
 def mlc_results(
     folder: Path, trees: Path, changes: Collection[str], tested: Collection[str]
 ) -> dict[str, bool]:
-    """Which of the tests of ``tested`` pass on the pristine MLC-LLM with ``changes`` put on it."""
+    """Outcomes of the tests of ``tested`` on the pristine MLC-LLM with ``changes`` put on it."""
     tree = folder / "tree"
     pristine = folder / "pristine.tar"
     archive = ["git", "-C", str(trees / "mlc-llm"), "archive", f"--output={pristine}"]
@@ -239,7 +239,7 @@ def mlc_results(
 def mlc_outcomes(
     tvm: ModuleType, trees: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Outcomes:
-    """Which tests pass without their change, and which with all changes in."""
+    """Outcomes of tests without their change, and with all changes in."""
     del tvm  # it skips where there is no TVM to run on
     try:
         MlcTools(trees / "mlc-llm", trees / "tvm").check()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VectorizeLoops and VectorizeRotary: what they change, what they leave alone, the numbers."""
+"""VectorizeLoops and VectorizeRotary: changed and unchanged functions, and their numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crosslab.compile.overlaypass import load_pass
 
 
 def rvv256() -> Any:
-    """What the passes make of a register of 256 bits."""
+    """The vectors of a target with registers of 256 bits."""
     target = load_pass("targets")
     return target.vectors_of(riscv64(*VECTORS))
 

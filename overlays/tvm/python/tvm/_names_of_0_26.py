@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM 0.27 moved or took away, under its names of TVM 0.26, for code written against that.
+"""Names of TVM 0.26 that TVM 0.27 moved or took away, for code written against 0.26.
 
 A model compiler and passes that run on both releases need one spelling. 0.27 still builds a load
 from a buffer with ``tirx.BufferLoad``, and reads a buffer's shape off the variable that it has

@@ -3,8 +3,9 @@
 
 Those of ``moe_matmul.py`` are written for GPUs: tiles for thread blocks, shared memory, barriers.
 Here a function is a loop over experts with a product for each, in one block named :data:`BLOCK`,
-which compiler_pass/expert_layers.py finds to put kernels in its place. The block says how weights
-are packed (``bits``, 0 if they are not, ``group_size``), and whether all rows are one (``one_x``).
+for which compiler_pass/rvv/linear/experts.py puts in kernels. The block's annotations are the
+packing of the weights (``bits``, 0 without, ``group_size``), and whether all rows are one
+(``one_x``).
 """
 
 from dataclasses import dataclass
@@ -19,14 +20,14 @@ BLOCK = "experts"
 
 
 def wanted() -> bool:
-    """Whether what is being exported is for a CPU."""
+    """True if the model is exported for a CPU."""
     target = tvm.target.Target.current(allow_none=True)
     return target is not None and target.kind.name == "llvm"
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """How weights are packed.
+    """Packing of weights.
 
     Attributes:
         dtype: of a value, such as "int4".
@@ -57,7 +58,7 @@ def experts(
         indptr: [experts + 1]: rows ``indptr[e]`` up to ``indptr[e + 1]`` are of expert ``e``; or
             [1, rows]: the expert of each row.
         scale: [experts, outputs, groups], of packed weights.
-        quantized: how weights are packed.
+        quantized: packing of the weights.
 
     Returns:
         [rows, outputs], of x's type.

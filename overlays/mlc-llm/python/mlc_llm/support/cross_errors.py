@@ -5,4 +5,4 @@ from __future__ import annotations
 
 
 class CrossTargetError(ValueError):
-    """What the user named cannot be compiled for; the message says what can."""
+    """A target cannot be compiled for; the message names those that can."""

@@ -46,5 +46,5 @@ def rewrite_functions(mod: IRModule, rewrite: Rewrite) -> IRModule:
 
 
 def is_scheduled(func: tirx.PrimFunc) -> bool:
-    """Whether a schedule or a pass has claimed the function."""
+    """True if a schedule or a pass has claimed the function."""
     return bool(func.attrs is not None and func.attrs.get("tirx.is_scheduled"))

@@ -113,7 +113,7 @@ class KernelLibrary:
         return mod.with_attr("external_mods", [*attached, kernels])
 
     def is_attached(self, mod: IRModule) -> bool:
-        """Whether an external module of a module has kernels of this library."""
+        """True if an external module of a module has kernels of this library."""
         attached = (mod.attrs or {}).get("external_mods", [])
         known = [*self.tiles.values(), *self.routines.values()]
         return any(other.implements_function(symbol) for other in attached for symbol in known)

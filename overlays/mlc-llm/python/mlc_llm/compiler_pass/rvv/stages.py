@@ -50,7 +50,7 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
 
 
 def is_product(stage: Stage) -> bool:
-    """Whether a block sums up products over one axis; squares, as in a norm, are none."""
+    """True if a block sums up products over one axis; squares, as in a norm, are none."""
     value = getattr(stage.block.body, "value", None)
     return (
         stage.block.init is not None
@@ -62,7 +62,7 @@ def is_product(stage: Stage) -> bool:
 
 
 def same_extents(left: Any, right: Any) -> bool:
-    """Whether two lists of extents are the same, whatever their integer types."""
+    """True if two lists of extents are the same, whatever their integer types."""
     left, right = list(left), list(right)
     return len(left) == len(right) and all(map(_same, left, right))
 

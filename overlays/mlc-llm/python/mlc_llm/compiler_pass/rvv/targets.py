@@ -56,7 +56,7 @@ def vector_bits(target: Target) -> int:
 
 
 def is_rvv_target(target: Target) -> bool:
-    """Whether code for the target may use float32 vectors of the RVV extension."""
+    """True if code for the target may use float32 vectors of the RVV extension."""
     # zve32x and zve64x have vectors of integers only.
     return is_riscv64(target) and any(
         name == "v" or name.startswith("zvl") or (name.startswith("zve") and not name.endswith("x"))
@@ -65,7 +65,7 @@ def is_rvv_target(target: Target) -> bool:
 
 
 def is_riscv64(target: Target) -> bool:
-    """Whether LLVM generates riscv64 code for the target."""
+    """True if LLVM generates riscv64 code for the target."""
     return target.kind.name == "llvm" and target_arch(target).startswith("riscv64")
 
 

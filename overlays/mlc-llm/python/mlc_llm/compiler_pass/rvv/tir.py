@@ -31,7 +31,7 @@ def blocks_named(func: tirx.PrimFunc, name: str) -> list[Any]:
 
 
 def uses(expression: Any, var: Any) -> bool:
-    """Whether a variable is part of an expression."""
+    """True if a variable is part of an expression."""
     return any(node.same_as(var) for node in nodes_of(expression, object))
 
 
@@ -58,5 +58,5 @@ def with_root(func: tirx.PrimFunc, statements: list[Any], allocated: list[Any]) 
 
 
 def is_one(extent: Any) -> bool:
-    """Whether an extent is the constant 1."""
+    """True if an extent is the constant 1."""
     return isinstance(extent, tirx.IntImm) and int(extent) == 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the matrix products of a module, and all other work, for a cost estimate.
+"""EstimateCost: the matrix products of a module, and all its other work, for a cost estimate.
 
-:class:`EstimateCost` leaves the module as it is and writes what it found as JSON. It stands
+The pass leaves the module as it is and writes what it found as JSON. It stands
 after fusion and before schedules, where products are still whole loops. Products are known by
 their structure: a reduction ``C[...] += X * Y`` in which both factors run along the reduction.
 Axes of both factors are the batch, axes of one are M or N. Dequantization is followed through
@@ -9,7 +9,7 @@ the elementwise blocks before a product. Extents may be symbolic; they are kept 
 as ``seq_len*4`` in the names of the calling Relax function.
 
 The file goes to ``MLC_RVV_COST_REPORT``, or to ``cost_workloads.json`` in a debug-dump folder.
-``python -m costmodel`` reads it. This module and those beside it import nothing but TVM.
+``python -m costmodel`` reads it. This module and those beside it import TVM alone.
 """
 
 import json
@@ -43,13 +43,13 @@ NO_WORK = (
 
 @tvm.transform.module_pass(opt_level=0, name="EstimateCost")
 class EstimateCost:
-    """Writes the workloads of a module to a file; the module itself is returned unchanged."""
+    """Pass that writes the workloads of a module to a file, and returns the module unchanged."""
 
     def __init__(self, debug_dump: Path | None = None) -> None:
         self.debug_dump = debug_dump
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
-        """Write the report when somebody asked for one."""
+        """Write the report where the environment or a debug dump asks for one."""
         wanted = os.environ.get(REPORT_VARIABLE)
         path = Path(wanted) if wanted else self.debug_dump and Path(self.debug_dump) / DUMP_NAME
         if path:
@@ -96,7 +96,7 @@ def _counted(items: list[Any]) -> Iterator[Any]:
 
 
 class _Walk:
-    """Goes through the calls of a Relax function."""
+    """Collection of an entry from the calls of a Relax function."""
 
     def __init__(self, mod: IRModule, entry: Entry, functions: dict[str, Any]) -> None:
         self.mod, self.entry, self.functions = mod, entry, functions

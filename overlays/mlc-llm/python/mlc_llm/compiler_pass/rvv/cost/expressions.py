@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading TIR expressions: their factors, loads and variables, and extents as text."""
+"""Factors, loads and variables of TIR expressions, and extents as text."""
 
 from functools import reduce
 from typing import Any
@@ -12,7 +12,7 @@ from .records import Extent
 
 
 def same_buffer(param: Any, access: Any) -> bool:
-    """Whether a parameter is the buffer of a load or store; copies keep the name."""
+    """True if a parameter is the buffer of a load or store; copies keep the name."""
     return bool(access.buffer.same_as(param) or access.buffer.name == param.name)
 
 
@@ -26,7 +26,7 @@ def factors_of(expr: Any) -> list[Any]:
 
 
 def carries(expr: Any, reduction: list[Any]) -> bool:
-    """Whether an axis of the reduction is used otherwise than divided, as in a group's scale."""
+    """True if an axis of the reduction is used otherwise than divided, as in a group's scale."""
     hits: list[Any] = []
 
     def enter(node: Any) -> bool:
@@ -68,12 +68,12 @@ def data_loads_in(expr: Any) -> list[tirx.BufferLoad]:
 
 
 def uses(expr: Any, variables: list[Any]) -> bool:
-    """Whether an expression has one of the variables."""
+    """True if an expression has one of the variables."""
     return any(n.same_as(v) for n in nodes_in(expr) if isinstance(n, tirx.Var) for v in variables)
 
 
 def gathers(expr: Any) -> bool:
-    """Whether an index is itself loaded."""
+    """True if an index is itself loaded."""
     return any(loads_in(i) for load in loads_in(expr) for i in load.indices)
 
 

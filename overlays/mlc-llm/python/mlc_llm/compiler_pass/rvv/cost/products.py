@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix products in a TIR function, and what else it does."""
+"""Matrix products and other work in a TIR function."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -52,7 +52,7 @@ class Match:
         symbols: dict[Any, Any],
         derived: Derived,
     ) -> Product:
-        """Write it down for a caller; the factor that is a weight becomes B."""
+        """The record of a caller's product; the factor that is a weight becomes B."""
         first, second = self.sides
         m, n = self.own
         heavy = [self._weight(side, weights) for side in self.sides]
@@ -110,7 +110,7 @@ class Match:
 
 
 class FunctionWork:
-    """What a TIR function does: products, other blocks, and what could not be read."""
+    """Work of a TIR function: products, other blocks, and reasons for unreadable ones."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found of a module's work, as plain records for a report."""
+"""Records of a module's work, for a report."""
 
 from dataclasses import dataclass, field
 
@@ -49,7 +49,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Other:
-    """Work that is no product: instances of its loops, bits read and written."""
+    """Work of blocks that are no products: instances of their loops, bits read and written."""
 
     function: str
     block: str

@@ -60,7 +60,7 @@ def compute_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _is_opaque(func: tirx.PrimFunc) -> bool:
-    """Whether a function depends on the bits of halves, or names or maps them."""
+    """True if a function depends on the bits of halves, or names or maps them."""
     calls = [c for c in nodes_of(func.body, tvm.ir.Call) if getattr(c.op, "name", "") in OPAQUE]
     lets = nodes_of(func.body, tirx.Let)
     matches = [m for block in nodes_of(func.body, tirx.SBlock) for m in block.match_buffers]

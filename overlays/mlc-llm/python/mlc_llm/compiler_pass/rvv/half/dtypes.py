@@ -20,7 +20,7 @@ CONVERSIONS = {"zfh", "zfhmin", "zvfh", "zvfhmin"}
 
 
 def lacks_conversions(target: Target) -> bool:
-    """Whether a target is a RISC-V CPU without instructions for half precision."""
+    """True if a target is a RISC-V CPU without instructions for half precision."""
     return is_riscv64(target) and not CONVERSIONS & target_features(target)
 
 
@@ -42,7 +42,7 @@ def as_type(dtype: str, value: Any) -> str:
 
 
 def is_half(buffer: Any) -> bool:
-    """Whether a buffer is of float16."""
+    """True if a buffer is of float16."""
     return str(buffer.dtype) == HALF
 
 

@@ -47,7 +47,7 @@ class Experts:
 
     @property
     def by_row(self) -> bool:
-        """Whether each row has an expert of its own."""
+        """True if each row has an expert of its own."""
         return len(self.index.shape) == 2
 
     @property

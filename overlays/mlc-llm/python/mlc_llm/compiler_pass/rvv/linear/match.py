@@ -98,7 +98,7 @@ def match_linear(stage: Stage, stages: list[Stage]) -> Linear:
 
 
 def _only_widens(stage: Stage) -> bool:
-    """Whether a stage copies halves into float32, and does nothing else."""
+    """True if a stage copies halves into float32, and does nothing else."""
     value = getattr(stage.block.body, "value", None)
     source = getattr(value, "value", None)
     return (

@@ -87,7 +87,7 @@ def _is_data_parallel(func: tirx.PrimFunc) -> bool:
 
 
 def _is_known(stage: Stage) -> bool:
-    """Whether a stage maps elements, or sums over the last of its axes and is no product."""
+    """True if a stage maps elements, or sums over the last of its axes and is no product."""
     kinds = [axis.iter_type for axis in stage.block.iter_vars]
     if all(kind == tirx.IterVar.DataPar for kind in kinds):
         return True
@@ -186,7 +186,7 @@ def _with_vectors(body: Any, most: int) -> Any:
 
 
 def _is_contiguous(loop: Any) -> bool:
-    """Whether each iteration accesses the neighbour of the last one's elements, or the same."""
+    """True if each iteration accesses the neighbour of the last one's elements, or the same."""
     calls = nodes_of(loop.body, tvm.ir.Call)
     if nodes_of(loop.body, (tirx.For, tirx.While)) or any(
         getattr(call.op, "name", "") in NOT_IN_VECTORS for call in calls
