@@ -33,9 +33,7 @@ class LinkRequest:
         toolchain: what the runtime was compiled with.
         library: ``model.tar`` with the objects of a system library; None makes a runner that
             loads a ``.so`` named by ``--lib``.
-        objects: further objects, such as kernels that the library calls but does not hold.
         required_vlen: width in bits below which the library computes wrong numbers; 0: none.
-        prefix: the system library's symbol prefix.
         sanitizers: instrument the runner's own sources with these, besides what the runtime is.
         strip: leave symbols out. They cost nothing at run time, and counting by function
             needs them.
@@ -44,9 +42,7 @@ class LinkRequest:
     runtime: Runtime
     toolchain: Toolchain
     library: Path | None = None
-    objects: tuple[Path, ...] = ()
     required_vlen: int = 0
-    prefix: str = ""
     sanitizers: tuple[str, ...] = ()
     strip: bool = True
 
@@ -75,7 +71,6 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
         shlex.join(link_options(request)),
         _about_library(request),
         *((request.library,) if request.library else ()),
-        *request.objects,
     )
     made = cached_build(
         cache, f"runner-{request.toolchain.machine}", key, lambda o: _link(request, cache, o)
@@ -84,9 +79,8 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
 
 
 def _check(request: LinkRequest) -> None:
-    for path in (*((request.library,) if request.library else ()), *request.objects):
-        if not path.is_file():
-            raise UserError(f"{path} is not there to be linked")
+    if request.library and not request.library.is_file():
+        raise UserError(f"{request.library} is not there to be linked")
     if request.library is None and request.toolchain.kind is CompilerKind.ZIG:
         raise UserError(
             "a runner made by zig is static and cannot load a shared library",
@@ -133,7 +127,7 @@ def _about_library(request: LinkRequest) -> str:
         return ""
     return (
         f"const int mlc_rvv_required_vlen = {request.required_vlen};\n"
-        f'const char mlc_rvv_library_prefix[] = "{request.prefix}";\n'
+        'const char mlc_rvv_library_prefix[] = "";\n'
     )
 
 
@@ -144,7 +138,7 @@ class Objects:
     Attributes:
         first: the runner's own objects.
         model: those of the model library.
-        last: further ones, and the runtime's.
+        last: those of the runtime.
     """
 
     first: tuple[Path, ...]
@@ -172,7 +166,7 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     return Objects(
         first=(*sorted(runner.glob("*.o")), scratch / "about.o"),
         model=tuple(model),
-        last=(*request.objects, *request.runtime.objects),
+        last=request.runtime.objects,
     )
 
 

@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
@@ -81,24 +80,15 @@ def sanitizer_flags(names: Sequence[str]) -> tuple[str, ...]:
     return (f"-fsanitize={','.join(names)}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 
-def ffi_root(expected: str | None = None) -> Path:
+def ffi_root() -> Path:
     """Folder of the installed tvm_ffi package, which carries its own C++ sources.
 
-    Args:
-        expected: the version that it must have; None takes any.
-
     Raises:
-        UserError: it is not installed, or is another version.
+        UserError: it is not installed.
     """
     spec = importlib.util.find_spec("tvm_ffi")
     if spec is None or spec.origin is None:
         raise UserError("the Python package apache-tvm-ffi is not installed here")
-    version = metadata.version("apache-tvm-ffi")
-    if expected is not None and version != expected:
-        raise UserError(
-            f"apache-tvm-ffi is {version} here, and the release pins {expected}",
-            remedy=f"pip install apache-tvm-ffi=={expected}",
-        )
     return Path(spec.origin).parent
 
 
@@ -107,9 +97,7 @@ def build_runtime(
     toolchain: Toolchain,
     cache: Path,
     *,
-    ffi_version: str | None = None,
     sanitizers: Sequence[str] = (),
-    jobs: int | None = None,
 ) -> Runtime:
     """Compile the runtime; the same sources, compiler and options are compiled once.
 
@@ -117,9 +105,7 @@ def build_runtime(
         tvm_tree: a TVM tree in git's layout: ``src/runtime`` and ``include`` at its top.
         toolchain: what to compile with, which also says for what.
         cache: folder for results that clones share.
-        ffi_version: the tvm_ffi that the release pins; None takes the installed one.
         sanitizers: instrument with these, such as ("address", "undefined").
-        jobs: how many compilers run at once; None: one a processor.
 
     Raises:
         UserError: the tree or tvm_ffi is not what is asked for.
@@ -130,7 +116,7 @@ def build_runtime(
             f"{tvm_tree} has no runtime sources (src/runtime)",
             remedy="make the patched tree with: nox -s apply_patches",
         )
-    ffi = ffi_root(ffi_version)
+    ffi = ffi_root()
     flags = (*LANGUAGE_FLAGS, *BUILD_FLAGS, *DEFINES, *sanitizer_flags(sanitizers))
     key = digest(
         toolchain.digest,
@@ -147,7 +133,7 @@ def build_runtime(
         cache,
         f"runtime-{toolchain.machine}",
         key,
-        lambda out: _build(tvm_tree, ffi, toolchain, flags, jobs or os.cpu_count() or 1, out),
+        lambda out: _build(tvm_tree, ffi, toolchain, flags, out),
     )
     return read_runtime(made, toolchain.machine, tuple(sanitizers))
 
@@ -164,7 +150,6 @@ def _build(
     ffi: Path,
     toolchain: Toolchain,
     flags: Sequence[str],
-    jobs: int,
     out: Path,
 ) -> None:
     sources = _assemble(tvm_tree, ffi, out)
@@ -173,7 +158,7 @@ def _build(
     # The scratch folder has a random name, which must not get into an object.
     command = [*toolchain.cxx, *flags, *includes, f"-ffile-prefix-map={out}=."]
     objects = {s: f"objects/{s.replace('/', '-').removesuffix('.cc')}.o" for s in sources}
-    compile_all("runtime", command, objects, out, jobs)
+    compile_all("runtime", command, objects, out, os.cpu_count() or 1)
     for name in ("src", "3rdparty", "ffi/src"):
         shutil.rmtree(out / name)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import shared_builds
 
-from crosslab.build.runtime import build_runtime, ffi_root
+from crosslab.build.runtime import build_runtime
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import (
     ZIGLANG_PIN,
@@ -168,5 +168,3 @@ def test_the_runtime_is_refused_without_sources(tmp_path: Path) -> None:
     tools: Toolchain = shared_builds.cross()
     with pytest.raises(UserError, match="has no runtime sources"):
         build_runtime(tmp_path, tools, tmp_path)
-    with pytest.raises(UserError, match=r"the release pins 0\.0\.1"):
-        ffi_root("0.0.1")
