@@ -31,8 +31,7 @@ def main(arguments: list[str]) -> int:
     sessions, separator, options = _split(arguments)
     if any(name.startswith("-") for name in sessions):
         return _fail(f"{USAGE}\n  options go after --, e.g. build_and_test -- --vlen 512")
-    if sessions and shutil.which("git") is None and not _install_git():
-        why = apt.refusal() or "apt-get failed"
+    if sessions and shutil.which("git") is None and (why := _install_git()):
         return _fail(f"git is missing: {why}; {apt.command_line(['git'])}")
     try:
         if sessions:
@@ -71,10 +70,12 @@ def _environment() -> Path:
     return bin_dir / "nox"
 
 
-def _install_git() -> bool:
-    """Install git, which holds the patched trees, with apt-get."""
+def _install_git() -> str:
+    """Install git, which holds the patched trees; the reason where that fails, else nothing."""
+    if why := apt.refusal():
+        return why
     print("bootstrap: git is missing and is installed now", file=sys.stderr)
-    return apt.update() and apt.install(["git"])
+    return "" if apt.update() and apt.install(["git"]) else "apt-get failed"
 
 
 def _fail(message: str, code: int = 2) -> int:

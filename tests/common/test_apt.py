@@ -2,6 +2,8 @@
 """System packages: installed by apt-get where that is allowed, refused in one line elsewhere."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,4 +77,14 @@ def test_one_line_says_what_tests_go_without(
     assert "chromium (the report in a browser)" in line
     assert line.endswith(
         "there is no apt-get here; install what Debian calls: g++ chromium qemu-system-misc"
+    )
+
+
+def test_the_bootstrap_ends_in_one_line_without_git(path: Path) -> None:
+    bootstrap = Path(__file__).resolve().parents[2] / "scripts" / "bootstrap.py"
+    command = [sys.executable, str(bootstrap), "tests"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "bootstrap: git is missing: there is no apt-get here; install what Debian calls: git\n"
     )
