@@ -36,7 +36,6 @@ PARALLEL = ("-n", "auto", "--dist", "loadfile", "--durations", "15")
 def build_and_test(session: nox.Session) -> None:
     """Build SmolLM2-135M for RVV from the patched trees and check its answer under QEMU."""
     applied, options = trees.prepare(session, "crosslab", "build-and-test")
-    options = ["--origin", str(trees.APPLIED), *options]
     environments.run_module(session, "crosslab", "build-and-test", *applied.arguments(), *options)
 
 

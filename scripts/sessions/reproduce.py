@@ -142,7 +142,7 @@ def build(place: Place, options: Sequence[str]) -> Path:
     place.run("forkpatch", "apply", "--json", str(applied))
     report = json.loads(applied.read_text(encoding="utf-8"))
     trees = {u["name"]: u["path"] for u in report["upstreams"] if u["path"]}
-    arguments = ["--release", report["release"], "--origin", str(applied), "--max-new", "1"]
+    arguments = ["--release", report["release"], "--applied", str(applied), "--max-new", "1"]
     arguments += ["--tvm-tree", trees["tvm"]]
     if "mlc-llm" in trees:
         arguments += ["--mlc-tree", trees["mlc-llm"]]

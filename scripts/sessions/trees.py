@@ -29,22 +29,19 @@ TREE_OPTIONS = (
 
 @dataclass(frozen=True)
 class Trees:
-    """The patched trees of one release, what was left out, and TVM's patches."""
+    """The patched trees of one release, and TVM's patches."""
 
     release: str
     root: Path
     paths: dict[str, Path] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
     series: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
         """The options that hand these trees to the lab."""
-        options = ["--project", str(ROOT), "--release", self.release]
+        options = ["--project", str(ROOT), "--release", self.release, "--applied", str(APPLIED)]
         options += ["--tvm-tree", str(self.paths["tvm"])]
         if "mlc-llm" in self.paths:
             options += ["--mlc-tree", str(self.paths["mlc-llm"])]
-        for name, why in self.missing.items():
-            options += ["--without", f"{name}: {why}"]
         return options
 
 
@@ -88,13 +85,8 @@ def apply(session: nox.Session, options: list[str]) -> Trees:
     run_module(session, "forkpatch", "apply", "--json", str(APPLIED), *options)
     result = json.loads(APPLIED.read_text(encoding="utf-8"))
     there = {u["name"]: Path(u["path"]) for u in result["upstreams"] if u["state"] != "missing"}
-    missing = {
-        u["name"]: f"{', '.join(u['reason'].splitlines())}; {u['remedy']}"
-        for u in result["upstreams"]
-        if u["state"] == "missing"
-    }
     series = next(u["patches"] for u in result["upstreams"] if u["name"] == "tvm")
-    return Trees(result["release"], WORK / result["release"], there, missing, tuple(series))
+    return Trees(result["release"], WORK / result["release"], there, tuple(series))
 
 
 def variants(session: nox.Session, trees: Trees) -> list[str]:

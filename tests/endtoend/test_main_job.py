@@ -15,8 +15,8 @@ from support import text_probe
 from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.__main__ import main as crosslab_main
-from crosslab.errors import LabError
-from crosslab.job.job_options import Omission, parse_job
+from crosslab.errors import LabError, UserError
+from crosslab.job.job_options import Omission, parse_job, read_omissions
 from crosslab.job.main_job import Question, RunResult, check_words, counters, main, omissions
 from crosslab.models.asset import fetch_asset
 from crosslab.models.pins import read_pins
@@ -53,11 +53,27 @@ def test_quantization_without_mlc_says_how_to_supply_it(
     assert "--mirror mlc-llm=" in said
 
 
+def missing_mlc(folder: Path, reason: str, remedy: str) -> Path:
+    """A report of applied patches where MLC-LLM is missing."""
+    mlc = {"name": "mlc-llm", "state": "missing", "reason": reason, "remedy": remedy}
+    applied = folder / "apply.json"
+    tvm = {"name": "tvm", "state": "applied", "reason": "", "remedy": ""}
+    applied.write_text(json.dumps({"upstreams": [tvm, mlc]}))
+    return applied
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"upstreams": [{"name": "tvm"}]}'])
+def test_a_report_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "apply.json").write_text(text)
+    with pytest.raises(UserError, match="does not tell which upstreams are missing"):
+        read_omissions(tmp_path / "apply.json")
+
+
 def test_what_was_left_out_heads_the_output(tmp_path: Path) -> None:
     """In a process of its own: the streams are the user's."""
     need_emulator()
-    reason = "mlc-llm: no mirror has it; supply it with --mirror mlc-llm=PATH"
-    options = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), "--without", reason]
+    applied = missing_mlc(tmp_path, "no mirror has it", "supply it with --mirror mlc-llm=PATH")
+    options = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), "--applied", str(applied)]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPTS), "COLUMNS": "200"}
     command = [sys.executable, "-m", "crosslab", "build-and-test", *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -85,8 +101,8 @@ def test_a_missing_mlc_tree_is_named_once(tmp_path: Path) -> None:
     (own,) = omissions(job)
     assert own.what == "mlc-llm"
     assert "--mirror" in own.remedy
-    told = Omission.parse("mlc-llm: offline; give a mirror")
-    assert told == Omission("mlc-llm", "offline", "give a mirror")
+    (told,) = read_omissions(missing_mlc(tmp_path, "offline\nand no mirror", "give a mirror"))
+    assert told == Omission("mlc-llm", "offline, and no mirror", "give a mirror")
     assert omissions(replace(job, without=(told,))) == [told]
     other = Omission("counters", "no compiler")
     both = replace(job, mlc_tree=tmp_path, without=(other,))

@@ -100,7 +100,7 @@ def test_the_whole_job_runs_without_a_network(project: Path) -> None:
     applied = json.loads((project / "applied.json").read_text(encoding="utf-8"))
     trees = {upstream["name"]: upstream["path"] for upstream in applied["upstreams"]}
     options = ["--model", tiny_model.NAME, "--max-new", "1"]
-    options += ["--tvm-tree", trees["tvm"], "--origin", "applied.json"]
+    options += ["--tvm-tree", trees["tvm"], "--applied", "applied.json"]
     if trees.get("mlc-llm"):
         options += ["--mlc-tree", trees["mlc-llm"]]
     done = run(project, "-m", "crosslab", "build-and-test", "--release", "offline", *options)

@@ -95,7 +95,7 @@ def _text(job: Job, model: Path) -> dict[str, Path]:
 
 def _origins(job: Job) -> tuple[TreeOrigin, ...]:
     """The trees that took part."""
-    origins = read_origins(job.origin) if job.origin else ()
+    origins = read_origins(job.applied) if job.applied else ()
     return tuple(origin for origin in origins if job.mlc_tree or origin.name != "mlc-llm")
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +36,30 @@ class Omission:
     why: str
     remedy: str = ""
 
-    @classmethod
-    def parse(cls, text: str) -> Omission:
-        """Read ``what: why; remedy``."""
-        what, _, rest = text.partition(":")
-        why, _, remedy = rest.partition(";")
-        return cls(what.strip(), why.strip() or "no reason was given", remedy.strip())
+
+def read_omissions(report: Path | None) -> tuple[Omission, ...]:
+    """Upstreams that the report of ``forkpatch apply --json`` names as missing.
+
+    Args:
+        report: its file; None for trees that were made otherwise, with nothing missing.
+
+    Raises:
+        UserError: the file is missing or is no such report.
+    """
+    if report is None:
+        return ()
+    try:
+        upstreams = json.loads(report.read_text(encoding="utf-8"))["upstreams"]
+        missing = [entry for entry in upstreams if entry["state"] == "missing"]
+        return tuple(
+            Omission(entry["name"], ", ".join(entry["reason"].splitlines()), entry["remedy"])
+            for entry in missing
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{report} does not tell which upstreams are missing: {error!r}",
+            remedy="write it with: PYTHONPATH=scripts python -m forkpatch apply --json FILE",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -52,8 +71,8 @@ class Job:
         release: name of the release that the trees belong to.
         tvm_tree: the patched TVM tree.
         mlc_tree: the patched MLC-LLM tree; None compiles the project's own definition.
-        without: what the trees came without.
-        origin: report of what the trees were made from, for the manifest; None when nobody told.
+        applied: report of ``forkpatch apply --json`` on the trees, for the manifest; may be None.
+        without: upstreams that it names as missing.
         model: a model asset's name.
         vlen: bits in a vector register.
         prompt: the user's message.
@@ -68,8 +87,8 @@ class Job:
     release: str
     tvm_tree: Path
     mlc_tree: Path | None
+    applied: Path | None
     without: tuple[Omission, ...]
-    origin: Path | None
     model: str
     vlen: int
     prompt: str
@@ -128,8 +147,7 @@ def parser() -> argparse.ArgumentParser:
     add("--release", default="unnamed", help="name of the release, for dist and report")
     add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
     add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
-    add("--without", action="append", default=[], metavar="WHAT: WHY; REMEDY")
-    add("--origin", type=Path, metavar="FILE", help="report of forkpatch apply --json")
+    add("--applied", type=Path, metavar="FILE", help="report of forkpatch apply --json")
     add("--model", default="smollm2-135m", help="a model of VERSIONS.lock (smollm2-135m)")
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
     add("--prompt", default=PROMPT, help="the user's message")
@@ -150,7 +168,7 @@ def parse_job(argv: Sequence[str]) -> Job:
     args = vars(parser().parse_args(argv))
     args["project"] = args["project"].resolve()
     args["report"] = args["report"] or args["project"] / "out" / "build_and_test.json"
-    args["without"] = tuple(map(Omission.parse, args["without"]))
+    args["without"] = read_omissions(args["applied"])
     job = Job(**args)
     if job.threads < 1:
         raise UserError(f"--threads {job.threads}", remedy="give 1 or more")

@@ -28,7 +28,7 @@ from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_cross, require_qemu
-from crosslab.job.job_options import Omission
+from crosslab.job.job_options import read_omissions
 from crosslab.models.formats import FORMATS
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tvm-tree", type=Path, help="patched TVM tree")
     add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it there is nothing to do")
     add("--plain-tree", type=Path, help="TVM without our kernels, to tell whose a failure is")
-    add("--without", action="append", default=[], metavar="WHAT: WHY; REMEDY")
+    add("--applied", type=Path, metavar="FILE", help="report of forkpatch apply --json")
     add("--family", action="append", default=[], metavar="NAME", help="of these alone (all)")
     add("--quantization", action="append", default=[], choices=FORMATS, help="(all)")
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
@@ -199,8 +199,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.tvm_tree is None:
         raise UserError("no TVM tree was given", remedy="nox -s zoo gives it; or --tvm-tree DIR")
     if args.mlc_tree is None:
-        said = [Omission.parse(text) for text in args.without]
-        why = next((o.why for o in said if o.what == "mlc-llm"), "no tree of it was given")
+        missing = read_omissions(args.applied)
+        why = next((o.why for o in missing if o.what == "mlc-llm"), "no tree of it was given")
         raise UserError(
             f"the zoo compiles with MLC-LLM, and it is not here: {why}", remedy=SUPPLY_MLC
         )

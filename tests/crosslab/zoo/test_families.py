@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +142,9 @@ def test_the_table_says_what_is_right_and_what_is_not() -> None:
 
 def test_without_mlc_llm_it_says_how_to_give_it(tmp_path: Path) -> None:
     given = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), "--family", "llama"]
+    mlc = {"name": "mlc-llm", "state": "missing", "reason": "no network", "remedy": "get one"}
+    (tmp_path / "apply.json").write_text(json.dumps({"upstreams": [mlc]}))
     with pytest.raises(UserError, match="no network") as refused:
-        main([*given, "--without", "mlc-llm: no network; get one"])
+        main([*given, "--applied", str(tmp_path / "apply.json")])
     assert "--mirror mlc-llm=" in refused.value.remedy
     assert refused.value.exit_code == 2
