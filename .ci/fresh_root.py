@@ -64,7 +64,9 @@ def main(argv: Sequence[str]) -> int:
         _require_namespaces()
         if options.root:
             return enter(_filled(options.root.resolve(), options.suite), options)
-        with tempfile.TemporaryDirectory(prefix="fresh-root-") as at:
+        # Gigabytes: /tmp is often in memory.
+        folder = os.environ.get("TMPDIR", "/var/tmp")
+        with tempfile.TemporaryDirectory(prefix="fresh-root-", dir=folder) as at:
             return enter(_filled(Path(at) / "root", options.suite), options)
     except (FreshRootError, OSError, subprocess.CalledProcessError) as error:
         print(f"fresh_root: no fresh root here: {error}", file=sys.stderr)
