@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine lacks, why it is needed, and how it gets here."""
+"""Missing tools of this machine: their purpose and their installation."""
 
 from __future__ import annotations
 

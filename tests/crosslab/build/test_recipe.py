@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes of the main job, the bench and the zoo: one road, other ingredients."""
+
+from pathlib import Path
+
+import numpy as np
+
+from crosslab.bench.options import parse_bench
+from crosslab.bench.subject import Subject
+from crosslab.job.job_options import parse_job
+from crosslab.models.config import read_config
+from crosslab.models.reference import Answer
+from crosslab.zoo.families import chosen
+from crosslab.zoo.job import Spec, recipe_of
+from crosslab.zoo.reference import FamilyQuestion
+
+OURS, PLAIN, MLC, MODEL = Path("ours"), Path("plain"), Path("mlc"), Path("model")
+QUESTION = FamilyQuestion(MODEL, (1,), Answer((), np.zeros((0, 9), np.float32)), 0.0)
+
+
+def test_the_zoo_without_ours_compiles_on_the_plain_tree_and_runs_on_our_runtime() -> None:
+    spec = Spec("mistral", "q4f16_1", MLC, OURS, PLAIN, 256, Path("cache"))
+    ours, plain = (recipe_of(spec, QUESTION, ours=choice) for choice in (True, False))
+    assert (ours.tvm_tree, plain.tvm_tree) == (OURS, PLAIN)
+    assert ours.runtime_tree == plain.runtime_tree == OURS
+    assert (ours.kernels, ours.steps) == (True, None)
+    assert (plain.kernels, plain.steps) == (False, ())
+    # A model whose products have no kernel yet is an outcome of the zoo, not an error.
+    assert not ours.require_tensorize
+    assert dict(ours.sizes) == chosen(["mistral"])[0].sizes
+    assert ours.mlc is not None and ours.mlc.tvm_tree == OURS
+
+
+def test_the_bench_compiles_each_variant_on_its_trees_and_keeps_symbols(tmp_path: Path) -> None:
+    variants = ["--variant", "upstream=plain", "--variant", "ours=ours,mlc=mlc,kernels"]
+    bench = parse_bench(["--tvm-tree", "ours", *variants, "--cache", str(tmp_path)])
+    subject = Subject(bench)
+    upstream, ours = (subject.recipe(v, "q0f32", 512) for v in bench.variants)
+    assert (upstream.tvm_tree, ours.tvm_tree) == (PLAIN, OURS)
+    assert upstream.runtime_tree == ours.runtime_tree == OURS
+    assert not upstream.kernels and not upstream.require_tensorize and upstream.steps == ()
+    assert ours.kernels and ours.require_tensorize and ours.steps is None
+    assert not upstream.strip and not ours.strip
+    # The own definition takes float32 although there is an MLC-LLM tree; the quantized one not.
+    assert ours.mlc_tree is None
+    assert subject.recipe(bench.variants[1], "q4f32_1", 512).mlc_tree == MLC
+    assert read_config(ours.model / "config.json") == bench.config
+
+
+def test_the_job_takes_mlc_llm_where_it_is_and_all_kernels() -> None:
+    own = parse_job(["--tvm-tree", "ours"]).recipe(MODEL)
+    assert own.mlc is None and own.kernels and own.require_tensorize and own.strip
+    assert own.tvm_tree == own.runtime_tree == OURS
+    quantized = ["--tvm-tree", "ours", "--mlc-tree", "mlc", "--quantization", "q4f32_1"]
+    assert parse_job(quantized).recipe(MODEL).mlc_tree == MLC
