@@ -15,7 +15,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 from sessions import cost as cost_model
-from sessions import environments, ladder, trees
+from sessions import environments, trees
 from sessions import patches as patch_engine
 
 environments.lock_checkout()
@@ -101,11 +101,7 @@ def host_bench(session: nox.Session) -> None:
 def zoo(session: nox.Session) -> None:
     """Compile a small model of every family for RVV, run it and check its answer."""
     applied, options = trees.prepare(session, "crosslab", "zoo")
-    if "mlc-llm" in applied.paths:
-        environments.install(session, "zoo", release=applied.release)
-        environments.install_torch(session)
-        plain = trees.variant(session, applied, "tvm", "mended", *ladder.MENDED)
-        options = ["--plain-tree", str(plain), *options]
+    options = [*trees.prepare_zoo(session, applied), *options]
     environments.run_module(session, "crosslab", "zoo", *applied.arguments(), *options)
 
 

@@ -21,6 +21,7 @@ SCRIPTS = ROOT / "scripts"
 TORCH = Path(__file__).with_name("torch-cpu.txt")
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 ANSWER_SECONDS = 10
+ANY = "any"
 
 
 def lock_checkout() -> None:
@@ -46,15 +47,9 @@ def install(session: nox.Session, *groups: str, release: str = "") -> None:
     except LookupError as error:
         session.error(str(error.args[0]))
     # An environment holds one release's TVM: what was installed for another is no longer there.
-    mark = release if TVM_GROUP in groups else "any"
-    key = f"{hashlib.sha256(wanted.encode()).hexdigest()} {mark}"
-    stamp = Path(session.virtualenv.location) / "installed"
-    done = stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
-    if key in done:
-        return
-    _pip_install(session, wanted)
-    kept = [line for line in done if mark == "any" or line.endswith((" any", f" {mark}"))]
-    stamp.write_text("".join(f"{line}\n" for line in [*kept, key]), encoding="utf-8")
+    mark = release if TVM_GROUP in groups else ANY
+    if not _is_installed(session, wanted, mark):
+        _pip_install(session, wanted, mark)
 
 
 def install_if_available(session: nox.Session, group: str) -> None:
@@ -73,10 +68,12 @@ def install_torch(session: nox.Session, *, required: bool = True) -> None:
         required: end the session where it cannot be had; else only warn.
     """
     wanted = TORCH.read_text(encoding="utf-8")
+    if _is_installed(session, wanted, ANY):
+        return
     name = wanted.partition(" ")[0]
     silence = _silence_of(TORCH_INDEX)
     try:
-        _pip_install(session, wanted, *([] if silence else [f"--index-url={TORCH_INDEX}"]))
+        _pip_install(session, wanted, ANY, *([] if silence else [f"--index-url={TORCH_INDEX}"]))
     except nox.command.CommandFailed:
         if not required:
             session.warn(f"without {name}: no index that answers has its pinned file")
@@ -91,10 +88,32 @@ def install_torch(session: nox.Session, *, required: bool = True) -> None:
         )
 
 
-def _pip_install(session: nox.Session, wanted: str, *options: str) -> None:
+def _is_installed(session: nox.Session, wanted: str, mark: str) -> bool:
+    return _stamp_line(wanted, mark) in _stamp_lines(session)
+
+
+def _pip_install(session: nox.Session, wanted: str, mark: str, *options: str) -> None:
+    """Install a requirements text, and note that; ``mark``: the release that it serves, or any."""
     listed = Path(session.create_tmp()) / "requirements.txt"
     listed.write_text(wanted, encoding="utf-8")
     session.install("--quiet", *PIP_OPTIONS, *options, "-r", str(listed))
+    done = _stamp_lines(session)
+    kept = [line for line in done if mark == ANY or line.endswith((f" {ANY}", f" {mark}"))]
+    lines = [*kept, _stamp_line(wanted, mark)]
+    _stamp(session).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _stamp(session: nox.Session) -> Path:
+    return Path(session.virtualenv.location) / "installed"
+
+
+def _stamp_lines(session: nox.Session) -> list[str]:
+    stamp = _stamp(session)
+    return stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
+
+
+def _stamp_line(wanted: str, mark: str) -> str:
+    return f"{hashlib.sha256(wanted.encode()).hexdigest()} {mark}"
 
 
 def _silence_of(index: str) -> str | None:

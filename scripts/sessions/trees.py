@@ -12,7 +12,7 @@ from pathlib import Path
 import nox
 
 from sessions.environments import install, install_torch, run_module
-from sessions.ladder import LADDER, on_release
+from sessions.ladder import LADDER, MENDED, on_release
 from sessions.requirements import ROOT
 
 WORK = ROOT / ".work"
@@ -151,3 +151,12 @@ def install_for_tests(session: nox.Session, trees: Trees) -> None:
     if "mlc-llm" in trees.paths:
         install(session, "zoo", release=trees.release)
         install_torch(session, required=False)
+
+
+def prepare_zoo(session: nox.Session, trees: Trees) -> list[str]:
+    """Install the reference and make the tree without our kernels; the zoo's options for it."""
+    if "mlc-llm" not in trees.paths:
+        return []
+    install(session, "zoo", release=trees.release)
+    install_torch(session)
+    return ["--plain-tree", str(variant(session, trees, "tvm", "mended", *MENDED))]
