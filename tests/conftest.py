@@ -38,6 +38,22 @@ def _use_patched_tvm() -> None:
 _use_patched_tvm()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that get the emulator by a fixture."""
+    for item in items:
+        if {"emulator", "qemu"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.emulator)
+
+
+@pytest.fixture(scope="session")
+def emulator() -> None:
+    """Skip where no emulator is installed."""
+    # Imported here: forkpatch's tests run where crosslab's dependencies are not installed.
+    from support.shared_builds import need_emulator  # noqa: PLC0415
+
+    need_emulator()
+
+
 @pytest.fixture(scope="session")
 def trees() -> Path:
     """Directory of the patched trees, `tvm` and perhaps `mlc-llm`."""

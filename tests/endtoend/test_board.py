@@ -30,6 +30,8 @@ from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import pack
 
+pytestmark = pytest.mark.emulator
+
 PROMPT = "a cab"
 
 

@@ -33,6 +33,8 @@ from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
 
+pytestmark = pytest.mark.emulator
+
 CONFIG = LlamaConfig(40, 72, 4, 2, 10, 2, 97, context=64)
 
 

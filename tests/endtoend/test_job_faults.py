@@ -27,6 +27,8 @@ from support.shared_builds import CACHE, PROJECT, cross, need_emulator, runtime,
 
 from crosslab.artifact.manifest import MANIFEST
 
+pytestmark = pytest.mark.emulator
+
 KILLS = int(os.environ.get("CROSSLAB_KILLS", "1"))
 SEED = 20261121
 LIMIT = 900

@@ -31,6 +31,8 @@ from crosslab.models.formats import REFERENCE_FORMATS, weight_formats
 from crosslab.models.params import read_params
 from crosslab.models.reference import ReferenceLlama
 
+pytestmark = pytest.mark.slow
+
 EM_AARCH64 = 183
 PROMPT = [3, 141, 59, 26, 53, 58, 97, 93, 23, 84, 62, 64, 33, 83, 279, 50, 28, 84, 197]
 CHUNKS = [PROMPT[:11], PROMPT[11:]]

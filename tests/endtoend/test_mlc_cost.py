@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support.mlc_tree import TINY, hf_weights, tools, write_model
 
 from crosslab.compile.mlc import MlcCompileRequest, compile_model
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_compile_reports_its_work(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from support.mlc_tree import TINY, hf_weights, run_python, tools, write_model
 
 from crosslab.build.kernels import KernelTarget, build_kernels
 
+pytestmark = pytest.mark.slow
+
 EXPECTED = {
     "q0f32": {"mlc_rvv_gemm_f32", "mlc_rvv_gemv_f32"},
     "q4f32_1": {"mlc_rvv_gemm_q4", "mlc_rvv_gemv_q4"},

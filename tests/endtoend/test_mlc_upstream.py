@@ -12,6 +12,8 @@ from support.mlc_tree import TINY, hf_weights, result_of, run_python, tools, wri
 
 from crosslab.models.params import from_bfloat16, read_stored, to_bfloat16
 
+pytestmark = pytest.mark.slow
+
 SCATTERED = """
 import json
 from mlc_llm.compiler_pass.scatter_tuple_get_item import ScatterTupleGetItem

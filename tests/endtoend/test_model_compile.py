@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.shared_builds import cross, need_emulator, runtime, tvm_tree
+from support.shared_builds import cross, runtime, tvm_tree
 
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
@@ -31,6 +31,8 @@ from crosslab.models.llama_params import param_shapes, random_params
 from crosslab.models.params import read_params
 from crosslab.models.reference import Answer, answer
 from crosslab.run.emulator import GuestMachine, run_guest
+
+pytestmark = pytest.mark.slow
 
 TOLERANCE = weight_formats()["q0f32"].tolerance
 PROJECT = Path(__file__).resolve().parents[2]
@@ -155,8 +157,7 @@ def test_tvm_reads_the_parameters_as_the_reference_does(host: Built) -> None:
 
 
 @pytest.fixture(scope="module")
-def rvv() -> Built:
-    need_emulator()
+def rvv(emulator: None) -> Built:
     cross()
     request = tensorizing(LabTarget("riscv64", 128), KernelTarget.RISCV64)
     return build(replace(request, require_tensorize=True))

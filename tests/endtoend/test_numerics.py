@@ -36,6 +36,8 @@ from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
+pytestmark = pytest.mark.emulator
+
 TEXT = Path(__file__).parent / "data" / "prompt-128.txt"
 PROMPT = 128
 STEPS = 32

@@ -13,10 +13,13 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
 from support import shared_builds
 from support.shared_builds import CACHE, PROJECT
 
 from crosslab.build.runtime import build_runtime
+
+pytestmark = pytest.mark.slow
 
 BUILD = """
 import sys

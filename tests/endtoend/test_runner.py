@@ -26,6 +26,8 @@ from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
+pytestmark = pytest.mark.emulator
+
 VLEN = 256
 CHUNK = 32
 # Grouped heads, and widths that no vector length divides.

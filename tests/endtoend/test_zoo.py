@@ -15,6 +15,8 @@ from crosslab.zoo.job import Spec, judge
 from crosslab.zoo.outcome import FamilyStatus
 from crosslab.zoo.reference import need_packages
 
+pytestmark = pytest.mark.emulator
+
 
 @pytest.fixture(scope="module")
 def spec() -> Spec:

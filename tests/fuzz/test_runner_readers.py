@@ -9,6 +9,8 @@ import native_run
 import pytest
 from support import shared_builds
 
+pytestmark = pytest.mark.slow
+
 RUNS = 4000
 
 

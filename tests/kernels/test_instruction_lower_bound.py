@@ -26,7 +26,7 @@ LINEAR = [
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def program(emulator: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The program, and a folder for what is built beside it."""
     try:
         find_cross()

@@ -137,7 +137,7 @@ def link(directory: Path, command: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def rvv(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def rvv(emulator: None, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     require("clang-19", "ld.lld-19", "qemu-riscv64")
     if not Path("/usr/riscv64-linux-gnu/lib/libc.a").exists():
         pytest.skip("not installed: libc6-dev-riscv64-cross")

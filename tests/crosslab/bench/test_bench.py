@@ -231,6 +231,7 @@ def test_random_models_hold_the_same_weights_on_both_paths(tmp_path: Path) -> No
     assert all((ours[name] == theirs[name]).all() for name in ours)
 
 
+@pytest.mark.emulator
 def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     need_emulator(plugins=True)
     cross()

@@ -16,6 +16,8 @@ from crosslab.host.toolchain import find_qemu, require_qemu
 from crosslab.run.counter import UNNAMED, Counts, Measurement, Symbols, count_guest, run_counted
 from crosslab.run.emulator import GuestMachine, run_guest
 
+pytestmark = pytest.mark.emulator
+
 BEGIN, END = ".word 0x7c102013", ".word 0x7c202013"
 EXIT = "li a0, 0\n li a7, 93\n ecall"
 # Three instructions of EXIT, and whatever a test puts before it.

@@ -161,6 +161,7 @@ def test_smollm2_is_the_librarys(native: list[str], smollm2: ChatTokenizer, tmp_
     check(native, smollm2, tmp_path, TRICKY)
 
 
+@pytest.mark.emulator
 def test_the_same_under_the_emulator(smollm2: ChatTokenizer, tmp_path: Path) -> None:
     shared_builds.need_emulator()
     program = text_probe.build_probe(shared_builds.cross(), shared_builds.CACHE)
