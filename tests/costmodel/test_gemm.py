@@ -169,7 +169,7 @@ def walked(m: int, n: int, k: int, tile: BufferTile, order: tuple[str, ...]) -> 
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 50), st.data())
 def test_pieces_cover_the_product(m: int, n: int, k: int, data: st.DataObject) -> None:
     tile = BufferTile(*(data.draw(st.integers(1, e)) for e in (m, n, k)))
-    assert sum(p.m * p.n * p.k * p.count for p in pieces(m, n, k, tile)) == m * n * k
+    assert sum(t.m * t.n * t.k * number for t, number in pieces(m, n, k, tile)) == m * n * k
 
 
 def test_the_searched_tile_fits_and_none_is_found_in_no_room() -> None:

@@ -17,7 +17,6 @@ from costmodel.counting.space import Access, Box, Fabric, NonSeparableMapError, 
 from costmodel.errors import CostError
 from costmodel.estimate.tiling import (
     BufferTile,
-    EqualTiles,
     TileObjective,
     footprint,
     outer_traffic,
@@ -171,16 +170,161 @@ def _cost(
     label: str,
     tile: BufferTile | None,
 ) -> GemmCost:
-    bound = dataflow.bind(hardware.fabric)
-    order = _tile_order(bound)
-    chosen = _tile(gemm, hardware, bound, scheme, order, tile)
-    parts = pieces(gemm.m, gemm.n, gemm.k, chosen) if chosen else [_whole(gemm)]
-    sums = _summed(gemm, hardware, bound, scheme, parts)
-    return _assemble(gemm, hardware, dataflow, scheme, label, chosen, order, sums)
+    case = _Case(gemm, hardware, dataflow.bind(hardware.fabric), scheme)
+    chosen = case.tile(tile)
+    tiles = pieces(gemm.m, gemm.n, gemm.k, chosen) if chosen else [(_whole(gemm), 1)]
+    return case.result(label, chosen, case.counts(tiles))
 
 
-def _whole(gemm: Gemm) -> EqualTiles:
-    return EqualTiles(gemm.m, gemm.n, gemm.k, 1)
+def _whole(gemm: Gemm) -> BufferTile:
+    return BufferTile(gemm.m, gemm.n, gemm.k)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A GEMM on one accelerator, its dataflow bound to the array."""
+
+    gemm: Gemm
+    hardware: Hardware
+    bound: BoundDataflow
+    scheme: Scheme
+
+    def tile(self, given: BufferTile | None) -> BufferTile | None:
+        """The tile that the first level holds; None when it holds everything.
+
+        Raises:
+            CostError: ``given`` does not fit, or no tile does.
+        """
+        gemm, first = self.gemm, self.hardware.levels[0]
+        if given is not None:
+            limited = BufferTile(*map(min, vars(given).values(), vars(_whole(gemm)).values()))
+            taken = footprint(limited, self.scheme)
+            if first.size is not None and taken > first.size:
+                raise CostError(
+                    f"{self.hardware.name}: tile {limited.m},{limited.n},{limited.k} of "
+                    f"{gemm.name} takes {taken} bits under {self.scheme.name}, "
+                    f"level {first.name} has {first.size}",
+                    remedy="give a smaller --tile, or leave it out to have one searched",
+                )
+            return limited
+        if first.size is None or len(self.hardware.levels) == 1:
+            return None
+        outer, side = self.hardware.levels[-1], max(self.hardware.fabric.shape)
+        stamps = partial(_stamps, self.bound, self.hardware.fabric)
+        goal = TileObjective(first.size, side, outer.read, outer.write, stamps)
+        order = _tile_order(self.bound)
+        found = search(gemm.m, gemm.n, gemm.k, order, self.scheme, goal)
+        if found is None:
+            raise CostError(f"{self.hardware.name}: no tile of {gemm.name} fits {first.name}")
+        return found
+
+    def counts(self, tiles: list[tuple[BufferTile, int]]) -> _Counts:
+        """Counts added up over all tiles and the batch."""
+        total: dict[str, int] = {}
+        unique: dict[str, int] = {}
+        instances = stamps = busiest = active = compute = 0
+        for tile, number in tiles:
+            volumes, repeat = self._volumes(tile, number)
+            for name in volumes.total:
+                total[name] = total.get(name, 0) + repeat * volumes.total[name]
+                unique[name] = unique.get(name, 0) + repeat * volumes.unique[name]
+            full = volumes.occupancy
+            instances += repeat * full.instances
+            stamps += repeat * full.stamps
+            busiest += repeat * full.busiest
+            compute += repeat * (full.instances // (full.active_pes * full.lanes))
+            active = max(active, full.active_pes)
+        return _Counts(instances, stamps, active, compute, busiest, total, unique)
+
+    def _volumes(self, tile: BufferTile, number: int) -> tuple[Volumes, int]:
+        """Volumes of one tile (with the batch, when it is not cut), and its repetitions."""
+        m, n, k, batch = self.bound.gemm_names()
+        mapping, name = self.bound.mapping, batch or "b"
+        if batch is None:
+            mapping = SpaceTime(mapping.space, (variable(name), *mapping.time))
+        whole = number == 1
+        extents = {name: self.gemm.batch if whole else 1, m: tile.m, n: tile.n, k: tile.k}
+        listed = accesses(m, n, k, (name,), self.scheme)
+        fabric = self.hardware.fabric
+        volumes = count(self.bound.dataflow, Box.of(extents), mapping, fabric, listed)
+        return volumes, number * (1 if whole else self.gemm.batch)
+
+    def result(self, label: str, tile: BufferTile | None, counts: _Counts) -> GemmCost:
+        """Delays, traffic and energy that follow from the counts."""
+        gemm, hardware, scheme = self.gemm, self.hardware, self.scheme
+        widths = _widths(counts.unique, scheme)
+        inward = sum(v * widths[t] for t, v in counts.unique.items() if t != OUTPUT)
+        finished = gemm.batch * gemm.m * gemm.n
+        unfinished = counts.unique[OUTPUT] - finished
+        outward = finished * scheme.output + unfinished * scheme.accumulator
+        in_delay, out_delay = _delays(hardware.levels[0], inward, outward)
+        moved = [(inward + unfinished * scheme.accumulator, outward)]
+        outer_read = outer_write = 0
+        for level in hardware.levels[1:]:
+            assert tile is not None
+            order = _tile_order(self.bound)
+            outer = outer_traffic(gemm.m, gemm.n, gemm.k, tile, order, scheme)
+            moved.append((outer.read * gemm.batch, outer.write * gemm.batch))
+            read_delay, write_delay = _delays(level, *moved[-1])
+            outer_read, outer_write = max(outer_read, read_delay), max(outer_write, write_delay)
+        latency = max(counts.compute, in_delay, out_delay, outer_read, outer_write)
+        rescales = self._rescales(counts)
+        last = hardware.levels[-1]
+        # Reads and writes overlap, so the roof is set by whichever direction takes longer; TENET's
+        # delay does not count partial sums that come back, and neither does the roof over it.
+        read, write = moved[-1] if len(moved) > 1 else (inward, outward)
+        intensity = gemm.macs / max(1.0, read, write * last.read / last.write)
+        return GemmCost(
+            gemm=gemm,
+            hardware=hardware.name,
+            dataflow=self.bound.dataflow.name,
+            scheme=label,
+            stamps=counts.stamps,
+            compute_delay=counts.compute,
+            busiest=counts.busiest,
+            active_pes=counts.active_pes,
+            utilisation=counts.instances / (counts.stamps * hardware.peak),
+            total=counts.total,
+            unique=counts.unique,
+            widths=widths,
+            partial_sums=unfinished,
+            in_delay=in_delay,
+            out_delay=out_delay,
+            outer_read=outer_read,
+            outer_write=outer_write,
+            traffic=tuple(
+                Traffic(v.name, r, w, (r + w) / max(1, counts.compute), (r + w) / max(1, latency))
+                for v, (r, w) in zip(hardware.levels, moved, strict=True)
+            ),
+            energy=self._energy(rescales, moved),
+            rescales=rescales,
+            tile=tile,
+            intensity=intensity,
+            attainable=min(float(hardware.peak), intensity * last.read),
+        )
+
+    def _rescales(self, counts: _Counts) -> int:
+        """Multiplications by scales: of weights as they enter, or of finished sums."""
+        if self.scheme.weight_grain is Grain.GROUP:
+            return counts.unique["B"]
+        if self.scheme.weight_grain is Grain.NONE:
+            return 0
+        each = 2 if self.scheme.activation_grain is Grain.TOKEN else 1
+        return each * self.gemm.batch * self.gemm.m * self.gemm.n
+
+    def _energy(self, rescales: int, moved: list[tuple[int, int]]) -> dict[str, float]:
+        """Energy in pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
+        hardware, width = self.hardware, self.scheme.compute
+        found = {
+            "mac": self.gemm.macs * hardware.mac(width),
+            "register": self.gemm.macs
+            * (2 * width + 2 * self.scheme.accumulator)
+            * hardware.register_energy,
+            "rescale": rescales * hardware.mac(FLOAT16.activation),
+        }
+        for level, (read, write) in zip(hardware.levels, moved, strict=True):
+            found[level.name] = read * level.read_energy + write * level.write_energy
+        return found
 
 
 def _tile_order(bound: BoundDataflow) -> tuple[str, ...]:
@@ -192,37 +336,6 @@ def _tile_order(bound: BoundDataflow) -> tuple[str, ...]:
     if set(order) != {"m", "n", "k"}:
         raise CostError(f"dataflow {bound.dataflow.name}: 'tiles' must order {m}, {n}, {k}")
     return order
-
-
-def _tile(
-    gemm: Gemm,
-    hardware: Hardware,
-    bound: BoundDataflow,
-    scheme: Scheme,
-    order: tuple[str, ...],
-    tile: BufferTile | None,
-) -> BufferTile | None:
-    first = hardware.levels[0]
-    if tile is None and (first.size is None or len(hardware.levels) == 1):
-        return None
-    if tile is not None:
-        limited = BufferTile(min(tile.m, gemm.m), min(tile.n, gemm.n), min(tile.k, gemm.k))
-        if first.size is not None and footprint(limited, scheme) > first.size:
-            raise CostError(
-                f"{hardware.name}: tile {limited.m},{limited.n},{limited.k} of {gemm.name} takes "
-                f"{footprint(limited, scheme)} bits under {scheme.name}, "
-                f"level {first.name} has {first.size}",
-                remedy="give a smaller --tile, or leave it out to have one searched",
-            )
-        return limited
-    assert first.size is not None
-    outer, side = hardware.levels[-1], max(hardware.fabric.shape)
-    stamps = partial(_stamps, bound, hardware.fabric)
-    goal = TileObjective(first.size, side, outer.read, outer.write, stamps)
-    found = search(gemm.m, gemm.n, gemm.k, order, scheme, goal)
-    if found is None:
-        raise CostError(f"{hardware.name}: no tile of {gemm.name} fits level {first.name}")
-    return found
 
 
 @lru_cache(maxsize=65536)
@@ -263,41 +376,6 @@ def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> 
     return tuple(found)
 
 
-def _summed(
-    gemm: Gemm, hardware: Hardware, bound: BoundDataflow, scheme: Scheme, parts: list[EqualTiles]
-) -> _Counts:
-    total: dict[str, int] = {}
-    unique: dict[str, int] = {}
-    instances = stamps = busiest = active = compute = 0
-    for part in parts:
-        volumes, repeat = _piece(gemm, hardware, bound, scheme, part)
-        for name in volumes.total:
-            total[name] = total.get(name, 0) + repeat * volumes.total[name]
-            unique[name] = unique.get(name, 0) + repeat * volumes.unique[name]
-        full = volumes.occupancy
-        instances += repeat * full.instances
-        stamps += repeat * full.stamps
-        busiest += repeat * full.busiest
-        compute += repeat * (full.instances // (full.active_pes * full.lanes))
-        active = max(active, full.active_pes)
-    return _Counts(instances, stamps, active, compute, busiest, total, unique)
-
-
-def _piece(
-    gemm: Gemm, hardware: Hardware, bound: BoundDataflow, scheme: Scheme, part: EqualTiles
-) -> tuple[Volumes, int]:
-    """Volumes of one tile (with the batch, when it is not cut), and how often it occurs."""
-    m, n, k, batch = bound.gemm_names()
-    mapping, name = bound.mapping, batch or "b"
-    if batch is None:
-        mapping = SpaceTime(mapping.space, (variable(name), *mapping.time))
-    whole = part.count == 1
-    extents = {name: gemm.batch if whole else 1, m: part.m, n: part.n, k: part.k}
-    listed = accesses(m, n, k, (name,), scheme)
-    volumes = count(bound.dataflow, Box.of(extents), mapping, hardware.fabric, listed)
-    return volumes, part.count * (1 if whole else gemm.batch)
-
-
 def _widths(names: Mapping[str, int], scheme: Scheme) -> dict[str, int]:
     widths = {"A": scheme.activation, "B": scheme.weight, OUTPUT: scheme.output}
     for name in names:
@@ -308,98 +386,9 @@ def _widths(names: Mapping[str, int], scheme: Scheme) -> dict[str, int]:
     return widths
 
 
-def _assemble(
-    gemm: Gemm,
-    hardware: Hardware,
-    dataflow: Dataflow,
-    scheme: Scheme,
-    label: str,
-    tile: BufferTile | None,
-    order: tuple[str, ...],
-    sums: _Counts,
-) -> GemmCost:
-    first = hardware.levels[0]
-    widths = _widths(sums.unique, scheme)
-    inward = sum(v * widths[t] for t, v in sums.unique.items() if t != OUTPUT)
-    finished = gemm.batch * gemm.m * gemm.n
-    partial = sums.unique[OUTPUT] - finished
-    outward = finished * scheme.output + partial * scheme.accumulator
-    compute = sums.compute
-    in_delay = transfer_delay(inward, first.read, first.latency)
-    out_delay = transfer_delay(outward, first.write, first.latency)
-    moved = [(inward + partial * scheme.accumulator, outward)]
-    outer_read = outer_write = 0
-    if len(hardware.levels) > 1:
-        assert tile is not None
-        outer = outer_traffic(gemm.m, gemm.n, gemm.k, tile, order, scheme)
-        moved += [(outer.read * gemm.batch, outer.write * gemm.batch)] * (len(hardware.levels) - 1)
-        delays = [_outer_delays(v, *moved[-1]) for v in hardware.levels[1:]]
-        outer_read, outer_write = (max(d[side] for d in delays) for side in (0, 1))
-    latency = max(compute, in_delay, out_delay, outer_read, outer_write)
-    rescales = _rescales(gemm, scheme, sums)
-    last = hardware.levels[-1]
-    # Reads and writes overlap, so the roof is set by whichever direction takes longer; TENET's
-    # delay does not count partial sums that come back, and neither does the roof over it.
-    read, write = moved[-1] if len(moved) > 1 else (inward, outward)
-    intensity = gemm.macs / max(1.0, read, write * last.read / last.write)
-    return GemmCost(
-        gemm=gemm,
-        hardware=hardware.name,
-        dataflow=dataflow.name,
-        scheme=label,
-        stamps=sums.stamps,
-        compute_delay=compute,
-        busiest=sums.busiest,
-        active_pes=sums.active_pes,
-        utilisation=sums.instances / (sums.stamps * hardware.peak),
-        total=sums.total,
-        unique=sums.unique,
-        widths=widths,
-        partial_sums=partial,
-        in_delay=in_delay,
-        out_delay=out_delay,
-        outer_read=outer_read,
-        outer_write=outer_write,
-        traffic=tuple(
-            Traffic(v.name, r, w, (r + w) / max(1, compute), (r + w) / max(1, latency))
-            for v, (r, w) in zip(hardware.levels, moved, strict=True)
-        ),
-        energy=_energy(gemm, hardware, scheme, sums, moved),
-        rescales=rescales,
-        tile=tile,
-        intensity=intensity,
-        attainable=min(float(hardware.peak), intensity * last.read),
-    )
-
-
-def _outer_delays(level: Level, read: int, write: int) -> tuple[int, int]:
+def _delays(level: Level, read: int, write: int) -> tuple[int, int]:
+    """Cycles to read and to write so many bits."""
     return (
         transfer_delay(read, level.read, level.latency),
         transfer_delay(write, level.write, level.latency),
     )
-
-
-def _rescales(gemm: Gemm, scheme: Scheme, sums: _Counts) -> int:
-    """Multiplications by scales: of weights as they enter, or of finished sums."""
-    if scheme.weight_grain is Grain.GROUP:
-        return sums.unique["B"]
-    if scheme.weight_grain is Grain.NONE:
-        return 0
-    return gemm.batch * gemm.m * gemm.n * (2 if scheme.activation_grain is Grain.TOKEN else 1)
-
-
-def _energy(
-    gemm: Gemm, hardware: Hardware, scheme: Scheme, sums: _Counts, moved: list[tuple[int, int]]
-) -> dict[str, float]:
-    """Energy in pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
-    sums_width = scheme.accumulator
-    beside = gemm.macs * (scheme.compute * 2 + 2 * sums_width)
-    rescale = _rescales(gemm, scheme, sums) * hardware.mac(FLOAT16.activation)
-    found = {
-        "mac": gemm.macs * hardware.mac(scheme.compute),
-        "register": beside * hardware.register_energy,
-        "rescale": rescale,
-    }
-    for level, (read, write) in zip(hardware.levels, moved, strict=True):
-        found[level.name] = read * level.read_energy + write * level.write_energy
-    return found

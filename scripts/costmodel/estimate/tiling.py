@@ -24,16 +24,6 @@ class BufferTile:
 
 
 @dataclass(frozen=True)
-class EqualTiles:
-    """Tiles of the same extents, and their number."""
-
-    m: int
-    n: int
-    k: int
-    count: int
-
-
-@dataclass(frozen=True)
 class OuterTraffic:
     """Bits moved between the buffer and the level behind it, for one GEMM of the batch."""
 
@@ -60,13 +50,13 @@ def footprint(tile: BufferTile, scheme: Scheme) -> int:
     return OPERAND_COPIES * operands + tile.m * tile.n * scheme.accumulator
 
 
-def pieces(m: int, n: int, k: int, tile: BufferTile) -> list[EqualTiles]:
-    """The full tiles and the ragged ones at the edges."""
+def pieces(m: int, n: int, k: int, tile: BufferTile) -> list[tuple[BufferTile, int]]:
+    """The full tiles and the ragged ones at the edges, each with its number."""
     sides = []
     for extent, size in ((m, tile.m), (n, tile.n), (k, tile.k)):
         whole, rest = divmod(extent, size)
         sides.append([(s, c) for s, c in ((size, whole), (rest, 1)) if s and c])
-    return [EqualTiles(a[0], b[0], c[0], a[1] * b[1] * c[1]) for a, b, c in product(*sides)]
+    return [(BufferTile(a[0], b[0], c[0]), a[1] * b[1] * c[1]) for a, b, c in product(*sides)]
 
 
 def outer_traffic(
@@ -96,10 +86,8 @@ def outer_traffic(
 
 def _weights(n: int, k: int, tile: BufferTile, scheme: Scheme) -> int:
     """Bits of all weights in tiles; a scale that two tiles share is fetched for both."""
-    return sum(
-        scheme.weight_bits(p.k, p.n) * p.count
-        for p in pieces(1, n, k, BufferTile(1, tile.n, tile.k))
-    )
+    tiles = pieces(1, n, k, BufferTile(1, tile.n, tile.k))
+    return sum(scheme.weight_bits(t.k, t.n) * number for t, number in tiles)
 
 
 def _repeats(order: Sequence[str], trips: dict[str, int], own: set[str]) -> int:
