@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -46,13 +46,22 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Content:
+    """Body of a section."""
+
+    facts: Sequence[tuple[str, Cell]] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the page.
 
     Attributes:
         key: the anchor.
-        why: reason for which the part is missing; empty when it is there.
         command: makes the part, or makes it anew.
+        why: reason for which the part is missing; empty when it is there.
     """
 
     key: str
@@ -60,9 +69,7 @@ class Section:
     lead: str
     command: str
     why: str = ""
-    facts: Sequence[tuple[str, Cell]] = field(default=())
-    tables: Sequence[Table] = field(default=())
-    figures: Sequence[Figure] = field(default=())
+    body: Content = Content()
 
 
 NONE = "\N{EN DASH}"

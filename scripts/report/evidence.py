@@ -71,11 +71,6 @@ def gather(root: Path) -> dict[str, Evidence]:
     return {name: _read(root, source) for name, source in SOURCES.items()}
 
 
-def as_missing(evidence: Evidence, why: str) -> Evidence:
-    """The same part, missing after all: its files do not hold what the page shows."""
-    return Evidence({}, f"{', '.join(evidence.found)}: {why}", evidence.command)
-
-
 def _read(root: Path, source: ResultFiles) -> Evidence:
     found: dict[str, Any] = {}
     for path in sorted(root.glob(source.files)):

@@ -11,7 +11,19 @@ from typing import Any
 from forkpatch.inspect import probe
 from forkpatch.inspect.drift import Drift
 from forkpatch.model.patchfile import SERIES, load_series
-from report.blocks import NONE, Cell, Section, Status, Table, code, distinct, number, text, verdict
+from report.blocks import (
+    NONE,
+    Cell,
+    Content,
+    Section,
+    Status,
+    Table,
+    code,
+    distinct,
+    number,
+    text,
+    verdict,
+)
 from report.evidence import Evidence
 
 # How a place that was looked at again compares with the record.
@@ -51,7 +63,9 @@ def releases(root: Path, lock: Mapping[str, Any], status: Evidence, necessity: E
     lead = "A release names one version of each upstream that work together. "
     if not necessity.found:
         lead += f"Whether each patch is still needed is not known here: {necessity.command}."
-    return Section("releases", "Releases and patches", lead, status.command, tables=tables)
+    return Section(
+        "releases", "Releases and patches", lead, status.command, body=Content(tables=tables)
+    )
 
 
 def _state(state: Mapping[str, Any] | None) -> Cell:
@@ -84,17 +98,8 @@ def _series(folder: Path, judged: Mapping[tuple[str, str], str]) -> Table:
     return Table(f"{upstream} {version}: {len(rows)} patches, in order", heads, rows)
 
 
-def drift(symbols: Evidence) -> Section:
+def drift(symbols: Evidence) -> Content:
     """Hunks that no longer sit in the function that they were recorded in."""
-    title, lead = (
-        "Symbol drift",
-        (
-            "Each hunk's function on the pinned base, and each upstream function that an overlay"
-            " takes the place of, compared with what was recorded."
-        ),
-    )
-    if not symbols.found:
-        return Section("drift", title, lead, symbols.command, symbols.why)
     rows = []
     for series in symbols.first:
         counts = Counter(place["drift"] for place in series["places"])
@@ -108,21 +113,17 @@ def drift(symbols: Evidence) -> Section:
             ]
         )
     table = Table("Places compared", ("series", "places", "unchanged", "drift"), rows)
-    return Section("drift", title, lead, symbols.command, tables=[table])
+    return Content(tables=[table])
 
 
-def applicability(found: Evidence) -> Section:
+def applicability(found: Evidence) -> Content:
     """On which upstream versions each series applies, and since which commit it does not."""
-    title = "Applicability map"
-    lead = "Every set of patches tried on every version of its upstream."
-    if not found.found:
-        return Section("map", title, lead, found.command, found.why)
     cells = found.first["rows"]
     tables = [
         _map(name, [cell for cell in cells if f"{cell['upstream']} {cell['set']}" == name])
         for name in distinct(f"{cell['upstream']} {cell['set']}" for cell in cells)
     ]
-    return Section("map", title, lead, found.command, tables=tables)
+    return Content(tables=tables)
 
 
 def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:

@@ -10,8 +10,8 @@ from typing import Any
 from report.blocks import (
     NONE,
     Cell,
+    Content,
     Figure,
-    Section,
     Status,
     Table,
     code,
@@ -28,11 +28,8 @@ MILLION = 1e6
 OURS = "ours"
 
 
-def answer(found: Evidence) -> Section:
+def answer(found: Evidence) -> Content:
     """The main job's answer, checked against the reference."""
-    title, lead = "The answer", "A real model, cross-compiled, run under emulation and checked."
-    if not found.found:
-        return Section("answer", title, lead, found.command, found.why)
     job = found.first
     counters = job["counters"]
     facts = [
@@ -52,7 +49,7 @@ def answer(found: Evidence) -> Section:
         ("prefill", _instructions(counters["prefill"], "instructions")),
         ("decode", _instructions(counters["decode_per_token"], "a token")),
     ]
-    return Section("answer", title, lead, found.command, facts=facts)
+    return Content(facts=facts)
 
 
 def _instructions(counts: Mapping[str, int] | None, unit: str) -> Cell:
@@ -60,15 +57,8 @@ def _instructions(counts: Mapping[str, int] | None, unit: str) -> Cell:
     return text(f"{counts['insns'] / MILLION:.1f} M {unit}" if counts else "not counted")
 
 
-def ladder(found: Evidence) -> Section:
+def ladder(found: Evidence) -> Content:
     """Guest instructions from upstream to ours, step by step, and recorded peers."""
-    title = "The ladder of speed"
-    lead = (
-        "Guest instructions in millions, all of them and weighted by LMUL; they repeat exactly."
-        " What is marked as recorded was measured distinct, as its source says."
-    )
-    if not found.found:
-        return Section("bench", title, lead, found.command, found.why)
     groups = distinct(_group(row) for row in found.first)
     tables, figures = [], []
     for name in groups:
@@ -80,7 +70,7 @@ def ladder(found: Evidence) -> Section:
         values = [row["insns"] / MILLION for row in rows]
         drawing = bars(labels, values, "M guest instructions", _marks(rows), name)
         figures.append(Figure(drawing, name, _words(labels, values)))
-    return Section("bench", title, lead, found.command, tables=tables, figures=figures)
+    return Content(tables=tables, figures=figures)
 
 
 def _group(row: Mapping[str, Any]) -> str:
@@ -124,14 +114,8 @@ def _words(labels: Sequence[str], values: Sequence[float]) -> str:
     return ", ".join(f"{label} {value:.3g} M" for label, value in zip(labels, values, strict=True))
 
 
-def host(found: Evidence) -> Section:
+def host(found: Evidence) -> Content:
     """Wall time of upstream over ours on the machine that compiled."""
-    title, lead = (
-        "On the host",
-        "The same patches on the host's own CPU, upstream and ours in one run.",
-    )
-    if not found.found:
-        return Section("host", title, lead, found.command, found.why)
     rows = [
         [
             text(f"{row['phase']} {row['tokens']}"),
@@ -143,15 +127,11 @@ def host(found: Evidence) -> Section:
         for row in found.first
     ]
     heads = ("phase", "variant", "threads", "milliseconds", "upstream / this")
-    return Section("host", title, lead, found.command, tables=[Table("Wall time", heads, rows)])
+    return Content(tables=[Table("Wall time", heads, rows)])
 
 
-def families(found: Evidence) -> Section:
+def families(found: Evidence) -> Content:
     """Architectures that compile, answer right, and use the kernels."""
-    title = "Model families"
-    lead = "Small random models in the shape of the real ones, compared with transformers."
-    if not found.found:
-        return Section("zoo", title, lead, found.command, found.why)
     rows = []
     for row in found.first:
         right = row["outcome"] == "right"
@@ -173,17 +153,13 @@ def families(found: Evidence) -> Section:
         "GEMM blocks with kernels",
         "reason",
     )
-    return Section("zoo", title, lead, found.command, tables=[Table("Families", heads, rows)])
+    return Content(tables=[Table("Families", heads, rows)])
 
 
-def cost(found: Evidence) -> Section:
+def cost(found: Evidence) -> Content:
     """Studies of the cost model."""
-    title = "Cost on an accelerator"
-    lead = "Estimated latency and energy on PE arrays, for the models as they are compiled."
-    if not found.found:
-        return Section("cost", title, lead, found.command, found.why)
     tables = [_study(Path(name).stem, rows) for name, rows in found.found.items()]
-    return Section("cost", title, lead, found.command, tables=tables)
+    return Content(tables=tables)
 
 
 def _study(name: str, records: Sequence[Mapping[str, str]]) -> Table:
@@ -200,11 +176,8 @@ def _study(name: str, records: Sequence[Mapping[str, str]]) -> Table:
     return Table(name, (*keys, "latency, ms", "energy, mJ"), rows)
 
 
-def artefacts(found: Evidence) -> Section:
+def artefacts(found: Evidence) -> Content:
     """Built files, each with its digest."""
-    title, lead = "Artefacts", "Every file of each distribution with its sha256."
-    if not found.found:
-        return Section("artefacts", title, lead, found.command, found.why)
     tables = []
     for path, manifest in found.found.items():
         rows = [
@@ -213,4 +186,4 @@ def artefacts(found: Evidence) -> Section:
         ]
         folder = path.removeprefix("dist/").removesuffix("/MANIFEST.json")
         tables.append(Table(folder, ("file", "bytes", "sha256"), rows))
-    return Section("artefacts", title, lead, found.command, tables=tables)
+    return Content(tables=tables)

@@ -4,17 +4,77 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
 from report import fork, measures
-from report.blocks import Section
-from report.evidence import Evidence, as_missing, gather
+from report.blocks import Content, Section
+from report.evidence import Evidence, gather
 
 TEMPLATES = Path(__file__).with_name("templates")
+# Errors of a part whose files were written in another form than it reads.
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section that shows one kind of result; ``make`` need not check the results' form."""
+
+    title: str
+    make: Callable[[Evidence], Content]
+    lead: str
+
+    def section(self, key: str, evidence: Evidence) -> Section:
+        """The section; shown as missing without results, or with some of another form."""
+        why, body = evidence.why, Content()
+        try:
+            body = self.make(evidence) if evidence.found else body
+        except MALFORMED as error:
+            why = f"{', '.join(evidence.found)}: not in the form that the page reads ({error!r})"
+        return Section(key, self.title, self.lead, evidence.command, why, body)
+
+
+# By the key of their results in evidence.SOURCES.
+PARTS = {
+    "answer": Part("The answer", measures.answer, "A real model, run under emulation and checked."),
+    "bench": Part(
+        "The ladder of speed",
+        measures.ladder,
+        "Guest instructions in millions, all of them and weighted by LMUL; they repeat exactly."
+        " Rows marked as recorded were measured once, as their source says.",
+    ),
+    "host": Part(
+        "On the host",
+        measures.host,
+        "The same patches on the host's own CPU, upstream and ours in one run.",
+    ),
+    "record": Part(
+        "Symbol drift",
+        fork.drift,
+        "Each hunk's function on the pinned base, and each upstream function that an overlay"
+        " takes the place of, compared with the recorded one.",
+    ),
+    "map": Part(
+        "Applicability map",
+        fork.applicability,
+        "Every set of patches tried on every version of its upstream.",
+    ),
+    "zoo": Part(
+        "Model families",
+        measures.families,
+        "Small random models in the shape of the real ones, compared with transformers.",
+    ),
+    "cost": Part(
+        "Cost on an accelerator",
+        measures.cost,
+        "Estimated latency and energy on PE arrays, for the models as they are compiled.",
+    ),
+    "artefacts": Part("Artefacts", measures.artefacts, "Files of each distribution, with sha256."),
+}
+RELEASES_AT = list(PARTS).index("record")  # place of the section that is no single result
 
 
 def sections(root: Path) -> list[Section]:
@@ -22,30 +82,13 @@ def sections(root: Path) -> list[Section]:
     with (root / "VERSIONS.lock").open("rb") as stream:
         lock = tomllib.load(stream)
     found = gather(root)
-    return [
-        _section(measures.answer, found["answer"]),
-        _section(measures.ladder, found["bench"]),
-        _section(measures.host, found["host"]),
-        _releases(root, lock, found),
-        _section(fork.drift, found["record"]),
-        _section(fork.applicability, found["map"]),
-        _section(measures.families, found["zoo"]),
-        _section(measures.cost, found["cost"]),
-        _section(measures.artefacts, found["artefacts"]),
-    ]
-
-
-def _section(make: Callable[[Evidence], Section], evidence: Evidence) -> Section:
-    """The section; shown as missing when its file was written in another form."""
+    known = found["status"], found["necessity"]
     try:
-        return make(evidence)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        return make(as_missing(evidence, f"not in the form that the page reads ({error!r})"))
-
-
-def _releases(root: Path, lock: Mapping[str, Any], found: Mapping[str, Evidence]) -> Section:
-    necessity = found["necessity"]
-    return _section(lambda status: fork.releases(root, lock, status, necessity), found["status"])
+        releases = fork.releases(root, lock, *known)
+    except MALFORMED:
+        releases = fork.releases(root, lock, *(replace(one, found={}) for one in known))
+    made = [part.section(key, found[key]) for key, part in PARTS.items()]
+    return [*made[:RELEASES_AT], releases, *made[RELEASES_AT:]]
 
 
 def render(parts: Sequence[Section]) -> str:

@@ -142,7 +142,7 @@ def test_unreadable_part_is_missing(
 ) -> None:
     project(tmp_path)
     names = [name for name in (*FACTS, STUDY) if name not in (STATUS, NECESSITY)]
-    for name in names:
+    for name in (*names, STATUS, NECESSITY):
         (tmp_path / name).write_text(broken, encoding="utf-8")
     html = _write(tmp_path)
     assert html.count("Missing.") == len(names)
