@@ -2,7 +2,7 @@
 """Elementary functions of float32 as arithmetic, which vectorises where a call of libm does not.
 
 Every function takes and gives a TIR expression. Bounds are those that
-tests/passes/test_vector_math.py holds them to, against float64.
+tests/passes/rvv/test_vector_math.py holds them to, against float64.
 """
 
 import math

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear import linear_function, linear_inputs, linear_reference
-from tensorize import VECTORS, called, host, module_of, outcomes, riscv64
+from support.passes.functions import VECTORS, called, host, module_of, outcomes, riscv64
+from support.passes.linear import linear_function, linear_inputs, linear_reference
 
 from crosslab.build.kernels import INDEX, KernelTarget, build_kernels
 from crosslab.compile.overlaypass import load_pass

@@ -7,7 +7,8 @@ import math
 from typing import Any
 
 import numpy as np
-from linear import Array
+
+from support.passes.linear import Array
 
 LLAMA3 = {
     "rope_type": "llama3",

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_kernels import compile_kernel
-from attention_reference import EMPTY_LSE, Array, merge
-from kv_cache_ir import kv_cache_module
+from support.passes.attention_kernels import compile_kernel
+from support.passes.attention_reference import EMPTY_LSE, Array, merge
+from support.passes.kv_cache_ir import kv_cache_module
 
 
 def merged(

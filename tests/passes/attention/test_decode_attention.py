@@ -12,9 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_kernels import _call, compile_kernel, paged_inputs
-from attention_reference import EMPTY_LSE, Array, Batch, Heads, Sequence, attend, make_batch
-from kv_cache_ir import kv_cache_module
+from support.passes.attention_kernels import _call, compile_kernel, paged_inputs
+from support.passes.attention_reference import (
+    EMPTY_LSE,
+    Array,
+    Batch,
+    Heads,
+    Sequence,
+    attend,
+    make_batch,
+)
+from support.passes.kv_cache_ir import kv_cache_module
 
 HEADS = [
     Heads(kv=2, q=6, d=64, d_v=64),

@@ -11,7 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tensorize import VECTORS, called, host, module_of, outcomes, riscv64, tile_function
+from support.passes.functions import (
+    VECTORS,
+    called,
+    host,
+    module_of,
+    outcomes,
+    riscv64,
+    tile_function,
+)
 
 from crosslab.build.kernels import INDEX, KernelTarget, build_kernels
 from crosslab.compile.overlaypass import load_pass

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tensorize import VECTORS, called, module_of, riscv64
+from support.passes.functions import VECTORS, called, module_of, riscv64
 
 from crosslab.compile.overlaypass import PASSES, load_pass
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_kernels import (
+from support.passes.attention_kernels import (
     compile_kernel,
     paged_inputs,
     run_paged_tree,
     run_ragged_tree,
     tree_visible,
 )
-from attention_reference import (
+from support.passes.attention_reference import (
     EMPTY_LSE,
     Array,
     Batch,
@@ -26,7 +26,7 @@ from attention_reference import (
     attend,
     make_batch,
 )
-from kv_cache_ir import kv_cache_module
+from support.passes.kv_cache_ir import kv_cache_module
 
 HEADS = [
     Heads(kv=2, q=6, d=64, d_v=64),

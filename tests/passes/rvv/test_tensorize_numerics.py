@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_kernels import run_paged, run_ragged
-from attention_reference import Array, Heads, Sequence, attend, make_batch
 from support.archives import unpack
-from tensorize import VECTORS, called, host, module_of, riscv64, tile_function
+from support.passes.attention_kernels import run_paged, run_ragged
+from support.passes.attention_reference import Array, Heads, Sequence, attend, make_batch
+from support.passes.functions import VECTORS, called, host, module_of, riscv64, tile_function
 
 from crosslab.build.kernels import KernelTarget, build_kernels
 from crosslab.compile.overlaypass import load_pass

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kv_cache_ir import kv_cache_module
+from support.passes.kv_cache_ir import kv_cache_module
 
 TILED = {
     "tir_attention_prefill_cpu": "batch_prefill_paged_kv_cpu",

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_kernels import compile_kernel, run_paged, run_ragged
-from attention_reference import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.passes.attention_kernels import compile_kernel, run_paged, run_ragged
+from support.passes.attention_reference import (
     EMPTY_LSE,
     Array,
     Batch,
@@ -23,8 +25,6 @@ from attention_reference import (
     attend,
     make_batch,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 SMALL = Heads(kv=2, q=6, d=20, d_v=20)
 PAGED_HEADS = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear import Array
+from support.passes.linear import Array
 
 from crosslab.compile.overlaypass import load_pass
 

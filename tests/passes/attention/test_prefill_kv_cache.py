@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_reference import Array, Batch, Heads, Sequence, attend, make_batch
-from kv_cache_ir import kv_cache_module
+from support.passes.attention_reference import Array, Batch, Heads, Sequence, attend, make_batch
+from support.passes.kv_cache_ir import kv_cache_module
 
 # As kv_cache_module registers them; its RoPE rotates each token by its place in its sequence.
 HEADS = Heads(kv=2, q=6, d=48, d_v=48)

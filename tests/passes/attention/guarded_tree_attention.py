@@ -10,8 +10,8 @@ import importlib
 import mmap
 
 import numpy as np
-from attention_kernels import compile_kernel, run_paged_tree
-from attention_reference import Array, Heads, Sequence, make_batch
+from support.passes.attention_kernels import compile_kernel, run_paged_tree
+from support.passes.attention_reference import Array, Heads, Sequence, make_batch
 
 TREE = [[0, 2], [1, 2], [2, 3]]
 PROT_NONE = 0

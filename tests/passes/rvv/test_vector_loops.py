@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear import Array, linear_function
-from rope_kinds import LLAMA3, YARN, frequencies
-from tensorize import VECTORS, host, module_of, riscv64
+from support.passes.functions import VECTORS, host, module_of, riscv64
+from support.passes.linear import Array, linear_function
+from support.passes.rope_kinds import LLAMA3, YARN, frequencies
 
 from crosslab.compile.overlaypass import load_pass
 

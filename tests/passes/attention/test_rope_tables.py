@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rope_kinds import LLAMA3, YARN, frequencies
-from tensorize import host
+from support.passes.functions import host
+from support.passes.rope_kinds import LLAMA3, YARN, frequencies
 
 DIM = 64
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from attention_reference import PAGE_SIZE, ROPE_SCALE, ROPE_THETA, Array, Batch
+
+from support.passes.attention_reference import PAGE_SIZE, ROPE_SCALE, ROPE_THETA, Array, Batch
 
 # Sentinel in outputs: whatever a kernel does not write stays visible.
 UNWRITTEN = 12345.0

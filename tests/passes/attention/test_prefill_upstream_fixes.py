@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_kernels import (
+from support.passes.attention_kernels import (
     compile_kernel,
     run_paged,
     run_paged_tree,
@@ -25,8 +25,17 @@ from attention_kernels import (
     run_ragged_tree,
     tree_visible,
 )
-from attention_reference import EMPTY_LSE, Array, Batch, Heads, Sequence, attend, make_batch, merge
-from tir_facts import loops_depending_on, scratch_accesses_out_of_bounds
+from support.passes.attention_reference import (
+    EMPTY_LSE,
+    Array,
+    Batch,
+    Heads,
+    Sequence,
+    attend,
+    make_batch,
+    merge,
+)
+from support.passes.tir_facts import loops_depending_on, scratch_accesses_out_of_bounds
 
 HEADS = Heads(kv=2, q=6, d=64, d_v=64)
 # Two roots, the first with a child: places in the pre-order, and behind the last descendant.
@@ -145,10 +154,10 @@ def test_ragged_tree_attention_mask_with_a_small_scale(kernels: Any) -> None:
 
 def test_tree_attention_reads_nothing_before_the_tree_order(tvm: ModuleType) -> None:
     script = Path(__file__).with_name("guarded_tree_attention.py")
-    tree = Path(str(tvm.__file__)).parents[1]
+    folders = [str(Path(str(tvm.__file__)).parents[1]), str(Path(__file__).parents[2])]
     done = subprocess.run(
         [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": str(tree)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
         capture_output=True,
         text=True,
         check=False,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from linear import Array, linear_function
-from tensorize import VECTORS, called, module_of, riscv64
+from support.passes.functions import VECTORS, called, module_of, riscv64
+from support.passes.linear import Array, linear_function
 
 from crosslab.compile.overlaypass import load_pass
 
