@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Killed at any moment, a run leaves the old state or the new one, and `status` tells which.
+"""Runs killed at random moments: each leaves the old state or the new one, as `status` reports.
 
-``FORKPATCH_KILLS`` sets how often each verb is killed.
+``FORKPATCH_KILLS`` sets how often each verb is killed. A run is a fork of the test's process, so
+that it is killed at work and not while Python starts.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from forklab import CORE, ForkLab, core, git
+
+from forkpatch.cli.main import main
 
 APPLY_KILLS = int(os.environ.get("FORKPATCH_KILLS", "50"))
 OTHER_KILLS = int(os.environ.get("FORKPATCH_KILLS", "12"))
@@ -21,14 +25,29 @@ SEED = 20261121
 CORE_PATH = "python/calc/core.py"
 
 
+def start(lab: ForkLab, *args: str) -> int:
+    """Start the verb in a process of its own, silently; returns its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        silence = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silence, stream)
+        code = main(["--root", str(lab.root), *args])
+    finally:
+        os._exit(code)
+
+
 def kills(lab: ForkLab, count: int, span: float, *args: str) -> Iterator[int]:
     """Start the verb and kill it after a random part of ``span`` seconds; yields the turn."""
     chance = random.Random(SEED)
     for turn in range(count):
-        process = lab.spawn(*args)
-        time.sleep(chance.uniform(0.1, 1.1) * span)
-        process.kill()
-        process.communicate()
+        pid = start(lab, *args)
+        time.sleep(chance.uniform(0.02, 1.1) * span)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         wait_for_children(lab)
         yield turn
 
@@ -42,9 +61,8 @@ def wait_for_children(lab: ForkLab) -> None:
 
 def duration(lab: ForkLab, *args: str) -> float:
     began = time.monotonic()
-    process = lab.spawn(*args)
-    process.communicate()
-    assert process.returncode == 0
+    _, code = os.waitpid(start(lab, *args), 0)
+    assert code == 0
     return time.monotonic() - began
 
 
