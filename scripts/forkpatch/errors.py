@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception type of the engine, and its kinds."""
+"""Exceptions of forkpatch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from common.errors import USER_MISTAKE, CommandError
 
 
 class ForkError(CommandError):
-    """Something the engine cannot go on with.
+    """A failure that ends a verb.
 
-    Who has to do something about it decides the exit code. What the user gave is the user's,
-    whoever wrote it: options, and the fork's own files, which are lock, settings, series,
-    patches and overlays. What is wrong there is 2. What upstreams, this machine and we do
-    wrong is 1; so is what a verb was asked to look for, and found.
+    The exit code is 2 for a mistake in what the user gave: options, and the fork's own files,
+    which are lock, settings, series, patches and overlays. It is 1 for a failure of an upstream,
+    of this machine or of forkpatch, and for findings that a verb was asked to look for.
     """
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine must have, and what to say when it fails us."""
+"""Requirements on the machine: a usable git, and free space on its disks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FULL = 64 << 10
 
 
 def require_git() -> None:
-    """Make sure that there is a git which obeys what it is told.
+    """Check that git is there and recent enough.
 
     Raises:
         UserError: there is none, or it is too old.
@@ -42,7 +42,10 @@ def require_git() -> None:
 
 
 def full(folders: Iterable[Path]) -> str:
-    """Which of the folders has no room left, as a remedy; git does not always say so itself."""
+    """Remedy that names the first folder without free space; empty when all have some.
+
+    Git itself does not always report a full disk.
+    """
     for folder in folders:
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if shutil.disk_usage(there).free < FULL:

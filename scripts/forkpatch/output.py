@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as tables for people and as JSON for programs."""
+"""Output: results as tables for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STYLES = {
 
 
 def console() -> Console:
-    """Where tables go."""
+    """Console on which tables are printed."""
     return Console(highlight=False, soft_wrap=False)
 
 
@@ -43,7 +43,7 @@ def say(*lines: str) -> None:
 
 
 def warn(*lines: str) -> None:
-    """Print plain lines beside the result."""
+    """Print plain lines on standard error."""
     for line in lines:
         print(line, file=sys.stderr)
 
@@ -83,7 +83,7 @@ def write_report(target: str | None, value: object) -> None:
 
 
 def plain_value(value: object) -> Any:
-    """``value`` in what JSON knows: dataclasses as objects, paths and enums as strings."""
+    """``value`` in JSON's types: dataclasses as objects, paths and enums as strings."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain_value(asdict(value))
     if isinstance(value, dict):

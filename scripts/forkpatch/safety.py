@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and paths from files that others wrote: what may reach git and the file system."""
+"""Checks of names and paths from files that others wrote, before git or the disk sees them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_path(path: str, where: str) -> str:
 
     Args:
         path: slash-separated, relative to the tree's root.
-        where: what named it, for the message.
+        where: the file that named it, for the message.
 
     Raises:
         UnsafePathError: it is absolute, leaves the tree, or reaches into ``.git``.

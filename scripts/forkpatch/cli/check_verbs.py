@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that look after a series: check, record, graph, necessity."""
+"""Verbs that verify a series: check, record, graph, necessity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.files import atomic_write
 from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
-from forkpatch.model.fork import Fork, Plan, plan_tree
+from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.output import counted, print_table, say, warn, write_report
@@ -43,7 +43,7 @@ def register(verbs: Registry) -> None:
     verb.add_argument("--timeout", type=float, default=1800, metavar="S", help="for one test run")
 
 
-def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> Plan:
+def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> TreePlan:
     chosen = source_options(options)
     chosen.check(fork.lock)
     fork.cache.remember(chosen.mirrors)
@@ -57,7 +57,7 @@ def _version(fork: Fork, options: argparse.Namespace) -> Upstream:
 
 
 def run_check(fork: Fork, options: argparse.Namespace) -> int:
-    """Lint patches, series and overlays; each finding with its place and its fix."""
+    """Lint patches, series and overlays; print each finding with its place and fix."""
     from forkpatch.inspect.lint import check_fork  # noqa: PLC0415 - for this verb only
 
     report = check_fork(fork)
@@ -108,7 +108,7 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def run_graph(fork: Fork, options: argparse.Namespace) -> int:
-    """Tell which patch needs which."""
+    """Print the dependencies between the patches of a series."""
     from forkpatch.inspect.graph import as_dot, as_text, graph_of  # noqa: PLC0415
 
     plan = _plan(fork, _version(fork, options), options)
@@ -123,10 +123,10 @@ def run_graph(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
-    """Leave out one patch at a time and run its test: is it still needed?"""
-    from forkpatch.inspect.necessity import Verdict, judge, open_bench  # noqa: PLC0415
+    """Run each patch's test without the patch, to find patches that are no longer needed."""
+    from forkpatch.inspect.necessity import Verdict, judge, open_trees  # noqa: PLC0415
 
-    plans: dict[str, Plan] = {}
+    plans: dict[str, TreePlan] = {}
     for upstream in fork.lock.release(options.release)[1]:
         try:
             plans[upstream.name] = _plan(fork, upstream, options)
@@ -136,9 +136,9 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
             warn(f"{upstream} was left out: {error.attempts[-1]}")
     wanted = _wanted(plans, options.patches)
     judgements = []
-    with open_bench(fork, plans, options.timeout) as bench:
+    with open_trees(fork, plans, options.timeout) as trees:
         for upstream_name, patch in wanted:
-            judgement = judge(bench, upstream_name, patch)
+            judgement = judge(trees, upstream_name, patch)
             judgements.append(judgement)
             if options.json != "-":
                 print(f"{patch.name}: {judgement.verdict}: {judgement.reason}", flush=True)
@@ -154,7 +154,7 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
     return 0 if all(one.verdict is Verdict.NEEDED for one in judgements) else 1
 
 
-def _wanted(plans: dict[str, Plan], names: list[str]) -> list[tuple[str, Patch]]:
+def _wanted(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:
     every = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
     if not names:
         return every

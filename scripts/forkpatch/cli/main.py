@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: what all verbs have in common."""
+"""Command line: entry point, and options that verbs share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Verb = Callable[[Fork, argparse.Namespace], int]
 
 @dataclass(frozen=True)
 class Registry:
-    """Where modules of verbs add theirs."""
+    """Registry to which modules add their verbs."""
 
     parsers: Any
 
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_source_options(verb: argparse.ArgumentParser) -> None:
-    """Let the user say where upstreams come from."""
+    """Add the options that choose the sources of upstreams."""
     for option, metavar, text in (
         ("--mirror", "NAME=PATH_OR_URL", "a git repository that has the upstream; remembered"),
         ("--source", "NAME=wheel|git", "take the upstream from this source only"),
@@ -97,7 +97,7 @@ def add_source_options(verb: argparse.ArgumentParser) -> None:
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:
-    """What the source options of a verb say."""
+    """Source options of a verb, parsed."""
     return SourceOptions(
         mirrors=_pairs("--mirror", options.mirror),
         forced=_pairs("--source", options.source),
@@ -117,7 +117,7 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
 
 
 def upstream_of(fork: Fork, release: str | None, name: str) -> tuple[str, Upstream]:
-    """The release's name, and its version of the upstream ``name``."""
+    """Name of the release, and its version of the upstream ``name``."""
     chosen, upstreams = fork.lock.release(release)
     for upstream in upstreams:
         if upstream.name == name:

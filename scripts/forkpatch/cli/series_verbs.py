@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that change a series: edit, export, rebase, import-series."""
+"""Verbs that change a series: edit, export, rebase, import-series."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def run_import(fork: Fork, options: argparse.Namespace) -> int:
-    """Take over a quilt-style series of another project."""
+    """Import a quilt-style series of another project."""
     from forkpatch.series.quilt import import_series  # noqa: PLC0415 - for this verb only
 
     chosen = source_options(options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that build trees and tell of them: apply, status, lock, tree."""
+"""Verbs about trees and pins: apply, status, lock, tree."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from forkpatch.cli.main import Registry, add_source_options, source_options, ups
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.output import print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of, obtain
-from forkpatch.tree.apply import Applied, State, apply_release
-from forkpatch.tree.status import Condition, release_status
+from forkpatch.tree.apply import Applied, ApplyState, apply_release
+from forkpatch.tree.status import TreeCondition, release_status
 from forkpatch.tree.variants import choose_patches, write_variant
 
 
@@ -65,7 +65,7 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     value = {"release": release, "root": fork.settings.root, "upstreams": applied}
     if options.json != "-":
         for one in applied:
-            if one.state is State.MISSING:
+            if one.state is ApplyState.MISSING:
                 _say_missing(one)
         print_table(
             ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
@@ -83,7 +83,7 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
             ],
             title=f"release {release}",
         )
-        if all(one.state is State.CURRENT for one in applied):
+        if all(one.state is ApplyState.CURRENT for one in applied):
             say("nothing changed, nothing done")
     write_report(options.json, value)
     return 0
@@ -96,7 +96,7 @@ def _say_missing(one: Applied) -> None:
 
 
 def run_status(fork: Fork, options: argparse.Namespace) -> int:
-    """Tell release, sources, bases, patches, overlays, and whether each tree is up to date."""
+    """Print release, sources, bases, patches and overlays, and the state of each tree."""
     release, trees = release_status(fork, options.release)
     value = {"release": release, "root": fork.settings.root, "upstreams": trees}
     if options.json != "-":
@@ -118,14 +118,14 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
         )
         for tree in trees:
             say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
-        if any(tree.state in (Condition.STALE, Condition.MISSING) for tree in trees):
+        if any(tree.state in (TreeCondition.STALE, TreeCondition.MISSING) for tree in trees):
             say("bring it up to date: forkpatch apply")
     write_report(options.json, value)
     return 0
 
 
 def run_lock(fork: Fork, options: argparse.Namespace) -> int:
-    """Look every pin of the upstreams up again and rewrite them, or check them."""
+    """Look up every pin of the upstreams again, and rewrite or check the lock."""
     from forkpatch.pins.lockfile import add_version, write_lock  # noqa: PLC0415 - for this verb only
     from forkpatch.pins.refresh import relock  # noqa: PLC0415
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that look ahead: probe, watch."""
+"""Verbs about newer upstream versions: probe, watch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def _run_map(fork: Fork, options: argparse.Namespace) -> int:
-    """Write the table of all sets against all versions, or compare it with the one that is kept."""
+    """Write the map of all series, or compare it with the one in the repository."""
     from common.files import atomic_write  # noqa: PLC0415
     from forkpatch.inspect.applicability import map_fork, table_path  # noqa: PLC0415 - for this verb only
     from forkpatch.inspect.maptable import page  # noqa: PLC0415
@@ -93,7 +93,7 @@ def _say_probe(found: ApplicabilityMap) -> None:
 
 
 def run_watch(fork: Fork, options: argparse.Namespace) -> int:
-    """Tell which upstream versions are newer than the pinned ones."""
+    """List upstream versions that are newer than the pinned ones."""
     from forkpatch.pins.versions import news_of  # noqa: PLC0415 - for this verb only
 
     chosen: SourceOptions = source_options(options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to git that mean the same on every machine.
+"""Calls to git whose results do not depend on the machine.
 
 The user's and the system's configuration, hooks, filters, attributes, file system monitors and
 credential prompts play no part in a call: a tree must not depend on who builds it, and an
@@ -57,7 +57,7 @@ _ENVIRONMENT = {
     "GIT_ASKPASS": "true",
     "LC_ALL": "C",
 }
-# What of the caller's GIT_* variables may pass: how to reach a server, nothing of what to do.
+# The caller's GIT_* variables that are kept: those about reaching a server.
 _KEPT = {"GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_EXEC_PATH"}
 
 #: Attributes of a repository of ours: a file is what its bytes are, whatever the tree says.
@@ -70,7 +70,7 @@ class GitError(ForkError):
     """A git command failed.
 
     Attributes:
-        stderr: what git said.
+        stderr: git's error output.
         status: its exit code.
     """
 
@@ -114,7 +114,7 @@ class Git:
         ok: Iterable[int] = (0,),
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run ``git ARGS`` and return what it printed.
+        """Run ``git ARGS`` and return its output.
 
         Raises:
             GitError: the exit code is not among ``ok``, or ``timeout`` seconds have passed.

@@ -34,7 +34,7 @@ from forkpatch.model.lock import Upstream, Wheel
 from forkpatch.output import warn
 from forkpatch.pins.versions import tags_of, version_of
 from forkpatch.safety import check_object_id, check_path
-from forkpatch.series.record import Place, record_of
+from forkpatch.series.record import SymbolPlace, record_of
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
 from forkpatch.sources.wheels import download_wheel, wheel_files
@@ -413,7 +413,7 @@ def _cells(
 _ORDER = ("", Drift.UNCHANGED, Drift.MOVED, Drift.CHANGED, Drift.GONE)
 
 
-def _drift(place: Place, contents: Mapping[str, bytes | None]) -> str:
+def _drift(place: SymbolPlace, contents: Mapping[str, bytes | None]) -> str:
     """Drift of a symbol; a lost one is looked for in the other files of the series too."""
     if place.path not in contents:
         return ""

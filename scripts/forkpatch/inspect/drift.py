@@ -9,12 +9,12 @@ from enum import StrEnum
 
 from forkpatch.errors import PatchError
 from forkpatch.inspect.symbols import MODULE, Outline, bare_name, outline
-from forkpatch.model.fork import Fork, Plan
-from forkpatch.series.record import Place, Record, read_base, read_record, record_of
+from forkpatch.model.fork import Fork, TreePlan
+from forkpatch.series.record import Record, SymbolPlace, read_base, read_record, record_of
 
 
 class Drift(StrEnum):
-    """What became of a symbol between two bases."""
+    """Change of a symbol between two bases."""
 
     UNCHANGED = "unchanged"
     CHANGED = "body changed"
@@ -24,12 +24,12 @@ class Drift(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What became of one place.
+class DriftFinding:
+    """Drift of one symbol.
 
     Attributes:
         what: the patch, or ``overlay`` for a shadowed symbol.
-        detail: where it is now, or which symbol was hit instead.
+        detail: its new place, or the symbol that was hit instead.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Finding:
         return f"{self.what}: {self.path}: {self.symbol}: {self.drift}{tail}"
 
 
-def files_to_compare(plan: Plan, *records: Record) -> dict[str, bytes]:
+def files_to_compare(plan: TreePlan, *records: Record) -> dict[str, bytes]:
     """The files of the base that records name, and those where a lost symbol may be now."""
     places = [
         place
@@ -66,8 +66,8 @@ def files_to_compare(plan: Plan, *records: Record) -> dict[str, bytes]:
     return found
 
 
-def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[Finding, ...]:
-    """What became of each recorded place.
+def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftFinding, ...]:
+    """Drift of each recorded symbol.
 
     Args:
         old: as recorded, perhaps on another base.
@@ -79,7 +79,7 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[Findin
         before is MISPLACED.
     """
     outlines = {path: outline(path, data) for path, data in base.items()}
-    findings: list[Finding] = []
+    findings: list[DriftFinding] = []
     for patch, places in old.patches.items():
         now = new.patches.get(patch, ())
         expected: set[tuple[str, str]] = set()
@@ -87,9 +87,9 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[Findin
             drift, target = _became(place, outlines)
             expected |= {(place.path, place.symbol), target}
             detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
-            findings.append(Finding(patch, place.path, place.symbol, drift, detail))
+            findings.append(DriftFinding(patch, place.path, place.symbol, drift, detail))
         findings += [
-            Finding(
+            DriftFinding(
                 patch,
                 place.path,
                 place.symbol,
@@ -102,12 +102,12 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[Findin
     for place in old.shadows:
         drift, target = _became(place, outlines)
         detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
-        findings.append(Finding("overlay", place.path, place.symbol, drift, detail))
+        findings.append(DriftFinding("overlay", place.path, place.symbol, drift, detail))
     return tuple(findings)
 
 
-def _became(place: Place, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple[str, str]]:
-    """What became of a place, and where it is now."""
+def _became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple[str, str]]:
+    """Drift of a symbol, and its present path and name."""
     here = (place.path, place.symbol)
     if not place.body:
         return Drift.UNCHANGED, here
@@ -124,7 +124,7 @@ def _became(place: Place, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple
     return (Drift.GONE if body is None else Drift.CHANGED), here
 
 
-def check_placement(fork: Fork, plan: Plan) -> tuple[Finding, ...]:
+def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
     """Compare a planned tree with the record beside its series; patches edited since are left out.
 
     Raises:

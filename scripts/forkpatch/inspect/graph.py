@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forkpatch.model.fork import Plan
+from forkpatch.model.fork import TreePlan
 from forkpatch.series.record import Record, touched_by
 
 
 @dataclass(frozen=True)
 class Edge:
-    """``patch`` leans on the earlier patch ``on``.
+    """Dependency of ``patch`` on the earlier patch ``on``.
 
     Attributes:
         hard: it cannot be applied without it; else both only change the same symbol.
@@ -27,13 +27,13 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """All patches of a series in order, and what each leans on."""
+    """Patches of a series in order, and their dependencies."""
 
     patches: tuple[str, ...]
     edges: tuple[Edge, ...]
 
 
-def graph_of(plan: Plan, record: Record) -> Graph:
+def graph_of(plan: TreePlan, record: Record) -> Graph:
     """The graph of a planned series."""
     touched: Mapping[str, set[tuple[str, str]]] = {
         patch.name: touched_by(patch, record) for patch in plan.patches
@@ -50,7 +50,7 @@ def graph_of(plan: Plan, record: Record) -> Graph:
 
 
 def as_text(graph: Graph) -> str:
-    """One patch a line, with what it leans on below it."""
+    """One patch a line, with its dependencies below it."""
     lines = []
     for patch in graph.patches:
         lines.append(patch)

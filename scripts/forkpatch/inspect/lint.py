@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``check``: everything about patches and overlays that can be wrong without a build."""
+"""The verb ``check``: mistakes in patches and overlays that are found without a build."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FULL_ID = 40
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that is wrong, where, and how to put it right.
+class LintFinding:
+    """A mistake, its place and its fix.
 
     Attributes:
         where: ``file:line``, the file relative to the fork's root.
@@ -41,16 +41,16 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All findings, and what could not be looked at, with the reason."""
+class LintReport:
+    """All findings, and notes on checks that could not be made."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     notes: tuple[str, ...]
 
 
-def check_fork(fork: Fork) -> Report:
+def check_fork(fork: Fork) -> LintReport:
     """Check every upstream version of the lock."""
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     notes: list[str] = []
     for versions in fork.lock.upstreams.values():
         for upstream in versions.values():
@@ -59,13 +59,13 @@ def check_fork(fork: Fork) -> Report:
             # A tree that cannot be put together for a reason named above is named once.
             if not any(finding.fix == _READ for finding in found):
                 findings += _check_tree(fork, upstream, notes)
-    return Report(tuple(findings), tuple(notes))
+    return LintReport(tuple(findings), tuple(notes))
 
 
 _READ = "correct the file so that it can be read"
 
 
-def _check_files(fork: Fork, upstream: Upstream) -> Iterator[Finding]:
+def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
     folder = fork.patch_folder(upstream)
     if not folder.is_dir():
         return
@@ -74,11 +74,11 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[Finding]:
     try:
         names = read_series(folder)
     except ForkError as error:
-        yield Finding(_relative(series, root), error.what, error.remedy or _READ)
+        yield LintFinding(_relative(series, root), error.what, error.remedy or _READ)
         return
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         if path.name not in names:
-            yield Finding(
+            yield LintFinding(
                 _relative(path, root),
                 f"{SERIES} does not list it",
                 f"add {path.name} to {_relative(series, root)}, or delete it",
@@ -89,7 +89,7 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[Finding]:
         try:
             patch = read_patch(path)
         except ForkError as error:
-            yield Finding(where, error.what.removeprefix(f"{path}:"), _READ)
+            yield LintFinding(where, error.what.removeprefix(f"{path}:"), _READ)
             continue
         data = path.read_bytes()
         yield from _check_form(where, patch, data)
@@ -103,27 +103,27 @@ def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
-def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[Finding]:
+def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
     if not data.startswith(_ZERO_FROM):
-        yield Finding(f"{where}:1", "it does not begin with a zero commit id", _EXPORT)
+        yield LintFinding(f"{where}:1", "it does not begin with a zero commit id", _EXPORT)
     if re.match(r"\d+-", patch.name):
-        yield Finding(
+        yield LintFinding(
             f"{where}:1",
             "its name begins with a number: two additions would collide",
             f"name it {re.sub('^[0-9]+-', '', patch.name)}",
         )
     if re.search(rb"^-- \n", data, re.MULTILINE):
         line = data[: data.index(b"\n-- \n")].count(b"\n") + 2
-        yield Finding(f"{where}:{line}", "it ends with a signature", _EXPORT)
+        yield LintFinding(f"{where}:{line}", "it ends with a signature", _EXPORT)
     for number, line_text in enumerate(data.split(b"\n"), 1):
         if line_text.startswith(b"index ") and len(line_text.split(b"..")[0]) < _FULL_ID:
-            yield Finding(f"{where}:{number}", "its object ids are shortened", _EXPORT)
+            yield LintFinding(f"{where}:{number}", "its object ids are shortened", _EXPORT)
 
 
-def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[Finding]:
+def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
     subject_line = _line_of(data, "Subject")
     if len(patch.subject) > 72:
-        yield Finding(
+        yield LintFinding(
             f"{where}:{subject_line}",
             f"the subject has {len(patch.subject)} characters",
             "say it in 72, and the rest below",
@@ -132,43 +132,45 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[Finding]:
     if patch.trailers:
         paragraphs = paragraphs[:-1]
     if not "".join(paragraphs).strip():
-        yield Finding(
+        yield LintFinding(
             f"{where}:{subject_line}",
             "the message does not say why the patch exists",
             "add a paragraph for somebody who meets it in two years",
         )
     if re.search(r"^(diff -|---$|Index: )", patch.message, re.MULTILINE):
-        yield Finding(
+        yield LintFinding(
             f"{where}:{subject_line}",
             "a line of the message would be taken for the diff",
             "indent the line",
         )
 
 
-def _check_trailers(where: str, patch: Patch, data: bytes, root: Path) -> Iterator[Finding]:
+def _check_trailers(where: str, patch: Patch, data: bytes, root: Path) -> Iterator[LintFinding]:
     end = data[: data.index(b"diff --git ")].count(b"\n")
     status = patch.trailer("Upstream-Status")
     if status is None:
-        yield Finding(f"{where}:{end}", "no Upstream-Status trailer", f"add one: {STATUS_FORMS}")
+        yield LintFinding(
+            f"{where}:{end}", "no Upstream-Status trailer", f"add one: {STATUS_FORMS}"
+        )
     elif not _STATUS.fullmatch(status):
-        yield Finding(
+        yield LintFinding(
             f"{where}:{_line_of(data, 'Upstream-Status')}",
             f"Upstream-Status {status!r} is none of the forms",
             f"write one of: {STATUS_FORMS}",
         )
     test = patch.trailer("Test")
     if test is None:
-        yield Finding(
+        yield LintFinding(
             f"{where}:{end}",
             "no Test trailer",
             "add the id of the test that fails without this patch: Test: path::function",
         )
     elif reason := _missing_test(test, root):
-        yield Finding(
+        yield LintFinding(
             f"{where}:{_line_of(data, 'Test')}", f"Test {test!r}: {reason}", "correct the id"
         )
     if patch.trailer("Touches") is not None:
-        yield Finding(
+        yield LintFinding(
             f"{where}:{_line_of(data, 'Touches')}",
             "Touches is derived, never written by hand",
             "remove the trailer",
@@ -182,7 +184,7 @@ def _line_of(data: bytes, header: str) -> int:
 
 
 def _missing_test(test: str, root: Path) -> str:
-    """Why there is no such test; empty when there is one."""
+    """Reason for which there is no such test; empty when there is one."""
     file, *names = test.partition("[")[0].split("::")
     path = root / file
     if not path.is_file():
@@ -206,16 +208,16 @@ def _missing_test(test: str, root: Path) -> str:
     return ""
 
 
-def _check_diff(where: str, diff: FileDiff, data: bytes) -> Iterator[Finding]:
+def _check_diff(where: str, diff: FileDiff, data: bytes) -> Iterator[LintFinding]:
     path = diff.new or diff.old
     if diff.binary:
-        yield Finding(
+        yield LintFinding(
             f"{where}:{diff.patch_line}",
             f"{path} is changed as binary",
             "put the file into the overlays",
         )
     if None not in (diff.old, diff.new) and diff.old_mode != diff.new_mode:
-        yield Finding(
+        yield LintFinding(
             f"{where}:{diff.patch_line}",
             f"the mode of {path} changes from {diff.old_mode} to {diff.new_mode}",
             "leave modes alone: a wheel cannot hold them",
@@ -226,23 +228,23 @@ def _check_diff(where: str, diff: FileDiff, data: bytes) -> Iterator[Finding]:
             number = hunk.patch_line + 1 + offset
             text = line.data.rstrip(b"\r\n")
             if line.kind == "+" and text != text.rstrip(b" \t"):
-                yield Finding(
+                yield LintFinding(
                     f"{where}:{number}", f"a line added to {path} ends in blanks", "remove them"
                 )
             elif line.kind == "+" and b" \t" in text[: len(text) - len(text.lstrip(b" \t"))]:
-                yield Finding(
+                yield LintFinding(
                     f"{where}:{number}",
                     f"a line added to {path} is indented by blanks and then a tab",
                     "indent it as its neighbours are",
                 )
             elif line.kind == " " and lines[number - 1 : number] == [b""]:
-                yield Finding(
+                yield LintFinding(
                     f"{where}:{number}", "an empty line of context lost its blank", _EXPORT
                 )
 
 
-def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Finding]:
-    """Check what takes the upstream's files: exact application, overlays, symbols, pins."""
+def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[LintFinding]:
+    """Run the checks that need upstream files: exact application, overlays, symbols, pins."""
     pristine = fork.cache.find(upstream.tree)
     if pristine is None:
         notes.append(
@@ -254,13 +256,13 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Fi
     try:
         plan = plan_tree(fork, upstream, pristine)
     except ForkError as error:
-        yield Finding(_relative(folder / SERIES, root), error.what, error.remedy or "see above")
+        yield LintFinding(_relative(folder / SERIES, root), error.what, error.remedy or "see above")
         return
     record = folder / RECORD
     expected = record_of(fork, plan)
     same = record.is_file() and record.read_text("utf-8") == format_record(expected)
     if is_recorded(folder, expected) and not same:
-        yield Finding(
+        yield LintFinding(
             _relative(record, root),
             "it is not what the series gives",
             f"forkpatch record {upstream.name} --version {upstream.version}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The map as a page: for each set a table of versions against patches, and the turning points."""
+"""The applicability map as a page: for each series a table of versions against patches."""
 
 from __future__ import annotations
 

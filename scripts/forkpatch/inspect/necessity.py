@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``necessity``: is each patch still needed, and would anybody notice without it?
+"""The verb ``necessity``: run each patch's test without the patch.
 
 A patch names the test that fails without it. It is left out, together with the patches that
 cannot be without it, and that test is run in trees with it and without it. When the test
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import forkpatch
 from forkpatch.inspect.symbols import MODULE, outline
-from forkpatch.model.fork import Fork, Plan
+from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import Patch
 from forkpatch.runtest import NOT_RUN, PASSED
-from forkpatch.series.record import Place, record_of
+from forkpatch.series.record import SymbolPlace, record_of
 from forkpatch.tree.variants import write_variant
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -33,7 +33,7 @@ _TAIL = 4000  # characters of a test's output that are kept as the reason
 
 
 class Verdict(StrEnum):
-    """What a patch is."""
+    """Verdict on a patch."""
 
     NEEDED = "needed"
     NOT_NEEDED = "not needed"
@@ -41,8 +41,8 @@ class Verdict(StrEnum):
     UNKNOWN = "cannot tell"
 
 
-class Outcome(StrEnum):
-    """What a test did."""
+class RunOutcome(StrEnum):
+    """Outcome of a test's run."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -51,7 +51,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one patch.
+    """Verdict on one patch, with its reason.
 
     Attributes:
         along: the patches that were left out with it, since they cannot be without it.
@@ -67,18 +67,18 @@ class Judgement:
 
 
 @dataclass
-class Bench:
-    """Trees to run tests on.
+class NecessityTrees:
+    """Complete and reduced trees on which tests are run.
 
     Attributes:
         whole: the folder that holds the complete tree of every upstream.
     """
 
     fork: Fork
-    plans: Mapping[str, Plan]
+    plans: Mapping[str, TreePlan]
     scratch: Path
     timeout: float
-    _whole: dict[str, tuple[Outcome, str]] = field(default_factory=dict)
+    _whole: dict[str, tuple[RunOutcome, str]] = field(default_factory=dict)
 
     @property
     def whole(self) -> Path:
@@ -89,14 +89,14 @@ class Bench:
                 write_variant(plan, plan.weave.patches, folder / name)
         return folder
 
-    def with_all(self, test: str) -> tuple[Outcome, str]:
-        """What ``test`` does on the complete trees; it is run once."""
+    def with_all(self, test: str) -> tuple[RunOutcome, str]:
+        """Outcome and output of ``test`` on the complete trees; it is run once."""
         if test not in self._whole:
             self._whole[test] = self.run(test, self.whole)
         return self._whole[test]
 
-    def run(self, test: str, trees: Path) -> tuple[Outcome, str]:
-        """Run one test on ``trees``: what it did, and the end of what it said."""
+    def run(self, test: str, trees: Path) -> tuple[RunOutcome, str]:
+        """Run one test on ``trees``; returns its outcome and the end of its output."""
         ours = str(Path(forkpatch.__file__).parent.parent)
         path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH", ""))))
         environment = {**os.environ, "FORKPATCH_TREES": str(trees), "PYTHONPATH": path}
@@ -112,11 +112,11 @@ class Bench:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Outcome.NOT_RUN, f"no end within {self.timeout:.0f} s"
+            return RunOutcome.NOT_RUN, f"no end within {self.timeout:.0f} s"
         said = done.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
         if done.returncode == PASSED:
-            return Outcome.PASSED, said
-        return (Outcome.NOT_RUN if done.returncode == NOT_RUN else Outcome.FAILED), said
+            return RunOutcome.PASSED, said
+        return (RunOutcome.NOT_RUN if done.returncode == NOT_RUN else RunOutcome.FAILED), said
 
     @contextmanager
     def without(self, upstream: str, gone: Sequence[str]) -> Iterator[Path]:
@@ -135,53 +135,55 @@ class Bench:
 
 
 @contextmanager
-def open_bench(fork: Fork, plans: Mapping[str, Plan], timeout: float) -> Iterator[Bench]:
-    """A bench whose trees are gone afterwards."""
+def open_trees(
+    fork: Fork, plans: Mapping[str, TreePlan], timeout: float
+) -> Iterator[NecessityTrees]:
+    """Trees that are removed afterwards."""
     fork.settings.work.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="necessity-", dir=fork.settings.work))
     try:
-        yield Bench(fork, plans, scratch, timeout)
+        yield NecessityTrees(fork, plans, scratch, timeout)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def judge(bench: Bench, upstream: str, patch: Patch) -> Judgement:
-    """Tell whether a patch is needed."""
-    along = bench.plans[upstream].weave.dependents([patch.name])
+def judge(trees: NecessityTrees, upstream: str, patch: Patch) -> Judgement:
+    """Judge one patch."""
+    along = trees.plans[upstream].weave.dependents([patch.name])
     test = patch.trailer("Test") or ""
     if not test:
         verdict, reason = Verdict.UNKNOWN, "it has no Test trailer"
     else:
-        outcome, said = bench.with_all(test)
-        if outcome is Outcome.PASSED:
-            verdict, reason = _without(bench, upstream, patch.name, along, test)
+        outcome, said = trees.with_all(test)
+        if outcome is RunOutcome.PASSED:
+            verdict, reason = _without(trees, upstream, patch.name, along, test)
         else:
             verdict, reason = Verdict.UNKNOWN, f"with every patch the test {outcome}: {_last(said)}"
     return Judgement(upstream, patch.name, test, verdict, along, reason)
 
 
 def _without(
-    bench: Bench, upstream: str, name: str, along: Sequence[str], test: str
+    trees: NecessityTrees, upstream: str, name: str, along: Sequence[str], test: str
 ) -> tuple[Verdict, str]:
-    """The verdict on a patch with which its test passes."""
-    with bench.without(upstream, [name, *along]) as trees:
-        outcome, said = bench.run(test, trees)
-        if outcome is Outcome.FAILED:
+    """Verdict and reason for a patch with which its test passes."""
+    with trees.without(upstream, [name, *along]) as variant:
+        outcome, said = trees.run(test, variant)
+        if outcome is RunOutcome.FAILED:
             return Verdict.NEEDED, _last(said)
-        if outcome is Outcome.NOT_RUN:
+        if outcome is RunOutcome.NOT_RUN:
             return Verdict.UNKNOWN, f"without it the test {outcome}: {_last(said)}"
-        places = record_of(bench.fork, bench.plans[upstream]).patches[name]
-        spoiled = spoil(trees / upstream, places)
+        places = record_of(trees.fork, trees.plans[upstream]).patches[name]
+        spoiled = spoil(variant / upstream, places)
         if not spoiled:
             return Verdict.UNSEEN, "it passes without the file that the patch makes"
-        outcome, said = bench.run(test, trees)
-    if outcome is Outcome.PASSED:
+        outcome, said = trees.run(test, variant)
+    if outcome is RunOutcome.PASSED:
         return Verdict.UNSEEN, f"it passes even with {', '.join(spoiled)} broken"
     return Verdict.NOT_NEEDED, "the test reaches the place and passes without it: drop it"
 
 
-def spoil(tree: Path, places: Sequence[Place]) -> tuple[str, ...]:
-    """Make the functions of ``places`` fail when they are reached; returns which."""
+def spoil(tree: Path, places: Sequence[SymbolPlace]) -> tuple[str, ...]:
+    """Make the functions of ``places`` fail when they are reached; returns their names."""
     done = []
     for place in places:
         path = tree / place.path
@@ -194,7 +196,7 @@ def spoil(tree: Path, places: Sequence[Place]) -> tuple[str, ...]:
     return tuple(done)
 
 
-def _spoiled_python(place: Place, data: bytes) -> bytes | None:
+def _spoiled_python(place: SymbolPlace, data: bytes) -> bytes | None:
     """The file with a ``raise`` as first statement of the symbol; None when it has none."""
     bomb = b"raise RuntimeError('forkpatch: this place was reached')\n"
     if place.symbol == MODULE:
@@ -227,7 +229,7 @@ def _child(node: ast.AST, name: str) -> _Definition | None:
     return None
 
 
-def _spoiled_text(place: Place, data: bytes) -> bytes:
+def _spoiled_text(place: SymbolPlace, data: bytes) -> bytes:
     """The file with a line that no compiler takes, at the place."""
     symbol = outline(place.path, data).symbols.get(place.symbol)
     at = symbol.last if symbol else 0
@@ -237,7 +239,7 @@ def _spoiled_text(place: Place, data: bytes) -> bytes:
 
 
 def _last(said: str) -> str:
-    """The line of a test's output that says most."""
+    """The line of a test's output that shows its error."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line[2:].strip() for line in lines if line.startswith("E ") and line[2:].strip()]
     if len(errors) > 1 and errors[0].endswith(":"):

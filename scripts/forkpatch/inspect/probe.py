@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import NewBase, already_there
-from forkpatch.model.fork import Plan
+from forkpatch.model.fork import TreePlan
 from forkpatch.model.patchfile import FileDiff, Hunk, Patch
 from forkpatch.model.weave import split_lines
 from forkpatch.series.record import Record, changed_symbols
@@ -46,7 +46,7 @@ class PatchFit:
 class ProbedSeries:
     """A series prepared for probing: each patch with its files before and after it."""
 
-    plan: Plan
+    plan: TreePlan
     record: Record
     steps: tuple[tuple[Patch, Mapping[str, bytes], Mapping[str, bytes]], ...]
 
@@ -56,7 +56,7 @@ class ProbedSeries:
         return tuple(sorted(self.plan.base))
 
 
-def prepare(plan: Plan, record: Record) -> ProbedSeries:
+def prepare(plan: TreePlan, record: Record) -> ProbedSeries:
     """The series of a planned tree, ready for probing."""
     state = dict(plan.base)
     steps = []

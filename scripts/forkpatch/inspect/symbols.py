@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions and classes of a source file: which of them a line is in, and what they say.
+"""Functions and classes of a source file: their lines, and hashes of their bodies.
 
 Python is read with ``ast``. Other languages go by git's own rule for the text after ``@@``: a
 symbol begins at a line whose first character is a letter, ``_`` or ``$``, and ends before the
@@ -41,24 +41,24 @@ _HASH_COMMENT = re.compile(
 
 @dataclass(frozen=True)
 class Symbol:
-    """One function or class, or what of a file is in none.
+    """One function or class, or the rest of a file.
 
     Attributes:
         name: dotted for Python; the defining line for other languages; MODULE outside of all.
         first: its first line, from 1, decorators included.
         last: its last line.
-        says: gives the text or tree of it, normalised; it is asked only for a hash.
+        text: gives its normalised text or tree; called only for the hash.
     """
 
     name: str
     first: int
     last: int
-    says: Callable[[], str] = field(compare=False, repr=False)
+    text: Callable[[], str] = field(compare=False, repr=False)
 
     @cached_property
     def body(self) -> str:
-        """Hash of what it says."""
-        return _digest(self.says())
+        """Hash of its normalised text."""
+        return _digest(self.text())
 
 
 @lru_cache(maxsize=256)
@@ -158,7 +158,7 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[Symbol]:
 
 
 def _outside(tree: ast.Module) -> str:
-    """What a module says outside of its functions and classes."""
+    """A module's statements outside of its functions and classes."""
     parts = [
         f"{type(child).__name__} {child.name}"
         if isinstance(child, _Definition)

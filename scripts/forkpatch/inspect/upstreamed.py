@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether another version of the upstream already contains a patch, wherever it put it."""
+"""Detection of patches that another version of the upstream already contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Find = Callable[[str], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class NewBase:
-    """The other version of the upstream.
+    """Files and renames of the other version of the upstream.
 
     Attributes:
         read: the content of a file, None when it has none of that path.
@@ -30,12 +30,12 @@ class NewBase:
     renames: Mapping[str, str]
 
     def path_of(self, path: str) -> str:
-        """Where a file of the old version is now."""
+        """Path of a file of the old version in the new one."""
         return self.renames.get(path, path)
 
 
 def places_of(base: NewBase, path: str, symbol: str) -> tuple[tuple[str, Symbol], ...]:
-    """Where ``symbol`` of the old file ``path`` is in the new version, likeliest first."""
+    """Places of ``symbol`` of the old file ``path`` in the new version, likeliest first."""
     wanted = bare_name(symbol)
     here = base.path_of(path)
     if wanted == MODULE:
@@ -60,7 +60,7 @@ def places_of(base: NewBase, path: str, symbol: str) -> tuple[tuple[str, Symbol]
 def already_there(
     patch: Patch, before: Mapping[str, bytes], after: Mapping[str, bytes], base: NewBase
 ) -> tuple[str, ...]:
-    """Where the new version contains what ``patch`` does; empty when it does not, or not all.
+    """Places at which the new version contains all of ``patch``; empty when it does not.
 
     Args:
         patch: the patch.
@@ -110,7 +110,7 @@ def _block(hunk: Hunk, sign: str, symbol: Symbol | None, start: int) -> list[byt
 
 
 def _contains(lines: list[bytes], block: list[bytes]) -> bool:
-    """Whether the lines of ``block`` follow each other in ``lines``, whatever their indent."""
+    """True when the lines of ``block`` follow each other in ``lines``, whatever their indent."""
     wanted = [line.strip() for line in block]
     have = [line.strip() for line in lines]
     if not any(wanted):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fork, and the plan of a patched tree: all of it worked out before anything is written."""
+"""A fork, and the plan of a patched tree, which is complete before anything is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fork:
     cache: Cache
 
     def patch_folder(self, upstream: Upstream) -> Path:
-        """Where the series for this version of the upstream lies."""
+        """Folder of the series for this version of the upstream."""
         return self.settings.patches / upstream.name / upstream.version
 
     def overlay_folder(self, upstream: Upstream) -> Path:
@@ -34,7 +34,7 @@ class Fork:
         return self.settings.overlays / upstream.name
 
     def tree_folder(self, release: str, upstream: Upstream) -> Path:
-        """Where the patched tree is written."""
+        """Folder of the patched tree."""
         return self.settings.work / release / upstream.name
 
     def series(self, upstream: Upstream) -> tuple[Patch, ...]:
@@ -46,7 +46,7 @@ class Fork:
         return read_overlays(self.overlay_folder(upstream))
 
     def inputs(self, upstream: Upstream) -> Inputs:
-        """What the patched tree would be made from now."""
+        """Present inputs of the patched tree."""
         return make_inputs(upstream.tree, self.series(upstream), self.overlays(upstream))
 
 
@@ -56,8 +56,8 @@ def open_fork(settings: Settings) -> Fork:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A tree that is ready to be written: everything in it has been checked.
+class TreePlan:
+    """A patched tree that is checked and ready to be written.
 
     Attributes:
         commits: base, overlays (when there are any), then one a patch.
@@ -81,8 +81,8 @@ class Plan:
 
 def plan_tree(
     fork: Fork, upstream: Upstream, pristine: Pristine, patches: tuple[Patch, ...] | None = None
-) -> Plan:
-    """Put the series and the overlays on the base, in memory; nothing is written.
+) -> TreePlan:
+    """Apply the series and the overlays to the base, in memory.
 
     Args:
         fork: the fork.
@@ -110,7 +110,7 @@ def plan_tree(
         weave.apply(patch)
         after = weave.changes()
         commits.append(patch_commit(patch, {path: after.get(path) for path in patch.paths}))
-    return Plan(upstream, pristine, patches, overlays, tuple(commits), weave, base)
+    return TreePlan(upstream, pristine, patches, overlays, tuple(commits), weave, base)
 
 
 def _base_commit(upstream: Upstream) -> Commit:

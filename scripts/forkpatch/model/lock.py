@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lock: which version of each upstream a release is made of, pinned by hash.
+"""The lock: releases, and the upstream versions that they are made of, pinned by hash.
 
 .. code-block:: toml
 
@@ -62,7 +62,7 @@ class Wheel:
     exclude: tuple[str, ...]
 
     def git_path(self, member: str) -> str | None:
-        """Where the wheel's ``member`` lies in git, or None when git has no such file."""
+        """Path in git of the wheel's ``member``; None when git has no such file."""
         for prefix in sorted(self.prefixes, key=len, reverse=True):
             if member == prefix or member.startswith(prefix + "/"):
                 path = self.prefixes[prefix] + member[len(prefix) :]
@@ -92,7 +92,7 @@ class Upstream:
     wheel: Wheel | None
 
     def selects(self, path: str) -> bool:
-        """Whether the git path belongs to the materialised tree."""
+        """True when the git path belongs to the materialised tree."""
         included = any(path == top or path.startswith(top + "/") for top in self.include)
         return included and not _matches(path, self.exclude)
 

@@ -52,7 +52,7 @@ def check_collisions(
         overlays: the overlay files by path.
         modes: mode by path of the upstream's files.
         patches: the series.
-        folder: where the overlays lie, for the message.
+        folder: the overlays' folder, for the message.
         upstream: name and version, for the message.
     """
     folders = {parent.as_posix() for path in modes for parent in PurePosixPath(path).parents}
@@ -74,7 +74,7 @@ def check_collisions(
 
 
 def _blocker(path: str, files: Collection[str], folders: Collection[str]) -> str:
-    """What of the upstream is in the way of a new file at ``path``; empty for nothing."""
+    """The upstream file or folder that excludes a new file at ``path``; empty without one."""
     if path in files:
         return f"the file {path}"
     if path in folders:

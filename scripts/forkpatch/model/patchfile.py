@@ -68,7 +68,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class FileDiff:
-    """What a patch does to one file.
+    """Changes of a patch to one file.
 
     Attributes:
         old: path before, None for a new file.

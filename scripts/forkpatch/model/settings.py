@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a fork keeps its things: ``[tool.forkpatch]`` of its pyproject.toml, with defaults."""
+"""Settings of a fork: ``[tool.forkpatch]`` of its pyproject.toml, with defaults."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Settings:
         lock: the TOML file that pins the upstreams.
         patches: ``<patches>/<upstream>/<version>/series`` and the patch files.
         overlays: ``<overlays>/<upstream>/<path in the upstream tree>``.
-        work: where patched trees are written, ``<work>/<release>/<upstream>``.
+        work: folder of patched trees, ``<work>/<release>/<upstream>``.
         cache: pristine trees, wheels and remembered mirrors, shared between clones.
         test: the command that runs one test; the test's id is appended. It exits with 0 when
             the test passed and with 77 when it did not run, as for automake.
-        map: what the map of all versions looks at; applicability.py says how it is written.
+        map: settings of the applicability map; inspect/applicability.py describes them.
     """
 
     root: Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree and all patches on it at once, so that any subset of the patches can be taken out.
+"""A tree with all patches applied, from which any subset of the patches can be taken out.
 
 Every file is kept as a weave (the structure of SCCS, M. J. Rochkind, "The Source Code Control
 System", 1975): all lines that ever were in it, each knowing which patch added it and which
@@ -49,7 +49,7 @@ class _FileWeave:
 
 
 class Weave:
-    """A base tree with patches put in one after the other.
+    """A base tree with patches applied one after the other.
 
     Args:
         modes: mode by path of every file of the base tree.
@@ -64,11 +64,11 @@ class Weave:
 
     @property
     def patches(self) -> tuple[str, ...]:
-        """The patches put in so far, in order."""
+        """The patches applied so far, in order."""
         return tuple(self._needs)
 
     def apply(self, patch: Patch) -> None:
-        """Put ``patch`` in.
+        """Apply ``patch``.
 
         Raises:
             PatchError: a hunk's lines are not exactly where it states them.
@@ -79,11 +79,11 @@ class Weave:
             self._apply_file(patch.name, file)
 
     def needs(self, name: str) -> frozenset[str]:
-        """The earlier patches without which ``name`` cannot be."""
+        """The earlier patches that ``name`` needs."""
         return frozenset(self._needs[name])
 
     def dependents(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The patches that cannot be without ``names``, in order, ``names`` not included."""
+        """The patches that need ``names``, in order, ``names`` not included."""
         gone = set(names)
         found = []
         for patch, needed in self._needs.items():
@@ -93,7 +93,7 @@ class Weave:
         return tuple(found)
 
     def changes(self, kept: Collection[str] | None = None) -> dict[str, TreeFile | None]:
-        """What the patches ``kept`` (all by default) make of the base tree.
+        """Changes to the base tree by the patches ``kept`` (all by default).
 
         Returns:
             The new content of each file that differs from the base; None for a removed one.
@@ -179,7 +179,7 @@ class Weave:
         return versions[-1]
 
     def _patch_lines(self, file: _FileWeave, diff: FileDiff, name: str) -> None:
-        """Put all hunks of one file in, from the last to the first so that lines keep places."""
+        """Apply all hunks of one file, the last one first so that lines keep their places."""
         seen = file.visible()
         contents = [file.lines[at].data for at in seen]
         check_hunks(contents, diff, name)
@@ -219,7 +219,7 @@ def split_lines(data: bytes) -> list[bytes]:
 
 
 def _weave_hunk(file: _FileWeave, seen: list[int], hunk: Hunk, name: str) -> set[str]:
-    """Put one checked hunk in; returns the patches that it leans on."""
+    """Apply one checked hunk; returns the patches that it needs."""
     needs: set[str] = set()
     at = hunk.first  # index into seen
     inserted: list[tuple[int, _Line]] = []
@@ -241,7 +241,7 @@ def _weave_hunk(file: _FileWeave, seen: list[int], hunk: Hunk, name: str) -> set
 
 
 def _neighbours(file: _FileWeave, seen: list[int], at: int, name: str) -> set[str]:
-    """The patches that added or removed what lies beside the gap before ``seen[at]``.
+    """The patches that added or removed lines beside the gap before ``seen[at]``.
 
     A line put between two lines has its place for certain only while both are there and
     nothing else comes back between them.

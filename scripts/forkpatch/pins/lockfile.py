@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to the lock's text: pins renewed, a version added; all else stays as it is."""
+"""Changes to the lock's text: renewed pins, an added version; all else is unchanged."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _key(name: str) -> str:
 
 
 def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
-    """Put the pins of ``upstreams`` into the lock; all else in the file stays as it is."""
+    """Write the pins of ``upstreams`` into the lock; all else in the file is unchanged."""
     document = tomlkit.parse(path.read_text("utf-8"))
     tables: Any = document["upstreams"]
     for upstream in upstreams:
@@ -122,7 +122,7 @@ def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
 
 
 def _set(entry: Any, key: str, value: Any) -> None:
-    """Set a key, unless it has that very value: what is right keeps its layout."""
+    """Set a key, unless it has that value already, so that its layout is kept."""
     empty = not value and key not in entry
     if not empty and (key not in entry or entry[key].unwrap() != value.unwrap()):
         entry[key] = value

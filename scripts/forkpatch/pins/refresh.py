@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``lock``: look every pin up again, and write the lock anew or name what differs."""
+"""The verb ``lock``: every pin looked up again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream, Wheel, WheelFile
 from forkpatch.safety import FILE_MODES
 from forkpatch.sources.cache import Pristine
-from forkpatch.sources.obtain import Source, SourceOptions, mirrors_of
+from forkpatch.sources.obtain import SourceKind, SourceOptions, mirrors_of
 from forkpatch.sources.repository import commit_of_tag, git_files, local_path, open_repository
 from forkpatch.sources.wheels import download_wheel, wheel_files
 
 
 @dataclass
 class _Notes:
-    """What could not be looked up, and why."""
+    """Notes on pins that could not be looked up."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -33,12 +33,12 @@ class _Notes:
 
 @dataclass(frozen=True)
 class Relocked:
-    """The lock as it should be.
+    """Result of looking up the pins.
 
     Attributes:
         upstreams: every upstream version with its pins looked up.
-        differences: what the lock has otherwise, a line each.
-        notes: what could not be looked up, a line each; those pins stay as they are.
+        differences: pins that differ from the lock, a line each.
+        notes: pins that could not be looked up, a line each; they are unchanged.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -105,7 +105,7 @@ def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
 def _from_git(fork: Fork, upstream: Upstream, places: list[str], notes: _Notes) -> Pristine | None:
     errors = []
     for place in places:
-        source = Source.GIT if place == upstream.url else Source.MIRROR
+        source = SourceKind.GIT if place == upstream.url else SourceKind.MIRROR
         try:
             return fork.cache.store(git_files(upstream, place, fork.cache), source, "")
         except SourceError as error:
@@ -131,7 +131,7 @@ def _from_wheels(
                 files += [pinned] if pinned.name else []
                 continue
             members = wheel_files(upstream, wheel, path)
-            found = fork.cache.store(members, Source.WHEEL, "")
+            found = fork.cache.store(members, SourceKind.WHEEL, "")
             if pristine and pristine.tree != found.tree:
                 differing = _tree_differences(pristine, found, files[-1].name, path.name)
                 raise IntegrityError(

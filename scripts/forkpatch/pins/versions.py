@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which versions an upstream has: its tags, and what the package index offers."""
+"""Versions of an upstream: its tags, and its wheels in the package index."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Tag:
 
     @property
     def version(self) -> Version | None:
-        """The version that the name means, None when it means none."""
+        """The version that the tag names; None when it names none."""
         return version_of(self.name)
 
 
 def version_of(name: str) -> Version | None:
-    """The version that a tag or version's name means, None when it means none."""
+    """The version that a tag or a version's name stands for; None for another name."""
     try:
         return Version(re.sub(r"^[A-Za-z_-]*(?=\d)", "", name))
     except InvalidVersion:
@@ -110,13 +110,13 @@ def index_versions(package: str) -> tuple[Version, ...]:
 
 @dataclass(frozen=True)
 class News:
-    """What is newer than a pinned version.
+    """Versions newer than a pinned one.
 
     Attributes:
         tags: newer tags.
         wheels: newer versions in the package index.
         head: the newest commit, when it is not the pinned one and no tag is followed.
-        notes: what could not be asked, and why.
+        notes: repositories and indexes that could not be asked, with the reason.
     """
 
     upstream: str
@@ -128,7 +128,7 @@ class News:
 
 
 def news_of(upstream: Upstream, places: Sequence[str], *, index: bool = True) -> News:
-    """What the repositories at ``places`` and the package index have that is newer."""
+    """Newer versions in the repositories at ``places`` and in the package index."""
     notes: list[str] = []
     pinned = version_of(upstream.wheel.version if upstream.wheel else upstream.tag)
     tags: dict[str, Version] = {}

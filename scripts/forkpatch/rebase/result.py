@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.inspect.drift import Drift, Finding, compare, files_to_compare
+from forkpatch.inspect.drift import Drift, DriftFinding, compare, files_to_compare
 from forkpatch.rebase.plan import RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
 from forkpatch.series.export import Exported, export_commits, planned, write_series
@@ -49,7 +49,7 @@ class RebaseReport:
     new: str
     folder: Path
     patches: tuple[PatchResult, ...]
-    symbols: tuple[Finding, ...]
+    symbols: tuple[DriftFinding, ...]
 
 
 def finish(rebase: Rebase) -> RebaseReport:

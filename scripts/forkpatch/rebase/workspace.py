@@ -16,7 +16,7 @@ from forkpatch.errors import UserError
 from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.inspect.upstreamed import NewBase
-from forkpatch.model.fork import Fork, Plan, plan_tree
+from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import Patch
@@ -47,7 +47,7 @@ class Rebase:
     fork: Fork
     plan: RebasePlan
     git: Git
-    old: Plan
+    old: TreePlan
     record: Record
     new: Upstream
     base: NewBase
@@ -148,7 +148,7 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
     return _opened(fork, plan, series, new)
 
 
-def _opened(fork: Fork, plan: RebasePlan, series: Plan, new: Upstream) -> Rebase:
+def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Rebase:
     tree = rebase_folder(fork, plan.upstream) / _TREE
     git = Git(tree / ".git", tree)
     base = _new_base(git, plan.base, series.upstream.tree)

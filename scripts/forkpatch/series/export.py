@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs ``edit`` and ``export``: commits to patch files, byte for byte the same each time.
+"""The verbs ``edit`` and ``export``: commits written as patch files, always the same bytes.
 
-What git prints depends on the configuration of the user and of the repository. The export
+Git's output depends on the configuration of the user and of the repository. The export
 therefore runs in an empty repository of its own that only borrows the objects.
 """
 
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from forkpatch.errors import IntegrityError, UserError
 from forkpatch.git.calls import Git, init_repository
-from forkpatch.model.fork import Fork, Plan, plan_tree
+from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES, SUFFIX, Patch, parse_patch, read_series
 from forkpatch.safety import check_name
 from forkpatch.series.record import RECORD, format_record, is_recorded, record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.apply import Applied, State, apply_release, write_tree
+from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
 from forkpatch.tree.swap import recover, scratch_beside, swap_in, work_lock
 from forkpatch.tree.worktree import NAME_TRAILER, OVERLAYS_REF, local_changes, read_stamp
 
@@ -50,10 +50,10 @@ class Exported:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export changed, or would change.
+    """Changes that an export made, or would make.
 
     Attributes:
-        folder: where the series lies.
+        folder: folder of the series.
         patches: the names, in order.
         changes: a line for each file that differs.
     """
@@ -155,7 +155,7 @@ def format_series(names: Sequence[str], old: str) -> str:
 
 
 def write_series(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:
-    """Write a series, its files and its record to ``folder``, all of it at one instant.
+    """Write a series, its files and its record to ``folder``, atomically.
 
     Returns:
         A line for each file that was changed.
@@ -206,7 +206,7 @@ def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, 
     return files
 
 
-def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> Plan:
+def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> TreePlan:
     """The tree that these patch files give."""
     pristine = obtain(upstream, fork.cache, SourceOptions()).pristine
     return plan_tree(fork, upstream, pristine, tuple(patch.parse() for patch in patches))
@@ -285,7 +285,7 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
     return git.text("rev-list", "--reverse", f"{start}..HEAD").split()
 
 
-def _check_faithful(fork: Fork, plan: Plan, folder: Path, upstream: Upstream) -> None:
+def _check_faithful(fork: Fork, plan: TreePlan, folder: Path, upstream: Upstream) -> None:
     """Raise unless the series gives the very files that were committed, overlays left alone."""
     git = Git(folder / ".git", folder)
     expected = dict(plan.weave.changes())
@@ -304,7 +304,7 @@ def _check_faithful(fork: Fork, plan: Plan, folder: Path, upstream: Upstream) ->
             raise IntegrityError(f"{path}: the exported series does not give what was committed")
 
 
-def _rebuild(plan: Plan, folder: Path, release: str) -> None:
+def _rebuild(plan: TreePlan, folder: Path, release: str) -> None:
     """Build the tree from what was exported, so that it and its stamp fit the series."""
     stamp = read_stamp(folder)
     git = Git(folder / ".git", folder)
@@ -329,7 +329,7 @@ def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOpt
             overlays = tuple(path for path, _, _ in stamp.inputs.overlays)
             return Applied(
                 *(name, stamp.version, stamp.source, stamp.tree, folder),
-                *(patches, overlays, State.CURRENT),
+                *(patches, overlays, ApplyState.CURRENT),
             )
     _, applied = apply_release(fork, release, options, only=name)
     return applied[0]

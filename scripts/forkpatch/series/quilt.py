@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``import-series``: a quilt-style series of another project, taken over whole.
+"""The verb ``import-series``: import of a quilt-style series of another project.
 
 Such patches are plain diffs, with or without a head in the style of Debian's DEP-3, under any
 prefix, and their line numbers may be off. A hunk is accepted where it states its lines, else
@@ -40,7 +40,7 @@ _NO_DATE = "0 +0000"
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What was imported.
+    """Result of an import.
 
     Attributes:
         patches: the names, in order.
@@ -63,7 +63,7 @@ class _Entry:
 def import_series(
     fork: Fork, upstream: Upstream, source: Path, options: SourceOptions
 ) -> ImportReport:
-    """Take over the series in the folder ``source`` as the series of an upstream version.
+    """Import the series in the folder ``source`` as the series of an upstream version.
 
     Raises:
         UserError: there is no series, or the upstream version has one already.
@@ -204,7 +204,7 @@ def _head(text: str, stem: str) -> tuple[str, str]:
 
 
 def _trailers(fields: Mapping[str, str]) -> str:
-    """What DEP-3's ``Forwarded`` and ``Origin`` say, as Upstream-Status."""
+    """Upstream-Status from DEP-3's ``Forwarded`` and ``Origin``."""
     forwarded, origin = fields.get("forwarded", ""), fields.get("origin", "")
     commit = re.search(r"\b[0-9a-f]{7,40}\b", origin)
     if origin.startswith(("upstream", "backport")) and commit:

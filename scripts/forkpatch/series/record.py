@@ -2,7 +2,7 @@
 """The derived record of a series: ``derived.json``, beside the series that it is made from.
 
 It holds the base's tree id, the git blob id of every upstream file that the series leans on, the
-functions and classes that each patch changes, with a hash of what each says on the base, and the
+functions and classes that each patch changes, with a hash of each one's body on the base, and the
 same for every upstream symbol that an overlay shadows. All of it follows from lock, series and
 overlays; the verb ``record`` writes it, ``check`` compares it.
 """
@@ -19,7 +19,7 @@ from typing import Any
 from forkpatch.errors import UserError
 from forkpatch.git.objects import list_tree, read_blobs
 from forkpatch.inspect.symbols import MODULE, outline
-from forkpatch.model.fork import Fork, Plan
+from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.overlays import SHADOWS
 from forkpatch.model.patchfile import FileDiff, Patch
 
@@ -27,7 +27,7 @@ RECORD = "derived.json"
 
 
 @dataclass(frozen=True)
-class Place:
+class SymbolPlace:
     """A symbol that a hunk changes, or an overlay shadows.
 
     Attributes:
@@ -54,16 +54,16 @@ class Record:
     base: str
     blobs: Mapping[str, str]
     hashes: Mapping[str, str]
-    patches: Mapping[str, tuple[Place, ...]]
-    shadows: tuple[Place, ...]
+    patches: Mapping[str, tuple[SymbolPlace, ...]]
+    shadows: tuple[SymbolPlace, ...]
 
 
-def record_of(fork: Fork, plan: Plan) -> Record:
+def record_of(fork: Fork, plan: TreePlan) -> Record:
     """The record of a planned tree."""
     state: dict[str, bytes] = dict(plan.base)
-    patches: dict[str, tuple[Place, ...]] = {}
+    patches: dict[str, tuple[SymbolPlace, ...]] = {}
     for patch, commit in zip(plan.patches, plan.patch_commits, strict=True):
-        places: dict[tuple[str, str], Place] = {}
+        places: dict[tuple[str, str], SymbolPlace] = {}
         for diff in patch.files:
             before = state.get(diff.old or "", b"")
             after_file = commit.changes.get(diff.new or "")
@@ -72,7 +72,7 @@ def record_of(fork: Fork, plan: Plan) -> Record:
             for symbol in changed_symbols(diff, before, after):
                 path = diff.old or diff.new or ""
                 body = base.body(symbol) if diff.old in plan.base else None
-                places[path, symbol] = Place(path, symbol, body or "")
+                places[path, symbol] = SymbolPlace(path, symbol, body or "")
         for path, file in commit.changes.items():
             state[path] = file.data if file else b""
         patches[patch.name] = tuple(places.values())
@@ -132,15 +132,15 @@ def read_shadows(folder: Path) -> Iterator[tuple[str, str]]:
         ) from error
 
 
-def _shadows(fork: Fork, plan: Plan) -> Iterator[Place]:
+def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:
     wanted = list(read_shadows(fork.overlay_folder(plan.upstream)))
     contents = read_base(plan, {path for path, _ in wanted})
     for path, symbol in wanted:
         body = outline(path, contents[path]).body(symbol) if path in contents else None
-        yield Place(path, symbol, body or "")
+        yield SymbolPlace(path, symbol, body or "")
 
 
-def read_base(plan: Plan, paths: Iterable[str]) -> dict[str, bytes]:
+def read_base(plan: TreePlan, paths: Iterable[str]) -> dict[str, bytes]:
     """The contents of files of the base, of those it has."""
     wanted = sorted(set(paths))
     if not wanted:  # git would list the whole tree
@@ -151,7 +151,7 @@ def read_base(plan: Plan, paths: Iterable[str]) -> dict[str, bytes]:
 
 
 def is_recorded(folder: Path, record: Record) -> bool:
-    """Whether the series in ``folder`` has a record; without patches and shadows it needs none."""
+    """True when the series in ``folder`` has its record, or needs none: no patches, no shadows."""
     return bool(record.patches or record.shadows) or (folder / RECORD).is_file()
 
 
@@ -171,10 +171,10 @@ def read_record(folder: Path) -> Record | None:
             blobs=dict(raw["blobs"]),
             hashes={name: entry["sha256"] for name, entry in raw["patches"].items()},
             patches={
-                name: tuple(Place(**place) for place in entry["places"])
+                name: tuple(SymbolPlace(**place) for place in entry["places"])
                 for name, entry in raw["patches"].items()
             },
-            shadows=tuple(Place(**place) for place in raw["shadows"]),
+            shadows=tuple(SymbolPlace(**place) for place in raw["shadows"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: {error!r}", remedy="make it anew: forkpatch record") from error

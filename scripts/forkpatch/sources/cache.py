@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept between runs and shared between clones: pristine trees, wheels, mirrors.
+"""Cache of pristine trees, wheels and mirrors, shared between runs and clones.
 
 A pristine tree is a bare repository under its tree id, ``trees/<id>.git``. It appears by one
 rename, complete and checked, so that whatever is found under that name can be used.
@@ -56,7 +56,7 @@ class Cache:
 
     @property
     def mirrors_file(self) -> Path:
-        """Where the mirrors that a user named are remembered."""
+        """File with the mirrors that a user named."""
         return self.root / "mirrors.json"
 
     def find(self, tree: str) -> Pristine | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An upstream's history, where one of its mirrors has it: which commit changed what."""
+"""History of an upstream, read from a mirror that has it."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class History:
         return None
 
     def resolve(self, name: str) -> str | None:
-        """The commit that ``name`` means, None when it means none."""
+        """The commit that ``name`` stands for; None when it is unknown."""
         try:
             return self.git.text("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         except GitError:
             return None
 
     def dates(self, commits: Sequence[str]) -> dict[str, int]:
-        """When each commit was made, in seconds since 1970."""
+        """Date of each commit, in seconds since 1970."""
         out = self.git.text(
             "log", "--no-walk", "--stdin", "--format=%H %ct", stdin="\n".join(commits).encode()
         )

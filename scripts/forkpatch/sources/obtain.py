@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an upstream comes from: the first source that works, in one fixed order.
+"""Sources of an upstream, tried in a fixed order until one works.
 
 The cache; a mirror that the user named (now or earlier, or through git's ``insteadOf``); the
 pinned wheel; the upstream's URL. Whichever it was, the tree must have the id that the lock
@@ -24,8 +24,8 @@ from forkpatch.sources.wheels import obtain_wheel, wheel_files
 Files = Iterator[tuple[str, TreeFile]]
 
 
-class Source(StrEnum):
-    """The kinds of sources."""
+class SourceKind(StrEnum):
+    """Kinds of sources."""
 
     CACHE = "cache"
     MIRROR = "mirror"
@@ -33,12 +33,12 @@ class Source(StrEnum):
     GIT = "git"
 
 
-_FORCED = {"wheel": {Source.WHEEL}, "git": {Source.MIRROR, Source.GIT}}
+_FORCED = {"wheel": {SourceKind.WHEEL}, "git": {SourceKind.MIRROR, SourceKind.GIT}}
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user said about sources.
+    """The user's choice of sources.
 
     Attributes:
         mirrors: ``--mirror NAME=PATH_OR_URL``.
@@ -74,9 +74,9 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A source that did not work, and why."""
+    """A source that did not work, and the reason."""
 
-    source: Source
+    source: SourceKind
     place: str
     reason: str
 
@@ -102,7 +102,7 @@ class MissingUpstreamError(SourceError):
 
 
 def how_to_supply(upstream: Upstream) -> str:
-    """What to type to supply a missing upstream."""
+    """Advice on supplying a missing upstream."""
     if upstream.wheel and not upstream.commit:
         return f"let pip reach an index that has {upstream.wheel.package} {upstream.wheel.version}"
     return (
@@ -116,7 +116,7 @@ class Obtained:
     """A pristine tree, and the source that gave it this time."""
 
     pristine: Pristine
-    source: Source
+    source: SourceKind
 
 
 def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained:
@@ -130,12 +130,12 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
         raise UserError(
             f"the lock pins no tree for {upstream}", remedy="type: forkpatch lock, and look it over"
         )
-    allowed = _FORCED.get(options.forced.get(upstream.name, ""), set(Source))
+    allowed = _FORCED.get(options.forced.get(upstream.name, ""), set(SourceKind))
     attempts: list[Attempt] = []
     kept = cache.find(upstream.tree)
-    if kept and (Source.CACHE in allowed or allowed.intersection(kept.origins)):
-        return Obtained(kept, Source.CACHE)
-    attempts.append(Attempt(Source.CACHE, "", "not kept from an earlier run"))
+    if kept and (SourceKind.CACHE in allowed or allowed.intersection(kept.origins)):
+        return Obtained(kept, SourceKind.CACHE)
+    attempts.append(Attempt(SourceKind.CACHE, "", "not kept from an earlier run"))
     for source, place, files in _candidates(upstream, cache, options):
         if source not in allowed:
             continue
@@ -145,12 +145,14 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
             attempts.append(Attempt(source, place, error.what))
             continue
         return Obtained(pristine, source)
-    if not any(attempt.source is Source.MIRROR for attempt in attempts):
-        attempts.insert(1, Attempt(Source.MIRROR, "", "none was named"))
-    if upstream.wheel is None and Source.WHEEL in allowed:
+    if not any(attempt.source is SourceKind.MIRROR for attempt in attempts):
+        attempts.insert(1, Attempt(SourceKind.MIRROR, "", "none was named"))
+    if upstream.wheel is None and SourceKind.WHEEL in allowed:
         reason = "the lock pins none: this version is to be had from git only"
-        last = next((at for at, one in enumerate(attempts) if one.source is Source.GIT), None)
-        attempts.insert(len(attempts) if last is None else last, Attempt(Source.WHEEL, "", reason))
+        last = next((at for at, one in enumerate(attempts) if one.source is SourceKind.GIT), None)
+        attempts.insert(
+            len(attempts) if last is None else last, Attempt(SourceKind.WHEEL, "", reason)
+        )
     raise MissingUpstreamError(upstream, tuple(attempts))
 
 
@@ -184,9 +186,9 @@ def rewritten_url(url: str) -> str:
 
 def _candidates(
     upstream: Upstream, cache: Cache, options: SourceOptions
-) -> Iterator[tuple[Source, str, Callable[[], Files]]]:
+) -> Iterator[tuple[SourceKind, str, Callable[[], Files]]]:
     for place in mirrors_of(upstream, cache, options) if upstream.commit else ():
-        yield Source.MIRROR, place, _from_git(upstream, place, cache)
+        yield SourceKind.MIRROR, place, _from_git(upstream, place, cache)
     wheel = upstream.wheel
     if wheel is not None:
 
@@ -195,13 +197,13 @@ def _candidates(
                 upstream, wheel, obtain_wheel(wheel, cache, offline=options.offline)
             )
 
-        yield Source.WHEEL, f"{wheel.package} {wheel.version}", from_wheel
+        yield SourceKind.WHEEL, f"{wheel.package} {wheel.version}", from_wheel
     if not upstream.commit:
-        yield Source.GIT, upstream.url, _wheel_only
+        yield SourceKind.GIT, upstream.url, _wheel_only
     elif options.offline:
-        yield Source.GIT, upstream.url, _offline
+        yield SourceKind.GIT, upstream.url, _offline
     else:
-        yield Source.GIT, upstream.url, _from_git(upstream, upstream.url, cache)
+        yield SourceKind.GIT, upstream.url, _from_git(upstream, upstream.url, cache)
 
 
 def _from_git(upstream: Upstream, place: str, cache: Cache) -> Callable[[], Files]:

@@ -32,7 +32,7 @@ def local_path(place: str) -> Path | None:
 
 
 def _is_scp(place: str) -> bool:
-    """Whether it is ssh's short form, ``host:path``."""
+    """True for ssh's short form, ``host:path``."""
     head, colon, _ = place.partition(":")
     return bool(colon) and "/" not in head and not Path(place).exists()
 
@@ -144,6 +144,6 @@ def _fetch_objects(git: Git, wanted: list[str], *options: str) -> None:
 
 
 def _missing(git: Git, wanted: set[str]) -> set[str]:
-    """Which of the objects are not here yet; a question about one of them would fetch it."""
+    """The objects that are not here yet; asking git about one of them would fetch it."""
     here = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").stdout
     return wanted - set(here.decode("ascii").split())

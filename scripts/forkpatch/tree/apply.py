@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``apply``: patched trees brought up to date, each whole or not at all."""
+"""The verb ``apply``: patched trees brought up to date, each atomically."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
 from forkpatch.inspect.drift import check_placement
-from forkpatch.model.fork import Fork, Plan, plan_tree
+from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.sources.obtain import (
     MissingUpstreamError,
-    Source,
+    SourceKind,
     SourceOptions,
     how_to_supply,
     obtain,
@@ -38,8 +38,8 @@ from forkpatch.tree.worktree import (
 )
 
 
-class State(StrEnum):
-    """What became of an upstream in an apply."""
+class ApplyState(StrEnum):
+    """Outcome of an apply for one upstream."""
 
     APPLIED = "applied"
     CURRENT = "current"
@@ -48,7 +48,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Applied:
-    """The outcome of an apply for one upstream.
+    """Result of an apply for one upstream.
 
     Attributes:
         source: the source that gave the pristine tree when this patched tree was built.
@@ -65,7 +65,7 @@ class Applied:
     path: Path | None
     patches: tuple[str, ...]
     overlays: tuple[str, ...]
-    state: State
+    state: ApplyState
     reason: str = ""
     remedy: str = ""
     inputs: Inputs | None = None
@@ -125,7 +125,7 @@ def _apply_upstream(
         )
     forced = upstream.name in options.forced
     if stamp and not changes and not forced and _is_current(stamp, fork.inputs(upstream)):
-        return _outcome(stamp, folder, State.CURRENT)
+        return _outcome(stamp, folder, ApplyState.CURRENT)
     try:
         obtained = obtain(upstream, fork.cache, options)
     except MissingUpstreamError as error:
@@ -136,16 +136,16 @@ def _apply_upstream(
     check_placement(fork, plan)
     source = obtained.source
     origin = "/".join(obtained.pristine.origins)
-    label = f"{source} ({origin})" if source is Source.CACHE and origin else str(source)
+    label = f"{source} ({origin})" if source is SourceKind.CACHE and origin else str(source)
     built = write_tree(plan, folder, release, label)
-    return _outcome(built, folder, State.APPLIED)
+    return _outcome(built, folder, ApplyState.APPLIED)
 
 
 def _is_current(stamp: Stamp, inputs: Inputs) -> bool:
     return stamp.format == FORMAT and stamp.inputs == inputs
 
 
-def write_tree(plan: Plan, folder: Path, release: str, source: str) -> Stamp:
+def write_tree(plan: TreePlan, folder: Path, release: str, source: str) -> Stamp:
     """Write a planned tree beside ``folder`` and swap it in."""
     scratch = scratch_beside(folder)
     try:
@@ -174,7 +174,7 @@ def write_tree(plan: Plan, folder: Path, release: str, source: str) -> Stamp:
     return stamp
 
 
-def _outcome(stamp: Stamp, folder: Path, state: State) -> Applied:
+def _outcome(stamp: Stamp, folder: Path, state: ApplyState) -> Applied:
     return Applied(
         name=stamp.upstream,
         version=stamp.version,
@@ -198,7 +198,7 @@ def _missing(upstream: Upstream, error: MissingUpstreamError) -> Applied:
         path=None,
         patches=(),
         overlays=(),
-        state=State.MISSING,
+        state=ApplyState.MISSING,
         reason=reason,
         remedy=how_to_supply(upstream),
     )

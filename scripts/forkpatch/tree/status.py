@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``status``: what each patched tree is, and whether it is what it should be."""
+"""The verb ``status``: state of each patched tree, with reasons."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from forkpatch.tree.swap import is_busy, recover, work_lock
 from forkpatch.tree.worktree import FORMAT, Inputs, Stamp, local_changes, read_stamp
 
 
-class Condition(StrEnum):
-    """What a patched tree is."""
+class TreeCondition(StrEnum):
+    """State of a patched tree."""
 
     APPLIED = "applied"
     STALE = "stale"
@@ -27,7 +27,7 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True)
 class TreeStatus:
-    """One upstream of a release.
+    """State of one upstream of a release.
 
     Attributes:
         source: the source its pristine tree came from; empty while it is missing.
@@ -46,7 +46,7 @@ class TreeStatus:
     path: Path
     patches: tuple[str, ...]
     overlays: tuple[str, ...]
-    state: Condition
+    state: TreeCondition
     reasons: tuple[str, ...]
 
 
@@ -91,26 +91,26 @@ def _status(fork: Fork, release: str, upstream: Upstream) -> TreeStatus:
 
 def _judge(
     folder: Path, stamp: Stamp | None, inputs: Inputs | None, problems: tuple[str, ...]
-) -> tuple[Condition, tuple[str, ...]]:
-    """What a tree is, and why.
+) -> tuple[TreeCondition, tuple[str, ...]]:
+    """State of a tree, and the reasons for it.
 
     Args:
-        folder: where it is.
-        stamp: what it says of itself.
-        inputs: what it would be made from now, None when that cannot be read.
-        problems: why it cannot be read.
+        folder: its folder.
+        stamp: its stamp, None when it has none.
+        inputs: its present inputs, None when they cannot be read.
+        problems: reasons for which they cannot be read.
     """
     if not folder.exists():
-        return Condition.MISSING, ("it was never applied", *problems)
+        return TreeCondition.MISSING, ("it was never applied", *problems)
     if stamp is None:
-        return Condition.BROKEN, ("it carries no stamp that can be read",)
+        return TreeCondition.BROKEN, ("it carries no stamp that can be read",)
     try:
         changes = local_changes(folder, stamp)
     except GitError as error:
-        return Condition.BROKEN, (f"its repository cannot be read: {error.what}",)
+        return TreeCondition.BROKEN, (f"its repository cannot be read: {error.what}",)
     if changes:
-        return Condition.EDITED, changes
+        return TreeCondition.EDITED, changes
     reasons = problems if inputs is None else inputs.differences(stamp.inputs)
     if stamp.format != FORMAT:
         reasons = ("it was built by another version of forkpatch",)
-    return (Condition.STALE if reasons else Condition.APPLIED), reasons
+    return (TreeCondition.STALE if reasons else TreeCondition.APPLIED), reasons

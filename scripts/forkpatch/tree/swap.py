@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One folder in the place of another, at one instant; and one run at a time.
+"""Atomic replacement of folders, and a lock against a second run.
 
 A new tree is built beside the old one and changes places with it. Linux does this in one call
 (``renameat2`` with ``RENAME_EXCHANGE``). Elsewhere it takes two renames, and a run that is
@@ -98,5 +98,5 @@ def work_lock(folder: Path) -> AbstractContextManager[None]:
 
 
 def is_busy(folder: Path) -> bool:
-    """Tell whether another process holds ``folder``."""
+    """True when another process holds ``folder``."""
     return is_locked(folder / _LOCK)

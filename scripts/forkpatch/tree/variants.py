@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees with some of the patches only."""
+"""Variants of a patched tree, with some of the patches."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from forkpatch.errors import UserError
 from forkpatch.git.objects import Commit
-from forkpatch.model.fork import Plan
+from forkpatch.model.fork import TreePlan
 from forkpatch.tree.swap import scratch_beside
 from forkpatch.tree.worktree import build_repository
 
 
 def write_variant(
-    plan: Plan, kept: Collection[str], output: Path, *, with_overlays: bool = True
+    plan: TreePlan, kept: Collection[str], output: Path, *, with_overlays: bool = True
 ) -> None:
     """Write the tree with only the patches ``kept`` to the new folder ``output``.
 
@@ -44,7 +44,7 @@ def write_variant(
 
 
 def choose_patches(
-    plan: Plan,
+    plan: TreePlan,
     *,
     without: Iterable[str] = (),
     only: Iterable[str] = (),
@@ -78,7 +78,7 @@ def choose_patches(
 
 
 def patch_name(names: Collection[str], wanted: str) -> str:
-    """The patch that ``wanted`` means, with or without its suffix."""
+    """Full name of the patch ``wanted``, given with or without its suffix."""
     for name in (wanted, f"{wanted}.patch"):
         if name in names:
             return name

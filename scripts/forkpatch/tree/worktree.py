@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A patched tree: a git repository with a base commit, the overlays, and one commit a patch."""
+"""A patched tree: a git repository with a base commit, the overlays, and a commit a patch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXCLUDES = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n"
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a patched tree is made from.
+    """Inputs of a patched tree.
 
     Attributes:
         base: tree id of the pristine upstream.
@@ -44,12 +44,12 @@ class Inputs:
 
     @property
     def key(self) -> str:
-        """One hash of it all."""
+        """Hash of all inputs."""
         text = json.dumps([FORMAT, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def differences(self, old: Inputs) -> tuple[str, ...]:
-        """What is not as it was in ``old``, in words."""
+        """Differences from ``old``, in words."""
         found = [] if self.base == old.base else ["the base is another"]
         found += _differences("patch", dict(self.patches), dict(old.patches))
         found += _differences(
@@ -64,7 +64,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a patched tree says of itself, written with it and never apart from it."""
+    """Description of a patched tree, stored in its repository."""
 
     format: int
     release: str
@@ -93,7 +93,7 @@ def build_repository(
     """Make a git repository in the empty ``folder`` with these commits checked out.
 
     Args:
-        folder: where; its ``.git`` holds every object, it leans on no other repository.
+        folder: its ``.git`` holds every object and uses no other repository.
         pristine: the base tree's repository.
         commits: the chain to write, the base first.
 
@@ -119,7 +119,7 @@ def add_objects(git: Git, pristine: Pristine) -> None:
 
 
 def carry_over(old: Path, new: Path) -> None:
-    """Keep what a user did in the tree that is to be replaced: objects, branches, settings.
+    """Keep a user's work in the tree that is to be replaced: objects, branches, settings.
 
     Its last commit stays under PREVIOUS_REF, so that work which was dropped can be found.
     """
@@ -184,7 +184,7 @@ def read_stamp(folder: Path) -> Stamp | None:
 
 
 def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
-    """What was done in the tree since it was built, in words; empty when it is as stamped.
+    """Changes to the tree since it was built, in words; empty when it is as stamped.
 
     Raises:
         GitError: its repository cannot be read.

@@ -12,7 +12,7 @@ from forkpatch.git.objects import blob_id
 from forkpatch.inspect.drift import Drift, compare
 from forkpatch.inspect.symbols import MODULE, Outline
 from forkpatch.model.patchfile import read_patch
-from forkpatch.series.record import Place, Record
+from forkpatch.series.record import Record, SymbolPlace
 
 PYTHON = b'''"""Doc."""
 import os
@@ -152,7 +152,9 @@ def test_statement_appended_to_a_function_counts_for_the_function(lab: ForkLab) 
 
 
 def record_with(**body: str) -> Record:
-    return Record("x", {}, {}, {"p.patch": tuple(Place("a.py", n, b) for n, b in body.items())}, ())
+    return Record(
+        "x", {}, {}, {"p.patch": tuple(SymbolPlace("a.py", n, b) for n, b in body.items())}, ()
+    )
 
 
 def body(name: str, data: bytes = CORE) -> str:
