@@ -29,7 +29,7 @@ from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
-from crosslab.tokenizer.device_tokenizer import LLAMA3, byte_alphabet
+from crosslab.tokenizer.device_tokenizer import byte_alphabet
 
 __all__ = ["byte_alphabet"]
 
@@ -93,6 +93,12 @@ Der Fuß, la señora, žluťoučký kůň, 東京の天気は晴れです。 中
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content | trim }}<|end|>"
     "{% endfor %}<|start|>assistant\n"
+)
+
+
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 

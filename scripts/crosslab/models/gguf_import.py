@@ -22,7 +22,7 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.models import config as model_config
 from crosslab.models.config import LlamaConfig, write_config
-from crosslab.tokenizer import chat_tokenizer
+from crosslab.tokenizer import chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
 
 F32 = NDArray[np.float32]
@@ -54,8 +54,8 @@ def import_gguf(source: Path, cache: Path) -> Path:
     Raises:
         LabError: the file is not a Llama, or its tokenizer is of an unknown kind.
     """
-    own = [Path(str(m.__file__)) for m in (chat_tokenizer, model_config)]
-    key = digest(source, Path(__file__), *own)
+    own = [Path(str(m.__file__)) for m in (chat_tokenizer, word_rules, model_config)]
+    key = digest(source, Path(__file__), *own, word_rules.TABLE)
     return cached_build(cache, "model", key, lambda scratch: import_into(source, scratch))
 
 

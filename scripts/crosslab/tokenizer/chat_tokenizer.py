@@ -11,25 +11,14 @@ from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from crosslab.errors import LabError, UserError
+from crosslab.tokenizer.word_rules import word_rules
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 CONTROL_TOKEN = 3  # GGUF's token_type of markers that no text may produce by merging
-
-
-def _gpt2() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def _smollm() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
-
-
-# GGUF names the splitting of text into words only by the model family it came from.
-_PRE_TOKENIZERS = {"smollm": _smollm, "gpt-2": _gpt2}
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
@@ -42,8 +31,9 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
         LabError: the file's tokenizer is of a kind that is not known here.
     """
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
-    if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
-        known = ", ".join(sorted(_PRE_TOKENIZERS))
+    rules = {name: rule for rule in word_rules() for name in rule.gguf}
+    if kind != "gpt2" or pre not in rules:
+        known = ", ".join(sorted(rules))
         raise LabError(
             f"the model's tokenizer is {kind!r} with words split as {pre!r}",
             remedy=f"supported: 'gpt2' with one of: {known}",
@@ -61,7 +51,7 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
                 f"the model's tokenizer merges {' '.join(pair)[:40]!r}, no tokens of its"
             )
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+    tokenizer.pre_tokenizer = rules[pre].build()
     tokenizer.decoder = decoders.ByteLevel()
     types = fields.get("tokenizer.ggml.token_type", [])
     if not isinstance(types, list):

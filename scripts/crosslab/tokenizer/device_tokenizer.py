@@ -19,21 +19,13 @@ from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
+from crosslab.tokenizer.word_rules import TABLE, rule_of
 
 DEVICE_FILE = "tokenizer.bin"
 MAGIC = b"RVVTOKEN"
 VERSION = 1
 NO_TOKEN = 0xFFFFFFFF
 MESSAGE = "The user's own words"
-
-
-class WordRule(enum.IntEnum):
-    """Rule that cuts text into words."""
-
-    GPT2 = 1
-    SMOLLM = 2
-    LLAMA3 = 3
-    QWEN2 = 4
 
 
 class Flag(enum.IntFlag):
@@ -52,16 +44,6 @@ class TokenKind(enum.IntFlag):
     MARKER = 2
     LATE_MARKER = 4
     WORD = 8
-
-
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_EXPRESSIONS = {
-    LLAMA3: WordRule.LLAMA3,
-    LLAMA3.replace("{1,3}", ""): WordRule.QWEN2,
-}
 
 
 class UnsupportedTokenizerError(LabError):
@@ -97,9 +79,8 @@ def device_tokenizer(model: Path, cache: Path) -> Path:
         UnsupportedTokenizerError: the runner cannot do what this tokenizer does.
     """
     tokenizer = ChatTokenizer.load(model)
-    key = digest(
-        Path(__file__), model / TOKENIZER_FILE, json.dumps(dict(tokenizer.settings), sort_keys=True)
-    )
+    settings = json.dumps(dict(tokenizer.settings), sort_keys=True)
+    key = digest(Path(__file__), TABLE, model / TOKENIZER_FILE, settings)
 
     def make(folder: Path) -> None:
         (folder / DEVICE_FILE).write_bytes(pack(tokenizer))
@@ -173,31 +154,9 @@ def _check(about: Mapping[str, Any]) -> None:
             raise UnsupportedTokenizerError(f"its token {added['content']} is normalized itself")
 
 
-def _word_rule(pre: Mapping[str, Any] | None) -> WordRule:
-    match pre:
-        case {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False}:
-            return WordRule.GPT2
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Digits", "individual_digits": True},
-                {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False},
-            ],
-        }:
-            return WordRule.SMOLLM
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": str(expression)},
-                    "behavior": "Isolated",
-                    "invert": False,
-                },
-                {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False},
-            ],
-        } if expression in _EXPRESSIONS:
-            return _EXPRESSIONS[expression]
+def _word_rule(pre: Mapping[str, Any] | None) -> int:
+    if rule := rule_of(pre):
+        return rule.number
     raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
 
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of rules that cut text into words: ``word_rules.toml``, which explains its fields."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+TABLE = Path(__file__).with_name("word_rules.toml")
+
+
+@dataclass(frozen=True)
+class WordRule:
+    """A rule that cuts text into words.
+
+    Attributes:
+        name: of the rule.
+        number: the runner's number of it.
+        gguf: its names in GGUF files.
+        pre_tokenizer: the rule as ``tokenizer.json`` has it, without ``trim_offsets``.
+    """
+
+    name: str
+    number: int
+    gguf: tuple[str, ...]
+    pre_tokenizer: dict[str, Any]
+
+    def build(self) -> pre_tokenizers.PreTokenizer:
+        """The rule as the tokenizers library runs it."""
+        whole = json.loads(Tokenizer(models.BPE()).to_str())
+        whole["pre_tokenizer"] = _with_offsets(self.pre_tokenizer)
+        rule: pre_tokenizers.PreTokenizer = Tokenizer.from_str(json.dumps(whole)).pre_tokenizer
+        return rule
+
+
+@cache
+def word_rules() -> tuple[WordRule, ...]:
+    """Every rule of the table."""
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    return tuple(
+        WordRule(name, **{**rule, "gguf": tuple(rule["gguf"])}) for name, rule in table.items()
+    )
+
+
+def rule_of(pre_tokenizer: Any) -> WordRule | None:
+    """The rule of a ``pre_tokenizer`` as tokenizer.json has it; None for one that is not listed."""
+    plain = _without_offsets(pre_tokenizer)
+    return next((rule for rule in word_rules() if rule.pre_tokenizer == plain), None)
+
+
+def _without_offsets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_offsets(v) for k, v in value.items() if k != "trim_offsets"}
+    return [_without_offsets(item) for item in value] if isinstance(value, list) else value
+
+
+def _with_offsets(value: dict[str, Any]) -> dict[str, Any]:
+    """The library asks for the field where it is left out."""
+    if value["type"] == "Sequence":
+        return {**value, "pretokenizers": [_with_offsets(v) for v in value["pretokenizers"]]}
+    return {**value, "trim_offsets": True} if value["type"] == "ByteLevel" else value
