@@ -23,7 +23,7 @@ from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
-from crosslab.run.counter import Counts, Measurement, build_plugin, count_guest
+from crosslab.run.counter import Measurement, build_plugin, count_guest, phase_counts
 from crosslab.run.emulator import GuestMachine
 
 COLUMNS = (
@@ -157,8 +157,10 @@ def _say_tensorized(library: CompiledModel) -> None:
 def _measure(subject: Subject, run: Run) -> Iterator[Row]:
     bench = subject.bench
     calls, measured = _count(subject, run)
+    prefill, decode = phase_counts(measured.regions, 0 if run.which == "decode" else calls)
     for phase in PHASES if run.which == "both" else (run.which,):
-        counted = counts_of(measured.regions, 0 if run.which == "decode" else calls, phase)
+        counted = prefill if phase == "prefill" else decode
+        assert counted is not None  # the options ask for 3 tokens or more
         yield Row(
             model=bench.model,
             variant=run.variant.name,
@@ -198,19 +200,3 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
         return len(json.loads(result.stdout)["prefill_seconds"]), measured
     except (ValueError, KeyError) as error:
         raise LabError(f"the runner's answer cannot be read: {result.stdout[:200]!r}") from error
-
-
-def counts_of(regions: Sequence[Counts], prefills: int, phase: str) -> Counts:
-    """Sum up the calls of a phase.
-
-    Args:
-        regions: counts of each call: first the prefill's, then the decode steps.
-        prefills: how many of them are the prefill's.
-        phase: "prefill" adds them up; "decode" is the mean of the steps after the first, which
-            also grows the allocator's pools.
-    """
-    if phase == "prefill":
-        return sum(regions[:prefills], Counts())
-    steps = regions[prefills + 1 :]
-    total = asdict(sum(steps, Counts()))
-    return Counts(**{name: round(value / len(steps)) for name, value in total.items()})

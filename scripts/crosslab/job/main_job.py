@@ -36,7 +36,7 @@ from crosslab.models.llama_params import param_shapes
 from crosslab.models.params import read_params
 from crosslab.models.pins import read_pins
 from crosslab.models.reference import Answer, answer
-from crosslab.run.counter import Counts, Measurement, run_counted
+from crosslab.run.counter import Measurement, phase_counts, run_counted
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import UnsupportedTokenizerError, device_tokenizer
@@ -106,11 +106,11 @@ def main(argv: Sequence[str]) -> int:
     require_qemu()
     question = ask(job, clock)
     runner = build_runner(job.recipe(question.model), job.cache, clock)
-    said = run_model(job, question, runner.program, clock)
-    check_words(said, question)
-    verdict = compare(said.tokens, said.logits, question.reference, job.weights.tolerance)
+    result = run_model(job, question, runner.program, clock)
+    check_words(result, question)
+    verdict = compare(result.tokens, result.logits, question.reference, job.weights.tolerance)
     write_dist(dist_of(job, question.model, question.params, runner))
-    report = report_of(job, question, runner.library, said, verdict, left_out, clock)
+    report = report_of(job, question, runner.library, result, verdict, left_out, clock)
     atomic_write_json(job.report, report)
     show(report)
     return 0 if verdict.right else 1
@@ -183,41 +183,35 @@ def _read_answer(text: str, logits: Path, counted: Measurement | None) -> RunRes
     return RunResult(tokens, words, prompt, rows, prefill, decode, counted)
 
 
-def check_words(said: RunResult, question: Question) -> None:
+def check_words(result: RunResult, question: Question) -> None:
     """The device reads and writes words as the model's own tokenizer does.
 
     Raises:
         LabError: it does not.
     """
-    if said.prompt != question.prompt:
+    if result.prompt != question.prompt:
         raise LabError(
-            f"the device reads the prompt as {list(said.prompt)}, "
+            f"the device reads the prompt as {list(result.prompt)}, "
             f"its tokenizer as {list(question.prompt)}"
         )
-    words = question.tokenizer.decode(said.tokens)
-    if said.text is not None and said.text != words:
-        raise LabError(f"the device writes {said.text!r}, its tokenizer {words!r}")
+    words = question.tokenizer.decode(result.tokens)
+    if result.text is not None and result.text != words:
+        raise LabError(f"the device writes {result.text!r}, its tokenizer {words!r}")
 
 
-def counters(said: RunResult) -> dict[str, Any]:
+def counters(result: RunResult) -> dict[str, Any]:
     """Executed guest instructions: all, in prefill, and a decode step (mean after the first).
 
     Each is None where nothing was counted.
     """
-    if said.counted is None:
+    if result.counted is None:
         return dict.fromkeys(("whole", "prefill", "decode_per_token", "threads"))
-    first = len(said.prefill_seconds)
-    prefill = sum(said.counted.regions[:first], Counts())
-    # The first step also grows the allocator's pools.
-    steps = said.counted.regions[first:]
-    steady = steps[1:] or steps
-    total = asdict(sum(steady, Counts()))
-    decode = {name: round(value / len(steady)) for name, value in total.items()} if steady else None
+    prefill, decode = phase_counts(result.counted.regions, len(result.prefill_seconds))
     return {
-        "whole": asdict(said.counted.whole),
+        "whole": asdict(result.counted.whole),
         "prefill": asdict(prefill),
-        "decode_per_token": decode,
-        "threads": said.counted.threads,
+        "decode_per_token": asdict(decode) if decode else None,
+        "threads": result.counted.threads,
     }
 
 
@@ -225,7 +219,7 @@ def report_of(
     job: Job,
     question: Question,
     library: CompiledModel,
-    said: RunResult,
+    result: RunResult,
     verdict: Comparison,
     left_out: Sequence[Omission],
     clock: Clock,
@@ -241,16 +235,16 @@ def report_of(
         "threads": job.threads,
         "prompt": job.prompt,
         "prompt_tokens": list(question.prompt),
-        "text": question.tokenizer.decode(said.tokens),
-        "tokens": list(said.tokens),
+        "text": question.tokenizer.decode(result.tokens),
+        "tokens": list(result.tokens),
         "reference_tokens": list(question.reference.tokens),
         "max_logit_error": verdict.logit_error,
         "right": verdict.right,
         "tensorized": library.tensorized,
-        "counters": counters(said),
+        "counters": counters(result),
         "skipped": [asdict(omission) for omission in left_out],
-        "prefill_seconds": list(said.prefill_seconds),
-        "decode_seconds": list(said.decode_seconds),
+        "prefill_seconds": list(result.prefill_seconds),
+        "decode_seconds": list(result.decode_seconds),
         "seconds": clock.seconds,
         "report": str(job.report),
         "dist": str(job.dist),

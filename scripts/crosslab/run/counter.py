@@ -9,7 +9,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,24 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+def phase_counts(regions: Sequence[Counts], prefills: int) -> tuple[Counts, Counts | None]:
+    """Counts of the two phases of an answer.
+
+    Args:
+        regions: counts of each call: first the prefill's, then the decode steps.
+        prefills: number of the prefill's calls.
+
+    Returns:
+        the prefill's calls together, and the mean of the decode steps after the first, which also
+        grows the allocator's pools; of the first when it is alone; None without decode steps.
+    """
+    steps = regions[prefills:]
+    steady = steps[1:] or steps
+    total = asdict(sum(steady, Counts()))
+    mean = {name: round(value / len(steady)) for name, value in total.items()} if steady else None
+    return sum(regions[:prefills], Counts()), Counts(**mean) if mean else None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
-from crosslab.bench.cli import counts_of, main
+from crosslab.bench.cli import main
 from crosslab.bench.options import Bench, Variant, parse_bench
 from crosslab.bench.peers import PEERS, peers_of
 from crosslab.bench.rows import Function, Row, write_rows
@@ -23,7 +23,7 @@ from crosslab.bench.table import HEADINGS, show
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
-from crosslab.run.counter import Counts
+from crosslab.run.counter import Counts, phase_counts
 from sessions.ladder import LADDER, NAMES, on_release
 
 BASE = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "step=S", "--variant"]
@@ -189,9 +189,10 @@ def test_no_peer_is_forgotten() -> None:
 
 def test_decode_is_the_mean_of_the_steps_after_the_first() -> None:
     regions = [Counts(insns=n) for n in (100, 50, 9, 4, 7)]
-    assert counts_of(regions, 2, "prefill").insns == 150
-    assert counts_of(regions, 2, "decode").insns == 6
-    assert counts_of(regions[2:], 0, "decode").insns == 6
+    assert phase_counts(regions, 2) == (Counts(insns=150), Counts(insns=6))
+    assert phase_counts(regions[2:], 0) == (Counts(), Counts(insns=6))
+    assert phase_counts(regions[:3], 2)[1] == Counts(insns=9)
+    assert phase_counts(regions[:2], 2)[1] is None
 
 
 def test_tables_fit_a_narrow_terminal() -> None:
