@@ -16,7 +16,7 @@ from forkpatch.git.calls import Git
 from forkpatch.git.objects import Commit, TreeFile, write_commits
 from forkpatch.model.patchfile import Patch, parse_patch
 from forkpatch.model.weave import Weave, split_lines
-from forkpatch.series.export import FORMAT_PATCH, export_commits
+from forkpatch.series.mailbox import FORMAT_PATCH, export_commits
 from forkpatch.tree.worktree import patch_commit
 
 PATH = "dir/file.txt"

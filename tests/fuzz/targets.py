@@ -26,7 +26,8 @@ from crosslab.models.pins import LOCK_NAME, read_pins
 from forkpatch.errors import ForkError
 from forkpatch.model.lock import read_lock
 from forkpatch.model.patchfile import parse_patch, read_series
-from forkpatch.series.record import read_record, read_shadows
+from forkpatch.model.record import read_record
+from forkpatch.series.derive import read_shadows
 
 REFUSALS = (LabError, ForkError, CostError)
 MEMORY = 4 << 30  # bytes of address space that a reader may take beside what is taken already

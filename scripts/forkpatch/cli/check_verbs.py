@@ -13,8 +13,10 @@ from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_co
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
+from forkpatch.model.record import RECORD, format_record, is_recorded, read_record
 from forkpatch.output import counted, print_table, say, warn, write_report
-from forkpatch.series.record import RECORD, format_record, is_recorded, read_record, record_of
+from forkpatch.series.derive import record_of
+from forkpatch.series.shared import homes_first, locate_series
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
 from forkpatch.tree.variants import patch_name
 
@@ -76,11 +78,18 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
         versions = fork.lock.versions(options.upstream)
         every = [fork.lock.upstream(options.upstream, options.version)] if options.version else []
         every = every or list(versions.values())
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
     result = []
     wrong = False
-    for upstream in every:
+    for upstream in homes_first(fork, every):
         try:
-            plan = _plan(fork, upstream, options)
+            pristine = obtain(upstream, fork.cache, chosen).pristine
+            patches = locate_series(
+                fork, upstream, pristine, lambda home: obtain(home, fork.cache, chosen).pristine
+            )
+            plan = plan_tree(fork, upstream, pristine, patches)
         except MissingUpstreamError as error:
             if not (upstream.optional or options.check) or upstream.name in options.require:
                 raise

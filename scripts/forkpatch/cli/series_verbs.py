@@ -36,6 +36,11 @@ def register(verbs: Registry) -> None:
     verb.add_argument(
         "--force", action="store_true", help="write over patch files changed since the apply"
     )
+    verb.add_argument(
+        "--own",
+        action="store_true",
+        help="write a file also for each patch that another version has line for line",
+    )
     verb = verbs.add("rebase", run_rebase)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="NAME")
@@ -87,12 +92,14 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
     else:
         upstreams = tuple(one for one in upstreams if fork.tree_folder(release, one).exists())
     reports = [
-        export_upstream(fork, release, one, check=options.check, force=options.force)
+        export_upstream(
+            fork, release, one, check=options.check, force=options.force, own=options.own
+        )
         for one in upstreams
     ]
     if options.json != "-":
         for report in reports:
-            say(*(f"{report.upstream}: {line}" for line in report.changes))
+            say(*(f"{report.upstream}: {line}" for line in (*report.changes, *report.notes)))
             done = "differs" if options.check else "written"
             state = done if report.changes else "unchanged"
             count = counted(len(report.patches), "patch")

@@ -31,10 +31,11 @@ from forkpatch.inspect.snapshots import Prober, Snapshot, snapshots
 from forkpatch.inspect.symbols import outline
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import Upstream, Wheel
+from forkpatch.model.record import SymbolPlace
 from forkpatch.output import warn
 from forkpatch.pins.versions import tags_of, version_of
 from forkpatch.safety import check_object_id, check_path
-from forkpatch.series.record import SymbolPlace, record_of
+from forkpatch.series.derive import record_of
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
 from forkpatch.sources.wheels import download_wheel, wheel_files

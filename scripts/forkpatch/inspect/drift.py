@@ -10,7 +10,8 @@ from enum import StrEnum
 from forkpatch.errors import PatchError
 from forkpatch.inspect.symbols import MODULE, Outline, bare_name, outline
 from forkpatch.model.fork import Fork, TreePlan
-from forkpatch.series.record import Record, SymbolPlace, read_base, read_record, record_of
+from forkpatch.model.record import Record, SymbolPlace, read_record
+from forkpatch.series.derive import read_base, record_of
 
 
 class Drift(StrEnum):

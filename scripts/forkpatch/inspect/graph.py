@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forkpatch.model.fork import TreePlan
-from forkpatch.series.record import Record, touched_by
+from forkpatch.model.record import Record
+from forkpatch.series.derive import touched_by
 
 
 @dataclass(frozen=True)

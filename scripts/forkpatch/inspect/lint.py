@@ -7,13 +7,17 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from forkpatch.errors import ForkError
+from forkpatch.errors import ForkError, SourceError
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import SERIES, SUFFIX, FileDiff, Patch, read_patch, read_series
-from forkpatch.series.record import RECORD, format_record, is_recorded, record_of
+from forkpatch.model.patchfile import SERIES, SUFFIX, FileDiff, Patch, read_entries, read_patch
+from forkpatch.model.record import RECORD, format_record, is_recorded
+from forkpatch.series.derive import record_of
+from forkpatch.series.shared import locate_series
+from forkpatch.sources.cache import Pristine
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
 _STATUS = re.compile(
@@ -72,10 +76,11 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
     root = fork.settings.root
     series = folder / SERIES
     try:
-        names = read_series(folder)
+        entries = read_entries(folder)
     except ForkError as error:
         yield LintFinding(_relative(series, root), error.what, error.remedy or _READ)
         return
+    names = [entry.name for entry in entries if not entry.home]
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         if path.name not in names:
             yield LintFinding(
@@ -243,8 +248,20 @@ def _check_diff(where: str, diff: FileDiff, data: bytes) -> Iterator[LintFinding
                 )
 
 
+def _cached(fork: Fork, upstream: Upstream) -> Pristine:
+    """The tree of another version, whose patches a series names.
+
+    Raises:
+        SourceError: it is not in the cache.
+    """
+    pristine = fork.cache.find(upstream.tree)
+    if pristine is None:
+        raise SourceError(f"the tree of {upstream} is not in the cache")
+    return pristine
+
+
 def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[LintFinding]:
-    """Run the checks that need upstream files: exact application, overlays, symbols, pins."""
+    """Run the checks that need upstream files: exact application, overlays, record."""
     pristine = fork.cache.find(upstream.tree)
     if pristine is None:
         notes.append(
@@ -254,7 +271,11 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Li
         return
     folder, root = fork.patch_folder(upstream), fork.settings.root
     try:
-        plan = plan_tree(fork, upstream, pristine)
+        patches = locate_series(fork, upstream, pristine, partial(_cached, fork))
+        plan = plan_tree(fork, upstream, pristine, patches)
+    except SourceError as error:
+        notes.append(f"{upstream}: {error.what}: {RECORD} was not checked")
+        return
     except ForkError as error:
         yield LintFinding(_relative(folder / SERIES, root), error.what, error.remedy or "see above")
         return

@@ -24,8 +24,9 @@ import forkpatch
 from forkpatch.inspect.symbols import MODULE, outline
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import Patch
+from forkpatch.model.record import SymbolPlace
 from forkpatch.runtest import NOT_RUN, PASSED
-from forkpatch.series.record import SymbolPlace, record_of
+from forkpatch.series.derive import record_of
 from forkpatch.tree.variants import write_variant
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -11,8 +11,9 @@ from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import NewBase, already_there
 from forkpatch.model.fork import TreePlan
 from forkpatch.model.patchfile import FileDiff, Hunk, Patch
+from forkpatch.model.record import Record
 from forkpatch.model.weave import split_lines
-from forkpatch.series.record import Record, changed_symbols
+from forkpatch.series.derive import changed_symbols
 
 Contents = Mapping[str, bytes | None]
 

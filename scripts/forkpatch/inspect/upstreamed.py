@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from forkpatch.inspect.symbols import MODULE, Symbol, bare_name, outline
 from forkpatch.model.patchfile import FileDiff, Hunk, Patch
 from forkpatch.model.weave import split_lines
-from forkpatch.series.record import changed_symbols
+from forkpatch.series.derive import changed_symbols
 
 Read = Callable[[str], bytes | None]
 Find = Callable[[str], tuple[str, ...]]

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from forkpatch.errors import PatchError
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.lock import Lock, Upstream, read_lock
 from forkpatch.model.overlays import check_collisions, read_overlays
 from forkpatch.model.patchfile import Patch, load_series
+from forkpatch.model.record import RECORD, place_patch, read_record
 from forkpatch.model.settings import Settings
 from forkpatch.model.weave import Weave
 from forkpatch.sources.cache import Cache, Pristine
@@ -37,9 +39,26 @@ class Fork:
         """Folder of the patched tree."""
         return self.settings.work / release / upstream.name
 
+    def patch_file(self, upstream: Upstream, patch: Patch) -> Path:
+        """The file of a patch of this upstream version's series."""
+        return self.settings.patches / upstream.name / (patch.home or upstream.version) / patch.name
+
     def series(self, upstream: Upstream) -> tuple[Patch, ...]:
-        """The upstream's patches, in order."""
-        return load_series(self.patch_folder(upstream))
+        """The upstream's patches, in order, each at its lines on this version's base.
+
+        Raises:
+            PatchError: one cannot be read, or lies with another version and its lines here are
+                not recorded.
+        """
+        folder = self.patch_folder(upstream)
+        patches = load_series(folder)
+        if not any(patch.home for patch in patches):
+            return patches
+        record, options = read_record(folder), f"{upstream.name} --version {upstream.version}"
+        return tuple(
+            place_patch(patch, record, folder / RECORD, options) if patch.home else patch
+            for patch in patches
+        )
 
     def overlays(self, upstream: Upstream) -> dict[str, TreeFile]:
         """The upstream's overlay files, by path in its tree."""
@@ -107,10 +126,23 @@ def plan_tree(
     if overlays:
         commits.append(Commit(b"Overlays\n", changes=overlays))
     for patch in patches:
-        weave.apply(patch)
+        _apply_patch(weave, patch, upstream)
         after = weave.changes()
         commits.append(patch_commit(patch, {path: after.get(path) for path in patch.paths}))
     return TreePlan(upstream, pristine, patches, overlays, tuple(commits), weave, base)
+
+
+def _apply_patch(weave: Weave, patch: Patch, upstream: Upstream) -> None:
+    """Put a patch in; of one that lies with another version, say that its lines are recorded."""
+    try:
+        weave.apply(patch)
+    except PatchError as error:
+        if not patch.home:
+            raise
+        raise PatchError(
+            f"{error.what}; {RECORD} places this patch of {patch.home}",
+            remedy=f"type: forkpatch record {upstream.name} --version {upstream.version}",
+        ) from error
 
 
 def _base_commit(upstream: Upstream) -> Commit:

@@ -10,8 +10,8 @@ import email.policy
 import email.utils
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
 
@@ -23,6 +23,9 @@ from forkpatch.safety import FILE_MODES, check_name, check_path
 SERIES = "series"
 SUFFIX = ".patch"
 DEV_NULL = "/dev/null"
+
+#: First old line of each hunk, as a patch writes it, by path.
+Positions = Mapping[str, tuple[int, ...]]
 
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
 _SUBJECT_TAG = re.compile(r"^\s*\[PATCH[^\]]*\]\s*")
@@ -103,6 +106,8 @@ class Patch:
         message: subject, blank line, body: the commit's message.
         trailers: the ``Key: value`` pairs of the last paragraph.
         sha256: hash of the file.
+        home: the version of its upstream in whose folder it lies; empty for the version whose
+            series lists it.
     """
 
     name: str
@@ -112,6 +117,39 @@ class Patch:
     trailers: tuple[tuple[str, str], ...]
     files: tuple[FileDiff, ...]
     sha256: str
+    home: str = ""
+
+    @property
+    def positions(self) -> dict[str, tuple[int, ...]]:
+        """First old line of each hunk, by path; new files have none."""
+        return {
+            file.old: tuple(hunk.old_start for hunk in file.hunks)
+            for file in self.files
+            if file.old is not None and file.hunks
+        }
+
+    @property
+    def effect(self) -> tuple[object, ...]:
+        """All that it does, without line numbers and blob ids: paths, modes, lines of hunks."""
+        return tuple(
+            (
+                *(file.old, file.new, file.old_mode, file.new_mode, file.binary, file.copied),
+                *(hunk.lines for hunk in file.hunks),
+            )
+            for file in self.files
+        )
+
+    def at(self, positions: Positions) -> Patch:
+        """The same patch with its hunks at other lines.
+
+        Raises:
+            PatchError: ``positions`` is not about the same files, or as many hunks.
+        """
+        counts = {path: len(lines) for path, lines in self.positions.items()}
+        if counts != {path: len(lines) for path, lines in positions.items()}:
+            raise PatchError(f"the lines recorded for {self.name} are not about its hunks")
+        files = tuple(_moved(file, positions.get(file.old or "", ())) for file in self.files)
+        return replace(self, files=files)
 
     @property
     def subject(self) -> str:
@@ -129,8 +167,41 @@ class Patch:
         return values[-1] if values else None
 
 
+def _moved(file: FileDiff, starts: tuple[int, ...]) -> FileDiff:
+    """A file's diff with its hunks at other lines; a new file's hunk stays where it is."""
+    if not starts:
+        return file
+    hunks, shift = [], 0
+    for hunk, start in zip(file.hunks, starts, strict=True):
+        moved = replace(hunk, old_start=start)
+        hunks.append(replace(moved, new_start=moved.first + shift + (hunk.new_count > 0)))
+        shift += hunk.new_count - hunk.old_count
+    return replace(file, hunks=tuple(hunks))
+
+
+@dataclass(frozen=True)
+class SeriesEntry:
+    """One line of a series: a patch of its own folder, or ``../VERSION/NAME`` of a sibling's.
+
+    Attributes:
+        name: the patch's file name.
+        home: the version in whose folder it lies; empty for the series' own.
+    """
+
+    name: str
+    home: str = ""
+
+    def __str__(self) -> str:
+        return f"../{self.home}/{self.name}" if self.home else self.name
+
+
 def read_series(folder: Path) -> tuple[str, ...]:
-    """The patch names of ``folder/series``, in order; none when there is no series.
+    """The patch names of ``folder/series``, in order; none when there is no series."""
+    return tuple(entry.name for entry in read_entries(folder))
+
+
+def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
+    """The lines of ``folder/series``, in order; none when there is no series.
 
     Raises:
         PatchError: a name is unsafe or twice there.
@@ -138,26 +209,50 @@ def read_series(folder: Path) -> tuple[str, ...]:
     path = folder / SERIES
     if not path.is_file():
         return ()
-    names: list[str] = []
+    entries: dict[str, SeriesEntry] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise PatchError(f"{path}: {error}", remedy="restore it from git, or correct it") from error
     for number, line in enumerate(lines, 1):
-        name = line.partition("#")[0].strip()
-        if not name:
+        text = line.partition("#")[0].strip()
+        if not text:
             continue
         where = f"{path}:{number}"
-        check_name(name, f"{where}: patch")
-        if name in names:
-            raise PatchError(f"{where}: {name} is listed twice", remedy="remove one of the lines")
-        names.append(name)
-    return tuple(names)
+        entry = parse_entry(text, where)
+        if entry.name in entries or entry.home == folder.name:
+            what = "is listed twice" if entry.name in entries else "is in this very folder"
+            raise PatchError(f"{where}: {entry} {what}", remedy="correct or remove the line")
+        entries[entry.name] = entry
+    return tuple(entries.values())
+
+
+def parse_entry(text: str, where: str) -> SeriesEntry:
+    """The entry that ``NAME`` or ``../VERSION/NAME`` is; ``where`` is for messages."""
+    home, name = "", text
+    if text.startswith("../"):
+        home, _, name = text.removeprefix("../").partition("/")
+        check_name(home, f"{where}: version")
+    return SeriesEntry(check_name(name, f"{where}: patch"), home)
 
 
 def load_series(folder: Path) -> tuple[Patch, ...]:
-    """Read every patch that the series of ``folder`` lists."""
-    return tuple(read_patch(folder / name) for name in read_series(folder))
+    """Read every patch that the series of ``folder`` lists, as it lies in its folder.
+
+    Raises:
+        PatchError: one cannot be read, or lies with a version that does not have it itself.
+    """
+    patches = []
+    for entry in read_entries(folder):
+        home = folder.parent / (entry.home or folder.name)
+        if entry.home and SeriesEntry(entry.name) not in read_entries(home):
+            raise PatchError(
+                f"{folder / SERIES}: {entry}: the series of {entry.home} has no patch of its own"
+                " of that name",
+                remedy="name the folder that holds it, or take out the line",
+            )
+        patches.append(replace(read_patch(home / entry.name), home=entry.home))
+    return tuple(patches)
 
 
 def read_patch(path: Path) -> Patch:
@@ -179,10 +274,7 @@ def read_patch(path: Path) -> Patch:
 def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
     """Parse the bytes of a patch file called ``name``; ``where`` is for messages."""
     where = where or name
-    start = _DIFF_START.search(data)
-    if start is None:
-        raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export it anew")
-    head, diff = data[: start.start()], data[start.start() :]
+    head, diff = split_patch(data, where)
     author, date, message = _parse_head(head, where)
     return Patch(
         name=name,
@@ -193,6 +285,18 @@ def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
         files=tuple(_parse_files(diff, head.count(b"\n"), where)),
         sha256=hashlib.sha256(data).hexdigest(),
     )
+
+
+def split_patch(data: bytes, where: str) -> tuple[bytes, bytes]:
+    """The mail's head with its message, and the diff.
+
+    Raises:
+        PatchError: there is no diff.
+    """
+    start = _DIFF_START.search(data)
+    if start is None:
+        raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export it anew")
+    return data[: start.start()], data[start.start() :]
 
 
 def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:

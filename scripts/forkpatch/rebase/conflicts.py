@@ -11,8 +11,8 @@ from forkpatch.model.patchfile import Hunk, parse_patch
 from forkpatch.model.weave import split_lines
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at
-from forkpatch.series.export import FORMAT_PATCH
-from forkpatch.series.record import changed_symbols
+from forkpatch.series.derive import changed_symbols
+from forkpatch.series.mailbox import FORMAT_PATCH
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 

@@ -17,7 +17,7 @@ from forkpatch.inspect.upstreamed import already_there
 from forkpatch.rebase.conflicts import classify, misplaced
 from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase, files_at
-from forkpatch.series.export import write_commit
+from forkpatch.series.mailbox import write_commit
 
 _MERGE = ("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false")
 _PERSON = {

@@ -6,14 +6,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.inspect.drift import Drift, DriftFinding, compare, files_to_compare
+from forkpatch.model.record import format_record
 from forkpatch.rebase.plan import RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
-from forkpatch.series.export import Exported, export_commits, planned, write_series
-from forkpatch.series.record import format_record, record_of
+from forkpatch.series.derive import record_of
+from forkpatch.series.mailbox import Exported, export_commits, planned, write_series
+from forkpatch.series.shared import share_patches
 from forkpatch.tree.swap import remove_tree
 
 _NOISE = re.compile(rb"^(index [0-9a-f]+\.\.[0-9a-f]+.*|From 0{40} .*)$")
@@ -60,7 +62,10 @@ def finish(rebase: Rebase) -> RebaseReport:
     """
     fork, plan = rebase.fork, rebase.plan
     commits = rebase.git.text("rev-list", "--reverse", f"{plan.base}..{plan.head}").split()
-    patches = export_commits(rebase.tree / ".git/objects", commits)
+    patches = share_patches(
+        export_commits(rebase.tree / ".git/objects", commits),
+        (replace(patch, home=patch.home or plan.old) for patch in rebase.old.patches),
+    )
     tree = planned(fork, rebase.new, patches)
     old_record, new_record = rebase.record, record_of(fork, tree)
     findings = compare(old_record, new_record, files_to_compare(tree, old_record, new_record))
@@ -79,7 +84,7 @@ def _patch_result(rebase: Rebase, step: RebaseStep, patches: Sequence[Exported])
     assert step.outcome is not None
     if step.outcome is RebaseOutcome.DROPPED:
         return PatchResult(step.patch, step.outcome, step.reason)
-    old = (rebase.fork.patch_folder(rebase.old.upstream) / step.patch).read_bytes()
+    old = rebase.fork.patch_file(rebase.old.upstream, rebase.patch(step.patch)).read_bytes()
     new = next(patch.data for patch in patches if patch.name == step.patch)
     diff = diff_of_diffs(old, new)
     if step.outcome is RebaseOutcome.CLEAN and diff:

@@ -20,9 +20,10 @@ from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import Patch
+from forkpatch.model.record import Record
 from forkpatch.rebase.plan import RebasePlan, RebaseStep, read_plan, write_plan
 from forkpatch.safety import SYMLINK_MODE
-from forkpatch.series.record import Record, record_of
+from forkpatch.series.derive import record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.swap import remove_tree, scratch_beside
 from forkpatch.tree.worktree import add_objects, build_repository

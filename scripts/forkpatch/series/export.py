@@ -1,51 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs ``edit`` and ``export``: commits written as patch files, always the same bytes.
-
-Git's output depends on the configuration of the user and of the repository. The export
-therefore runs in an empty repository of its own that only borrows the objects.
-"""
+"""The verbs ``edit`` and ``export``: commits written as patch files, always the same bytes."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import IntegrityError, UserError
-from forkpatch.git.calls import Git, init_repository
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
+from forkpatch.git.calls import Git
+from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import SERIES, SUFFIX, Patch, parse_patch, read_series
-from forkpatch.safety import check_name
-from forkpatch.series.record import RECORD, format_record, is_recorded, record_of
-from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
-from forkpatch.tree.swap import recover, scratch_beside, swap_in, work_lock
-from forkpatch.tree.worktree import NAME_TRAILER, OVERLAYS_REF, local_changes, read_stamp
-
-FORMAT_PATCH = (
-    *("format-patch", "--stdout", "-1", "--zero-commit", "--full-index", "--no-signature"),
-    *("--no-stat", "--no-numbered", "--no-color", "--no-ext-diff", "--no-textconv"),
+from forkpatch.model.patchfile import load_series
+from forkpatch.model.record import format_record, is_recorded
+from forkpatch.series.derive import record_of
+from forkpatch.series.mailbox import (
+    Exported,
+    export_commits,
+    planned,
+    series_changes,
+    write_series,
 )
-_NAME_LINE = re.compile(rf"^{NAME_TRAILER}: (.+)\n?", re.MULTILINE)
-_MAX_NAME = 60
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A patch file as the export makes it."""
-
-    name: str
-    data: bytes
-
-    def parse(self) -> Patch:
-        """The patch that the file holds."""
-        return parse_patch(self.data, self.name)
+from forkpatch.series.shared import borrowers, changed_messages, share_patches, write_back
+from forkpatch.sources.obtain import SourceOptions
+from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
+from forkpatch.tree.swap import recover, work_lock
+from forkpatch.tree.worktree import OVERLAYS_REF, local_changes, read_stamp
 
 
 @dataclass(frozen=True)
@@ -56,6 +36,7 @@ class ExportReport:
         folder: folder of the series.
         patches: the names, in order.
         changes: a line for each file that differs.
+        notes: what other versions, which name patches of this one, have to do.
     """
 
     upstream: str
@@ -63,157 +44,17 @@ class ExportReport:
     folder: Path
     patches: tuple[str, ...]
     changes: tuple[str, ...]
-
-
-@contextmanager
-def neutral_repository(objects: Path) -> Iterator[Git]:
-    """An empty repository with no configuration that reads the objects in ``objects``."""
-    with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
-        git = init_repository(Path(folder) / "neutral.git")
-        alternates = Path(folder) / "neutral.git/objects/info"
-        alternates.mkdir(exist_ok=True)
-        (alternates / "alternates").write_text(f"{objects.resolve()}\n", encoding="utf-8")
-        yield git
-
-
-def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...]:
-    """The patch files of a chain of commits.
-
-    Raises:
-        UserError: a commit is a merge, or two carry the same file name.
-    """
-    exported: list[Exported] = []
-    with neutral_repository(objects) as git:
-        names: set[str] = set()
-        for commit in commits:
-            raw = git.run("cat-file", "commit", commit).stdout
-            head, _, message = raw.partition(b"\n\n")
-            if head.count(b"\nparent ") != 1:
-                raise UserError(
-                    f"commit {commit[:12]} is a merge",
-                    remedy="make the history a straight line: git rebase",
-                )
-            text = message.decode("utf-8", "surrogateescape")
-            name = _file_name(text, names, commit)
-            names.add(name)
-            clean = _without_name(text).encode("utf-8", "surrogateescape")
-            oid = git.run(
-                "hash-object", "-t", "commit", "-w", "--stdin", stdin=head + b"\n\n" + clean
-            )
-            data = git.run(*FORMAT_PATCH, oid.stdout.decode("ascii").strip()).stdout
-            exported.append(Exported(name, data))
-    return tuple(exported)
-
-
-def write_commit(git: Git, head: bytes, message: bytes) -> str:
-    """Write a commit object with these header lines; returns its id."""
-    command = ("hash-object", "-t", "commit", "-w", "--stdin")
-    return git.run(*command, stdin=head + b"\n\n" + message).stdout.decode("ascii").strip()
-
-
-def _file_name(message: str, taken: set[str], commit: str) -> str:
-    """The file name that the commit carries, else one from its subject."""
-    carried = _NAME_LINE.findall(message)
-    if carried:
-        name = check_name(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
-        if name in taken:
-            raise UserError(
-                f"two commits carry the name {name}",
-                remedy=f"join them (git rebase -i), or drop the line {NAME_TRAILER} of one",
-            )
-        return name
-    return new_name(message.partition("\n")[0], taken)
-
-
-def new_name(subject: str, taken: Iterable[str]) -> str:
-    """A file name from a subject: its words, short, and not taken yet."""
-    words = re.sub(r"\[[^\]]*\]", "", subject).lower()
-    stem = re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:_MAX_NAME].rstrip("-") or "patch"
-    name, count, known = f"{stem}{SUFFIX}", 1, set(taken)
-    while name in known:
-        count += 1
-        name = f"{stem}-{count}{SUFFIX}"
-    return name
-
-
-def _without_name(message: str) -> str:
-    return _NAME_LINE.sub("", message).rstrip("\n") + "\n"
-
-
-def format_series(names: Sequence[str], old: str) -> str:
-    """The text of a series: a comment stays above the patch that it stood above."""
-    above: dict[str, str] = {}
-    pending = ""
-    for line in old.splitlines(keepends=True):
-        name = line.partition("#")[0].strip()
-        if name:
-            above[name] = pending + line.rstrip("\n") + "\n"
-            pending = ""
-        else:
-            pending += line
-    return "".join(above.get(name, f"{name}\n") for name in names) + pending
-
-
-def write_series(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:
-    """Write a series, its files and its record to ``folder``, atomically.
-
-    Returns:
-        A line for each file that was changed.
-    """
-    changes = series_changes(folder, patches, record)
-    if not changes:
-        return ()
-    scratch = scratch_beside(folder)
-    try:
-        if folder.is_dir():
-            old = {*read_series(folder), SERIES, RECORD}
-            for path in folder.iterdir():
-                if path.name not in old:
-                    target = scratch / path.name
-                    shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
-        for name, data in _files(folder, patches, record).items():
-            (scratch / name).write_bytes(data)
-        swap_in(scratch, folder)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    return changes
-
-
-def series_changes(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:
-    """A line for each file of a series that is not as it would be written."""
-    wanted = _files(folder, patches, record)
-    listed = read_series(folder)
-    changes = []
-    for name, data in wanted.items():
-        path = folder / name
-        if not path.is_file():
-            changes.append(f"{name}: new")
-        elif path.read_bytes() != data:
-            changes.append(f"{name}: changed")
-    changes += [f"{name}: removed" for name in listed if name not in wanted]
-    return tuple(changes)
-
-
-def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, bytes]:
-    old = ""
-    with contextlib.suppress(OSError):
-        old = (folder / SERIES).read_text("utf-8")
-    files = {patch.name: patch.data for patch in patches}
-    files[SERIES] = format_series([patch.name for patch in patches], old).encode()
-    if record:
-        files[RECORD] = record.encode()
-    return files
-
-
-def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> TreePlan:
-    """The tree that these patch files give."""
-    pristine = obtain(upstream, fork.cache, SourceOptions()).pristine
-    return plan_tree(fork, upstream, pristine, tuple(patch.parse() for patch in patches))
+    notes: tuple[str, ...]
 
 
 def export_upstream(
-    fork: Fork, release: str, upstream: Upstream, *, check: bool = False, force: bool = False
+    fork: Fork,
+    release: str,
+    upstream: Upstream,
+    *,
+    check: bool = False,
+    force: bool = False,
+    own: bool = False,
 ) -> ExportReport:
     """Write the commits of a patched tree back to its series.
 
@@ -223,10 +64,12 @@ def export_upstream(
         upstream: the upstream whose tree it is.
         check: write nothing.
         force: write over patch files that changed since the tree was built.
+        own: write a file also for what another version has line for line.
 
     Raises:
         UserError: there is no tree, it has changes that are in no commit, or the patch files
             changed since it was built.
+        UserError: another version's series names a patch that would be gone.
         UserError: a commit cannot be a patch: a merge, or a change to an overlay.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
@@ -235,18 +78,57 @@ def export_upstream(
         recover(series.parent)
         commits = _commits(folder, upstream)
         patches = export_commits(folder / ".git/objects", commits)
+        known = () if own else load_series(series)
+        patches = share_patches(patches, known)
+        messages = changed_messages(fork, upstream, patches, known)
+        patches = tuple(
+            replace(patch, shared=messages[patch.name][0]) if patch.name in messages else patch
+            for patch in patches
+        )
         plan = planned(fork, upstream, patches)
         _check_faithful(fork, plan, folder, upstream)
         found = record_of(fork, plan)
         record = format_record(found) if is_recorded(series, found) else ""
         changes = series_changes(series, patches, record)
+        notes = _check_borrowers(fork, upstream, patches, changes)
+        changes = (
+            *(f"../{one.home}/{name}: changed" for name, (one, _) in messages.items()),
+            *changes,
+        )
         if not check:
             if changes and not force:
                 _check_not_outdated(fork, folder, upstream)
+            for name, (_, text) in messages.items():
+                write_back(fork, upstream, next(one for one in known if one.name == name), text)
             write_series(series, patches, record)
             _rebuild(plan, folder, release)
     names = tuple(patch.name for patch in patches)
-    return ExportReport(upstream.name, upstream.version, series, names, changes)
+    return ExportReport(upstream.name, upstream.version, series, names, changes, notes)
+
+
+def _check_borrowers(
+    fork: Fork, upstream: Upstream, patches: Sequence[Exported], changes: Sequence[str]
+) -> tuple[str, ...]:
+    """What other versions that name patches of this one have to do.
+
+    Raises:
+        UserError: such a patch would be gone.
+    """
+    own = {patch.name for patch in patches if patch.shared is None}
+    stale: set[str] = set()
+    for name, versions in borrowers(fork, upstream).items():
+        if name not in own:
+            raise UserError(
+                f"{upstream.name} {' and '.join(versions)} name {name}, which would be gone",
+                remedy="give them files of their own first: forkpatch export --own --release R",
+            )
+        if f"{name}: changed" in changes:
+            stale.update(versions)
+    return tuple(
+        f"{version} names patches that changed: forkpatch record {upstream.name}"
+        f" --version {version}"
+        for version in sorted(stale)
+    )
 
 
 def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:

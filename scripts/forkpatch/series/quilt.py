@@ -21,10 +21,11 @@ from forkpatch.git.objects import Commit, list_tree, read_blobs
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES, FileDiff, Hunk, Patch, parse_patch
+from forkpatch.model.record import format_record
 from forkpatch.model.weave import Weave, split_lines
 from forkpatch.safety import check_path
-from forkpatch.series.export import Exported, export_commits, new_name, planned, write_series
-from forkpatch.series.record import format_record, record_of
+from forkpatch.series.derive import record_of
+from forkpatch.series.mailbox import Exported, export_commits, new_name, planned, write_series
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.swap import scratch_beside

@@ -36,11 +36,13 @@ class Inputs:
         base: tree id of the pristine upstream.
         patches: name and sha256 of each patch, in order.
         overlays: path, mode and blob id of each overlay file.
+        placed: hash of the lines at which patches of other versions stand; empty without any.
     """
 
     base: str
     patches: tuple[tuple[str, str], ...]
     overlays: tuple[tuple[str, str, str], ...]
+    placed: str = ""
 
     @property
     def key(self) -> str:
@@ -59,6 +61,8 @@ class Inputs:
         )
         if not found and self.patches != old.patches:
             found.append("the order of the series changed")
+        if not found and self.placed != old.placed:
+            found.append("a patch of another version stands at other lines")
         return tuple(found)
 
 
@@ -78,12 +82,15 @@ class Stamp:
 
 def make_inputs(base: str, patches: Sequence[Patch], overlays: Mapping[str, TreeFile]) -> Inputs:
     """The inputs of a tree."""
+    moved = {patch.name: patch.positions for patch in patches if patch.home}
+    placed = hashlib.sha256(json.dumps(moved).encode()).hexdigest() if moved else ""
     return Inputs(
         base=base,
         patches=tuple((patch.name, patch.sha256) for patch in patches),
         overlays=tuple(
             (path, file.mode, blob_id(file.data)) for path, file in sorted(overlays.items())
         ),
+        placed=placed,
     )
 
 
@@ -177,6 +184,7 @@ def read_stamp(folder: Path) -> Stamp | None:
                 base=inputs["base"],
                 patches=tuple((name, sha) for name, sha in inputs["patches"]),
                 overlays=tuple((path, mode, blob) for path, mode, blob in inputs["overlays"]),
+                placed=inputs.get("placed", ""),
             ),
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -12,7 +12,7 @@ from forkpatch.git.objects import blob_id
 from forkpatch.inspect.drift import Drift, compare
 from forkpatch.inspect.symbols import MODULE, Outline
 from forkpatch.model.patchfile import read_patch
-from forkpatch.series.record import Record, SymbolPlace
+from forkpatch.model.record import Record, SymbolPlace
 
 PYTHON = b'''"""Doc."""
 import os

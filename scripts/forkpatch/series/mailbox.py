@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits to patch files in git's mailbox format, and a series with its files written whole.
+
+Git's output depends on the configuration of the user and of the repository. The export
+therefore runs in an empty repository of its own that only borrows the objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from forkpatch.errors import UserError
+from forkpatch.git.calls import Git, init_repository
+from forkpatch.model.fork import Fork, TreePlan, plan_tree
+from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import (
+    SERIES,
+    SUFFIX,
+    Patch,
+    SeriesEntry,
+    parse_patch,
+    read_entries,
+)
+from forkpatch.model.record import RECORD
+from forkpatch.safety import check_name
+from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.swap import scratch_beside, swap_in
+from forkpatch.tree.worktree import NAME_TRAILER
+
+FORMAT_PATCH = (
+    *("format-patch", "--stdout", "-1", "--zero-commit", "--full-index", "--no-signature"),
+    *("--no-stat", "--no-numbered", "--no-color", "--no-ext-diff", "--no-textconv"),
+)
+_NAME_LINE = re.compile(rf"^{NAME_TRAILER}: (.+)\n?", re.MULTILINE)
+_MAX_NAME = 60
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A patch file as the export makes it.
+
+    Attributes:
+        shared: the patch of another version that this is line for line; no file is written then.
+    """
+
+    name: str
+    data: bytes
+    shared: Patch | None = None
+
+    @property
+    def entry(self) -> SeriesEntry:
+        """Its line of the series."""
+        return SeriesEntry(self.name, self.shared.home if self.shared else "")
+
+    def parse(self) -> Patch:
+        """The patch that the file holds; a shared one at the lines where it stands here."""
+        patch = parse_patch(self.data, self.name)
+        return self.shared.at(patch.positions) if self.shared else patch
+
+
+@contextmanager
+def neutral_repository(objects: Path) -> Iterator[Git]:
+    """An empty repository with no configuration that reads the objects in ``objects``."""
+    with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
+        git = init_repository(Path(folder) / "neutral.git")
+        alternates = Path(folder) / "neutral.git/objects/info"
+        alternates.mkdir(exist_ok=True)
+        (alternates / "alternates").write_text(f"{objects.resolve()}\n", encoding="utf-8")
+        yield git
+
+
+def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...]:
+    """The patch files of a chain of commits.
+
+    Raises:
+        UserError: a commit is a merge, or two carry the same file name.
+    """
+    exported: list[Exported] = []
+    with neutral_repository(objects) as git:
+        names: set[str] = set()
+        for commit in commits:
+            raw = git.run("cat-file", "commit", commit).stdout
+            head, _, message = raw.partition(b"\n\n")
+            if head.count(b"\nparent ") != 1:
+                raise UserError(
+                    f"commit {commit[:12]} is a merge",
+                    remedy="make the history a straight line: git rebase",
+                )
+            text = message.decode("utf-8", "surrogateescape")
+            name = _file_name(text, names, commit)
+            names.add(name)
+            clean = _without_name(text).encode("utf-8", "surrogateescape")
+            oid = git.run(
+                "hash-object", "-t", "commit", "-w", "--stdin", stdin=head + b"\n\n" + clean
+            )
+            data = git.run(*FORMAT_PATCH, oid.stdout.decode("ascii").strip()).stdout
+            exported.append(Exported(name, data))
+    return tuple(exported)
+
+
+def write_commit(git: Git, head: bytes, message: bytes) -> str:
+    """Write a commit object with these header lines; returns its id."""
+    command = ("hash-object", "-t", "commit", "-w", "--stdin")
+    return git.run(*command, stdin=head + b"\n\n" + message).stdout.decode("ascii").strip()
+
+
+def _file_name(message: str, taken: set[str], commit: str) -> str:
+    """The file name that the commit carries, else one from its subject."""
+    carried = _NAME_LINE.findall(message)
+    if carried:
+        name = check_name(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
+        if name in taken:
+            raise UserError(
+                f"two commits carry the name {name}",
+                remedy=f"join them (git rebase -i), or drop the line {NAME_TRAILER} of one",
+            )
+        return name
+    return new_name(message.partition("\n")[0], taken)
+
+
+def new_name(subject: str, taken: Iterable[str]) -> str:
+    """A file name from a subject: its words, short, and not taken yet."""
+    words = re.sub(r"\[[^\]]*\]", "", subject).lower()
+    stem = re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:_MAX_NAME].rstrip("-") or "patch"
+    name, count, known = f"{stem}{SUFFIX}", 1, set(taken)
+    while name in known:
+        count += 1
+        name = f"{stem}-{count}{SUFFIX}"
+    return name
+
+
+def _without_name(message: str) -> str:
+    return _NAME_LINE.sub("", message).rstrip("\n") + "\n"
+
+
+def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
+    """The text of a series: a comment stays above the patch that it stood above."""
+    above: dict[str, str] = {}
+    lines: dict[str, str] = {}
+    pending = ""
+    for line in old.splitlines(keepends=True):
+        text = line.partition("#")[0].strip()
+        if text:
+            above[text.rpartition("/")[2]] = pending
+            lines[text] = line.rstrip("\n") + "\n"
+            pending = ""
+        else:
+            pending += line
+    return (
+        "".join(
+            above.get(entry.name, "") + lines.get(str(entry), f"{entry}\n") for entry in entries
+        )
+        + pending
+    )
+
+
+def write_series(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:
+    """Write a series, its files and its record to ``folder``, atomically.
+
+    Returns:
+        A line for each file that was changed.
+    """
+    changes = series_changes(folder, patches, record)
+    if not changes:
+        return ()
+    scratch = scratch_beside(folder)
+    try:
+        if folder.is_dir():
+            old = {*_own_files(folder), SERIES, RECORD}
+            for path in folder.iterdir():
+                if path.name not in old:
+                    target = scratch / path.name
+                    shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
+        for name, data in _files(folder, patches, record).items():
+            (scratch / name).write_bytes(data)
+        swap_in(scratch, folder)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return changes
+
+
+def series_changes(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:
+    """A line for each file of a series that is not as it would be written."""
+    wanted = _files(folder, patches, record)
+    shared = {entry.name: entry for entry in read_entries(folder) if entry.home}
+    changes = []
+    for name, data in wanted.items():
+        path = folder / name
+        if name in shared:
+            changes.append(f"{name}: new: it is not what {shared[name]} does any more")
+        elif not path.is_file():
+            changes.append(f"{name}: new")
+        elif path.read_bytes() != data:
+            changes.append(f"{name}: changed")
+    changes += [f"{name}: removed" for name in _own_files(folder) if name not in wanted]
+    return tuple(changes)
+
+
+def _own_files(folder: Path) -> tuple[str, ...]:
+    """The patch files of a series that lie in its own folder."""
+    return tuple(entry.name for entry in read_entries(folder) if not entry.home)
+
+
+def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, bytes]:
+    old = ""
+    with contextlib.suppress(OSError):
+        old = (folder / SERIES).read_text("utf-8")
+    files = {patch.name: patch.data for patch in patches if patch.shared is None}
+    files[SERIES] = format_series([patch.entry for patch in patches], old).encode()
+    if record:
+        files[RECORD] = record.encode()
+    return files
+
+
+def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> TreePlan:
+    """The tree that these patch files give."""
+    pristine = obtain(upstream, fork.cache, SourceOptions()).pristine
+    return plan_tree(fork, upstream, pristine, tuple(patch.parse() for patch in patches))
