@@ -5,21 +5,29 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from crosslab.build.kernels import KernelTarget, build_kernels
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.cached_build import default_cache
+from crosslab.errors import UserError
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def kernel_folders() -> dict[str, Path]:
+    """Folder of the compiled kernels of each target, built once for all processes."""
+    try:
+        return {t.value: cached_kernels(t, default_cache()) for t in KernelTarget}
+    except UserError as error:
+        pytest.skip(error.what)
+
+
+@pytest.fixture
+def kernels(kernel_folders: dict[str, Path]) -> Path:
     """Folder of the kernels for riscv64."""
-    if shutil.which("clang-19") is None:
-        pytest.skip("not installed: clang-19")
-    return build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("kernels")).parent
+    return kernel_folders["riscv64"]
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import pytest
 from support.passes.functions import VECTORS, called, host, module_of, outcomes, riscv64
 from support.passes.linear import linear_function, linear_inputs, linear_reference
 
-from crosslab.build.kernels import INDEX, KernelTarget, build_kernels
+from crosslab.build.kernels import INDEX
 from crosslab.compile.overlaypass import load_pass
 
 
@@ -24,13 +24,10 @@ def passes(tvm: ModuleType) -> ModuleType:
     return load_pass("linear.call_kernels")
 
 
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Kernel directories by target."""
-    if shutil.which("clang-19") is None:
-        pytest.skip("not installed: clang-19")
-    folder = tmp_path_factory.mktemp("kernels")
-    return {t.value: build_kernels(t, folder / t.value).parent for t in KernelTarget}
+@pytest.fixture
+def libraries(kernel_folders: dict[str, Path]) -> dict[str, Path]:
+    """Kernel directories by target; a test may add others."""
+    return dict(kernel_folders)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from support.passes.attention_kernels import run_paged, run_ragged
 from support.passes.attention_reference import Array, Heads, Sequence, attend, make_batch
 from support.passes.functions import VECTORS, called, host, module_of, riscv64, tile_function
 
-from crosslab.build.kernels import KernelTarget, build_kernels
 from crosslab.compile.overlaypass import load_pass
 
 PAGED = "tir_attention_prefill_cpu"
@@ -32,13 +31,15 @@ def lab(tvm: ModuleType) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def build_for_host(lab: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def build_for_host(
+    lab: ModuleType, kernel_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Any:
     """Builds a function with the portable kernels in it; returns the callable."""
     import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
 
     if shutil.which("g++") is None:
         pytest.skip("not installed: g++, with which TVM links a library for this machine")
-    directory = build_kernels(KernelTarget.HOST, tmp_path_factory.mktemp("host")).parent
+    directory = kernel_folders["host"]
 
     def build(name: str, function: Any) -> Any:
         with pytest.MonkeyPatch.context() as environment:
@@ -126,14 +127,14 @@ def test_sliding_window_prefill(prefill: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def riscv_executable(lab: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def riscv_executable(lab: ModuleType, kernel_folders: dict[str, Path]) -> Any:
     """A model library for riscv64, not yet exported."""
     import tvm  # noqa: PLC0415
 
     missing = [tool for tool in ("clang-19", "clang++-19", "llvm-nm-19") if not shutil.which(tool)]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    directory = build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("rvv")).parent
+    directory = kernel_folders["riscv64"]
 
     def build(system_lib: bool) -> Any:
         target = riscv64(*VECTORS)

@@ -21,10 +21,8 @@ from support.passes.functions import (
     tile_function,
 )
 
-from crosslab.build.kernels import INDEX, KernelTarget, build_kernels
+from crosslab.build.kernels import INDEX
 from crosslab.compile.overlaypass import load_pass
-from crosslab.errors import UserError
-from crosslab.host.toolchain import find_cross
 
 QK, PV = "mlc_rvv_qk_f32_8x16x64", "mlc_rvv_pv_f32_8x16x64"
 NAME = "tir_attention_prefill_cpu"
@@ -33,15 +31,6 @@ NAME = "tir_attention_prefill_cpu"
 @pytest.fixture
 def lab(tvm: ModuleType) -> ModuleType:
     return load_pass("attention.tensorize_prefill")
-
-
-@pytest.fixture(scope="session")
-def rvv_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        find_cross()
-    except UserError as error:
-        pytest.skip(error.what)
-    return build_kernels(KernelTarget.RISCV64, tmp_path_factory.mktemp("rvv")).parent
 
 
 @pytest.fixture
@@ -54,8 +43,8 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def with_kernels(report: Path, rvv_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(rvv_kernels))
+def with_kernels(report: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
     return report
 
 
@@ -253,11 +242,11 @@ def test_a_module_without_prefill_is_said(
 def test_a_library_for_another_machine_is_declined(
     lab: ModuleType,
     report: Path,
-    rvv_kernels: Path,
+    kernels: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    directory = shutil.copytree(rvv_kernels, tmp_path / "other")
+    directory = shutil.copytree(kernels, tmp_path / "other")
     index = json.loads((directory / INDEX).read_text())
     (directory / INDEX).write_text(json.dumps({**index, "target": "host", "arch": "s390x"}))
     monkeypatch.setenv("MLC_RVV_KERNELS", str(directory))
@@ -290,11 +279,11 @@ def test_an_unusable_library_is_refused(
 def test_a_library_without_its_object_is_refused(
     lab: ModuleType,
     report: Path,
-    rvv_kernels: Path,
+    kernels: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shutil.copy(rvv_kernels / INDEX, tmp_path / INDEX)
+    shutil.copy(kernels / INDEX, tmp_path / INDEX)
     monkeypatch.setenv("MLC_RVV_KERNELS", str(tmp_path))
     with pytest.raises(RuntimeError, match=r"mlc_rvv_kernels\.o, which is not there"):
         lab.TensorizePrefill(riscv64(*VECTORS))(module_of(**{NAME: tile_function()}))
