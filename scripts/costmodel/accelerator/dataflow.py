@@ -34,6 +34,10 @@ class SourceLine:
     text: str
     source: Position
 
+    def error(self, problem: str, remedy: str = "") -> CostError:
+        """A mistake in this line."""
+        return self.source.error(self.text, problem, remedy)
+
 
 @dataclass(frozen=True)
 class Dataflow:
@@ -60,18 +64,14 @@ class Dataflow:
         values |= dict(self.factors)
         space, time = (_single(line, values) for line in (self.space, self.time))
         if space.variables != time.variables:
-            raise self._fail(self.time, "the two maps list different dimensions")
+            raise self.time.error("the two maps list different dimensions")
         if len(space.range.entries) != len(fabric.shape):
             problem = f"{len(space.range.entries)} PE coordinates, the array has {fabric.shape}"
-            raise self._fail(self.space, problem)
+            raise self.space.error(problem)
         if not time.range.entries:
-            raise self._fail(self.time, "the time stamp is empty")
+            raise self.time.error("the time stamp is empty")
         mapping = SpaceTime(space.range.entries, time.range.entries)
         return BoundDataflow(self, space.variables, mapping)
-
-    @staticmethod
-    def _fail(line: SourceLine, problem: str) -> CostError:
-        return line.source.error(line.text, problem)
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,13 @@ class BoundDataflow:
             return names[0], names[1], names[2], None
         if len(names) == GEMM_DIMENSIONS + 1:
             return names[1], names[2], names[3], names[0]
-        text = self.dataflow.space
-        raise text.source.error(text.text, "a GEMM has dimensions [m,n,k] or [b,m,n,k]")
+        raise self.dataflow.space.error("a GEMM has dimensions [m,n,k] or [b,m,n,k]")
 
 
 def _single(line: SourceLine, values: Mapping[str, int]) -> Relation:
     found = parse_relations(line.text, line.source, values)
     if len(found) != 1:
-        raise line.source.error(line.text, "one map is wanted, not several")
+        raise line.error("one map is wanted, not several")
     return found[0]
 
 
@@ -159,14 +158,11 @@ def count(
             "let the maps tell all instances apart, or raise macs_per_pe",
         ) from clash
     except OutsideArrayError as outside:
-        line = dataflow.space
-        raise line.source.error(line.text, str(outside)) from outside
+        raise dataflow.space.error(str(outside)) from outside
     except TooLargeError as error:
-        line = dataflow.time
         problem = f"this map has no closed form here, and {error}"
-        raise line.source.error(
-            line.text, problem, "cut a dimension by factors that divide each other"
-        ) from error
+        remedy = "cut a dimension by factors that divide each other"
+        raise dataflow.time.error(problem, remedy) from error
 
 
 def _point(domain: Box, values: Mapping[str, int]) -> str:
@@ -177,15 +173,15 @@ def _point(domain: Box, values: Mapping[str, int]) -> str:
 def _count(
     domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: tuple[Access, ...]
 ) -> Volumes:
-    engine: ClosedForm | Enumerated
     try:
-        engine = lower(domain, mapping, fabric, accesses)
-        occupancy = engine.occupancy()
-        unique = {a.tensor: engine.unique(a.tensor) for a in accesses}
+        return _counted(lower(domain, mapping, fabric, accesses), domain, accesses)
     except NonSeparableMapError:
-        engine = enumerate_all(domain, mapping, fabric, accesses)
-        occupancy = engine.occupancy()
-        unique = {a.tensor: engine.unique(a.tensor) for a in accesses}
+        return _counted(enumerate_all(domain, mapping, fabric, accesses), domain, accesses)
+
+
+def _counted(engine: ClosedForm | Enumerated, domain: Box, accesses: tuple[Access, ...]) -> Volumes:
+    occupancy = engine.occupancy()
+    unique = {a.tensor: engine.unique(a.tensor) for a in accesses}
     total = {a.tensor: _total(domain, a, occupancy.instances) for a in accesses}
     return Volumes(occupancy, total, unique)
 

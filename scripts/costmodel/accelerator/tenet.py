@@ -100,15 +100,15 @@ def hardware_from_pe_file(path: Path) -> Hardware:
     _expect(path, lines, 3, "a PE set, an interconnect and four numbers")
     pes = parse_domain(lines[0].text, lines[0].source)
     if pes.constraints or any(low for low, _ in pes.bounds) or len(pes.bounds) > MAX_AXES:
-        raise lines[0].source.error(lines[0].text, "the PE set must be a box from 0, 1 to 3 axes")
+        raise lines[0].error("the PE set must be a box from 0, 1 to 3 axes")
     relations = parse_relations(lines[1].text, lines[1].source)
     shape = tuple(high for _, high in pes.bounds)
     numbers = lines[2].text.split()
     if len(numbers) != PE_NUMBERS or not all(map(is_number, numbers)):
-        raise lines[2].source.error(lines[2].text, "wanted: L1 size, L2 size, bandwidth, latency")
+        raise lines[2].error("wanted: L1 size, L2 size, bandwidth, latency")
     bandwidth, latency = int(numbers[2]), int(numbers[3])
     if bandwidth == 0:
-        raise lines[2].source.error(lines[2].text, "the bandwidth must be positive")
+        raise lines[2].error("the bandwidth must be positive")
     feeds = displacements(relations, len(shape), lines[1].source)
     return Hardware(
         name=path.stem,
@@ -130,7 +130,7 @@ def read_statement(path: Path) -> Statement:
     _expect(path, lines, 2, "two numbers and an instance set")
     numbers = lines[0].text.split()
     if len(numbers) != 2 or not all(map(is_number, numbers)):
-        raise lines[0].source.error(lines[0].text, "wanted: number of reads, number of writes")
+        raise lines[0].error("wanted: number of reads, number of writes")
     reads, writes = int(numbers[0]), int(numbers[1])
     _expect(path, lines, 2 + reads + writes, f"{reads} read and {writes} write accesses")
     domain = parse_domain(lines[1].text, lines[1].source)
@@ -143,9 +143,9 @@ def _access(line: SourceLine, domain: Domain) -> Access:
     for relation in relations:
         if relation.variables != domain.variables:
             wanted = f"{domain.name}[{','.join(domain.variables)}]"
-            raise line.source.error(line.text, f"the access must start from {wanted}")
+            raise line.error(f"the access must start from {wanted}")
         if relation.range.name != relations[0].range.name:
-            raise line.source.error(line.text, "one line is for one tensor")
+            raise line.error("one line is for one tensor")
     return Access(relations[0].range.name, tuple(r.range.entries for r in relations))
 
 
@@ -194,7 +194,7 @@ def run_experiment(experiment: Experiment) -> TenetResult:
     if bound.dimensions != domain.variables:
         line = experiment.dataflow.space
         names = ",".join(domain.variables)
-        raise line.source.error(line.text, f"the statement's instances are {domain.name}[{names}]")
+        raise line.error(f"the statement's instances are {domain.name}[{names}]")
     box = Box(domain.variables, domain.bounds, domain.constraints)
     statement = experiment.statement
     clashing = {a.tensor for a in statement.reads} & {a.tensor for a in statement.writes}

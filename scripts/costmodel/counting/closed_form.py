@@ -189,9 +189,7 @@ class _Reuse:
             own |= {v + 1 for v in counter.domain.low[:, n].tolist()}
             own |= set(counter.domain.high[:, n].tolist())
             own |= {v for p in [self.pins.get(n)] if p is not None for v in (p, p + 1)}
-            for form, place in zip(
-                counter.stamps.forms, range(len(counter.stamps.forms)), strict=True
-            ):
+            for place, form in enumerate(counter.stamps.forms):
                 own |= self._time_marks(n, form, place)
             marks.append(sorted(v for v in own if 0 <= v <= digit.size))
         return marks

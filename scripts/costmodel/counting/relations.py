@@ -266,12 +266,9 @@ class _Parser:
 
     def _factor(self) -> Affine:
         token = self.take()
-        if token == "(":
-            inner = self.sum_()
-            self.take(")")
-            return inner
-        if token == "floor":
-            self.take("(")
+        if token in ("(", "floor"):
+            if token == "floor":
+                self.take("(")
             inner = self.sum_()
             self.take(")")
             return inner
