@@ -36,7 +36,7 @@ def require_git() -> None:
         ) from error
     found = re.search(rb"(\d+)\.(\d+)[.\d]*", done.stdout)
     if done.returncode or not found:
-        raise UserError("git does not tell its version", remedy=remedy)
+        raise UserError("git does not print its version", remedy=remedy)
     if (int(found[1]), int(found[2])) < OLDEST_GIT:
         raise UserError(f"git is version {found[0].decode()}, too old", remedy=remedy)
 

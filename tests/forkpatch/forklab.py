@@ -158,7 +158,7 @@ def wheel_member(git_path: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of the command line gave."""
+    """Exit code and output of one run of the command line."""
 
     code: int
     out: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine is anybody's: it names none of the projects that use it, and imports none."""
+"""Independence of forkpatch from the projects that use it, in text and imports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine that is not as it should be: full or read-only disks, no git or an old one."""
+"""Faults of the machine: full or read-only disks, no git or an old one."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_home_that_is_not_there_is_made(
     [
         ("echo git version 2.31.8", ["git is version 2.31.8", "too old", "2.32"]),
         ("echo git version 1.9.1.windows.1", ["1.9.1", "too old"]),
-        ("echo hello", ["does not tell its version"]),
-        ("exit 1", ["does not tell its version"]),
+        ("echo hello", ["does not print its version"]),
+        ("exit 1", ["does not print its version"]),
         (None, ["git cannot be run", "install git"]),
     ],
 )

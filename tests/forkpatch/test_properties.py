@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every file and every edit, on random ones."""
+"""Properties of patches, weaves and exports, on random files and edits."""
 
 from __future__ import annotations
 

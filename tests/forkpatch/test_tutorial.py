@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation page says what the commands say today."""
+"""The tutorial page shows the present output of its commands."""
 
 from __future__ import annotations
 

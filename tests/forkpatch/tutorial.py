@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes scripts/forkpatch/CARRYING.md by living the life of a small fork, command by command.
+"""Writer of scripts/forkpatch/CARRYING.md: the life of a small fork, command by command.
 
 ``python tests/forkpatch/tutorial.py`` renews the page; a test compares it with a fresh run.
 """
@@ -93,7 +93,7 @@ Test: tests/test_calc.py::test_sub_counts_down
 
 
 class Story:
-    """A page under way, and the folder in which it happens."""
+    """The page so far, and the folder of the fork."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder
@@ -124,7 +124,7 @@ class Story:
         self.tell(f"```console\n{self._plain(text)}\n```")
 
     def release(self, files: dict[str, str | None], tag: str) -> str:
-        """Let the upstream release something."""
+        """Release a version of the upstream."""
         self.upstream.mkdir(exist_ok=True)
         for name, text in files.items():
             path = self.upstream / name
@@ -165,7 +165,7 @@ class Story:
 
 
 def write(folder: Path) -> str:
-    """Live the fork's life in ``folder``; returns the page."""
+    """Run all commands in ``folder``; returns the page."""
     story = Story(folder)
     _first_patch(story)
     _care(story)
@@ -178,15 +178,16 @@ def write(folder: Path) -> str:
 def _first_patch(story: Story) -> None:
     story.tell(
         "# Carrying a fork, from the first patch to the third rebase\n\n"
-        "Every command on this page was run, and what it printed stands below it"
-        " (`python tests/forkpatch/tutorial.py` renews the page). `forkpatch` stands for"
-        " `python -m forkpatch`.\n\n## The lock and the tree"
+        "Every command on this page was run, and its output is printed below it"
+        " (`python tests/forkpatch/tutorial.py` renews the page).\n\n## The lock and the tree"
     )
     commit = story.release({"LICENSE": "free\n", "calc/core.py": CORE, "doc/x.md": "x\n"}, "v1.0")
     story.fork.mkdir()
-    story.tell("A fork is a folder with a lock, which names the upstream and what we take of it.")
+    story.tell(
+        "A fork is a folder with a lock, which names the upstream and the paths taken from it."
+    )
     story.show("VERSIONS.lock", LOCK.format(url=story.upstream, commit=commit))
-    story.tell("`lock` looks up what is still open; `apply` makes the tree.")
+    story.tell("`lock` looks up the missing pins; `apply` builds the tree.")
     story.run("forkpatch lock", "forkpatch apply", "forkpatch apply")
     story.tell("## The first patch\n\nThe tree is a git repository. Change it there and commit.")
     story.run(
@@ -197,11 +198,11 @@ def _first_patch(story: Story) -> None:
         "forkpatch export",
         "cat patches/calc/1.0/count-down-in-sub.patch",
     )
-    story.tell("`check` says what a good patch still needs:")
+    story.tell("`check` lists what the patch lacks:")
     story.run("forkpatch check", code=1)
     story.show("tests/test_calc.py", TEST)
     (story.home / "message").write_text(MESSAGE, encoding="utf-8")
-    story.tell("The message says why, and names the test that fails without the patch:")
+    story.tell("The message gives the reason, and names the test that fails without the patch:")
     story.run("cat ~/message")
     story.run(
         "git -C .work/first/calc commit -q --amend -F ~/message",
@@ -211,12 +212,12 @@ def _first_patch(story: Story) -> None:
 
 
 def _care(story: Story) -> None:
-    story.tell("## Is it needed?\n\nThe test is run with the patch and without it:")
+    story.tell("## Necessity\n\nThe test is run with the patch and without it:")
     story.run("forkpatch necessity")
     story.tell("## New files\n\nWhole new files are overlays: they are not patches.")
     story.show("overlays/calc/calc/div.py", "def div(a, b):\n    return a / b\n")
     story.run("forkpatch status", "forkpatch apply")
-    story.tell("A second patch, on top of the first, and which needs which:")
+    story.tell("A second patch, on top of the first, and the dependencies of the two:")
     story.run(
         "sed -i 's/return a [*] b/return mul_fast(a, b)/' .work/first/calc/calc/core.py",
         "git -C .work/first/calc commit -q -a -m 'Multiply fast' -m 'Boards have an"
@@ -229,9 +230,14 @@ def _care(story: Story) -> None:
 def _first_rebase(story: Story) -> None:
     drifted = CORE.replace("    return a + b", "    total = a + b\n    return total")
     story.release({"calc/core.py": drifted}, "v1.1")
-    story.tell("## The first rebase: upstream drifts\n\nWhat is new, and what will break?")
+    story.tell(
+        "## The first rebase: upstream drifts\n\n"
+        "`watch` lists newer versions; `probe` predicts which patches break."
+    )
     story.run("forkpatch watch", "forkpatch probe calc")
-    story.tell("Nothing breaks. The new version is pinned like the one before, and we move:")
+    story.tell(
+        "Nothing breaks. The new version is pinned like the one before, and the series is rebased:"
+    )
     story.run("forkpatch lock --add calc=1.1", "forkpatch rebase calc 1.1")
     _adopt(story, "second", "1.1")
 
@@ -250,15 +256,15 @@ def _second_rebase(story: Story) -> None:
     )
     story.run("forkpatch probe calc", "forkpatch lock --add calc=2.0")
     story.run("forkpatch rebase calc 2.0", code=1)
-    story.tell("The change is made where the function is now, and what git left is resolved:")
+    story.tell("The change is made at the function's new place, and git's conflict is resolved:")
     story.run(
         "sed -i 's/return a - b/return b - a/' .work/rebase/calc/tree/calc/minus.py",
         "git -C .work/rebase/calc/tree checkout --ours calc/core.py",
         "forkpatch rebase calc --continue",
     )
     story.tell(
-        "The second patch is not applied twice, and not dropped in silence. The old series is"
-        " where it was: `patches/calc/1.1` still builds the old release."
+        "The second patch is dropped, with the reason, since upstream has it. The old series is"
+        " unchanged: `patches/calc/1.1` still builds the old release."
     )
     _adopt(story, "third", "2.0")
 
@@ -271,7 +277,7 @@ def _third_rebase(story: Story) -> None:
     _adopt(story, "fourth", "3.0")
     story.tell(
         "Every version that was ever adopted can still be built: `forkpatch apply --release"
-        " first`. A rebase that goes wrong is given up with `--abort`, and everything is as"
+        " first`. A rebase that goes wrong is abandoned with `--abort`, and everything is as"
         " before."
     )
 
@@ -287,7 +293,7 @@ def _adopt(story: Story, release: str, version: str) -> None:
 
 
 def make_page() -> str:
-    """The page, from a life in a temporary folder with a cache of its own."""
+    """The page, made in a temporary folder with a cache of its own."""
     with tempfile.TemporaryDirectory(prefix="carrying-") as name:
         folder = Path(name).resolve()
         changed = {

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb.
 
     Returns:
-        0 when all is well, 1 for a failure or a finding, 2 for a mistake in what was given.
+        0 when all is well, 1 for a failure or a finding, 2 for a mistake in the input.
     """
     options = _parser().parse_args(argv)
     try:
@@ -73,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="forkpatch",
         description=forkpatch.__doc__,
-        epilog="Exit code 0: all is well; 1: a failure or a finding; 2: a mistake in what was"
-        " given: options, or the fork's own files.",
+        epilog="Exit code 0: all is well; 1: a failure or a finding; 2: a mistake in the"
+        " input: options, or the fork's own files.",
     )
     parser.add_argument(
         "--root", type=Path, default=Path(), metavar="DIR", help="the fork's root (default: .)"

@@ -49,8 +49,8 @@ def register(verbs: Registry) -> None:
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument("--continue", dest="go_on", action="store_true", help="after a resolution")
     choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped it")
-    choice.add_argument("--abort", action="store_true", help="give it up; everything as before")
-    choice.add_argument("--status", action="store_true", help="tell where it is")
+    choice.add_argument("--abort", action="store_true", help="abandon it; everything as before")
+    choice.add_argument("--status", action="store_true", help="print its progress")
     verb = verbs.add("import-series", run_import)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
@@ -143,7 +143,9 @@ def _rebase(fork: Fork, options: argparse.Namespace) -> int:
     fork.cache.remember(chosen.mirrors)
     if options.abort:
         gone = workspace.abort(fork, name)
-        say(f"{name}: given up; everything is as before" if gone else f"{name}: no rebase to abort")
+        say(
+            f"{name}: abandoned; everything is as before" if gone else f"{name}: no rebase to abort"
+        )
         return 0
     if options.status:
         return _rebase_status(fork, name, options.json)
@@ -196,9 +198,9 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
     if target != "-":
         say(*map(str, current.plan.conflicts))
         say(
-            f"put it right in {current.tree}, then: forkpatch rebase {name} --continue",
+            f"resolve it in {current.tree}, then: forkpatch rebase {name} --continue",
             f"or drop the patch:   forkpatch rebase {name} --skip 'REASON'",
-            f"or give it all up:   forkpatch rebase {name} --abort",
+            f"or abandon it:       forkpatch rebase {name} --abort",
         )
     write_report(target, {"plan": current.plan, "tree": current.tree})
 

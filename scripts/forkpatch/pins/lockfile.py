@@ -44,7 +44,7 @@ def add_version(
 
     Raises:
         UserError: the version is there already, or no repository has such a tag, or there is
-            no wheel to be had alone.
+            no wheel to pin alone.
     """
     check_name(version, "version")
     if version in lock.versions(like.name):
@@ -52,7 +52,7 @@ def add_version(
     if wheel_only:
         if tag or commit or not (like.wheel and version_of(version)):
             raise UserError(
-                f"{like.name} {version} cannot be had as a wheel only",
+                f"{like.name} {version} cannot be pinned as a wheel only",
                 remedy="give neither --tag nor --commit, and a version like that of a wheel",
             )
     elif commit:

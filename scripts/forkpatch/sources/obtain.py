@@ -96,7 +96,7 @@ class MissingUpstreamError(SourceError):
     def __init__(self, upstream: Upstream, attempts: tuple[Attempt, ...]) -> None:
         reasons = "".join(f"\n    {attempt}" for attempt in attempts)
         super().__init__(
-            f"{upstream} cannot be had from any source:{reasons}", remedy=how_to_supply(upstream)
+            f"{upstream} is not available from any source:{reasons}", remedy=how_to_supply(upstream)
         )
         self.attempts = attempts
 
@@ -148,7 +148,7 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
     if not any(attempt.source is SourceKind.MIRROR for attempt in attempts):
         attempts.insert(1, Attempt(SourceKind.MIRROR, "", "none was named"))
     if upstream.wheel is None and SourceKind.WHEEL in allowed:
-        reason = "the lock pins none: this version is to be had from git only"
+        reason = "the lock pins none: this version is available from git only"
         last = next((at for at, one in enumerate(attempts) if one.source is SourceKind.GIT), None)
         attempts.insert(
             len(attempts) if last is None else last, Attempt(SourceKind.WHEEL, "", reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The map of every set against every version: on a small upstream, and the one that is kept."""
+"""The applicability map: of a small upstream, and the one in the repository."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that look ahead: probe and watch."""
+"""The verbs probe and watch."""
 
 from __future__ import annotations
 

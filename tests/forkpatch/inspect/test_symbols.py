@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which function a hunk is in, and what became of it."""
+"""Symbols of hunks, and their drift on another base."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another project's quilt series, taken over, rebased and exported."""
+"""A quilt series of another project, imported, rebased and exported."""
 
 from __future__ import annotations
 

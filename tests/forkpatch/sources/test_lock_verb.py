@@ -102,7 +102,7 @@ def test_version_may_be_known_as_a_wheel_only(lab: ForkLab, tmp_path: Path) -> N
     newer = {**FILES, "python/calc/core.py": core(add="a")}
     wheel = make_wheel(tmp_path / "wheels", newer, "calc-1.5.post1-py3-none-any.whl")
     refused = lab.run("lock", "--add", "calc=next", "--wheel-only")
-    assert refused.code == 2 and "cannot be had as a wheel only" in refused.err
+    assert refused.code == 2 and "cannot be pinned as a wheel only" in refused.err
     lab.ok("lock", "--add", "calc=1.5.post1", "--wheel-only")
     entry = read(lab)["upstreams"]["calc"]["versions"]["1.5.post1"]  # type: ignore[index]
     assert not {"tag", "commit"} & entry.keys()
@@ -155,5 +155,5 @@ def test_version_that_is_in_git_only_says_so(lab: ForkLab, tmp_path: Path) -> No
     lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
     done = lab.run("apply")
     assert done.code == 2
-    assert "wheel: the lock pins none: this version is to be had from git only" in done.err
+    assert "wheel: the lock pins none: this version is available from git only" in done.err
     assert f"supply it with --mirror calc=PATH_OR_URL: a clone of {tmp_path}/nowhere" in done.err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same tree from every source, and none from a source that lies or lacks."""
+"""The same tree from every source; refusal of forged and incomplete sources."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_missing_optional_upstream_is_told_first_and_is_no_error(
     assert first[0] == "calc 1.0 was left out: no source has it"
     assert first[1] == "  cache: not kept from an earlier run"
     assert first[2] == "  mirror: none was named"
-    assert first[3] == "  wheel: the lock pins none: this version is to be had from git only"
+    assert first[3] == "  wheel: the lock pins none: this version is available from git only"
     assert first[4].startswith(f"  git {tmp_path}/nowhere: ")
     assert "--mirror calc=PATH_OR_URL" in first[5]
     (one,) = lab.ok("apply", "--json", "-").json["upstreams"]
@@ -269,7 +269,7 @@ def test_missing_optional_upstream_is_told_first_and_is_no_error(
     assert "nowhere" in one["reason"] and "--mirror" in one["remedy"]
     done = lab.run("apply", "--require", "calc")
     assert done.code == 2
-    assert "calc 1.0 cannot be had from any source" in done.err
+    assert "calc 1.0 is not available from any source" in done.err
 
 
 def test_offline_asks_neither_index_nor_upstream(lab: ForkLab, tmp_path: Path) -> None:

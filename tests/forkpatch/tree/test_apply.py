@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact application, all or nothing; overlays; the stamp."""
+"""Exact and atomic application of patches; overlays; the stamp."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees with some of the patches: what each needs is known from the lines themselves."""
+"""Trees with some of the patches; dependencies follow from the lines themselves."""
 
 from __future__ import annotations
 
