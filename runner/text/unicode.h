@@ -5,8 +5,8 @@
 
 namespace rvv_runner {
 
-// Classes of code points that tokenizers cut text by. The tables are made by
-// `crosslab unicode-tables` from the library that a model's tokenizer was made with.
+// Classes of code points that tokenizers cut text by. The tables are generated at build time from
+// the library that a model's tokenizer was made with.
 bool IsLetter(uint32_t code);   // general category L
 bool IsNumber(uint32_t code);   // general category N
 bool IsDigit(uint32_t code);    // N too, as the step that puts digits apart knows it

@@ -27,7 +27,6 @@ VERBS = (
     Verb("prepare", "crosslab.host.doctor", "install the missing system packages"),
     Verb("kernels", "crosslab.build.kernels", "compile the micro-kernels"),
     Verb("lock", "crosslab.models.relock", "look the pinned models up again"),
-    Verb("unicode-tables", "crosslab.tokenizer.unicode_tables", "make the runner's Unicode tables"),
     Verb("build-and-test", "crosslab.job.main_job", "build a model and check its answer in QEMU"),
     Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
     Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),

@@ -30,6 +30,7 @@ from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import byte_alphabet
+from crosslab.tokenizer.unicode_tables import runner_tables
 
 __all__ = ["byte_alphabet"]
 
@@ -52,11 +53,13 @@ def build_probe(
 ) -> Path:
     """The program around ``main``; on this machine with sanitizers."""
     host = tools.machine is Machine.HOST
-    flags = [*LANGUAGE_FLAGS, "-O1", "-Wall", "-Wextra", "-Werror", f"-I{RUNNER_SOURCES}"]
+    tables = runner_tables(cache)
+    flags = [*LANGUAGE_FLAGS, "-O1", "-Wall", "-Wextra", "-Werror"]
+    flags += [f"-I{RUNNER_SOURCES}", f"-I{tables}"]
     link = list(sanitizer_flags(sanitizers)) if host else ["-static"]
     flags += link if host else []
     sources = [*TEXT_SOURCES, main]
-    key = digest(tools.digest, shlex.join(link), RUNNER_SOURCES, main)
+    key = digest(tools.digest, shlex.join(link), RUNNER_SOURCES, tables, main)
 
     def make(out: Path) -> None:
         objects = {str(s): str(out / f"{s.stem}.o") for s in sources}

@@ -17,6 +17,7 @@ from crosslab.build.runtime import Runtime, compile_all, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
+from crosslab.tokenizer.unicode_tables import runner_tables
 
 RUNNER_SOURCES = Path(__file__).resolve().parents[3] / "runner"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
@@ -92,7 +93,8 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
     """The runner's own object files."""
     sources = [path.relative_to(RUNNER_SOURCES) for path in sorted(RUNNER_SOURCES.rglob("*.cc"))]
     own = (*BUILD_FLAGS, *WARNINGS, *sanitizer_flags(request.sanitizers))
-    flags = (*request.runtime.compile_flags, "-I.", *own)
+    tables = runner_tables(cache)
+    flags = (*request.runtime.compile_flags, "-I.", f"-I{tables}", *own)
     # Headers name themselves in their errors' messages: not by where they lie here.
     places = {RUNNER_SOURCES: ".", request.runtime.folder: "runtime"}
     maps = [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
@@ -101,6 +103,7 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
         request.toolchain.digest,
         shlex.join([*own, *places.values()]),
         RUNNER_SOURCES,
+        tables,
     )
 
     def make(out: Path) -> None:

@@ -11,11 +11,11 @@ SURROGATES = range(0xD800, 0xE000)
 
 
 def header(lines: Iterable[str]) -> str:
-    """A C++ header of the runner, with what it declares; made by ``crosslab unicode-tables``."""
+    """A C++ header of the runner, with what it declares; written when the runner is built."""
     return "\n".join(
         [
             "// SPDX-License-Identifier: Apache-2.0",
-            "// Made by: PYTHONPATH=scripts python -m crosslab unicode-tables",
+            "// Generated; see scripts/crosslab/tokenizer/unicode_tables.py.",
             "#pragma once",
             "",
             "#include <cstdint>",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab unicode-tables``: the classes of code points that the runner cuts text by.
+"""Classes of code points that the runner cuts text by, as a generated C++ header.
 
 They are read off the tokenizers library itself, and not off Python's unicodedata: what counts is
 the Unicode version that a model's words were cut with, and the library carries two of them (one
@@ -8,15 +8,14 @@ in its regular expressions, one in the step that puts digits apart), both newer 
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
-from common.files import atomic_write
-from crosslab.build.link import RUNNER_SOURCES
-from crosslab.errors import UserError
+from common.hashing import digest
+from crosslab.cached_build import cached_build
 from crosslab.tokenizer import code_points, nfc_tables
 from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
 
@@ -75,27 +74,19 @@ def header() -> str:
     return code_points.header(lines)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the tables, or check them.
+def runner_tables(cache: Path) -> Path:
+    """Make the runner's two generated headers; once for a version of the library.
 
-    Raises:
-        UserError: with --check, the file is not what the library gives.
+    Returns:
+        a folder for the compiler's ``-I``, with ``text/unicode_tables.h`` and
+        ``text/nfc_tables.h``.
     """
-    options = argparse.ArgumentParser(
-        prog="crosslab unicode-tables", description="Write the runner's tables of code points."
-    )
-    options.add_argument("--check", action="store_true", help="only say whether they are right")
-    options.add_argument(
-        "--folder", type=Path, default=RUNNER_SOURCES / "text", help=argparse.SUPPRESS
-    )
-    args = options.parse_args(argv)
-    for name, make in ((TABLES_FILE, header), (nfc_tables.FILE, nfc_tables.header)):
-        path, text = args.folder / name, make()
-        if not args.check:
-            atomic_write(path, text)
-        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
-            raise UserError(
-                f"{path} is not what the installed tokenizers library gives",
-                remedy="PYTHONPATH=scripts python -m crosslab unicode-tables",
-            )
-    return 0
+    own = [Path(str(module.__file__)) for module in (code_points, nfc_tables)]
+    key = digest(tokenizers.__version__, Path(__file__), *own)
+
+    def make(out: Path) -> None:
+        (out / "text").mkdir()
+        for name, text in ((TABLES_FILE, header()), (nfc_tables.FILE, nfc_tables.header())):
+            (out / "text" / name).write_text(text, encoding="utf-8")
+
+    return cached_build(cache, "unicode-tables", key, make)
