@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from common.files import atomic_write
-from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
+from forkpatch.cli.options import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
 from forkpatch.model.fork import Fork, TreePlan, plan_tree

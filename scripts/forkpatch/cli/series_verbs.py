@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
+from forkpatch.cli.options import Registry, add_source_options, source_options, upstream_of
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
 from forkpatch.output import counted, say, write_report

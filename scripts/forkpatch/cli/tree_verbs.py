@@ -7,7 +7,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from forkpatch.cli.main import Registry, add_source_options, source_options, upstream_of
+from forkpatch.cli.options import Registry, add_source_options, source_options, upstream_of
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.output import print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of, obtain

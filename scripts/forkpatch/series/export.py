@@ -109,7 +109,7 @@ def export_upstream(
 def _check_borrowers(
     fork: Fork, upstream: Upstream, patches: Sequence[Exported], changes: Sequence[str]
 ) -> tuple[str, ...]:
-    """What other versions that name patches of this one have to do.
+    """Effects of an export on the other versions that name patches of this one.
 
     Raises:
         UserError: such a patch would be gone.

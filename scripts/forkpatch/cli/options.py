@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registry of verbs, and the options that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forkpatch.errors import UserError
+from forkpatch.model.fork import Fork
+from forkpatch.model.lock import Upstream
+from forkpatch.sources.obtain import SourceOptions
+
+Verb = Callable[[Fork, argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Registry to which modules add their verbs."""
+
+    parsers: Any
+
+    def add(self, name: str, run: Verb) -> argparse.ArgumentParser:
+        """Add a verb; the first line of ``run``'s docstring is its help."""
+        line = (run.__doc__ or "").splitlines()[0]
+        verb: argparse.ArgumentParser = self.parsers.add_parser(name, help=line, description=line)
+        verb.set_defaults(run=run)
+        verb.add_argument("--json", metavar="PATH", help="write the result as JSON; - prints it")
+        return verb
+
+
+def add_source_options(verb: argparse.ArgumentParser) -> None:
+    """Add the options that choose the sources of upstreams."""
+    for option, metavar, text in (
+        ("--mirror", "NAME=PATH_OR_URL", "a git repository that has the upstream; remembered"),
+        ("--source", "NAME=wheel|git", "take the upstream from this source only"),
+        ("--require", "NAME", "fail when the optional upstream is missing"),
+    ):
+        verb.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+    verb.add_argument("--offline", action="store_true", help="ask no index and no upstream server")
+
+
+def source_options(options: argparse.Namespace) -> SourceOptions:
+    """Source options of a verb, parsed."""
+    return SourceOptions(
+        mirrors=_pairs("--mirror", options.mirror),
+        forced=_pairs("--source", options.source),
+        offline=options.offline,
+        required=frozenset(options.require),
+    )
+
+
+def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        name, equals, rest = value.partition("=")
+        if not name or not equals or not rest:
+            raise UserError(f"{option} {value}: it has the form NAME=VALUE")
+        pairs[name] = rest
+    return pairs
+
+
+def upstream_of(fork: Fork, release: str | None, name: str) -> tuple[str, Upstream]:
+    """Name of the release, and its version of the upstream ``name``."""
+    chosen, upstreams = fork.lock.release(release)
+    for upstream in upstreams:
+        if upstream.name == name:
+            return chosen, upstream
+    raise UserError(
+        f"release {chosen} has no upstream {name!r}",
+        remedy=f"upstreams: {', '.join(one.name for one in upstreams)}",
+    )
