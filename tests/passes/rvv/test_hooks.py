@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hooks of a compile pipeline, and the passes that are short enough to be tested with them."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.passes.functions import VECTORS, host, riscv64
+
+from crosslab.compile.overlaypass import PASSES, load_pass
+
+BARRIER = 'T.tvm_storage_sync("shared")'
+
+
+@pytest.fixture
+def hooks(tvm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.delenv("MLC_RVV_STEPS", raising=False)
+    return load_pass("hooks")
+
+
+def module_of(function: str) -> Any:
+    """A module of one function in TVM's own notation."""
+    from tvm.script import from_source, ir, tirx  # noqa: PLC0415 - the patched tree's
+
+    text = f"@I.ir_module\nclass Module:\n    @T.prim_func(s_tir=True)\n{function}"
+    return from_source(text, extra_vars={"I": ir, "T": tirx})
+
+
+def threads(body: str) -> Any:
+    return module_of(
+        f"""
+    def main(x: T.Buffer((8,), "float32")):
+        for b in T.thread_binding(2, thread="blockIdx.x"):
+            for t in T.thread_binding(4, thread="threadIdx.x"):
+                {body}
+"""
+    )
+
+
+def test_the_list_holds_every_pass_once(hooks: ModuleType) -> None:
+    files = {item.module: item.name for item in hooks.PASSES}
+    assert len(files) == len(hooks.PASSES)
+    for path in PASSES.rglob("*.py"):
+        module = path.relative_to(PASSES).with_suffix("").as_posix().replace("/", ".")
+        text = path.read_text(encoding="utf-8")
+        is_pass = "\n@function_pass\n" in text or "\n@tvm.transform.module_pass" in text
+        assert is_pass == (module in files), module
+        assert not is_pass or f" {files[module]}" in text
+
+
+def test_loops_bound_to_threads_become_serial(hooks: ModuleType) -> None:
+    before = threads("x[b * 4 + t] = T.float32(1)")
+    assert "thread_binding" in before["main"].script()
+    after = hooks.before_fusion(riscv64(*VECTORS))(before)["main"].script()
+    assert "thread_binding" not in after
+    assert "x[b * 4 + t]" in after
+
+
+def test_threads_that_wait_for_each_other_stay_bound(hooks: ModuleType) -> None:
+    before = threads(f"T.evaluate({BARRIER})")
+    after = hooks.before_fusion(riscv64(*VECTORS))(before)
+    assert "thread_binding" in after["main"].script()
+
+
+@pytest.mark.parametrize(("parameter", "opaque"), [(", n: T.int64", True), ("", False)])
+def test_functions_with_scalar_parameters_are_opaque_to_fusion(
+    hooks: ModuleType, parameter: str, opaque: bool
+) -> None:
+    before = module_of(
+        f"""
+    def main(x: T.Buffer((8,), "float32"){parameter}):
+        T.func_attr({{"op_pattern": 0}})
+        x[0] = T.float32(1)
+"""
+    )
+    after = hooks.before_fusion(host())(before)
+    assert (int(after["main"].attrs["op_pattern"]) == 8) == opaque
+
+
+def test_every_function_gets_the_promise_before_emission(
+    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tvm.target import Target  # noqa: PLC0415
+
+    module = threads("x[b * 4 + t] = T.float32(1)")
+
+    def promised(target: Any) -> bool:
+        attrs = hooks.before_emission(target)(module)["main"].attrs or {}
+        return bool(attrs.get("tirx.noalias", False))
+
+    assert promised(host())
+    assert not promised(Target({"kind": "c"}))
+    monkeypatch.setenv("MLC_RVV_STEPS", "-noalias")
+    assert not promised(host())
