@@ -37,7 +37,7 @@ def examine() -> tuple[OptionalTool, ...]:
     gcc, browser = shutil.which("g++"), next(filter(None, map(shutil.which, BROWSERS)), None)
     machine = shutil.which("qemu-system-riscv64")
     return (
-        *_sanitizers(),
+        *_beside_clang(),
         OptionalTool("g++", "TVM's libraries for this machine", bool(gcc), ("g++",)),
         OptionalTool("Chromium", "the report in a browser", bool(browser), ("chromium",)),
         OptionalTool(
@@ -72,13 +72,27 @@ def _package(tool: OptionalTool) -> str:
     return next(filter(apt.knows, tool.packages), tool.packages[-1])
 
 
-def _sanitizers() -> Sequence[OptionalTool]:
-    """Clang's runtime libraries; GCC has no libFuzzer and ziglang no address sanitizer."""
+def _beside_clang() -> Sequence[OptionalTool]:
+    """Tools of clang's version; ziglang has no stand-in for them."""
     tools.clang_version.cache_clear()
     clang = tools.find_clang()
     if clang is None or clang[1][0] < tools.MINIMUM_CLANG:
         return ()
-    folder = tools.output_of([f"clang{clang[0]}", "-print-resource-dir"]) or "?"
-    found = any(Path(folder.strip()).glob("lib/*/libclang_rt.fuzzer*.a"))
-    package = f"libclang-rt-{clang[1][0]}-dev"
-    return (OptionalTool("clang's runtime", "sanitizers and libFuzzer", found, (package,)),)
+    suffix, (major, *_) = clang
+    folder = tools.output_of([f"clang{suffix}", "-print-resource-dir"]) or "?"
+    runtime = any(Path(folder.strip()).glob("lib/*/libclang_rt.fuzzer*.a"))
+    names = [f"llvm-{name}-{major}" for name in ("nm", "objdump")]
+    return (
+        OptionalTool(
+            "clang's runtime",
+            "sanitizers and libFuzzer",  # GCC has no libFuzzer
+            runtime,
+            (f"libclang-rt-{major}-dev",),
+        ),
+        OptionalTool(
+            " and ".join(names),
+            "the code of kernels",
+            all(map(shutil.which, names)),
+            (f"llvm-{major}",),
+        ),
+    )
