@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.models import config as model_config
 from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.weights_file import save_weights
 from crosslab.tokenizer import chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
 
 F32 = NDArray[np.float32]
-WEIGHTS_FILE = "model.safetensors"
 THETA = 10000.0
 MOST = 1e9  # beyond every size of a model
 
@@ -79,8 +78,7 @@ def import_into(source: Path, folder: Path) -> None:
     config = _config(source, fields, {str(t.name) for t in reader.tensors})
     _check_shapes(source, reader, config)
     weights = dict(_weights(source, reader, config))
-    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors writes for the owner alone
+    save_weights(weights, folder, metadata={"format": "pt"})
     ids = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos")}
     extra = {f"{n}_token_id": index for n, index in ids.items() if index is not None}
     write_config(config, folder / "config.json", **extra)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.models.config import LlamaConfig, read_config, write_config
-from crosslab.models.gguf_import import F32, WEIGHTS_FILE
+from crosslab.models.gguf_import import F32
 from crosslab.models.params import write_params
+from crosslab.models.weights_file import WEIGHTS_FILE, save_weights
 
 
 def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
@@ -97,7 +97,7 @@ def random_model(config: LlamaConfig, seed: int, cache: Path) -> Path:
 
     def make(folder: Path) -> None:
         write_config(config, folder / "config.json")
-        save_file(dict(_split(config, random_weights(config, seed))), folder / WEIGHTS_FILE)
+        save_weights(dict(_split(config, random_weights(config, seed))), folder)
 
     key = digest(repr(config), str(seed), Path(__file__), Path(__file__).with_name("config.py"))
     return cached_build(cache, "model-random", key, make)
