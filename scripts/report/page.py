@@ -20,7 +20,7 @@ MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportSection:
     """A section that shows one kind of result; ``make`` need not check the results' form."""
 
     title: str
@@ -39,40 +39,44 @@ class Part:
 
 # By the key of their results in evidence.SOURCES.
 PARTS = {
-    "answer": Part("The answer", measures.answer, "A real model, run under emulation and checked."),
-    "bench": Part(
+    "answer": ReportSection(
+        "The answer", measures.answer, "A real model, run under emulation and checked."
+    ),
+    "bench": ReportSection(
         "The ladder of speed",
         measures.ladder,
         "Guest instructions in millions, all of them and weighted by LMUL; they repeat exactly."
         " Rows marked as recorded were measured once, as their source says.",
     ),
-    "host": Part(
+    "host": ReportSection(
         "On the host",
         measures.host,
         "The same patches on the host's own CPU, upstream and ours in one run.",
     ),
-    "record": Part(
+    "record": ReportSection(
         "Symbol drift",
         fork.drift,
         "Each hunk's function on the pinned base, and each upstream function that an overlay"
         " takes the place of, compared with the recorded one.",
     ),
-    "map": Part(
+    "map": ReportSection(
         "Applicability map",
         fork.applicability,
         "Every set of patches tried on every version of its upstream.",
     ),
-    "zoo": Part(
+    "zoo": ReportSection(
         "Model families",
         measures.families,
         "Small random models in the shape of the real ones, compared with transformers.",
     ),
-    "cost": Part(
+    "cost": ReportSection(
         "Cost on an accelerator",
         measures.cost,
         "Estimated latency and energy on PE arrays, for the models as they are compiled.",
     ),
-    "artefacts": Part("Artefacts", measures.artefacts, "Files of each distribution, with sha256."),
+    "artefacts": ReportSection(
+        "Artefacts", measures.artefacts, "Files of each distribution, with sha256."
+    ),
 }
 RELEASES_AT = list(PARTS).index("record")  # place of the section that is no single result
 
