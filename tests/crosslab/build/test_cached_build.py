@@ -146,13 +146,13 @@ print(cached_build(Path(sys.argv[1]), "thing", "k", make))
 COMPILING = """
 import sys
 from pathlib import Path
-from crosslab.build.cached_build import stage
+from crosslab.cached_build import cached_build
 from crosslab.build.runtime import compile_all
 folder = Path(sys.argv[1])
 def make(out):
     objects = {f"{n}.c": str(out / f"{n}.o") for n in range(6)}
     compile_all("things", ["./compiler"], objects, folder, 2)
-stage(folder / "cache", "thing", "k", make)
+cached_build(folder / "cache", "thing", "k", make)
 """
 COMPILER = """#!/bin/sh
 for word; do output=$word; done
