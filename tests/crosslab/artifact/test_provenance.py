@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +22,17 @@ from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine
-from crosslab.models.pins import read_pins
+from crosslab.models.pins import LOCK_NAME, read_pins
 
+LOCK = tomllib.loads((PROJECT / LOCK_NAME).read_text(encoding="utf-8"))
+RELEASE = LOCK["default-release"]
+TVM, MLC = (LOCK["releases"][RELEASE][name] for name in ("tvm", "mlc-llm"))
 APPLIED = {
-    "release": "2026.08",
+    "release": RELEASE,
     "upstreams": [
         {
             "name": "tvm",
-            "version": "0.26.0",
+            "version": TVM,
             "tree": "b" * 40,
             "inputs": {
                 "base": "a" * 40,
@@ -36,7 +40,7 @@ APPLIED = {
                 "overlays": [["apps/x.cc", "100644", "c" * 40]],
             },
         },
-        {"name": "mlc-llm", "version": "79d603f0", "tree": "", "inputs": None},
+        {"name": "mlc-llm", "version": MLC, "tree": "", "inputs": None},
     ],
 }
 
@@ -103,7 +107,8 @@ def test_each_part_has_a_licence_and_what_is_shipped_is_told_apart(provenance: P
     text = render_sbom(Part("whole", "1", "Apache-2.0", shipped=True), parts, [])
     assert sbom_problem(text) == ""
     (tvm,) = (c for c in json.loads(text)["components"] if c["name"] == "tvm")
-    assert tvm["purl"].startswith("pkg:github/apache/tvm@c7b458e")
+    commit = LOCK["upstreams"]["tvm"]["versions"][TVM]["commit"]
+    assert tvm["purl"] == f"pkg:github/apache/tvm@{commit}"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"upstreams": [{}]}'])
