@@ -25,8 +25,8 @@ from tvm.target import Target
 STEPS_VARIABLE = "MLC_RVV_STEPS"
 
 
-class Phase(enum.Enum):
-    """Phase of a compile pipeline."""
+class HookPhase(enum.Enum):
+    """HookPhase of a compile pipeline."""
 
     FUSION = "before FuseOps, with annotated patterns"
     SCHEDULING = "before default schedules, with functions in their last TIR form"
@@ -46,7 +46,7 @@ class Pass:
         argument: keyword of the hook that the pass is made with.
     """
 
-    phase: Phase
+    phase: HookPhase
     module: str
     name: str
     step: str = ""
@@ -54,31 +54,31 @@ class Pass:
 
 
 PASSES = (
-    Pass(Phase.FUSION, "serialize_thread_bindings", "SerializeThreadBindings"),
-    Pass(Phase.FUSION, "keep_scalar_params_opaque", "KeepScalarParamsOpaque"),
-    Pass(Phase.SCHEDULING, "cost.estimate_cost", "EstimateCost", argument="debug_dump"),
-    Pass(Phase.SCHEDULING, "attention.tensorize_prefill", "TensorizePrefill", "attention"),
-    Pass(Phase.SCHEDULING, "half.compute_in_float32", "ComputeInFloat32", "widen"),
-    Pass(Phase.SCHEDULING, "linear.call_kernels", "CallLinearKernels", "linear"),
-    Pass(Phase.SCHEDULING, "vectors.vectorize_rotary", "VectorizeRotary", "rotary"),
-    Pass(Phase.SCHEDULING, "vectors.vectorize_loops", "VectorizeLoops", "loops"),
-    Pass(Phase.SCHEDULING, "half.convert_by_bits", "ConvertByBits", "halves"),
-    Pass(Phase.EMISSION, "sort_shape_stores", "SortShapeStores"),
-    Pass(Phase.EMISSION, "promise_noalias", "PromiseNoAlias", "noalias"),
+    Pass(HookPhase.FUSION, "serialize_thread_bindings", "SerializeThreadBindings"),
+    Pass(HookPhase.FUSION, "keep_scalar_params_opaque", "KeepScalarParamsOpaque"),
+    Pass(HookPhase.SCHEDULING, "cost.estimate_cost", "EstimateCost", argument="debug_dump"),
+    Pass(HookPhase.SCHEDULING, "attention.tensorize_prefill", "TensorizePrefill", "attention"),
+    Pass(HookPhase.SCHEDULING, "half.compute_in_float32", "ComputeInFloat32", "widen"),
+    Pass(HookPhase.SCHEDULING, "linear.call_kernels", "CallLinearKernels", "linear"),
+    Pass(HookPhase.SCHEDULING, "vectors.vectorize_rotary", "VectorizeRotary", "rotary"),
+    Pass(HookPhase.SCHEDULING, "vectors.vectorize_loops", "VectorizeLoops", "loops"),
+    Pass(HookPhase.SCHEDULING, "half.convert_by_bits", "ConvertByBits", "halves"),
+    Pass(HookPhase.EMISSION, "sort_shape_stores", "SortShapeStores"),
+    Pass(HookPhase.EMISSION, "promise_noalias", "PromiseNoAlias", "noalias"),
 )
 
 
 def before_fusion(target: Target) -> Any:
-    """The passes of :attr:`Phase.FUSION`.
+    """The passes of :attr:`HookPhase.FUSION`.
 
     Raises:
         RuntimeError: ``MLC_RVV_STEPS`` names an unknown step.
     """
-    return _passes(Phase.FUSION, target=target)
+    return _passes(HookPhase.FUSION, target=target)
 
 
 def before_scheduling(target: Target, debug_dump: Path | None = None) -> Any:
-    """The passes of :attr:`Phase.SCHEDULING`.
+    """The passes of :attr:`HookPhase.SCHEDULING`.
 
     Args:
         target: code is generated for it.
@@ -87,19 +87,19 @@ def before_scheduling(target: Target, debug_dump: Path | None = None) -> Any:
     Raises:
         RuntimeError: ``MLC_RVV_STEPS`` names an unknown step.
     """
-    return _passes(Phase.SCHEDULING, target=target, debug_dump=debug_dump)
+    return _passes(HookPhase.SCHEDULING, target=target, debug_dump=debug_dump)
 
 
 def before_emission(target: Target) -> Any:
-    """The passes of :attr:`Phase.EMISSION`.
+    """The passes of :attr:`HookPhase.EMISSION`.
 
     Raises:
         RuntimeError: ``MLC_RVV_STEPS`` names an unknown step.
     """
-    return _passes(Phase.EMISSION, target=target)
+    return _passes(HookPhase.EMISSION, target=target)
 
 
-def _passes(phase: Phase, **arguments: Any) -> Any:
+def _passes(phase: HookPhase, **arguments: Any) -> Any:
     steps = _chosen_steps()
     made = []
     for item in PASSES:

@@ -25,7 +25,7 @@ from tvm import IRModule, ir, relax, tirx
 
 from .expressions import bits_of, extent_text, product_of
 from .products import Derived, FunctionWork
-from .records import Entry, Extent, Operand, Other, Product, Unclassified
+from .records import EntryWork, Extent, Operand, Other, Product, Unclassified
 
 REPORT_VARIABLE = "MLC_RVV_COST_REPORT"
 DUMP_NAME = "cost_workloads.json"
@@ -79,7 +79,7 @@ def workloads(mod: IRModule) -> dict[str, Any]:
     functions: dict[str, Any] = {}
     for g_var, func in mod.functions_items():
         if isinstance(func, relax.Function) and "global_symbol" in (func.attrs or {}):
-            entry = Entry()
+            entry = EntryWork()
             _Walk(mod, entry, functions).function(func, None)
             entries[g_var.name_hint] = {
                 part: [asdict(i) for i in _counted(items)] for part, items in vars(entry).items()
@@ -98,7 +98,7 @@ def _counted(items: list[Any]) -> Iterator[Any]:
 class _Walk:
     """Collection of an entry from the calls of a Relax function."""
 
-    def __init__(self, mod: IRModule, entry: Entry, functions: dict[str, Any]) -> None:
+    def __init__(self, mod: IRModule, entry: EntryWork, functions: dict[str, Any]) -> None:
         self.mod, self.entry, self.functions = mod, entry, functions
         self.known: dict[Any, FunctionWork] = {}
         self.derived: dict[Any, tuple[FunctionWork, Derived]] = {}

@@ -69,7 +69,7 @@ class Unclassified:
 
 
 @dataclass
-class Entry:
+class EntryWork:
     """One Relax function."""
 
     products: list[Product] = field(default_factory=list)

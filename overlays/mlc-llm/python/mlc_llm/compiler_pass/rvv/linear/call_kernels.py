@@ -32,7 +32,7 @@ from ..targets import is_rvv_target
 from ..tir import PatternMismatch, is_one, nodes_of, with_root
 from .calls import Routines, experts_gemm, gemm, gemv
 from .experts import call_for_each, check_experts, find_experts
-from .match import Linear, match_linear
+from .match import LinearLayer, match_linear
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def call_kernels(
 
 
 def _replace(
-    func: tirx.PrimFunc, stages: list[Stage], linear: Linear, routines: Routines
+    func: tirx.PrimFunc, stages: list[Stage], linear: LinearLayer, routines: Routines
 ) -> tuple[tirx.PrimFunc, str]:
     single = all(is_one(extent) for extent in linear.out.shape[:-1])
     symbol = routines.symbol("gemv" if single else "gemm", linear.scale)
@@ -135,7 +135,7 @@ def _replace(
     return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True}), symbol
 
 
-def _in_place(linear: Linear, rest: list[Stage]) -> Stage | None:
+def _in_place(linear: LinearLayer, rest: list[Stage]) -> Stage | None:
     """The stage that may overwrite the product element by element: its only reader, if any."""
     readers = [s for s in rest if any(r.buffer.same_as(linear.out) for r in s.block.reads)]
     if len(readers) != 1 or not isinstance(readers[0].block.body, tirx.BufferStore):

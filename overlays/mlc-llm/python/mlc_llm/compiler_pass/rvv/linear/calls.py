@@ -14,7 +14,7 @@ from ..kernel_library import KernelLibrary
 from ..targets import is_rvv_target, vector_bits
 from ..tir import PatternMismatch, block_of, whole
 from .experts import Experts, opaque
-from .match import GROUP, Linear
+from .match import GROUP, LinearLayer
 
 # Rows of a panel of weights, which takes 64 KiB at VLEN 256 while it is in use.
 PANEL_ROWS = 256
@@ -65,7 +65,7 @@ class Routines:
         return found
 
 
-def gemm(linear: Linear, out: Any, routines: Routines) -> Any:
+def gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with any number of rows: tasks over panels of outputs."""
     columns, k = routines.columns, _int64(linear.k)
     panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
@@ -82,7 +82,7 @@ def gemm(linear: Linear, out: Any, routines: Routines) -> Any:
     return _tasks(symbol, linear, out, columns, arguments, [panel])
 
 
-def gemv(linear: Linear, out: Any, routines: Routines) -> Any:
+def gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with one row: tasks over runs of outputs."""
     k = _int64(linear.k)
     # Whole panels, as their rows may lie in lanes.
@@ -103,7 +103,7 @@ def gemv(linear: Linear, out: Any, routines: Routines) -> Any:
     return _opaque("prepared", linear, out, tirx.SeqStmt([call, tasks]), [ready])
 
 
-def _weights(linear: Linear, start: Any) -> list[Any]:
+def _weights(linear: LinearLayer, start: Any) -> list[Any]:
     """Pointers to the weights, and their scales, of the outputs from one on."""
     if linear.scale is None:
         return [linear.weight.access_ptr("r", offset=start * linear.k)]
@@ -124,7 +124,7 @@ def _outputs_of_a_task(n: Any, k: int, columns: int) -> int:
 
 def _tasks(
     symbol: str,
-    linear: Linear,
+    linear: LinearLayer,
     out: Any,
     width: int,
     arguments: Callable[[Any, Any], list[Any]],
@@ -159,7 +159,7 @@ def _call(symbol: str, arguments: list[Any]) -> Any:
     return tirx.Evaluate(tirx.call_extern("void", symbol, *words))
 
 
-def _opaque(name: str, linear: Linear, out: Any, body: Any, allocated: Sequence[Any]) -> Any:
+def _opaque(name: str, linear: LinearLayer, out: Any, body: Any, allocated: Sequence[Any]) -> Any:
     """A block that declares its buffers, around statements which the compiler cannot read."""
     inputs = [linear.data, linear.weight, linear.scale]
     reads = [whole(buffer) for buffer in inputs if buffer is not None]

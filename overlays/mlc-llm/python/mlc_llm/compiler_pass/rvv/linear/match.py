@@ -23,7 +23,7 @@ ZERO_POINT = 7.0
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearLayer:
     """A linear layer: out[m, n] = data[m, k] * transpose(weight[n, k]).
 
     Attributes:
@@ -60,7 +60,7 @@ class Linear:
         return -(-self.k // GROUP)
 
 
-def match_linear(stage: Stage, stages: list[Stage]) -> Linear:
+def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
     """Read a product as a linear layer.
 
     Raises:
@@ -93,8 +93,8 @@ def match_linear(stage: Stage, stages: list[Stage]) -> Linear:
     if not same_extents([out.shape[-1]], [n]) or not isinstance(k, tirx.IntImm):
         raise PatternMismatch("the number of inputs is not constant")
     if any(other.written.same_as(weight) and not _only_widens(other) for other in stages):
-        return _match_q4(Linear(stage, out, data, weight, n, int(k)), stages)
-    return Linear(stage, out, data, weight, n, int(k))
+        return _match_q4(LinearLayer(stage, out, data, weight, n, int(k)), stages)
+    return LinearLayer(stage, out, data, weight, n, int(k))
 
 
 def _only_widens(stage: Stage) -> bool:
@@ -116,7 +116,7 @@ def _check_types(*buffers: Any) -> None:
             raise PatternMismatch(f"{buffer.name} is not dense")
 
 
-def _match_q4(linear: Linear, stages: list[Stage]) -> Linear:
+def _match_q4(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
     """Follow a weight that is dequantized in the same function back to its packed form.
 
     Raises:
@@ -142,7 +142,7 @@ def _match_q4(linear: Linear, stages: list[Stage]) -> Linear:
     for buffer in (values, linear.weight):
         if sum(_reads(stage, buffer) for stage in stages) != 1:
             raise PatternMismatch(f"{buffer.name} is read by more than one block")
-    return Linear(
+    return LinearLayer(
         linear.stage, linear.out, linear.data, packed, linear.n, linear.k, scale, (unpacked, scaled)
     )
 
