@@ -174,7 +174,7 @@ def _difference(one: Path, other: Path) -> str:
 
 
 def order_differs(one: Place, other: Place) -> bool:
-    """Whether some folder really lists its files in another order."""
+    """Check that some folder really lists its files in another order."""
     folders = ("scripts/crosslab", "runner", "kernels/rvv")
     return any(
         os.listdir(one.project / name) != os.listdir(other.project / name)  # noqa: PTH208

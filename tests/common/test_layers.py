@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which package may import which; common needs the standard library alone."""
+"""Imports between the packages; common needs the standard library alone."""
 
 import ast
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the patches to MLC-LLM mend, each seen by itself on the patched tree."""
+"""Defects that the patches to MLC-LLM mend, each by itself on the patched tree."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ SAME_SUMS = 1e-5
 
 @dataclass(frozen=True)
 class Answered:
-    """What was asked, and what the compiled model said."""
+    """A prompt, and the compiled model's answer to it."""
 
     job: Job
     question: Question

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reads files that others wrote, one function a format.
+"""Readers of files that others wrote, one function a format.
 
 A target gives its bytes to the reader as the project does. The wing's own error is an answer;
 anything else that escapes is a finding.

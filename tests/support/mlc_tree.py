@@ -62,7 +62,7 @@ def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess
 
 
 def result_of(script: str) -> object:
-    """What a script on the patched trees prints last, as JSON."""
+    """Run a script on the patched trees; the last line that it prints, read as JSON."""
     done = run_python("-c", script)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1])

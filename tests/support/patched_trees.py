@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the patched trees are that the tests run on."""
+"""Location of the patched trees that the tests run on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the runtime, the runner and the counter share: real tools, built once."""
+"""Builds that the tests of runtime, runner and counter share: real tools, built once."""
 
 from __future__ import annotations
 

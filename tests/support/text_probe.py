@@ -71,7 +71,7 @@ def build_probe(
 
 
 def ask(command: Sequence[str], table: Path, mode: str, texts: Sequence[bytes]) -> list[Any]:
-    """What the program says to each text."""
+    """Answers of the program to each text."""
     stream = b"".join(struct.pack("<I", len(text)) + text for text in texts)
     done = subprocess.run(
         [*command, str(table), mode], input=stream, capture_output=True, timeout=300, check=False

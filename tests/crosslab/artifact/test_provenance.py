@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a manifest tells of where an artefact comes from."""
+"""Origins of an artefact in its manifest."""
 
 from __future__ import annotations
 

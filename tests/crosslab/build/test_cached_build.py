@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept between runs: damage is seen, said and mended; two processes make a thing once."""
+"""Cached builds: damage is found, reported and repaired; two processes build a thing once."""
 
 from __future__ import annotations
 
