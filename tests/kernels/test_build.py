@@ -51,7 +51,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return directory
 
 
-def test_the_object_holds_what_the_index_says(library: Path) -> None:
+def test_the_object_holds_the_kernels_of_the_index(library: Path) -> None:
     index = json.loads((library / INDEX).read_text())
     listed = {kernel["symbol"] for kernel in index["kernels"]}
     assert listed == {kernel.symbol for kernel in read_kernels()}

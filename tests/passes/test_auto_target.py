@@ -247,7 +247,7 @@ def test_what_cannot_be_exported_is_refused(
     assert type(caught.value).__name__ == "CrossTargetError"
 
 
-def test_failed_link_shows_what_the_linker_said(link: ModuleType, tmp_path: Path) -> None:
+def test_failed_link_shows_the_linkers_output(link: ModuleType, tmp_path: Path) -> None:
     broken = tmp_path / "broken.o"
     broken.write_bytes(b"not an object")
     environ = dict(os.environ)

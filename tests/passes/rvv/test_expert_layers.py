@@ -70,7 +70,7 @@ def test_experts_call_the_kernels_of_linear_layers(
     assert 'T.Cast("float16"' not in text
 
 
-def test_other_packings_are_left_alone_and_said(
+def test_other_packings_are_unchanged_and_reported(
     experts: Any, kernels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     report = tmp_path / "report.json"
@@ -79,6 +79,6 @@ def test_other_packings_are_left_alone_and_said(
     module = module_of(layer=experts(False, "int4", group_size=64))
     layer = load_pass("linear.call_kernels").CallLinearKernels(riscv64(*VECTORS))(module)["layer"]
     assert called(layer) == []
-    (said,) = json.loads(report.read_text())
-    assert said["symbol"] is None
-    assert said["reason"] == "its weights are of 4 bits in groups of 64"
+    (entry,) = json.loads(report.read_text())
+    assert entry["symbol"] is None
+    assert entry["reason"] == "its weights are of 4 bits in groups of 64"

@@ -69,9 +69,9 @@ def test_a_linear_layer_becomes_a_kernel_call(
     transform: Any, rows: Any, n: Any, q4: bool, calls: list[str], add: bool
 ) -> None:
     function = linear_function(rows, n, 80, q4=q4, add=add)
-    module, said = transform(riscv64(*VECTORS), layer=function)
+    module, reports = transform(riscv64(*VECTORS), layer=function)
     assert called(module["layer"]) == calls
-    assert said["layer", "NT_matmul"]["symbol"] == calls[-1]
+    assert reports["layer", "NT_matmul"]["symbol"] == calls[-1]
     assert module["layer"].attrs["tirx.is_scheduled"]
     assert module["layer"].attrs["tirx.noalias"]
     text = module["layer"].script()
@@ -119,19 +119,19 @@ def test_layers_without_a_kernel_are_unchanged_and_reported(
     transform: Any, function: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = linear_function("seq_len", 96, 64, **function)
-    module, said = transform(riscv64(*VECTORS), layer=before)
+    module, reports = transform(riscv64(*VECTORS), layer=before)
     assert called(module["layer"]) == []
     assert "tirx.is_scheduled" not in module["layer"].attrs
-    assert reason in said["layer", "NT_matmul"]["reason"]
+    assert reason in reports["layer", "NT_matmul"]["reason"]
     assert reason in caplog.text
     assert not (module.attrs or {}).get("external_mods")
 
 
 def test_a_scheduled_function_is_left_alone(transform: Any) -> None:
     done = linear_function(4, 96, 64).with_attr("tirx.is_scheduled", True)
-    module, said = transform(riscv64(*VECTORS), layer=done)
+    module, reports = transform(riscv64(*VECTORS), layer=done)
     assert called(module["layer"]) == []
-    assert said == {}
+    assert reports == {}
 
 
 def test_the_sum_of_squares_of_a_norm_is_no_product(transform: Any) -> None:
@@ -139,24 +139,24 @@ def test_the_sum_of_squares_of_a_norm_is_no_product(transform: Any) -> None:
     x = te.placeholder((4, 64), name="x")
     step = te.reduce_axis((0, 64), name="k")
     squares = te.compute((4,), lambda i: te.sum(x[i, step] * x[i, step], axis=step), name="squares")
-    module, said = transform(riscv64(*VECTORS), norm=te.create_prim_func([x, squares]))
+    module, reports = transform(riscv64(*VECTORS), norm=te.create_prim_func([x, squares]))
     assert isinstance(module["norm"], tir.PrimFunc)
-    assert said == {}
+    assert reports == {}
 
 
 @pytest.mark.parametrize("library", [None, "host"])
 def test_missing_kernels_for_the_target_are_reported(transform: Any, library: str | None) -> None:
-    module, said = transform(riscv64(*VECTORS), library, layer=linear_function(4, 96, 64))
+    module, reports = transform(riscv64(*VECTORS), library, layer=linear_function(4, 96, 64))
     assert called(module["layer"]) == []
-    assert ("MLC_RVV_KERNELS" if library is None else "kernels of") in said["layer", "NT_matmul"][
-        "reason"
-    ]
+    assert ("MLC_RVV_KERNELS" if library is None else "kernels of") in reports[
+        "layer", "NT_matmul"
+    ]["reason"]
 
 
 def test_without_vectors_nothing_is_done(transform: Any) -> None:
-    module, said = transform(riscv64(), layer=linear_function(4, 96, 64))
+    module, reports = transform(riscv64(), layer=linear_function(4, 96, 64))
     assert called(module["layer"]) == []
-    assert said == {}
+    assert reports == {}
 
 
 def test_a_library_without_routines_is_no_error(
@@ -168,9 +168,9 @@ def test_a_library_without_routines_is_no_error(
     del index["routines"]
     (old / INDEX).write_text(json.dumps(index))
     libraries["old"] = old
-    module, said = transform(riscv64(*VECTORS), "old", layer=linear_function(4, 96, 64))
+    module, reports = transform(riscv64(*VECTORS), "old", layer=linear_function(4, 96, 64))
     assert called(module["layer"]) == []
-    assert "no gemm for float32 weights" in said["layer", "NT_matmul"]["reason"]
+    assert "no gemm for float32 weights" in reports["layer", "NT_matmul"]["reason"]
 
 
 def test_the_object_is_brought_in_once_and_the_report_goes_on(

@@ -206,7 +206,7 @@ def test_a_function_without_tiles_is_reported(
     assert caplog.text == "", "what was never meant for kernels is no cause for a warning"
 
 
-def test_without_a_library_nothing_is_done_and_that_is_said(
+def test_a_missing_library_is_reported(
     lab: ModuleType, report: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = module_of(**{NAME: tile_function()})
@@ -230,7 +230,7 @@ def test_nothing_tensorized_is_an_error_on_demand(
     assert "MLC_RVV_REQUIRE_TENSORIZE is set" in str(failure.value)
 
 
-def test_a_module_without_prefill_is_said(
+def test_a_module_without_prefill_is_reported(
     lab: ModuleType, with_kernels: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = module_of()
