@@ -41,7 +41,7 @@ def build_and_test(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def tests(session: nox.Session) -> None:
-    """Run every test; -- -m "not emulator" runs the quick half."""
+    """Run every test; the quick half: -- -m "not emulator and not slow"."""
     applied, options = trees.prepare(session, "pytest")
     trees.install_for_tests(session, applied)
     root = str(applied.root)
