@@ -18,8 +18,8 @@ from forkpatch.inspect.probe import Fit
 
 _FITS = {
     Fit.APPLIES: ("+", "applies"),
-    Fit.CHANGED: ("~", "applies, but the function around it says something else than on its base"),
-    Fit.MISPLACED: ("!", "its lines are in another function only"),
+    Fit.CHANGED: ("~", "applies, but the body of its function differs from the base's"),
+    Fit.MISPLACED: ("!", "its lines are only in another function"),
     Fit.CONFLICT: ("x", "its lines are not there"),
     Fit.UPSTREAM: ("=", "upstream has the change already"),
     Fit.MISSING: ("-", "its file is not there"),
@@ -31,7 +31,7 @@ _DRIFTS = {
     Drift.MOVED: "m",
     Drift.GONE: "g",
 }
-_DRIFT_MEANS = {
+_DRIFT_MEANINGS = {
     Drift.CHANGED: "its body changed",
     Drift.MOVED: "it is in another of these files",
     Drift.GONE: "it is in none of these files",
@@ -43,18 +43,18 @@ def page(found: ApplicabilityMap) -> str:
     """The map as Markdown."""
     lines = [
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
-        "# Which patch applies where",
+        "# Applicability of patches",
         "",
         "Made by `forkpatch probe`; do not edit it. `--json FILE` writes the same for programs.",
         "",
-        "A cell says how a patch fits a version, those before it in the series that fit being in:",
+        "A cell shows the fit of a patch on a version after the fitting patches before it:",
         "",
         *(f"- `{sign}` {text}" for sign, text in _FITS.values()),
         "",
-        "and, behind it, what became of the function or class that it changes since the base of"
-        " its set:",
-        *(f"`{_DRIFTS[drift]}` {text}," for drift, text in _DRIFT_MEANS.items()),
-        "nothing when it is as it was.",
+        "followed by the drift of the function or class that it changes, against the base of its"
+        " series:",
+        *(f"`{_DRIFTS[drift]}` {text}," for drift, text in _DRIFT_MEANINGS.items()),
+        "nothing when it is unchanged.",
     ]
     for one in found.sets:
         rows = [row for row in found.rows if (row.upstream, row.set) == (one.upstream, one.set)]
@@ -63,17 +63,17 @@ def page(found: ApplicabilityMap) -> str:
 
 
 def _set(one: SeriesMap, rows: Sequence[MapCell]) -> Iterator[str]:
-    yield f"## {one.upstream}: the set for {one.set}"
+    yield f"## {one.upstream}: the series for {one.set}"
     yield ""
     base = f"commit {one.base[:_SHORT]}" if one.base else "a wheel"
-    yield f"Base: {base}. Upstream is looked at up to commit {one.until[:_SHORT]}; {one.commits}"
-    yield "commits concerned these files, and each was looked at."
+    yield f"Base: {base}. Probed up to commit {one.until[:_SHORT]}: {one.commits}"
+    yield "commits changed these files, and each was probed."
     yield ""
     yield from (f"{number}. {name}" for number, name in enumerate(one.patches, 1))
     yield ""
     shadowed = list(dict.fromkeys(row.detail for row in rows if row.patch == SHADOW))
     if shadowed:
-        yield "An overlay takes the place of:"
+        yield "Replaced by an overlay:"
         yield ""
         yield from (f"- {_letter(at)}: `{detail}`" for at, detail in enumerate(shadowed))
         yield ""
@@ -97,18 +97,18 @@ def _cell(cell: MapCell) -> str:
     return f"`{sign}{drift}`" if sign or drift else ""
 
 
-def _what(turn: TurningPoint) -> tuple[bool, str, str]:
-    # How a patch stops to apply is told apart; where it begins to, it is one thing.
+def _turn_key(turn: TurningPoint) -> tuple[bool, str, str]:
+    # Commits are grouped by fit where a patch stops to apply, not where it starts to.
     return turn.broke, turn.commit, turn.fit if turn.broke else ""
 
 
 def _turns(one: SeriesMap) -> Iterator[str]:
     if not one.turns:
-        yield "No commit that was looked at makes one of them apply or stop to."
+        yield "No probed commit makes a patch start or stop to apply."
         return
-    yield "| commit | what happened | patches |"
+    yield "| commit | change | patches |"
     yield "|---|---|---|"
-    for (broke, commit, fit), turns in groupby(sorted(one.turns, key=_what), key=_what):
+    for (broke, commit, fit), turns in groupby(sorted(one.turns, key=_turn_key), key=_turn_key):
         same = list(turns)
         numbers = ", ".join(str(one.patches.index(turn.patch) + 1) for turn in same)
         what = f"from here on: {fit}" if broke else "from here on it applies"
