@@ -32,6 +32,7 @@ from crosslab.models.llama_params import random_params
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
+from crosslab.tokenizer.unicode_tables import runner_tables
 
 pytestmark = pytest.mark.emulator
 
@@ -75,23 +76,32 @@ def _request() -> LinkRequest:
     return LinkRequest(runtime(), cross(), library=_library(CACHE), required_vlen=256)
 
 
+def _lend(folder: Path, *names: str) -> None:
+    """Links to what the user's cache holds under these names, so that it is not made here."""
+    for name in names:
+        for made in CACHE.glob(f"{name}-*"):
+            if not (folder / made.name).exists():
+                (folder / made.name).symlink_to(made)
+                (folder / f".{made.name}.sums").symlink_to(CACHE / f".{made.name}.sums")
+
+
 def _runner_objects(folder: Path) -> Path:
+    runner_tables(CACHE)
+    _lend(folder, "unicode-tables")
     return link_runner(_request(), folder)
 
 
 def _runner(folder: Path) -> Path:
     """The program alone: its own objects are those of the user's cache."""
-    request = _request()
-    link_runner(request, CACHE)
-    for made in CACHE.glob("runner-objects-*"):
-        if not (folder / made.name).exists():
-            (folder / made.name).symlink_to(made)
-            (folder / f".{made.name}.sums").symlink_to(CACHE / f".{made.name}.sums")
-    return link_runner(request, folder)
+    link_runner(_request(), CACHE)
+    _lend(folder, "unicode-tables", "runner-objects-riscv64")
+    return link_runner(_request(), folder)
 
 
 def _relink(folder: Path) -> dict[str, Path]:
-    return relinking(_request(), link_runner(_request(), CACHE), folder)
+    runner = link_runner(_request(), CACHE)
+    _lend(folder, "unicode-tables", "runner-objects-riscv64")
+    return relinking(_request(), runner, folder)
 
 
 def _counted(folder: Path) -> int:
@@ -162,11 +172,6 @@ def test_download_of_the_model(index: Path, disk: Callable[[str], Any]) -> None:
     fills_up(lambda folder: fetch_asset(asset, folder), disk("8k"), "16m")
 
 
-def lent(path: Path) -> bool:
-    """Part of the user's own cache."""
-    return path.is_symlink()
-
-
 def fills_up(stage: Callable[[Path], object], small: Any, enough: str) -> None:
     """The stage fails for want of room, says so, leaves nothing, and works with enough."""
     with pytest.raises((LabError, OSError)) as caught:
@@ -178,7 +183,7 @@ def fills_up(stage: Callable[[Path], object], small: Any, enough: str) -> None:
         assert "free some space" in error.remedy
     assert "No space left" in str(error), error
     # A log is what tells why.
-    kept = [p.name for p in small.path.iterdir() if p.name != "logs" and not lent(p)]
+    kept = [p.name for p in small.path.iterdir() if p.name != "logs" and not p.is_symlink()]
     assert all(name.endswith(".lock") for name in kept), kept
     if enough:
         small.grow(enough)
