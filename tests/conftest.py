@@ -38,11 +38,15 @@ def _use_patched_tvm() -> None:
 _use_patched_tvm()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that get the emulator by a fixture."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that get the emulator by a fixture; leave out long ones unless asked for."""
     for item in items:
         if {"emulator", "qemu"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.emulator)
+    if "long" not in config.option.markexpr:
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 @pytest.fixture(scope="session")

@@ -137,10 +137,7 @@ def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
         check_words(replace(said, prompt=(1,)), question)
 
 
-@pytest.mark.skipif(
-    not os.environ.get("CROSSLAB_MAIN_JOB"),
-    reason="takes minutes, and CI runs the main job by itself; set CROSSLAB_MAIN_JOB=1 to run it",
-)
+@pytest.mark.long
 @pytest.mark.emulator
 def test_the_pinned_model_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     need_emulator()

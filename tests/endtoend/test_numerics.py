@@ -117,10 +117,7 @@ def test_every_step_says_what_the_reference_says(answered: Answered) -> None:
     assert errors.max() < BOUND
 
 
-@pytest.mark.skipif(
-    not os.environ.get("CROSSLAB_LONG"),
-    reason="minutes more; test_model_compile does it on a small model. CROSSLAB_LONG=1 runs it",
-)
+@pytest.mark.long
 def test_a_prompt_in_two_chunks_gives_the_same_logits(answered: Answered, tmp_path: Path) -> None:
     logits = tmp_path / "logits.bin"
     arguments = ["--params", str(answered.question.params), "--logits", str(logits), "--json"]
