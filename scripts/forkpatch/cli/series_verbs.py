@@ -51,6 +51,14 @@ def register(verbs: Registry) -> None:
     choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped it")
     choice.add_argument("--abort", action="store_true", help="abandon it; everything as before")
     choice.add_argument("--status", action="store_true", help="print its progress")
+    verb = verbs.add("submit", run_submit)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
+    verb.add_argument("--onto", required=True, metavar="REV", help="a commit that a mirror has")
+    verb.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder to write; must be new"
+    )
     verb = verbs.add("import-series", run_import)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
@@ -124,6 +132,27 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
         say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
     write_report(options.json, report)
     return 0
+
+
+def run_submit(fork: Fork, options: argparse.Namespace) -> int:
+    """Write the patches that upstream could take, made for another of its commits."""
+    from forkpatch.series.submit import submit  # noqa: PLC0415 - for this verb only
+
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    upstream = upstream_of(fork, None, options.upstream)[1]
+    if options.version:
+        upstream = fork.lock.upstream(options.upstream, options.version)
+    report = submit(fork, upstream, options.onto, options.output.absolute(), chosen)
+    if options.json != "-":
+        say(*(f"left out: {name}: {reason}" for name, reason in report.left_out.items()))
+        say(*(f"{name}: conflict: {reason}" for name, reason in report.conflicts.items()))
+        count = counted(len(report.patches), "patch")
+        where = "nothing was written" if report.conflicts else f"{count} in {options.output}"
+        say(f"{upstream} onto {report.commit[:12]}: {where}")
+    write_report(options.json, report)
+    return 1 if report.conflicts else 0
 
 
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:

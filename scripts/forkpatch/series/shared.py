@@ -45,8 +45,8 @@ Contents = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
-class _Step:
-    """A patch of another version: the files it changes there, before and after it."""
+class PatchStep:
+    """A patch of a series, with the files of its version before and after it."""
 
     patch: Patch
     before: Contents
@@ -97,11 +97,11 @@ def locate_series(
             changes another function here.
     """
     patches = load_series(fork.patch_folder(upstream))
-    homes: dict[str, dict[str, _Step]] = {}
+    homes: dict[str, dict[str, PatchStep]] = {}
     for home in home_versions(fork, upstream):
         other = fork.lock.upstream(upstream.name, home)
         plan = plan_tree(fork, other, obtain_home(other))
-        homes[home] = {step.patch.name: step for step in _steps(plan)}
+        homes[home] = {step.patch.name: step for step in patch_steps(plan)}
     if not homes:
         return patches
     where = fork.patch_folder(upstream) / SERIES
@@ -130,16 +130,17 @@ def locate_series(
     return tuple(placed)
 
 
-def _steps(plan: TreePlan) -> Iterator[_Step]:
+def patch_steps(plan: TreePlan) -> Iterator[PatchStep]:
+    """The patches of a planned tree, each with the files before and after it."""
     state: dict[str, bytes] = dict(plan.base)
     for patch, commit in zip(plan.patches, plan.patch_commits, strict=True):
         before = dict(state)
         for path, file in commit.changes.items():
             state[path] = file.data if file else b""
-        yield _Step(patch, before, dict(state))
+        yield PatchStep(patch, before, dict(state))
 
 
-def _positions(step: _Step, ours: Contents) -> dict[str, tuple[int, ...]]:
+def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
     """The lines at which the hunks of a patch stand in ``ours``, by path.
 
     Raises:
@@ -151,7 +152,7 @@ def _positions(step: _Step, ours: Contents) -> dict[str, tuple[int, ...]]:
         if path not in ours:
             raise PatchError(f"{path} is not in its tree")
         theirs = step.after[diff.new] if diff.new is not None else b""
-        merged[path] = _merge(path, ours[path], step.before[path], theirs)
+        merged[path] = merge_file(path, ours[path], step.before[path], theirs)
     found = {diff.old: diff for diff in _diff(ours, merged)}
     for path, diff in diffs.items():
         here = found.get(path)
@@ -170,7 +171,7 @@ def _symbols(diff: FileDiff, before: bytes, after: Contents) -> tuple[str, ...]:
     return changed_symbols(diff, before, after.get(diff.new or "", b""))
 
 
-def _merge(path: str, ours: bytes, base: bytes, theirs: bytes) -> bytes:
+def merge_file(path: str, ours: bytes, base: bytes, theirs: bytes) -> bytes:
     """The three-way merge of one file.
 
     Raises:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``submit``: patches made for another commit of the upstream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forklab import CORE, ForkLab, core, git, message
+
+CORE_PATH = "python/calc/core.py"
+DRIFT = b"import os\n\n\n"
+
+
+@pytest.fixture
+def series(lab: ForkLab) -> ForkLab:
+    """Two patches for upstream, with one between them that is not, and one that needs that."""
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn")
+    ours = message("Ours").replace("Pending", "Inappropriate [only here]")
+    lab.add_patch("ours.patch", lab.repo.patch({"LICENSE": b"ours\n"}, ours))
+    lab.change("more.patch", {"LICENSE": b"ours, all\n"}, subject="More")
+    files = {CORE_PATH: core(sub="b - a", mul="2 * a"), "python/tests/test_mul.py": b"A = 1\n"}
+    lab.change("twice.patch", files, subject="Twice")
+    git(lab.repo.path, "checkout", "-q", "-B", "next", "v1.0")
+    return lab
+
+
+def test_patches_apply_to_that_commit_with_plain_git(series: ForkLab, tmp_path: Path) -> None:
+    commit = series.repo.commit({CORE_PATH: DRIFT + CORE}, "Drift")
+    output = tmp_path / "out"
+    command = ("submit", "calc", "--onto", "next", "--output", str(output))
+    done = series.ok(*command)
+    assert "left out: ours.patch: Upstream-Status is Inappropriate [only here]" in done.out
+    assert "left out: more.patch: it needs ours.patch" in done.out
+    assert f"calc 1.0 onto {commit[:12]}: 2 patches in {output}" in done.out
+    names = ["0001-turn.patch", "0002-twice.patch"]
+    assert sorted(path.name for path in output.iterdir()) == names
+    git(series.repo.path, "am", "-q", *(str(output / name) for name in names))
+    assert (series.repo.path / CORE_PATH).read_bytes() == DRIFT + core(sub="b - a", mul="2 * a")
+    assert (series.repo.path / "python/tests/test_mul.py").read_bytes() == b"A = 1\n"
+    assert "Upstream-Status: Pending" in git(series.repo.path, "log", "-1", "--format=%B")
+    again = series.run(*command)
+    assert again.code == 2 and "exists" in again.err
+
+
+def test_what_upstream_has_already_is_left_out(series: ForkLab, tmp_path: Path) -> None:
+    series.repo.commit({CORE_PATH: DRIFT + core(sub="b - a")}, "Turn, by another")
+    done = series.ok("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
+    assert "left out: turn.patch: upstream has it already" in done.out
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["0001-twice.patch"]
+
+
+def test_conflict_is_named_and_nothing_is_written(series: ForkLab, tmp_path: Path) -> None:
+    series.repo.commit({CORE_PATH: core(sub="a - b - 0")}, "Other")
+    done = series.run("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
+    assert done.code == 1
+    assert "turn.patch: conflict: it conflicts with python/calc/core.py" in done.out
+    assert "nothing was written" in done.out
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_revision_that_no_mirror_has_is_the_users_mistake(series: ForkLab, tmp_path: Path) -> None:
+    done = series.run("submit", "calc", "--onto", "1" * 40, "--output", str(tmp_path / "out"))
+    assert done.code == 2 and "no mirror of calc on this machine has" in done.err
+    assert not (tmp_path / "out").exists()
