@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The applicability map: of a small upstream, and the one in the repository."""
+"""The applicability map: of a small upstream, and of this repository's own series."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from forklab import CORE, FILES, ForkLab, core, git, make_wheel
 
 from forkpatch.errors import ForkError
-from forkpatch.inspect.applicability import map_fork, table_path
+from forkpatch.inspect.applicability import SHADOW, map_fork
 from forkpatch.inspect.maptable import page
+from forkpatch.inspect.probe import Fit
 from forkpatch.model.fork import open_fork
 from forkpatch.model.settings import load_settings
 from forkpatch.sources.obtain import SourceOptions
@@ -171,11 +172,16 @@ def test_what_cannot_be_mapped_is_the_users_to_put_right(
     assert done.code == 2 and said in done.err
 
 
-def test_the_table_that_is_kept_is_what_the_command_prints() -> None:
+def test_every_patch_of_this_repository_applies_on_its_own_base() -> None:
     fork = open_fork(load_settings(ROOT))
     try:
         found = map_fork(fork, SourceOptions(offline=True))
     except ForkError as error:
         pytest.skip(f"the upstreams' histories or wheels are not at hand: {error.what}")
-    kept = table_path(fork).read_text("utf-8")
-    assert kept == page(found), "make it anew: nox -s patches -- probe"
+    bases = {(one.upstream, one.set): one.base for one in found.sets}
+    for row in found.rows:
+        base = bases[row.upstream, row.set]
+        if row.patch != SHADOW and (row.version == row.set or (base and row.commit == base)):
+            assert (row.patch, row.outcome) == (row.patch, Fit.APPLIES)
+    text = page(found)
+    assert all(f"## {upstream}: the series for {name}" in text for upstream, name in bases)
