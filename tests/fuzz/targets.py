@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers of files that others wrote, one function a format.
 
-A target gives its bytes to the reader as the project does. The wing's own error is an answer;
+A target gives its bytes to the reader as the project does. The package's own error is an answer;
 anything else that escapes is a finding.
 """
 
@@ -129,7 +129,7 @@ TARGETS: dict[str, Callable[[bytes, Path], None]] = {
 
 
 class EscapedError(AssertionError):
-    """A reader let something out that is not its wing's error."""
+    """A reader let something out other than its package's error."""
 
 
 def call(name: str, data: bytes) -> bool:
