@@ -4,17 +4,19 @@
 // run-time arguments; matrices are row-major, and ld_* is the distance between rows in elements.
 // A weight lies as it is stored, [outputs, inputs], so a layer is c = a * transpose(b).
 //
-// q4 weights are group-quantized (MLC-LLM's q4f32_1): `quants` [n, 4 * groups] holds eight values
-// a word, the first in the lowest four bits, `scales` [n, groups] one factor for every 32 inputs,
-// groups = ceil(k / 32), and a weight is (value - 7) * scale. Both are dense.
+// Packed weights are group-quantized by MLC-LLM: `quants` holds 32 / bits values a word, the first
+// in the lowest bits, every row beginning with whole groups of inputs; `scales` [n, groups] one
+// factor for every group, and a weight is (value - zero_point) * scale. Both are dense. The formats
+// are those of scripts/crosslab/models/formats.toml, from which mlc_rvv_kernel_list.h is generated:
+// q4 has 4 bits, groups of 32, zero point 7.
 //
-// gemm, gemm_q4: c[m, n] = a[m, k] * transpose(b[n, k]). They copy b, transposed and unpacked,
+// gemm, gemm_<packed>: c[m, n] = a[m, k] * transpose(b[n, k]). They copy b, transposed and unpacked,
 //   by panels of up to panel_columns of its rows into `panel`, panel_rows * panel_columns floats
 //   which nobody else uses meanwhile. panel_rows is a positive multiple of 32. The RVV kernels do
 //   best with panel_columns = VLEN / 4, a group of eight vector registers.
 // gemv: y[n] = b[n, k] * x[k].
-// gemv_q4: the same for q4 weights and an x that gemv_q4_prepare has put into `ready`,
-//   36 * groups floats.
+// gemv_<packed>: the same for packed weights and an x that gemv_<packed>_prepare has put into
+//   `ready`, MLC_RVV_READY(k, group) floats.
 //
 // No output overlaps an input. Sums are float32; their order and whether a multiply-add is fused
 // are the implementation's.
@@ -23,23 +25,31 @@
 
 #include <stdint.h>
 
-#define MLC_RVV_Q4_GROUP 32
-#define MLC_RVV_Q4_GROUPS(k) (((k) + MLC_RVV_Q4_GROUP - 1) / MLC_RVV_Q4_GROUP)
+#include "mlc_rvv_kernel_list.h"
+
+#define MLC_RVV_GROUPS(k, group) (((k) + (group) - 1) / (group))
+#define MLC_RVV_READY(k, group) (MLC_RVV_GROUPS(k, group) * ((group) + 4))
 
 void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64_t n, int64_t k,
                       int64_t ld_c, int64_t ld_a, int64_t ld_b, float *panel, int64_t panel_rows,
                       int64_t panel_columns);
 
-void mlc_rvv_gemm_q4(float *c, const float *a, const uint32_t *quants, const float *scales,
-                     int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a, float *panel,
-                     int64_t panel_rows, int64_t panel_columns);
-
 void mlc_rvv_gemv_f32(float *y, const float *x, const float *b, int64_t n, int64_t k,
                       int64_t ld_b);
 
-void mlc_rvv_gemv_q4_prepare(float *ready, const float *x, int64_t k);
+typedef void mlc_rvv_gemm_packed(float *c, const float *a, const uint32_t *quants,
+                                 const float *scales, int64_t m, int64_t n, int64_t k,
+                                 int64_t ld_c, int64_t ld_a, float *panel, int64_t panel_rows,
+                                 int64_t panel_columns);
+typedef void mlc_rvv_gemv_packed(float *y, const float *ready, const uint32_t *quants,
+                                 const float *scales, int64_t n, int64_t k);
+typedef void mlc_rvv_gemv_prepare(float *ready, const float *x, int64_t k);
 
-void mlc_rvv_gemv_q4(float *y, const float *ready, const uint32_t *quants, const float *scales,
-                     int64_t n, int64_t k);
+#define MLC_RVV_DECLARE(name, bits, group, zero_point) \
+  mlc_rvv_gemm_packed mlc_rvv_gemm_##name;             \
+  mlc_rvv_gemv_packed mlc_rvv_gemv_##name;             \
+  mlc_rvv_gemv_prepare mlc_rvv_gemv_##name##_prepare;
+MLC_RVV_PACKED(MLC_RVV_DECLARE)
+#undef MLC_RVV_DECLARE
 
 #endif  // MLC_RVV_LINEAR_H_

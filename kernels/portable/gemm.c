@@ -48,7 +48,7 @@ void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64
 void mlc_rvv_gemm_q4(float *c, const float *a, const uint32_t *quants, const float *scales,
                      int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a, float *panel,
                      int64_t panel_rows, int64_t panel_columns) {
-  const int64_t groups = MLC_RVV_Q4_GROUPS(k);
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
   for (int64_t column = 0; column < n; column += panel_columns) {
     const int64_t columns = at_most(n - column, panel_columns);
     for (int64_t first = 0; first < k; first += panel_rows) {

@@ -41,14 +41,14 @@ void mlc_rvv_gemv_f32(float *y, const float *x, const float *b, int64_t n, int64
 
 // `ready` begins with x itself, padded with zeros to whole groups.
 void mlc_rvv_gemv_q4_prepare(float *ready, const float *x, int64_t k) {
-  for (int64_t p = 0; p < MLC_RVV_Q4_GROUPS(k) * MLC_RVV_Q4_GROUP; ++p) {
+  for (int64_t p = 0; p < MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP) * MLC_RVV_Q4_GROUP; ++p) {
     ready[p] = p < k ? x[p] : 0.0f;
   }
 }
 
 void mlc_rvv_gemv_q4(float *y, const float *ready, const uint32_t *quants, const float *scales,
                      int64_t n, int64_t k) {
-  const int64_t groups = MLC_RVV_Q4_GROUPS(k);
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
   for (int64_t i = 0; i < n; ++i) {
     float sum = 0.0f;
     for (int64_t group = 0; group < groups; ++group) {

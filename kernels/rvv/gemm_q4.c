@@ -77,7 +77,7 @@ MLC_Q4_UNPACK_DEFINE(mlc_q4_unpack_m2, 2)
 void mlc_rvv_gemm_q4(float *c, const float *a, const uint32_t *quants, const float *scales,
                      int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a, float *panel,
                      int64_t panel_rows, int64_t panel_columns) {
-  const int64_t groups = MLC_RVV_Q4_GROUPS(k);
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
   // So few rows unpack sooner than they are unpacked for, where x finds room.
   if (m <= 3 && 36 * groups <= panel_rows * panel_columns) {
     for (int64_t i = 0; i < m; ++i) {

@@ -98,7 +98,7 @@ MLC_Q4_DOT_DEFINE(mlc_gemv_q4_m1, 1)
 
 void mlc_rvv_gemv_q4(float *y, const float *ready, const uint32_t *quants, const float *scales,
                      int64_t n, int64_t k) {
-  const int64_t groups = MLC_RVV_Q4_GROUPS(k);
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
   while (n > 0) {
     const size_t lanes = __riscv_vsetvl_e32m8((size_t)n);
     // What is left at the end of a matrix is done at the smallest LMUL that holds it.

@@ -17,7 +17,7 @@ from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
 from costmodel.accelerator.tenet import hardware_from_pe_file, read_mapping_file, read_statement
 from costmodel.errors import CostError
-from crosslab.build.kernels import read_kernels, read_routines
+from crosslab.build.kernels import read_kernels
 from crosslab.errors import LabError
 from crosslab.models.config import read_config
 from crosslab.models.formats import weight_formats
@@ -98,7 +98,7 @@ def config(data: bytes, folder: Path) -> None:
 def kernels(data: bytes, folder: Path) -> None:
     """The list of micro-kernels."""
     path = _file(folder, "kernels.toml", data)
-    _each(lambda: read_kernels(path), lambda: read_routines(path))
+    read_kernels(path)
 
 
 def _file(folder: Path, name: str, data: bytes) -> Path:

@@ -1,48 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs calls of the linear-layer kernels that it reads from standard input and writes each call's
-// output buffer, whole, to standard output. gemv_q4 stands for its preparation as well.
+// output buffer, whole, to standard output.
 
 #define _GNU_SOURCE
 #include <stdint.h>
-#include <string.h>
 
 #include "guarded.h"
-#include "mlc_rvv_linear.h"
+
+#define BEGIN
+#define END
+#include "linear_call.h"
 
 // Then come n_c, n_a, n_b and n_scales words of four bytes: c, a, b or quants, scales.
 struct call {
   char kind[16];
-  int64_t m, n, k, ld_c, ld_a, ld_b, panel_rows, panel_columns, n_c, n_a, n_b, n_scales;
+  struct linear_sizes sizes;
+  int64_t n_c, n_a, n_b, n_scales;
 };
 
 static void *read_words(int64_t count) {
   void *data = place((size_t)count * 4);
   if (fread(data, 4, (size_t)count, stdin) != (size_t)count) fail("input ends early");
   return data;
-}
-
-static void run(const struct call *call, float *c, const float *a, const void *b,
-                const float *scales) {
-  const int is_gemm = strncmp(call->kind, "gemm", 4) == 0;
-  const int64_t extra = is_gemm ? call->panel_rows * call->panel_columns
-                                : 36 * MLC_RVV_Q4_GROUPS(call->k);
-  float *scratch = place((size_t)extra * sizeof(float));
-  if (strcmp(call->kind, "gemm_f32") == 0) {
-    mlc_rvv_gemm_f32(c, a, b, call->m, call->n, call->k, call->ld_c, call->ld_a, call->ld_b,
-                     scratch, call->panel_rows, call->panel_columns);
-  } else if (strcmp(call->kind, "gemm_q4") == 0) {
-    mlc_rvv_gemm_q4(c, a, b, scales, call->m, call->n, call->k, call->ld_c, call->ld_a, scratch,
-                    call->panel_rows, call->panel_columns);
-  } else if (strcmp(call->kind, "gemv_f32") == 0) {
-    mlc_rvv_gemv_f32(c, a, b, call->n, call->k, call->ld_b);
-  } else if (strcmp(call->kind, "gemv_q4") == 0) {
-    mlc_rvv_gemv_q4_prepare(scratch, a, call->k);
-    mlc_rvv_gemv_q4(c, scratch, b, scales, call->n, call->k);
-  } else {
-    fail("no such kernel");
-  }
-  release(scratch, (size_t)extra * sizeof(float));
 }
 
 int main(void) {
@@ -52,7 +32,10 @@ int main(void) {
     float *a = read_words(call.n_a);
     void *b = read_words(call.n_b);
     float *scales = read_words(call.n_scales);
-    run(&call, c, a, b, scales);
+    const size_t extra = (size_t)linear_scratch(call.kind, &call.sizes) * sizeof(float);
+    float *scratch = place(extra);
+    if (!call_linear(call.kind, &call.sizes, c, a, b, scales, scratch)) fail("no such kernel");
+    release(scratch, extra);
     fwrite(c, sizeof(float), (size_t)call.n_c, stdout);
     release(c, (size_t)call.n_c * 4);
     release(a, (size_t)call.n_a * 4);

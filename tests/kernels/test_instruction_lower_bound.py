@@ -12,6 +12,7 @@ from crosslab.bench.kernel_bench import MOST, Case, Figures, attention_case, bui
 from crosslab.build.kernels import read_kernels
 from crosslab.errors import UserError
 from crosslab.host.toolchain import find_cross, require_qemu
+from crosslab.models.formats import packings
 
 VLENS = (128, 256, 512, 1024)
 # Rows of whole tiles, with a remainder, and few; a width that no tile divides.
@@ -20,7 +21,7 @@ GEMV = [(1, 768, 256), (1, 256, 688), (1, 900, 320), (1, 576, 1536)]
 LINEAR = [
     Case(f"{kind}_{weights}", sizes)
     for kind, shapes in (("gemm", GEMM), ("gemv", GEMV))
-    for weights in ("f32", "q4")
+    for weights in packings()
     for sizes in shapes
 ]
 

@@ -7,7 +7,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +16,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crosslab.build.kernels import KERNELS, OBJECT, KernelTarget, build_kernels
+from crosslab.bench.kernel_bench import SOURCE
+from crosslab.build.kernels import (
+    KERNELS,
+    OBJECT,
+    KernelTarget,
+    build_kernels,
+    list_header,
+    read_kernels,
+)
+from crosslab.models.formats import Packing, packings
 
 from .conftest import WARNINGS, require
 
 DRIVER = Path(__file__).with_name("linear_driver.c")
 VLENS = (128, 256, 512, 1024)
-GROUP = 32
 UNIT_ROUNDOFF = 2.0**-24
-KINDS = ("gemm_f32", "gemm_q4", "gemv_f32", "gemv_q4")
+KINDS = tuple(f"{kind}_{weights}" for kind in ("gemm", "gemv") for weights in packings())
 
 Floats = NDArray[np.float32]
 
@@ -43,13 +51,17 @@ class Call:
     seed: int
 
     @property
+    def packing(self) -> Packing | None:
+        """Of the weights."""
+        return packings()[self.kind.partition("_")[2]]
+
+    @property
     def strides(self) -> tuple[int, int, int]:
-        """Of c, a and b; q4 weights are dense."""
-        dense = self.kind.endswith("q4")
+        """Of c, a and b; packed weights are dense."""
         return (
             self.n + self.paddings[0],
             self.k + self.paddings[1],
-            self.k + (0 if dense else self.paddings[2]),
+            self.k + (0 if self.packing else self.paddings[2]),
         )
 
     def buffers(self) -> tuple[Floats, Floats, NDArray[np.uint32] | Floats, Floats]:
@@ -64,10 +76,11 @@ class Call:
 
         ld_c, ld_a, ld_b = self.strides
         c, a = drawn(self.m, self.n, ld_c), drawn(self.m, self.k, ld_a)
-        if not self.kind.endswith("q4"):
+        if self.packing is None:
             return c, a, drawn(self.n, self.k, ld_b), drawn(1, 1, 1)
-        groups = -(-self.k // GROUP)
-        quants = rng.integers(0, 2**32, self.n * groups * 4, np.uint32)
+        groups = -(-self.k // self.packing.group)
+        words = groups * self.packing.group // self.packing.per_word
+        quants = rng.integers(0, 2**32, self.n * words, np.uint32)
         return c, a, quants, drawn(1, self.n * groups, 0)
 
     def packed(self) -> bytes:
@@ -86,7 +99,7 @@ class Call:
         left = matrix(a, (self.m, self.k), self.strides[1]).astype(np.float64)
         right, size = self.weights(b, scales)
         want = left @ right.T
-        # q4 weights are themselves rounded once, and gemv_q4 adds partial sums of a group.
+        # Packed weights are themselves rounded once, and gemv_q4 adds partial sums of a group.
         terms = self.k + 12
         bound = 1.01 * terms * UNIT_ROUNDOFF * (np.abs(left) @ size.T)
         tile = matrix(got, want.shape, self.strides[0]).astype(np.float64)
@@ -99,14 +112,16 @@ class Call:
         self, b: NDArray[np.uint32] | Floats, scales: Floats
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The weights [n, k], and for each the size of the numbers that it is summed from."""
-        if not self.kind.endswith("q4"):
+        if self.packing is None:
             dense = matrix(b.view(np.float32), (self.n, self.k), self.strides[2])
             return dense.astype(np.float64), np.abs(dense.astype(np.float64))
+        bits, group, zero_point = astuple(self.packing)
         words = b.view(np.uint32).reshape(self.n, -1, 1)
-        values = (words >> np.arange(0, 32, 4, dtype=np.uint32) & 15).reshape(self.n, -1)
-        factor = np.repeat(scales.reshape(self.n, -1).astype(np.float64), GROUP, axis=1)
-        weights = (values.astype(np.float64) - 7) * factor
-        size = (values + 7.0) * np.abs(factor)
+        shifts = np.arange(self.packing.per_word, dtype=np.uint32) * np.uint32(bits)
+        values = (words >> shifts & (1 << bits) - 1).reshape(self.n, -1).astype(np.float64)
+        factor = np.repeat(scales.reshape(self.n, -1).astype(np.float64), group, axis=1)
+        weights = (values - zero_point) * factor
+        size = (values + zero_point) * np.abs(factor)
         return weights[:, : self.k], size[:, : self.k]
 
 
@@ -130,7 +145,8 @@ def run(command: Sequence[str], calls: Sequence[Call]) -> None:
 
 def link(directory: Path, command: list[str]) -> list[str]:
     binary = directory / "linear_driver"
-    flags = [*WARNINGS, f"-I{KERNELS / 'include'}"]
+    (directory / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels()))
+    flags = [*WARNINGS, f"-I{directory}", f"-I{KERNELS / 'include'}", f"-I{SOURCE.parent}"]
     objects = [str(DRIVER), str(directory / OBJECT), "-o", str(binary)]
     subprocess.run([*command, *flags, *objects], check=True)
     return [str(binary)]
@@ -205,7 +221,8 @@ def test_every_number_of_rows(rvv: list[str], rows: int) -> None:
     """All blocks of rows, on panels of every LMUL at VLEN 256."""
     calls = [
         Call(kind, rows, columns, 37, (1, 2, 3), 32, 64, rows)
-        for kind in ("gemm_f32", "gemm_q4")
+        for kind in KINDS
+        if kind.startswith("gemm")
         for columns in (1, 16, 17, 32, 33, 64, 64 + 9, 64 + 24)
     ]
     run(["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0", *rvv], calls)

@@ -6,8 +6,8 @@ Counted is what no arrangement of a tile gets around:
 * a vector load or store and, since it has no offset, an instruction for its address;
 * a scalar load and a multiply-add for every row and step; in attention's small tiles also the
   accumulators' loads and stores, and an address for each row that scalars come from;
-* of q4 weights: masking (and, where weights are kept, shifting), the zero point, conversion, the
-  scale, and the loads of words and scales, each as often as it has to be done;
+* of packed weights: masking (and, where weights are kept, shifting), the zero point, conversion,
+  the scale, and the loads of words and scales, each as often as it has to be done;
 * of a dot product: its reduction, and bringing the one element to memory;
 * writing a panel down, if more than one block of rows uses it: a weight is gathered from where it
   lies once. (Gathering it again for every block would be fewer instructions, and is paid by the
@@ -20,15 +20,11 @@ calls, set-up, what is computed twice, and results which are taken up again beca
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from crosslab.models.formats import weight_formats
+from crosslab.models.formats import Packing, packings
 
 REGISTERS = 32
-_Q4 = next(f.packing for f in weight_formats().values() if f.kernels == "q4")
-assert _Q4 is not None  # the table gives it
-GROUP, WORD = _Q4.group, _Q4.per_word
 ADDRESSES = 12  # of x that scalar registers keep beside all others
 
 
@@ -71,16 +67,17 @@ def gemm_f32(m: int, n: int, k: int, vlen: int) -> float:
     return total
 
 
-def gemm_q4(m: int, n: int, k: int, vlen: int) -> float:
-    """The same for q4 weights: unpacked into a panel, or for each row again."""
-    groups = math.ceil(k / GROUP)
+def gemm_packed(packing: Packing, m: int, n: int, k: int, vlen: int) -> float:
+    """The same for packed weights: unpacked into a panel, or for each row again."""
+    group, word = packing.group, packing.per_word
+    groups = math.ceil(k / group)
     total = 0.0
     for lanes in strips(n, vlen):
         tile = smallest_tile(lanes, vlen)
-        unpacked = (2 * WORD - 2) / WORD + 3 + 2 / WORD + 2 / GROUP
+        unpacked = (2 * word - 2) / word + 3 + 2 / word + 2 / group
         first = unpacked + 2 + 2  # written down; multiplied into the first row
         panel = k * (first + tile.step(m - 1)) + 2 * m
-        total += min(panel, m * groups * _q4_group())
+        total += min(panel, m * groups * _group(packing))
     return total
 
 
@@ -95,25 +92,27 @@ def gemv_f32(n: int, k: int, vlen: int) -> float:
     return n / 2 * pair
 
 
-def gemv_q4(n: int, k: int, vlen: int) -> float:
-    """The same for q4 weights, with rows in lanes; x is prepared once."""
-    groups = math.ceil(k / GROUP)
+def gemv_packed(packing: Packing, n: int, k: int, vlen: int) -> float:
+    """The same for packed weights, with rows in lanes; x is prepared once."""
+    groups = math.ceil(k / packing.group)
     prepare = 9  # load, multiply, store, two addresses; reduction, move, multiply, store
-    return groups * (len(strips(n, vlen)) * _q4_group() + prepare)
+    return groups * (len(strips(n, vlen)) * _group(packing) + prepare)
 
 
-def _q4_group() -> int:
-    """32 q4 weights of each lane: nibbles, words, what the sum begins with, the scale."""
-    return GROUP * 4 + GROUP // WORD * 2 + 2 + 3
+def _group(packing: Packing) -> int:
+    """A group of weights of each lane: values, words, what the sum begins with, the scale."""
+    return packing.group * 4 + packing.group // packing.per_word * 2 + 2 + 3
 
 
-# A linear kernel to its bound: arguments are rows, outputs, inputs, VLEN.
-LINEAR: dict[str, Callable[[int, int, int, int], float]] = {
-    "gemm_f32": gemm_f32,
-    "gemm_q4": gemm_q4,
-    "gemv_f32": lambda _, n, k, vlen: gemv_f32(n, k, vlen),
-    "gemv_q4": lambda _, n, k, vlen: gemv_q4(n, k, vlen),
-}
+def linear(kernel: str, m: int, n: int, k: int, vlen: int) -> float:
+    """A linear kernel by its kind and weights, as gemm_f32."""
+    kind, _, weights = kernel.partition("_")
+    packing = packings()[weights]
+    if packing is None:
+        return gemm_f32(m, n, k, vlen) if kind == "gemm" else gemv_f32(n, k, vlen)
+    if kind == "gemm":
+        return gemm_packed(packing, m, n, k, vlen)
+    return gemv_packed(packing, n, k, vlen)
 
 
 def attention(product: str, rows: int, columns: int, depth: int, vlen: int) -> float:

@@ -33,6 +33,7 @@ from crosslab.cached_build import default_cache
 from crosslab.compile.targets import VLENS
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
+from crosslab.models.formats import packings
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 
@@ -70,17 +71,16 @@ class Case:
         if self.product:
             columns, depth = (n, k) if self.product == "qk" else (k, n)
             return bound.attention(self.product, m, columns, depth, vlen)
-        return bound.LINEAR[self.kernel](m, n, k, vlen)
+        return bound.linear(self.kernel, m, n, k, vlen)
 
 
 def cases() -> Iterator[Case]:
     """The measured calls: linear layers, then every attention kernel."""
-    linear = list(bound.LINEAR)
-    for kernel in (name for name in linear if name.startswith("gemm_")):
+    for weights in packings():
         for rows, layers in ROWS:
-            yield from (Case(kernel, (rows, *layer)) for layer in layers)
-    for kernel in (name for name in linear if name.startswith("gemv_")):
-        yield from (Case(kernel, (1, *layer)) for layer in SINGLE)
+            yield from (Case(f"gemm_{weights}", (rows, *layer)) for layer in layers)
+    for weights in packings():
+        yield from (Case(f"gemv_{weights}", (1, *layer)) for layer in SINGLE)
     yield from map(attention_case, read_kernels())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The micro-kernels: their one list, and one relocatable object made from it."""
+"""The micro-kernels: their lists, and one relocatable object made from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from crosslab.cached_build import cached_build
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, find_cross, find_native
+from crosslab.models.formats import TABLE, Packing, packings
 
 KERNELS = Path(__file__).resolve().parents[3] / "kernels"
 OBJECT = "mlc_rvv_kernels.o"
@@ -82,28 +83,26 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Routine:
-    """A kernel whose sizes are run-time arguments; ``mlc_rvv_linear.h`` says what it computes."""
+    """A kernel of linear layers; ``kernels/include/mlc_rvv_linear.h`` says what it computes.
+
+    Attributes:
+        kind: "gemm", "gemv" or "gemv_prepare".
+        packing: layout of the weights; None of float32.
+        symbol: the C symbol.
+    """
 
     kind: str
-    weights: str
+    packing: Packing | None
     symbol: str
 
 
-def read_routines(path: Path = KERNELS / "kernels.toml") -> tuple[Routine, ...]:
-    """The routines of the list of kernels.
-
-    Raises:
-        UserError: the file is missing, malformed, or names a routine twice.
-    """
-    names = {"kind", "weights", "symbol"}
-    routines = []
-    for number, table in enumerate(_read_list(path).get("routine", []), start=1):
-        if set(table) != names or not all(isinstance(value, str) for value in table.values()):
-            raise UserError(f"{path}, routine table {number}: it must have kind, weights, symbol")
-        routines.append(Routine(**table))
-    if len({routine.symbol for routine in routines}) != len(routines):
-        raise UserError(f"{path} lists a routine twice")
-    return tuple(routines)
+def linear_routines(table: Path = TABLE) -> Iterator[Routine]:
+    """The routines for every format of weights."""
+    for weights, packing in packings(table).items():
+        yield Routine("gemm", packing, f"mlc_rvv_gemm_{weights}")
+        yield Routine("gemv", packing, f"mlc_rvv_gemv_{weights}")
+        if packing:
+            yield Routine("gemv_prepare", packing, f"mlc_rvv_gemv_{weights}_prepare")
 
 
 def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
@@ -151,8 +150,12 @@ def _expand(table: dict[str, Any], where: str) -> list[Kernel]:
 
 
 def list_header(kernels: Sequence[Kernel]) -> str:
-    """The generated C header: an X-macro per product and dtype with every instance."""
-    lines = ["// Generated from kernels.toml.", "#pragma once"]
+    """The generated C header.
+
+    It has an X-macro per product and dtype with every instance, and one of the packed weights of
+    linear layers: X(name, bits, group, zero_point).
+    """
+    lines = ["// Generated from kernels.toml and formats.toml.", "#pragma once"]
     for product, dtype in sorted({(k.product, k.dtype) for k in kernels}):
         instances = [
             f"  X({k.symbol}, {k.q_tile}, {k.kv_tile}, {k.d})"
@@ -161,6 +164,11 @@ def list_header(kernels: Sequence[Kernel]) -> str:
         ]
         head = f"#define MLC_RVV_{product.upper()}_{dtype.upper()}(X)"
         lines.append(" \\\n".join([head, *instances]))
+    packed = {weights: packing for weights, packing in packings().items() if packing}
+    for weights, packing in packed.items():
+        lines.append(f"#define MLC_RVV_{weights.upper()}_GROUP {packing.group}")
+    rows = [f"  X({w}, {p.bits}, {p.group}, {p.zero_point})" for w, p in packed.items()]
+    lines.append(" \\\n".join(["#define MLC_RVV_PACKED(X)", *rows]))
     return "\n".join(lines) + "\n"
 
 
@@ -251,7 +259,9 @@ def cached_kernels(target: KernelTarget, cache: Path) -> Path:
     """The folder of compiled kernels, made once for these sources and this compiler."""
     command = compiler_for(target)
     toolchain = find_native() if target is KernelTarget.HOST else find_cross()
-    key = digest(toolchain.digest, " ".join((*command, *COMMON_FLAGS)), KERNELS, Path(__file__))
+    key = digest(
+        toolchain.digest, " ".join((*command, *COMMON_FLAGS)), KERNELS, TABLE, Path(__file__)
+    )
 
     def make(folder: Path) -> None:
         build_kernels(target, folder, compiler=command)
@@ -268,7 +278,7 @@ def _index(target: KernelTarget, command: Sequence[str], root: Path) -> str:
         "features": list(X86_64_V3_VECTORS) if widened else [],
         "object": OBJECT,
         "kernels": [{"symbol": k.symbol, **asdict(k)} for k in read_kernels(root / "kernels.toml")],
-        "routines": [asdict(r) for r in read_routines(root / "kernels.toml")],
+        "routines": [asdict(r) for r in linear_routines()],
     }
     return json.dumps(document, indent=1) + "\n"
 

@@ -41,7 +41,7 @@ class WeightFormat:
         name: MLC-LLM's name of the quantization.
         own_model: the project's own model definition is compiled in it.
         reference: the float32 reference of the main job and of the bench reads it.
-        kernels: weights of the routines in kernels.toml that multiply with it.
+        kernels: last part of the names of the kernels that multiply with it.
         tolerance: largest difference of a logit, as a part of the reference's largest logit.
         reason: of the tolerance.
         packing: layout of quantized weights; None where each is a number of its own.
@@ -57,13 +57,18 @@ class WeightFormat:
 
 
 @cache
-def weight_formats() -> dict[str, WeightFormat]:
+def weight_formats(table: Path = TABLE) -> dict[str, WeightFormat]:
     """Every format by its name, in the table's order."""
-    return {found.name: found for found in _read()}
+    return {found.name: found for found in _read(table)}
 
 
-def _read() -> Iterator[WeightFormat]:
-    for name, table in tomllib.loads(TABLE.read_text(encoding="utf-8")).items():
+def packings(table: Path = TABLE) -> dict[str, Packing | None]:
+    """Layout of the weights of linear-layer kernels, by the last part of the kernels' names."""
+    return {found.kernels: found.packing for found in weight_formats(table).values()}
+
+
+def _read(path: Path) -> Iterator[WeightFormat]:
+    for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
         packing = table.pop("packing", None)
         yield WeightFormat(name, **table, packing=Packing(**packing) if packing else None)
 

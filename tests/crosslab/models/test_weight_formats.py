@@ -3,20 +3,27 @@
 
 import pytest
 
-from crosslab.bench.instruction_lower_bound import LINEAR
-from crosslab.build.kernels import read_routines
-from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, WeightFormat, weight_formats
+from crosslab.bench.instruction_lower_bound import linear
+from crosslab.build.kernels import KERNELS, linear_routines
+from crosslab.models.formats import (
+    DEFAULT_FORMAT,
+    OWN_FORMATS,
+    WeightFormat,
+    packings,
+    weight_formats,
+)
 
-SHORT = {"float32": "f32"}
 FORMATS = list(weight_formats().values())
 
 
 @pytest.mark.parametrize("weights", FORMATS, ids=lambda f: f.name)
 def test_every_format_has_kernels_and_a_bound_for_each(weights: WeightFormat) -> None:
-    kinds = {r.kind for r in read_routines() if r.weights == weights.kernels}
-    assert {"gemm", "gemv"} <= kinds
-    short = SHORT.get(weights.kernels, weights.kernels)
-    assert {f"gemm_{short}", f"gemv_{short}"} <= set(LINEAR)
+    assert weights.packing == packings()[weights.kernels], "formats with the same kernels agree"
+    for sources in ("rvv", "portable"):
+        text = "".join(source.read_text() for source in (KERNELS / sources).glob("*.c"))
+        for routine in linear_routines():
+            assert f"void {routine.symbol}(" in text
+    assert all(linear(f"{kind}_{weights.kernels}", 1, 64, 64, 256) > 0 for kind in ("gemm", "gemv"))
 
 
 @pytest.mark.parametrize("weights", FORMATS, ids=lambda f: f.name)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.passes.functions import VECTORS, called, module_of, riscv64
-from support.passes.linear import Array, linear_function
+from support.passes.linear import Q4, Array, linear_function
 
 from crosslab.compile.overlaypass import load_pass
+from crosslab.models.formats import Packing
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
@@ -72,7 +73,7 @@ def test_numbers_are_narrowed_to_the_next_half(convert: Callable[[str, Array], A
 
 
 @pytest.mark.parametrize(("rows", "symbol"), [("seq_len", "gemm"), (7, "gemm"), (1, "gemv")])
-@pytest.mark.parametrize("q4", [False, True])
+@pytest.mark.parametrize("packing", [None, Q4])
 @pytest.mark.parametrize("add", [False, True])
 def test_products_of_halves_are_given_to_kernels(
     passes: Callable[[str], Any],
@@ -80,14 +81,16 @@ def test_products_of_halves_are_given_to_kernels(
     monkeypatch: pytest.MonkeyPatch,
     rows: Any,
     symbol: str,
-    q4: bool,
+    packing: Packing | None,
     add: bool,
 ) -> None:
     monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
     target = riscv64(*VECTORS)
-    module = module_of(layer=linear_function(rows, 96, 80, q4=q4, add=add, dtype="float16"))
+    module = module_of(
+        layer=linear_function(rows, 96, 80, packing=packing, add=add, dtype="float16")
+    )
     layer = passes("hooks").before_scheduling(target)(module)["layer"]
-    kind = "q4" if q4 else "f32"
+    kind = "q4" if packing else "f32"
     assert called(layer)[-1] == f"mlc_rvv_{symbol}_{kind}"
     assert [str(p.dtype) for p in layer.params if str(p.dtype) == "float32"] == []
     # What is widened is widened before the call that reads it.

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.passes.functions import VECTORS, called, host, module_of, outcomes, riscv64
-from support.passes.linear import linear_function, linear_inputs, linear_reference
+from support.passes.linear import Q4, linear_function, linear_inputs, linear_reference
 
 from crosslab.build.kernels import INDEX
 from crosslab.compile.overlaypass import load_pass
+from crosslab.models.formats import Packing
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +54,22 @@ def transform(
 
 
 @pytest.mark.parametrize(
-    ("rows", "n", "q4", "calls"),
+    ("rows", "n", "packing", "calls"),
     [
-        ("seq_len", 96, False, ["mlc_rvv_gemm_f32"]),
-        (7, 96, False, ["mlc_rvv_gemm_f32"]),
-        (1, 96, False, ["mlc_rvv_gemv_f32"]),
-        ("seq_len", "vocab_size", False, ["mlc_rvv_gemm_f32"]),
-        ("seq_len", 96, True, ["mlc_rvv_gemm_q4"]),
-        (1, 96, True, ["mlc_rvv_gemv_q4_prepare", "mlc_rvv_gemv_q4"]),
-        (1, "vocab_size", True, ["mlc_rvv_gemv_q4_prepare", "mlc_rvv_gemv_q4"]),
+        ("seq_len", 96, None, ["mlc_rvv_gemm_f32"]),
+        (7, 96, None, ["mlc_rvv_gemm_f32"]),
+        (1, 96, None, ["mlc_rvv_gemv_f32"]),
+        ("seq_len", "vocab_size", None, ["mlc_rvv_gemm_f32"]),
+        ("seq_len", 96, Q4, ["mlc_rvv_gemm_q4"]),
+        (1, 96, Q4, ["mlc_rvv_gemv_q4_prepare", "mlc_rvv_gemv_q4"]),
+        (1, "vocab_size", Q4, ["mlc_rvv_gemv_q4_prepare", "mlc_rvv_gemv_q4"]),
     ],
 )
 @pytest.mark.parametrize("add", [False, True])
 def test_a_linear_layer_becomes_a_kernel_call(
-    transform: Any, rows: Any, n: Any, q4: bool, calls: list[str], add: bool
+    transform: Any, rows: Any, n: Any, packing: Packing | None, calls: list[str], add: bool
 ) -> None:
-    function = linear_function(rows, n, 80, q4=q4, add=add)
+    function = linear_function(rows, n, 80, packing=packing, add=add)
     module, reports = transform(riscv64(*VECTORS), layer=function)
     assert called(module["layer"]) == calls
     assert reports["layer", "NT_matmul"]["symbol"] == calls[-1]
@@ -112,7 +113,10 @@ def test_sizes_stay_64_bits_wide(transform: Any, rows: Any) -> None:
     [
         ({"dtype": "float16"}, "is float16, the kernels are float32"),
         ({"transposed": False}, r"it is not C[..., j] += A[..., k] * B[j, k]"),
-        ({"q4": True, "zero_point": 8.0}, "is not of int4 group quantization"),
+        (
+            {"packing": Packing(bits=4, group=32, zero_point=8)},
+            "no gemm for weights (4-bit, in groups of 32, zero point 8)",
+        ),
     ],
 )
 def test_layers_without_a_kernel_are_unchanged_and_reported(
@@ -170,7 +174,7 @@ def test_a_library_without_routines_is_no_error(
     libraries["old"] = old
     module, reports = transform(riscv64(*VECTORS), "old", layer=linear_function(4, 96, 64))
     assert called(module["layer"]) == []
-    assert "no gemm for float32 weights" in reports["layer", "NT_matmul"]["reason"]
+    assert "no gemm for weights (float32)" in reports["layer", "NT_matmul"]["reason"]
 
 
 def test_the_object_is_brought_in_once_and_the_report_goes_on(
@@ -187,14 +191,14 @@ def test_the_object_is_brought_in_once_and_the_report_goes_on(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("q4", [False, True])
+@pytest.mark.parametrize("packing", [None, Q4])
 @pytest.mark.parametrize("add", [False, True])
 def test_results_are_right(
     transform: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     threads: int,
-    q4: bool,
+    packing: Packing | None,
     add: bool,
 ) -> None:
     """Built for this machine with the portable kernels, against float64."""
@@ -205,7 +209,7 @@ def test_results_are_right(
     monkeypatch.setenv("TVM_NUM_THREADS", str(threads))
     n, k = 150, 300
     functions = {
-        f"layer_{rows}": linear_function(rows, n, k, q4=q4, add=add).with_attr(
+        f"layer_{rows}": linear_function(rows, n, k, packing=packing, add=add).with_attr(
             "global_symbol", f"layer_{rows}"
         )
         for rows in ("seq_len", 1)
@@ -216,11 +220,11 @@ def test_results_are_right(
     tvm.relax.build(module, host()).export_library(str(path))
     library = tvm.runtime.load_module(str(path))
     for name, rows in (("layer_1", 1), ("layer_seq_len", 1), ("layer_seq_len", 37)):
-        arrays = linear_inputs(rows, n, k, q4=q4, add=add, seed=rows)
+        arrays = linear_inputs(rows, n, k, packing=packing, add=add, seed=rows)
         out = tvm.runtime.tensor(np.full((1, rows, n), np.nan, np.float32))
         function = library.get_function(name, query_imports=True)
         function(*(tvm.runtime.tensor(a) for a in arrays), out)
-        want = linear_reference(arrays, k, q4=q4, add=add)
+        want = linear_reference(arrays, k, packing=packing, add=add)
         assert np.abs(out.numpy() - want).max() < 1e-4 * np.abs(want).max()
 
 

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-GROUP, NIBBLES = 32, 8
+from crosslab.models.formats import Packing, packings
 
 Array = NDArray[Any]
+Q4 = packings()["q4"]
 
 
-def groups(k: int) -> int:
-    return -(-k // GROUP)
+def packed_shapes(n: Any, k: int, packing: Packing) -> tuple[tuple[Any, int], tuple[Any, int]]:
+    """Shapes of packed weights and of their scales."""
+    groups = -(-k // packing.group)
+    return (n, groups * packing.group // packing.per_word), (n, groups)
 
 
 def linear_function(
@@ -22,11 +25,10 @@ def linear_function(
     n: Any,
     k: int,
     *,
-    q4: bool = False,
+    packing: Packing | None = None,
     add: bool = False,
     dtype: str = "float32",
     transposed: bool = True,
-    zero_point: float = 7.0,
 ) -> Any:
     """A PrimFunc: x [1, rows, k], weight [n, k] or its packed form, perhaps y to be added.
 
@@ -37,19 +39,23 @@ def linear_function(
     rows, n = (tirx.Var(s, "int64") if isinstance(s, str) else s for s in (rows, n))
     x = te.placeholder((1, rows, k), dtype, name="x")
     inputs = [x]
-    if q4:
-        packed = te.placeholder((n, groups(k) * GROUP // NIBBLES), "uint32", name="packed")
-        scale = te.placeholder((n, groups(k)), dtype, name="scale")
+    if packing:
+        bits, group, per_word = packing.bits, packing.group, packing.per_word
+        words, scales = packed_shapes(n, k, packing)
+        packed = te.placeholder(words, "uint32", name="packed")
+        scale = te.placeholder(scales, dtype, name="scale")
         inputs += [packed, scale]
 
-        def nibble(i: Any, j: Any) -> Any:
-            shift = (j % NIBBLES * 4).astype("uint32")
-            return (tirx.shift_right(packed[i, j // NIBBLES], shift) & 15).astype(dtype)
+        def value(i: Any, j: Any) -> Any:
+            shift = (j % per_word * bits).astype("uint32")
+            return (tirx.shift_right(packed[i, j // per_word], shift) & (1 << bits) - 1).astype(
+                dtype
+            )
 
-        values = te.compute((n, k), nibble, name="compute")
-        zero = tirx.const(zero_point, dtype)
+        values = te.compute((n, k), value, name="compute")
+        zero = tirx.const(float(packing.zero_point), dtype)
         weight = te.compute(
-            (n, k), lambda i, j: (values[i, j] - zero) * scale[i, j // GROUP], name="dequantize"
+            (n, k), lambda i, j: (values[i, j] - zero) * scale[i, j // group], name="dequantize"
         )
     else:
         weight = te.placeholder((n, k) if transposed else (k, n), dtype, name="weight")
@@ -70,7 +76,9 @@ def linear_function(
     return te.create_prim_func([*inputs, out]).with_attr("tirx.noalias", True)
 
 
-def linear_inputs(rows: int, n: int, k: int, *, q4: bool, add: bool, seed: int) -> list[Array]:
+def linear_inputs(
+    rows: int, n: int, k: int, *, packing: Packing | None, add: bool, seed: int
+) -> list[Array]:
     """Random arguments of such a function, without its output."""
     rng = np.random.default_rng(seed)
 
@@ -78,21 +86,23 @@ def linear_inputs(rows: int, n: int, k: int, *, q4: bool, add: bool, seed: int) 
         return rng.standard_normal(shape).astype(np.float32)
 
     arrays = [drawn(1, rows, k)]
-    if q4:
-        arrays.append(rng.integers(0, 2**32, (n, groups(k) * GROUP // NIBBLES), np.uint32))
-        arrays.append(drawn(n, groups(k)))
+    if packing:
+        words, scales = packed_shapes(n, k, packing)
+        arrays.append(rng.integers(0, 2**32, words, np.uint32))
+        arrays.append(drawn(*scales))
     else:
         arrays.append(drawn(n, k))
     return [*arrays, drawn(1, rows, n)] if add else arrays
 
 
-def linear_reference(arrays: list[Array], k: int, *, q4: bool, add: bool) -> Array:
+def linear_reference(arrays: list[Array], k: int, *, packing: Packing | None, add: bool) -> Array:
     """The output [1, rows, n] in float64."""
-    if q4:
-        shifts = np.arange(0, 32, 4, dtype=np.uint32)
-        values = (arrays[1][:, :, None] >> shifts & 15).reshape(len(arrays[1]), -1)[:, :k]
-        scale = np.repeat(arrays[2].astype(np.float64), GROUP, axis=1)[:, :k]
-        weight = (values.astype(np.float64) - 7) * scale
+    if packing:
+        shifts = np.arange(packing.per_word, dtype=np.uint32) * np.uint32(packing.bits)
+        values = arrays[1][:, :, None] >> shifts & (1 << packing.bits) - 1
+        scale = np.repeat(arrays[2].astype(np.float64), packing.group, axis=1)[:, :k]
+        values = values.reshape(len(values), -1)[:, :k].astype(np.float64)
+        weight = (values - packing.zero_point) * scale
     else:
         weight = arrays[1].astype(np.float64)
     product: Array = arrays[0].astype(np.float64) @ weight.T

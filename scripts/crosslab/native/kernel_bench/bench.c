@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls of kernels, each between the counter's marks:
-//   bench PANEL_COLUMNS (gemm_f32|gemm_q4|gemv_f32|gemv_q4 ROWS OUTPUTS INPUTS)...
+//   bench PANEL_COLUMNS (gemm_FORMAT|gemv_FORMAT ROWS OUTPUTS INPUTS)...
 //   bench PANEL_COLUMNS (SYMBOL Q_TILE KV_TILE D)...
 // Contents do not matter: the number of instructions does not depend on them.
 
@@ -10,12 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mlc_rvv_kernels.h"
-#include "mlc_rvv_linear.h"
-
-#define PANEL_ROWS 256
 #define BEGIN __asm__ volatile(".word 0x7c102013" ::: "memory")
 #define END __asm__ volatile(".word 0x7c202013" ::: "memory")
+#include "linear_call.h"
+#include "mlc_rvv_kernels.h"
+
+#define PANEL_ROWS 256
+#define MOST_GROUP 256
 
 static const struct {
   const char *symbol;
@@ -30,7 +31,7 @@ static const struct {
 };
 
 static void *room(int64_t words) {
-  void *data = calloc((size_t)words, 4);
+  void *data = calloc((size_t)words + 1, 4);
   if (data == NULL) exit(1);
   return data;
 }
@@ -50,33 +51,13 @@ static int run_tile(const char *symbol, float *acc, const float *lhs, const floa
 }
 
 static int run_case(const char *kind, int64_t m, int64_t n, int64_t k, int64_t columns) {
-  const int64_t groups = MLC_RVV_Q4_GROUPS(k);
+  const struct linear_sizes sizes = {m, n, k, n, k, k, PANEL_ROWS, columns};
+  const int64_t whole = k + MOST_GROUP;  // more than the inputs' groups hold
   // Of a tile's matrices the largest is as large as c, a or b, or one of them transposed.
-  float *c = room(m * n + m * k), *a = room(m * k + m * n), *b = room(n * k);
-  float *scales = room(n * groups), *scratch = room(PANEL_ROWS * columns + 36 * groups);
-  uint32_t *quants = room(n * groups * 4);
-  int known = 1;
-  if (strcmp(kind, "gemm_f32") == 0) {
-    BEGIN;
-    mlc_rvv_gemm_f32(c, a, b, m, n, k, n, k, k, scratch, PANEL_ROWS, columns);
-    END;
-  } else if (strcmp(kind, "gemm_q4") == 0) {
-    BEGIN;
-    mlc_rvv_gemm_q4(c, a, quants, scales, m, n, k, n, k, scratch, PANEL_ROWS, columns);
-    END;
-  } else if (strcmp(kind, "gemv_f32") == 0) {
-    BEGIN;
-    mlc_rvv_gemv_f32(c, a, b, n, k, k);
-    END;
-  } else if (strcmp(kind, "gemv_q4") == 0) {
-    BEGIN;
-    mlc_rvv_gemv_q4_prepare(scratch, a, k);
-    mlc_rvv_gemv_q4(c, scratch, quants, scales, n, k);
-    END;
-  } else {
-    known = run_tile(kind, c, a, b);
-  }
-  free(c), free(a), free(b), free(scales), free(scratch), free(quants);
+  float *c = room(m * n + m * k), *a = room(m * k + m * n), *b = room(n * whole);
+  float *scales = room(n * whole), *scratch = room(linear_scratch(kind, &sizes));
+  const int known = call_linear(kind, &sizes, c, a, b, scales, scratch) || run_tile(kind, c, a, b);
+  free(c), free(a), free(b), free(scales), free(scratch);
   return known;
 }
 

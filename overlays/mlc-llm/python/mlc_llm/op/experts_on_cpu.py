@@ -4,8 +4,8 @@
 Those of ``moe_matmul.py`` are written for GPUs: tiles for thread blocks, shared memory, barriers.
 Here a function is a loop over experts with a product for each, in one block named :data:`BLOCK`,
 for which compiler_pass/rvv/linear/experts.py puts in kernels. The block's annotations are the
-packing of the weights (``bits``, 0 without, ``group_size``), and whether all rows are one
-(``one_x``).
+packing of the weights (``bits``, ``group_size``, ``zero_point``), and whether all rows
+are one (``one_x``).
 """
 
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ def _function(
                     v = T.axis.spatial(steps, e)
                     T.reads(X[:, :], W[:, :, :], indptr[:])
                     T.writes(out[:, :])
-                    T.sblock_attr({"bits": 0, "group_size": 0, "one_x": one_x})
+                    T.sblock_attr({"one_x": one_x})
                     for i, n in T.grid(count(indptr, v), outputs):
                         out[first(indptr, v) + i, n] = zero
                         for k in T.serial(inputs):
@@ -128,13 +128,14 @@ def _function(
     assert quantized is not None
     bits, group_size, scale_shape = quantized.bits, quantized.group_size, scale.shape
     in_word = tvm.DataType(w_dtype).bits // bits
-    largest = tirx.const(2 ** (bits - 1) - 1, dtype)
+    zero_point = 2 ** (bits - 1) - 1
+    packing = {"bits": bits, "group_size": group_size, "zero_point": zero_point, "one_x": one_x}
     mask = tirx.const(2**bits - 1, w_dtype)
 
     def weight(w: Any, scale: Any, e: Any, n: Any, k: Any) -> Any:
         shift = (k % in_word * bits).astype(w_dtype)
         value = tirx.bitwise_and(tirx.shift_right(w[e, n, k // in_word], shift), mask)
-        return (value.astype(dtype) - largest) * scale[e, n, k // group_size]
+        return (value.astype(dtype) - tirx.const(zero_point, dtype)) * scale[e, n, k // group_size]
 
     @T.prim_func(private=True, s_tir=True)
     def packed(
@@ -156,7 +157,7 @@ def _function(
                 v = T.axis.spatial(steps, e)
                 T.reads(X[:, :], W[:, :, :], scale[:, :, :], indptr[:])
                 T.writes(out[:, :])
-                T.sblock_attr({"bits": bits, "group_size": group_size, "one_x": one_x})
+                T.sblock_attr(packing)
                 for i, n in T.grid(count(indptr, v), outputs):
                     out[first(indptr, v) + i, n] = zero
                     for k in T.serial(inputs):

@@ -39,6 +39,37 @@ class TileShape:
 
 
 @dataclass(frozen=True)
+class Packing:
+    """Layout of group-quantized weights in 32-bit words, lowest bits first.
+
+    Attributes:
+        bits: width of a stored value.
+        group: neighbouring inputs that share a scale.
+        zero_point: stored value that stands for 0.
+    """
+
+    bits: int
+    group: int
+    zero_point: float
+
+    def __str__(self) -> str:
+        return f"{self.bits}-bit, in groups of {self.group}, zero point {self.zero_point:g}"
+
+    @property
+    def per_word(self) -> int:
+        """Values of a word."""
+        return 32 // self.bits
+
+    def groups(self, k: int) -> int:
+        """Groups, and so scales, of k inputs."""
+        return -(-k // self.group)
+
+    def words(self, k: int) -> int:
+        """Words of k inputs, whose groups are whole."""
+        return self.groups(k) * self.group // self.per_word
+
+
+@dataclass(frozen=True)
 class KernelLibrary:
     """A directory of compiled kernels.
 
@@ -50,7 +81,7 @@ class KernelLibrary:
         object_file: the relocatable object.
         tiles: symbol of each attention kernel.
         routines: symbol of each routine of linear layers, by kind ("gemm", "gemv",
-            "gemv_prepare") and weights ("float32", "q4").
+            "gemv_prepare") and packing of the weights (None of float32).
     """
 
     index: Path
@@ -59,7 +90,7 @@ class KernelLibrary:
     features: tuple[str, ...]
     object_file: Path
     tiles: dict[TileShape, str]
-    routines: dict[tuple[str, str], str]
+    routines: dict[tuple[str, Packing | None], str]
 
     @staticmethod
     def load(directory: Path) -> KernelLibrary:
@@ -81,7 +112,7 @@ class KernelLibrary:
                 for entry in document["kernels"]
             }
             routines = {
-                (entry["kind"], entry["weights"]): entry["symbol"]
+                (entry["kind"], entry["packing"] and Packing(**entry["packing"])): entry["symbol"]
                 for entry in document.get("routines", [])
             }
             target, object_file = document["target"], directory / document["object"]

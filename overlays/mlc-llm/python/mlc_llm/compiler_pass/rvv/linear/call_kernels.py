@@ -101,7 +101,7 @@ def call_kernels(
         if routines is None:
             raise PatternMismatch(str(misfit))
         if experts:
-            symbol = routines.symbol("gemm", experts.scale)
+            symbol = routines.symbol("gemm", experts.packing)
             call = experts_gemm(experts, symbol, routines.columns)
             new = call_for_each(experts, call, func)
         else:
@@ -115,7 +115,7 @@ def _replace(
     func: tirx.PrimFunc, stages: list[Stage], linear: LinearLayer, routines: Routines
 ) -> tuple[tirx.PrimFunc, str]:
     single = all(is_one(extent) for extent in linear.out.shape[:-1])
-    symbol = routines.symbol("gemv" if single else "gemm", linear.scale)
+    symbol = routines.symbol("gemv" if single else "gemm", linear.packing)
     rest = [s for s in stages if s is not linear.stage and s not in linear.unpacking]
     follower = _in_place(linear, rest)
     out = linear.out if follower is None else follower.written

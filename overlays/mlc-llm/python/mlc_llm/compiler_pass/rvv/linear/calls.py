@@ -10,11 +10,11 @@ from typing import Any
 from tvm import tirx
 from tvm.target import Target
 
-from ..kernel_library import KernelLibrary
+from ..kernel_library import KernelLibrary, Packing
 from ..targets import is_rvv_target, vector_bits
 from ..tir import PatternMismatch, block_of, whole
 from .experts import Experts, opaque
-from .match import GROUP, LinearLayer
+from .match import LinearLayer
 
 # Rows of a panel of weights, which takes 64 KiB at VLEN 256 while it is in use.
 PANEL_ROWS = 256
@@ -22,6 +22,8 @@ HOST_PANEL_COLUMNS = 64
 # Rows of weights that a task of a matrix-vector product has at least this many weights in: less
 # is not worth waking a thread for.
 TASK_WEIGHTS = 1 << 17
+# Floats of a group that gemv_prepare adds to its inputs.
+READY_EXTRA = 4
 # A vector in what follows a product, in elements: at most a register group of eight.
 HOST_LANES = 16
 
@@ -48,20 +50,20 @@ class Routines:
         group = vector_bits(target) // 32 * 8
         return Routines(library, group, group)
 
-    def symbol(self, kind: str, scale: Any) -> str:
+    def symbol(self, kind: str, packing: Packing | None) -> str:
         """The symbol of a routine.
 
         Args:
             kind: "gemm", "gemv" or "gemv_prepare".
-            scale: the scales of quantized weights, or None.
+            packing: layout of quantized weights, or None.
 
         Raises:
             PatternMismatch: the library has none for such weights.
         """
-        weights = "float32" if scale is None else "q4"
-        found = self.library.routines.get((kind, weights))
+        found = self.library.routines.get((kind, packing))
         if found is None:
-            raise PatternMismatch(f"no {kind} for {weights} weights in {self.library.index}")
+            weights = packing or "float32"
+            raise PatternMismatch(f"no {kind} for weights ({weights}) in {self.library.index}")
         return found
 
 
@@ -73,42 +75,45 @@ def gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     def arguments(start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), linear.data.access_ptr("r")]
         sizes = [_int64(linear.rows), count, k, _int64(linear.n), k]
-        if linear.scale is None:
+        if linear.packing is None:
             sizes.append(k)
         scratch = [panel.access_ptr("rw"), _int64(PANEL_ROWS), _int64(columns)]
         return [*pointers, *_weights(linear, start), *sizes, *scratch]
 
-    symbol = routines.symbol("gemm", linear.scale)
+    symbol = routines.symbol("gemm", linear.packing)
     return _tasks(symbol, linear, out, columns, arguments, [panel])
 
 
 def gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with one row: tasks over runs of outputs."""
-    k = _int64(linear.k)
+    k, packing = _int64(linear.k), linear.packing
     # Whole panels, as their rows may lie in lanes.
     outputs = _outputs_of_a_task(linear.n, linear.k, routines.columns)
-    ready = tirx.decl_buffer((linear.groups * 36,), "float32", "ready")
-    data = linear.data if linear.scale is None else ready
+    data = linear.data
+    if packing is not None:
+        floats = packing.groups(linear.k) * (packing.group + READY_EXTRA)
+        data = ready = tirx.decl_buffer((floats,), "float32", "ready")
 
     def arguments(start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), data.access_ptr("r")]
-        sizes = [count, k] if linear.scale is not None else [count, k, k]
+        sizes = [count, k] if packing else [count, k, k]
         return [*pointers, *_weights(linear, start), *sizes]
 
-    tasks = _tasks(routines.symbol("gemv", linear.scale), linear, out, outputs, arguments)
-    if linear.scale is None:
+    tasks = _tasks(routines.symbol("gemv", packing), linear, out, outputs, arguments)
+    if packing is None:
         return tasks
-    prepare = routines.symbol("gemv_prepare", linear.scale)
+    prepare = routines.symbol("gemv_prepare", packing)
     call = _call(prepare, [ready.access_ptr("w"), linear.data.access_ptr("r"), k])
     return _opaque("prepared", linear, out, tirx.SeqStmt([call, tasks]), [ready])
 
 
 def _weights(linear: LinearLayer, start: Any) -> list[Any]:
     """Pointers to the weights, and their scales, of the outputs from one on."""
-    if linear.scale is None:
-        return [linear.weight.access_ptr("r", offset=start * linear.k)]
-    packed = linear.weight.access_ptr("r", offset=start * (linear.groups * 4))
-    return [packed, linear.scale.access_ptr("r", offset=start * linear.groups)]
+    packing, k = linear.packing, linear.k
+    if packing is None:
+        return [linear.weight.access_ptr("r", offset=start * k)]
+    packed = linear.weight.access_ptr("r", offset=start * packing.words(k))
+    return [packed, linear.scale.access_ptr("r", offset=start * packing.groups(k))]
 
 
 def _outputs_of_a_task(n: Any, k: int, columns: int) -> int:
@@ -174,7 +179,7 @@ def _int64(value: Any) -> Any:
 
 def experts_gemm(experts: Experts, symbol: str, columns: int) -> Callable[..., Any]:
     """A function that makes the statement for one expert: tasks over panels of outputs."""
-    n, k, groups = experts.n, experts.k, -(-experts.k // GROUP)
+    n, k, packing = experts.n, experts.k, experts.packing
 
     def make(expert: Any, first: Any, of_data: Any, rows: Any) -> Any:
         panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
@@ -189,12 +194,12 @@ def experts_gemm(experts: Experts, symbol: str, columns: int) -> Callable[..., A
         a = access(experts.data, "r", _int64(of_data) * k)
         sizes = [_int64(rows), _int64(tirx.min(n - start, columns)), _int64(k), _int64(n)]
         scratch = [panel.access_ptr("rw"), _int64(PANEL_ROWS), _int64(columns)]
-        if experts.scale is None:
+        if packing is None:
             weight = access(experts.weight, "r", outputs * k)
             arguments = [c, a, weight, *sizes, _int64(k), _int64(k), *scratch]
         else:
-            weight = access(experts.weight, "r", outputs * (groups * 4))
-            scale = access(experts.scale, "r", outputs * groups)
+            weight = access(experts.weight, "r", outputs * packing.words(k))
+            scale = access(experts.scale, "r", outputs * packing.groups(k))
             arguments = [c, a, weight, scale, *sizes, _int64(k), *scratch]
         statement = opaque(experts, _call(symbol, arguments), [panel])
         tasks = tirx.For(task, 0, -(-n // columns), tirx.ForKind.PARALLEL, statement)

@@ -14,11 +14,10 @@ from typing import Any
 
 from tvm import tirx
 
+from ..kernel_library import Packing
 from ..tir import PatternMismatch, block_of, blocks_named, whole
-from .match import GROUP
 
 BLOCK = "experts"
-BITS = 4
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Experts:
     Attributes:
         block: the block that does them, in one step.
         data: [rows, k], or [1, k] where all rows are one.
-        weight: [experts, n, k], or int4 packed into words.
+        weight: [experts, n, k], or that packed into words.
         scale: [experts, n, groups] of a packed weight, else None.
         index: [experts + 1], begins of the experts' rows; or [1, rows], the expert of each row.
         out: [rows, n].
@@ -44,6 +43,13 @@ class Experts:
     def annotation(self, name: str) -> int:
         """A number that the block is annotated with; 0 without it."""
         return int(self.block.annotations.get(name, 0))
+
+    @property
+    def packing(self) -> Packing | None:
+        """Layout of a packed weight, else None."""
+        if self.scale is None:
+            return None
+        return Packing(*map(self.annotation, ("bits", "group_size", "zero_point")))
 
     @property
     def by_row(self) -> bool:
@@ -88,9 +94,6 @@ def check_experts(experts: Experts) -> None:
     for buffer in floats:
         if str(buffer.dtype) != "float32":
             raise PatternMismatch(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
-    bits, group_size = experts.annotation("bits"), experts.annotation("group_size")
-    if experts.scale is not None and (bits, group_size) != (BITS, GROUP):
-        raise PatternMismatch(f"its weights are of {bits} bits in groups of {group_size}")
 
 
 def call_for_each(

@@ -2,24 +2,21 @@
 """Pattern of a linear layer in TIR functions, whatever the functions are called.
 
 A linear layer is one block ``C[..., j] += A[..., k] * B[j, k]`` from zero, over float32. B may be
-a parameter, or be dequantized in the same function from MLC-LLM's group-quantized form (int4 in
-uint32, groups of 32 along k: see ``quantization/group_quantization.py``).
+a parameter, or be dequantized in the same function from MLC-LLM's group-quantized form (see
+``quantization/group_quantization.py``), whose packing is read from the function.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
 from tvm_ffi import structural_equal
 
+from ..kernel_library import Packing
 from ..stages import Stage, same_extents
-from ..tir import PatternMismatch
-
-NIBBLES = 8  # four-bit values in a word
-GROUP = 32  # values that share a scale
-ZERO_POINT = 7.0
+from ..tir import PatternMismatch, nodes_of
 
 
 @dataclass(frozen=True)
@@ -31,10 +28,11 @@ class LinearLayer:
         out: C, whose leading dimensions make m.
         data: A.
         weight: B, or the packed values of a quantized B (uint32).
-        scale: the scales of a quantized B, else None.
-        unpacking: the stages that dequantize B.
         n: outputs.
         k: inputs.
+        packing: layout of a quantized B, else None.
+        scale: the scales of a quantized B, else None.
+        unpacking: the stages that dequantize B.
     """
 
     stage: Stage
@@ -43,6 +41,7 @@ class LinearLayer:
     weight: Any
     n: Any
     k: int
+    packing: Packing | None = None
     scale: Any = None
     unpacking: tuple[Stage, ...] = ()
 
@@ -53,11 +52,6 @@ class LinearLayer:
         for extent in self.out.shape[:-1]:
             product = product * extent
         return product
-
-    @property
-    def groups(self) -> int:
-        """Groups of inputs that share a scale."""
-        return -(-self.k // GROUP)
 
 
 def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
@@ -93,7 +87,7 @@ def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
     if not same_extents([out.shape[-1]], [n]) or not isinstance(k, tirx.IntImm):
         raise PatternMismatch("the number of inputs is not constant")
     if any(other.written.same_as(weight) and not _only_widens(other) for other in stages):
-        return _match_q4(LinearLayer(stage, out, data, weight, n, int(k)), stages)
+        return _match_quantized(LinearLayer(stage, out, data, weight, n, int(k)), stages)
     return LinearLayer(stage, out, data, weight, n, int(k))
 
 
@@ -116,7 +110,7 @@ def _check_types(*buffers: Any) -> None:
             raise PatternMismatch(f"{buffer.name} is not dense")
 
 
-def _match_q4(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
+def _match_quantized(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
     """Follow a weight that is dequantized in the same function back to its packed form.
 
     Raises:
@@ -126,24 +120,29 @@ def _match_q4(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
     values, scale = _loaded(scaled, 2)
     unpacked = _writer(values, stages)
     (packed,) = _loaded(unpacked, 1)
+    packing = Packing(
+        bits=max(1, 32 // _constant(unpacked, tirx.FloorDiv)),
+        group=_constant(scaled, tirx.FloorDiv),
+        zero_point=_constant(scaled, tirx.Sub),
+    )
     row, column = (axis.var for axis in unpacked.block.iter_vars)
-    word = tirx.BufferLoad(packed, [row, column // NIBBLES])
-    shift = tirx.Cast("uint32", column % NIBBLES * (32 // NIBBLES))
-    nibble = tirx.bitwise_and(tirx.shift_right(word, shift), tirx.IntImm("uint32", 15))
-    _expect(unpacked, tirx.Cast("float32", nibble))
+    word = tirx.BufferLoad(packed, [row, column // packing.per_word])
+    shift = tirx.Cast("uint32", column % packing.per_word * packing.bits)
+    mask = tirx.IntImm("uint32", (1 << packing.bits) - 1)
+    _expect(unpacked, tirx.Cast("float32", tirx.bitwise_and(tirx.shift_right(word, shift), mask)))
     row, column = (axis.var for axis in scaled.block.iter_vars)
-    value = tirx.BufferLoad(values, [row, column]) - tirx.FloatImm("float32", ZERO_POINT)
-    _expect(scaled, value * tirx.BufferLoad(scale, [row, column // GROUP]))
-    groups = linear.groups
-    if not same_extents(packed.shape, [linear.n, groups * GROUP // NIBBLES]):
+    zero_point = tirx.FloatImm("float32", packing.zero_point)
+    value = tirx.BufferLoad(values, [row, column]) - zero_point
+    _expect(scaled, value * tirx.BufferLoad(scale, [row, column // packing.group]))
+    if not same_extents(packed.shape, [linear.n, packing.words(linear.k)]):
         raise PatternMismatch(f"{packed.name} has the shape {packed.shape}")
-    if not same_extents(scale.shape, [linear.n, groups]):
+    if not same_extents(scale.shape, [linear.n, packing.groups(linear.k)]):
         raise PatternMismatch(f"{scale.name} has the shape {scale.shape}")
     for buffer in (values, linear.weight):
         if sum(_reads(stage, buffer) for stage in stages) != 1:
             raise PatternMismatch(f"{buffer.name} is read by more than one block")
-    return LinearLayer(
-        linear.stage, linear.out, linear.data, packed, linear.n, linear.k, scale, (unpacked, scaled)
+    return replace(
+        linear, weight=packed, packing=packing, scale=scale, unpacking=(unpacked, scaled)
     )
 
 
@@ -164,6 +163,14 @@ def _loaded(stage: Stage, count: int) -> list[Any]:
     return buffers
 
 
+def _constant(stage: Stage, operation: Any) -> Any:
+    """The constant right operand of the one such operation in a stage."""
+    found = [node.b for node in nodes_of(stage.block.body, operation)]
+    if len(found) != 1 or not isinstance(found[0], tirx.IntImm | tirx.FloatImm):
+        raise _not_quantized(stage)
+    return found[0].value
+
+
 def _expect(stage: Stage, value: Any) -> None:
     indices = [axis.var for axis in stage.block.iter_vars]
     store = tirx.BufferStore(stage.written, value, indices)
@@ -171,7 +178,11 @@ def _expect(stage: Stage, value: Any) -> None:
     if not structural_equal(stage.block.body, store) or not same_extents(
         extents, stage.written.shape
     ):
-        raise PatternMismatch(f"block {stage.name} is not of int4 group quantization")
+        raise _not_quantized(stage)
+
+
+def _not_quantized(stage: Stage) -> PatternMismatch:
+    return PatternMismatch(f"block {stage.name} is not of group quantization")
 
 
 def _reads(stage: Stage, buffer: Any) -> bool:

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls of the linear-layer kernels by name, gemm_FORMAT or gemv_FORMAT, between BEGIN and END of
+// whoever includes this. gemv of packed weights stands for its preparation as well.
+#ifndef LINEAR_CALL_H_
+#define LINEAR_CALL_H_
+
+#include <string.h>
+
+#include "mlc_rvv_linear.h"
+
+struct linear_sizes {
+  int64_t m, n, k, ld_c, ld_a, ld_b, panel_rows, panel_columns;
+};
+
+// Floats of scratch memory that a call takes: a panel, or x prepared.
+static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
+  if (strncmp(kind, "gemm", 4) == 0) return s->panel_rows * s->panel_columns;
+#define READY(name, bits, group, zero_point) \
+  if (strcmp(kind, "gemv_" #name) == 0) return MLC_RVV_READY(s->k, group);
+  MLC_RVV_PACKED(READY)
+#undef READY
+  return 0;
+}
+
+#define CALL(name, ...)            \
+  if (strcmp(kind, name) == 0) {   \
+    BEGIN;                         \
+    __VA_ARGS__;                   \
+    END;                           \
+    return 1;                      \
+  }
+#define CALL_PACKED(name, bits, group, zero_point)                                              \
+  CALL("gemm_" #name, mlc_rvv_gemm_##name(c, a, b, scales, s.m, s.n, s.k, s.ld_c, s.ld_a,       \
+                                          scratch, s.panel_rows, s.panel_columns))              \
+  CALL("gemv_" #name, mlc_rvv_gemv_##name##_prepare(scratch, a, s.k);                           \
+       mlc_rvv_gemv_##name(c, scratch, b, scales, s.n, s.k))
+
+// Returns 0 if there is no such kernel.
+static int call_linear(const char *kind, const struct linear_sizes *sizes, float *c,
+                       const float *a, const void *b, const float *scales, float *scratch) {
+  const struct linear_sizes s = *sizes;
+  CALL("gemm_f32", mlc_rvv_gemm_f32(c, a, b, s.m, s.n, s.k, s.ld_c, s.ld_a, s.ld_b, scratch,
+                                    s.panel_rows, s.panel_columns))
+  CALL("gemv_f32", mlc_rvv_gemv_f32(c, a, b, s.n, s.k, s.ld_b))
+  MLC_RVV_PACKED(CALL_PACKED)
+  return 0;
+}
+
+#endif  // LINEAR_CALL_H_
