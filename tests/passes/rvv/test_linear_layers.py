@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,9 +16,9 @@ import pytest
 from support.passes.functions import VECTORS, called, host, module_of, outcomes, riscv64
 from support.passes.linear import Q4, linear_function, linear_inputs, linear_reference
 
-from crosslab.build.kernels import INDEX
+from crosslab.build.kernels import INDEX, linear_routines
 from crosslab.compile.overlaypass import load_pass
-from crosslab.models.formats import Packing
+from crosslab.models.formats import TABLE, Packing
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +176,58 @@ def test_a_library_without_routines_is_no_error(
     module, reports = transform(riscv64(*VECTORS), "old", layer=linear_function(4, 96, 64))
     assert called(module["layer"]) == []
     assert "no gemm for weights (float32)" in reports["layer", "NT_matmul"]["reason"]
+
+
+FORMAT = """
+[q8f32_9]
+own_model = false
+reference = false
+kernels = "q8"
+tolerance = 1e-3
+reason = "made up"
+packing = { bits = 8, group = 64, zero_point = 127 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "calls", "sizes"),
+    [
+        # A row has 80 words and 5 scales; x prepared has 64 + 4 floats a group.
+        (7, ["mlc_rvv_gemm_q8"], ["* T.int64(80)", "* T.int64(5)"]),
+        (
+            1,
+            ["mlc_rvv_gemv_q8_prepare", "mlc_rvv_gemv_q8"],
+            ["ready = T.sblock_alloc_buffer((340,))"],
+        ),
+    ],
+)
+def test_a_new_format_is_an_entry_of_the_table(
+    transform: Any,
+    libraries: dict[str, Path],
+    tmp_path: Path,
+    rows: int,
+    calls: list[str],
+    sizes: list[str],
+) -> None:
+    """The passes read its packing and symbols from the library that was made from the table."""
+    table, folder = tmp_path / "formats.toml", tmp_path / "kernels"
+    table.write_text(TABLE.read_text() + FORMAT)
+    shutil.copytree(libraries["riscv64"], folder)
+    index = json.loads((folder / INDEX).read_text())
+    index["routines"] = [asdict(routine) for routine in linear_routines(table)]
+    (folder / INDEX).write_text(json.dumps(index))
+    layer = linear_function(rows, 200, 320, packing=Packing(bits=8, group=64, zero_point=127))
+    module, reports = transform(riscv64(*VECTORS), layer=layer)
+    assert called(module["layer"]) == []
+    assert "8-bit, in groups of 64" in reports["layer", "NT_matmul"]["reason"]
+    libraries["new"] = folder
+    module, _ = transform(riscv64(*VECTORS), "new", layer=layer)
+    assert called(module["layer"]) == calls
+    text = module["layer"].script()
+    assert all(size in text for size in sizes)
+    old = linear_function(rows, 200, 320, packing=Q4)
+    module, _ = transform(riscv64(*VECTORS), "new", layer=old)
+    assert called(module["layer"]) == [symbol.replace("q8", "q4") for symbol in calls]
 
 
 def test_the_object_is_brought_in_once_and_the_report_goes_on(
