@@ -56,8 +56,14 @@ def register(verbs: Registry) -> None:
     verb.add_argument("upstream", metavar="UPSTREAM")
     verb.add_argument("--version", metavar="V", help="default: the one of the default release")
     verb.add_argument("--onto", required=True, metavar="REV", help="a commit that a mirror has")
+    choice = verb.add_mutually_exclusive_group(required=True)
+    choice.add_argument("--output", type=Path, metavar="DIR", help="folder to write; must be new")
+    choice.add_argument("--branch", metavar="NAME", help="branch to make; must be new")
     verb.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder to write; must be new"
+        "--repository",
+        type=Path,
+        metavar="DIR",
+        help="clone that has REV and gets the branch (default: the mirror)",
     )
     verb = verbs.add("import-series", run_import)
     add_source_options(verb)
@@ -136,20 +142,27 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_submit(fork: Fork, options: argparse.Namespace) -> int:
     """Write the patches that upstream could take, made for another of its commits."""
-    from forkpatch.series.submit import submit  # noqa: PLC0415 - for this verb only
+    from forkpatch.series.submit import NewBranch, submit  # noqa: PLC0415 - for this verb only
 
+    if options.repository and not options.branch:
+        raise UserError("--repository is for --branch", remedy="name the branch, or leave it out")
     chosen = source_options(options)
     chosen.check(fork.lock)
     fork.cache.remember(chosen.mirrors)
     upstream = upstream_of(fork, None, options.upstream)[1]
     if options.version:
         upstream = fork.lock.upstream(options.upstream, options.version)
-    report = submit(fork, upstream, options.onto, options.output.absolute(), chosen)
+    output = (
+        NewBranch(options.branch, options.repository)
+        if options.branch
+        else options.output.absolute()
+    )
+    report = submit(fork, upstream, options.onto, output, chosen)
     if options.json != "-":
         say(*(f"left out: {name}: {reason}" for name, reason in report.left_out.items()))
         say(*(f"{name}: conflict: {reason}" for name, reason in report.conflicts.items()))
         count = counted(len(report.patches), "patch")
-        where = "nothing was written" if report.conflicts else f"{count} in {options.output}"
+        where = "nothing was written" if report.conflicts else f"{count} in {report.place}"
         say(f"{upstream} onto {report.commit[:12]}: {where}")
     write_report(options.json, report)
     return 1 if report.conflicts else 0

@@ -36,6 +36,7 @@ class Commit:
         date: ``<seconds since 1970> <+hhmm>``.
         changes: new contents by path; None removes the file.
         tree: start from this tree of the repository instead of the parent's.
+        parent: the commit of the repository that the first of a chain follows.
     """
 
     message: bytes
@@ -43,6 +44,7 @@ class Commit:
     date: bytes = EPOCH
     changes: Mapping[str, TreeFile | None] = field(default_factory=dict)
     tree: str = ""
+    parent: str = ""
 
 
 def blob_id(data: bytes) -> str:
@@ -51,7 +53,7 @@ def blob_id(data: bytes) -> str:
 
 
 def write_commits(git: Git, ref: str, commits: Iterable[Commit]) -> list[str]:
-    """Write a chain of commits, the first without parent, and point ``ref`` at the last.
+    """Write a chain of commits and point ``ref`` at the last.
 
     The ids depend on nothing but the arguments.
 
@@ -69,12 +71,13 @@ def write_commits(git: Git, ref: str, commits: Iterable[Commit]) -> list[str]:
 
 
 def _commit_command(ref: str, mark: int, commit: Commit) -> list[bytes]:
+    parent = commit.parent if mark == 1 else f":{mark - 1}"
     parts = [
         b"reset %s\n" % ref.encode() if mark == 1 else b"",
         b"commit %s\nmark :%d\n" % (ref.encode(), mark),
         b"author %s %s\ncommitter %s %s\n" % (commit.author, commit.date, IDENTITY, commit.date),
         _data(commit.message),
-        b"" if mark == 1 else b"from :%d\n" % (mark - 1),
+        b"from %s\n" % parent.encode() if parent else b"",
         b'M 040000 %s ""\n' % commit.tree.encode() if commit.tree else b"",
     ]
     for path, file in sorted(commit.changes.items()):

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from forkpatch.errors import ForkError, SourceError
-from forkpatch.model.fork import Fork, plan_tree
+from forkpatch.model.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES, SUFFIX, FileDiff, Patch, read_entries, read_patch
 from forkpatch.model.record import RECORD, format_record, is_recorded
@@ -56,7 +56,8 @@ def check_fork(fork: Fork) -> LintReport:
     """Check every upstream version of the lock."""
     findings: list[LintFinding] = []
     notes: list[str] = []
-    for versions in fork.lock.upstreams.values():
+    for name, versions in fork.lock.upstreams.items():
+        findings += _check_upstream_only(fork, name)
         for upstream in versions.values():
             found = list(_check_files(fork, upstream))
             findings += found
@@ -67,6 +68,20 @@ def check_fork(fork: Fork) -> LintReport:
 
 
 _READ = "correct the file so that it can be read"
+
+
+def _check_upstream_only(fork: Fork, name: str) -> Iterator[LintFinding]:
+    """Files that go upstream with a patch, and that no patch names."""
+    folder = fork.settings.patches / name
+    texts = [path.read_bytes() for path in folder.glob(f"*/*{SUFFIX}")]
+    for path in fork.upstream_only(name):
+        line = f"{SUBMIT_WITH}: {path}"
+        if not any(line.encode() in text.split(b"\n") for text in texts):
+            yield LintFinding(
+                _relative(folder / SUBMIT / path, fork.settings.root),
+                "no patch names it",
+                f"add the trailer {line} to the patch that it goes upstream with, or delete it",
+            )
 
 
 def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
@@ -100,6 +115,11 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         yield from _check_form(where, patch, data)
         yield from _check_message(where, patch, data)
         yield from _check_trailers(where, patch, data, root)
+        try:
+            fork.submitted_with(upstream, patch)
+        except ForkError as error:
+            line = _line_of(data, SUBMIT_WITH)
+            yield LintFinding(f"{where}:{line}", error.what, error.remedy or _READ)
         for diff in patch.files:
             yield from _check_diff(where, diff, data)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.errors import PatchError
+from forkpatch.errors import PatchError, UserError
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.lock import Lock, Upstream, read_lock
 from forkpatch.model.overlays import check_collisions, read_overlays
@@ -17,6 +17,11 @@ from forkpatch.model.settings import Settings
 from forkpatch.model.weave import Weave
 from forkpatch.sources.cache import Cache, Pristine
 from forkpatch.tree.worktree import Inputs, make_inputs, patch_commit
+
+#: Folder, below an upstream's patches, of files that go upstream with a patch and are in no tree.
+SUBMIT = "submit"
+#: Trailer of a patch: the path in upstream's tree of a file that goes upstream with it.
+SUBMIT_WITH = "Submit-With"
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,30 @@ class Fork:
     def overlays(self, upstream: Upstream) -> dict[str, TreeFile]:
         """The upstream's overlay files, by path in its tree."""
         return read_overlays(self.overlay_folder(upstream))
+
+    def upstream_only(self, name: str) -> dict[str, TreeFile]:
+        """The files of ``patches/<upstream>/submit``, by path: for upstream's tree alone."""
+        return read_overlays(self.settings.patches / name / SUBMIT)
+
+    def submitted_with(self, upstream: Upstream, patch: Patch) -> dict[str, TreeFile]:
+        """The files that go upstream in a patch's commit, by path.
+
+        Its trailers ``Submit-With`` name them; each is an overlay, or for upstream alone.
+
+        Raises:
+            UserError: there is no such file, or the patch itself has it.
+        """
+        paths = patch.all_trailers(SUBMIT_WITH)
+        known = self.overlays(upstream) | self.upstream_only(upstream.name) if paths else {}
+        for path in paths:
+            if path not in known or path in patch.paths:
+                reason = "the patch itself has it" if path in known else "there is no such file"
+                folders = f"{self.settings.patches / upstream.name / SUBMIT} or the overlays"
+                raise UserError(
+                    f"{patch.name}: {SUBMIT_WITH} {path}: {reason}",
+                    remedy=f"name a file of {folders} by its path in upstream's tree",
+                )
+        return {path: known[path] for path in paths}
 
     def inputs(self, upstream: Upstream) -> Inputs:
         """Present inputs of the patched tree."""

@@ -163,8 +163,12 @@ class Patch:
 
     def trailer(self, key: str) -> str | None:
         """The value of the last trailer ``key``, None without one."""
-        values = [value for name, value in self.trailers if name.lower() == key.lower()]
+        values = self.all_trailers(key)
         return values[-1] if values else None
+
+    def all_trailers(self, key: str) -> tuple[str, ...]:
+        """The values of all trailers ``key``, in order."""
+        return tuple(value for name, value in self.trailers if name.lower() == key.lower())
 
 
 def _moved(file: FileDiff, starts: tuple[int, ...]) -> FileDiff:

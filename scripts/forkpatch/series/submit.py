@@ -2,15 +2,16 @@
 """The verb ``submit``: the patches that upstream could take, moved to another of its commits.
 
 Each patch is merged file by file onto the commit's tree, with the series' own base as common
-ancestor, as a rebase does it. The patch files are made for that commit: ``git am`` or
-``git send-email`` takes them as they are. Either all of them are written or none.
+ancestor, as a rebase does it, and takes the files along that its trailers ``Submit-With`` name.
+The result is patch files for ``git am`` or ``git send-email``, or a branch with a commit a patch.
+Either all of them are written or none.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import PatchError, SourceError, UserError
@@ -28,6 +29,39 @@ from forkpatch.tree.worktree import patch_commit
 
 _SENT = ("Pending", "Submitted")
 
+Changes = dict[str, TreeFile | None]
+
+
+@dataclass(frozen=True)
+class NewBranch:
+    """A branch to make.
+
+    Attributes:
+        repository: the repository to make it in; None for the mirror that has the revision.
+    """
+
+    name: str
+    repository: Path | None = None
+
+    @property
+    def ref(self) -> str:
+        """Its full name."""
+        return f"refs/heads/{self.name}"
+
+    def check(self, git: Git) -> None:
+        """Raise when it is no name of a branch, or ``git`` has it.
+
+        Raises:
+            UserError: so it is.
+        """
+        if git.run("check-ref-format", self.ref, ok=(0, 1)).returncode:
+            raise UserError(f"{self.name!r} is no name of a branch")
+        if git.run("rev-parse", "--quiet", "--verify", self.ref, ok=(0, 1)).stdout:
+            raise UserError(
+                f"{git.git_dir} has a branch {self.name}",
+                remedy="name a branch that is not there yet, or delete it",
+            )
+
 
 @dataclass(frozen=True)
 class Submission:
@@ -35,7 +69,8 @@ class Submission:
 
     Attributes:
         commit: the commit that they apply to.
-        patches: the names of the files that were written, in order.
+        place: the folder or the branch that was written.
+        patches: the names of the patches in it, in order.
         left_out: for each patch that is not among them, the reason.
         conflicts: for each patch that does not merge, the file and the reason; nothing was
             written when there is one.
@@ -44,47 +79,59 @@ class Submission:
     upstream: str
     version: str
     commit: str
+    place: str
     patches: tuple[str, ...]
     left_out: dict[str, str]
     conflicts: dict[str, str]
 
 
 def submit(
-    fork: Fork, upstream: Upstream, revision: str, output: Path, options: SourceOptions
+    fork: Fork, upstream: Upstream, revision: str, output: Path | NewBranch, options: SourceOptions
 ) -> Submission:
-    """Write the patches of a series that upstream could take to the new folder ``output``.
+    """Write the patches of a series that upstream could take to a new folder or branch.
 
     Raises:
-        UserError: ``output`` exists, or no mirror has the revision.
+        UserError: ``output`` exists, no repository has the revision, or a file that goes with a
+            patch is missing.
         ForkError: the series does not apply.
     """
-    if output.exists():
+    if isinstance(output, Path) and output.exists():
         raise UserError(f"{output} exists", remedy="name a folder that is not there yet")
-    git, commit = _find_revision(fork, upstream, revision, options)
+    repository = output.repository if isinstance(output, NewBranch) else None
+    places = mirrors_of(upstream, fork.cache, options)
+    git, commit = _find_revision(upstream, revision, places, repository)
+    if isinstance(output, NewBranch):
+        output.check(git)
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
     target = _Target(git, commit)
     left_out: dict[str, str] = {}
     conflicts: dict[str, str] = {}
-    commits = [Commit(b"Base\n", tree=git.text("rev-parse", f"{commit}^{{tree}}"))]
+    moved: list[tuple[Patch, Changes]] = []
     for step in patch_steps(plan):
-        name = step.patch.name
-        if reason := _reason_to_leave_out(step.patch, plan, {*left_out, *conflicts}):
-            left_out[name] = reason
+        patch = step.patch
+        if reason := _reason_to_leave_out(patch, plan, {*left_out, *conflicts}):
+            left_out[patch.name] = reason
             continue
         try:
             changes = target.merged(step)
+            if changes:
+                changes |= target.added(fork.submitted_with(upstream, patch))
         except PatchError as error:
-            conflicts[name] = error.what
+            conflicts[patch.name] = error.what
             continue
         if not changes:
-            left_out[name] = "upstream has it already"
+            left_out[patch.name] = "upstream has it already"
             continue
         target.files |= changes
-        commits.append(patch_commit(step.patch, changes))
+        moved.append((patch, changes))
     names: tuple[str, ...] = ()
     if not conflicts:
-        names = _write(output, _export(git, commits))
-    return Submission(upstream.name, upstream.version, commit, names, left_out, conflicts)
+        if isinstance(output, NewBranch):
+            names = _write_branch(output, git, commit, moved)
+        else:
+            names = _write_files(output, git, commit, moved)
+    written = f"{output.name} of {git.git_dir}" if isinstance(output, NewBranch) else str(output)
+    return Submission(upstream.name, upstream.version, commit, written, names, left_out, conflicts)
 
 
 def _reason_to_leave_out(patch: Patch, plan: TreePlan, gone: set[str]) -> str:
@@ -96,10 +143,9 @@ def _reason_to_leave_out(patch: Patch, plan: TreePlan, gone: set[str]) -> str:
 
 
 def _find_revision(
-    fork: Fork, upstream: Upstream, revision: str, options: SourceOptions
+    upstream: Upstream, revision: str, mirrors: Sequence[str], repository: Path | None
 ) -> tuple[Git, str]:
-    for place in mirrors_of(upstream, fork.cache, options):
-        path = local_path(place)
+    for path in [repository] if repository else map(local_path, mirrors):
         try:
             if path is None:
                 continue
@@ -109,7 +155,9 @@ def _find_revision(
         except (SourceError, GitError):
             continue
     raise UserError(
-        f"no mirror of {upstream.name} on this machine has {revision}",
+        f"no mirror of {upstream.name} on this machine has {revision}"
+        if repository is None
+        else f"{repository} is no git repository that has {revision}",
         remedy=f"name a clone of {upstream.url}: --mirror {upstream.name}=PATH",
     )
 
@@ -124,25 +172,33 @@ class _Target:
     def __init__(self, git: Git, commit: str) -> None:
         self._git = git
         self._commit = commit
-        self.files: dict[str, TreeFile | None] = {}
+        self.files: Changes = {}
 
-    def merged(self, step: PatchStep) -> dict[str, TreeFile | None]:
+    def merged(self, step: PatchStep) -> Changes:
         """The files that a patch changes, after it; none when they are so already.
 
         Raises:
             PatchError: it does not merge cleanly.
         """
-        changes: dict[str, TreeFile | None] = {}
+        changes: Changes = {}
         for diff in step.patch.files:
             changes |= self._merged_file(diff, step)
         return {path: file for path, file in changes.items() if file != self._read(path)}
 
-    def _merged_file(self, diff: FileDiff, step: PatchStep) -> dict[str, TreeFile | None]:
+    def added(self, files: Mapping[str, TreeFile]) -> Changes:
+        """Those of the new files that are not there yet.
+
+        Raises:
+            PatchError: one is there with other content.
+        """
+        for path, file in files.items():
+            if self._read(path) not in (None, file):
+                raise PatchError(f"{path} is there already, with other content")
+        return {path: file for path, file in files.items() if file != self._read(path)}
+
+    def _merged_file(self, diff: FileDiff, step: PatchStep) -> Changes:
         if diff.old is None and diff.new is not None:
-            new = TreeFile(diff.new_mode or "100644", step.after[diff.new])
-            if self._read(diff.new) not in (None, new):
-                raise PatchError(f"{diff.new} is there already, with other content")
-            return {diff.new: new}
+            return self.added({diff.new: TreeFile(diff.new_mode or "100644", step.after[diff.new])})
         path = diff.old or ""
         here = self._read(path)
         if here is None:
@@ -165,15 +221,28 @@ class _Target:
         return self.files[path]
 
 
-def _export(git: Git, commits: Sequence[Commit]) -> tuple[Exported, ...]:
-    assert git.git_dir is not None
-    with neutral_repository(git.git_dir / "objects") as scratch:
-        assert scratch.git_dir is not None
-        ids = write_commits(scratch, "refs/heads/submit", commits)
-        return export_commits(scratch.git_dir / "objects", ids[1:])
+def _write_branch(
+    output: NewBranch, git: Git, onto: str, moved: Sequence[tuple[Patch, Changes]]
+) -> tuple[str, ...]:
+    commits = [
+        replace(
+            patch_commit(patch, changes),
+            message=patch.message.encode("utf-8", "surrogateescape"),
+            parent=onto,
+        )
+        for patch, changes in moved
+    ]
+    if commits:
+        write_commits(git, output.ref, commits)
+    else:
+        git.run("update-ref", output.ref, onto)
+    return tuple(patch.name for patch, _ in moved)
 
 
-def _write(output: Path, patches: Sequence[Exported]) -> tuple[str, ...]:
+def _write_files(
+    output: Path, git: Git, onto: str, moved: Sequence[tuple[Patch, Changes]]
+) -> tuple[str, ...]:
+    patches = _export(git, onto, [patch_commit(patch, changes) for patch, changes in moved])
     names = tuple(f"{number:04}-{patch.name}" for number, patch in enumerate(patches, 1))
     scratch = scratch_beside(output)
     try:
@@ -184,3 +253,12 @@ def _write(output: Path, patches: Sequence[Exported]) -> tuple[str, ...]:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     return names
+
+
+def _export(git: Git, onto: str, commits: Sequence[Commit]) -> tuple[Exported, ...]:
+    assert git.git_dir is not None
+    base = Commit(b"Base\n", tree=git.text("rev-parse", f"{onto}^{{tree}}"))
+    with neutral_repository(git.git_dir / "objects") as scratch:
+        assert scratch.git_dir is not None
+        ids = write_commits(scratch, "refs/heads/submit", [base, *commits])
+        return export_commits(scratch.git_dir / "objects", ids[1:])

@@ -43,6 +43,81 @@ def test_patches_apply_to_that_commit_with_plain_git(series: ForkLab, tmp_path: 
     assert again.code == 2 and "exists" in again.err
 
 
+def test_branch_has_a_commit_a_patch(series: ForkLab, tmp_path: Path) -> None:
+    commit = series.repo.commit({CORE_PATH: DRIFT + CORE}, "Drift")
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(series.repo.path), str(clone))
+    command = ("submit", "calc", "--onto", commit, "--branch", "sent")
+    for folder, options in (
+        (series.repo.path, ()),
+        (clone, ("--repository", str(clone))),
+    ):
+        done = series.ok(*command, *options)
+        assert f"calc 1.0 onto {commit[:12]}: 2 patches in sent of {folder / '.git'}" in done.out
+        assert git(folder, "log", "--format=%s", f"{commit}..sent") == "Twice\nTurn"
+        assert git(folder, "rev-parse", "sent~2") == commit
+        assert "Forkpatch-Name" not in git(folder, "log", "--format=%B", f"{commit}..sent")
+        text = git(folder, "show", f"sent:{CORE_PATH}") + "\n"
+        assert text.encode() == DRIFT + core(sub="b - a", mul="2 * a")
+    before = git(clone, "rev-parse", "sent")
+    again = series.run(*command, "--repository", str(clone))
+    assert again.code == 2 and "has a branch sent" in again.err
+    assert git(clone, "rev-parse", "sent") == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--branch", "a..b"), "'a..b' is no name of a branch"),
+        (("--branch", "sent", "--repository", "."), "is no git repository that has next"),
+        (("--output", "out", "--repository", "."), "--repository is for --branch"),
+    ],
+)
+def test_branch_that_cannot_be_made_is_the_users_mistake(
+    series: ForkLab,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    error: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = series.run("submit", "calc", "--onto", "next", *options)
+    assert done.code == 2 and error in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_a_patch_names_go_with_it(lab: ForkLab, tmp_path: Path) -> None:
+    text = f"{message('Turn').rstrip()}\nSubmit-With: tests/test_turn.py\n"
+    text += "Submit-With: python/calc/extra.py\n"
+    lab.add_patch("turn.patch", lab.repo.patch({CORE_PATH: core(sub="b - a")}, text))
+    git(lab.repo.path, "checkout", "-q", "-B", "next", "v1.0")
+    command = ("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
+    missing = lab.run(*command)
+    assert missing.code == 2
+    assert "turn.patch: Submit-With tests/test_turn.py: there is no such file" in missing.err
+    assert "tests/test_turn.py: there is no such file" in lab.run("check").out
+    files = {
+        "patches/calc/submit/tests/test_turn.py": b"TURN = 1\n",
+        "patches/calc/submit/tests/test_more.py": b"MORE = 1\n",
+        "overlays/calc/python/calc/extra.py": b"EXTRA = 1\n",
+    }
+    for path, data in files.items():
+        (lab.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (lab.root / path).write_bytes(data)
+    assert "submit/tests/test_more.py: no patch names it" in lab.run("check").out
+    lab.ok(*command)
+    git(lab.repo.path, "am", "-q", str(tmp_path / "out/0001-turn.patch"))
+    assert git(lab.repo.path, "show", "--format=", "--name-status").split("\n") == [
+        "M\tpython/calc/core.py",
+        "A\tpython/calc/extra.py",
+        "A\ttests/test_turn.py",
+    ]
+    assert (lab.repo.path / "tests/test_turn.py").read_bytes() == b"TURN = 1\n"
+    lab.ok("apply")
+    assert (lab.tree / "python/calc/extra.py").exists()
+    assert not (lab.tree / "tests/test_turn.py").exists()
+
+
 def test_what_upstream_has_already_is_left_out(series: ForkLab, tmp_path: Path) -> None:
     series.repo.commit({CORE_PATH: DRIFT + core(sub="b - a")}, "Turn, by another")
     done = series.ok("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
