@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes that upstream could take: each alone, exact, and with a test that tells."""
+"""The patches that upstream could take: in its form, each alone, and with a test that tells."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -20,61 +21,74 @@ from support.archives import unpack
 
 from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError
+from forkpatch.errors import SourceError
+from forkpatch.git.objects import list_tree, read_blobs
 from forkpatch.model.fork import open_fork
-from forkpatch.model.patchfile import FileDiff, Patch, read_patch
+from forkpatch.model.lock import Upstream as Locked
+from forkpatch.model.patchfile import Patch, read_patch
 from forkpatch.model.settings import load_settings
-from forkpatch.model.weave import check_hunks, split_lines
+from forkpatch.model.weave import Weave
+from forkpatch.series.submit import submit
 from forkpatch.sources.history import History
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = tomllib.loads((ROOT / "upstream/base.toml").read_text("utf-8"))
+FORK = open_fork(load_settings(ROOT))
+MAP = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["forkpatch"]["map"]
 REGISTRATION = "python/tvm/relax/frontend/nn/llm/kv_cache.py"
 # Without this one, `import mlc_llm` fails where its native library is not built: the tests of the
 # other changes run on top of it, before as after, and fail by what they test alone.
 IMPORT = "import-without-native-library.patch"
+TRAILERS = {"Upstream-Status", "Test", "Submit-With"}
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """Changes to a project, and the form in which it takes them.
+    """Patches that a project could take, and the form in which it takes them.
 
     Attributes:
-        series: folder of the fixes as they are applied here.
-        subject: what a commit's first line is like.
-        test: what the path of a change's test is like.
+        subject: pattern of a commit's first line.
+        test: pattern of the path of a change's test.
     """
 
     name: str
-    series: Path
     subject: str
     test: str
 
     @property
-    def folder(self) -> Path:
-        return ROOT / "upstream" / self.name
+    def newest(self) -> str:
+        """The newest commit known."""
+        return str(MAP["upstreams"][self.name]["until"])
 
     @property
-    def base(self) -> str:
-        return str(SETTINGS["base"][self.name])
+    def locked(self) -> Locked:
+        """Its version in the default release."""
+        (version,) = (one for one in FORK.lock.release()[1] if one.name == self.name)
+        return version
 
-    @property
-    def names(self) -> list[str]:
-        return sorted(path.name for path in self.folder.glob("*.patch"))
+    @cached_property
+    def changes(self) -> dict[str, Patch]:
+        """The patches by name, in the order of the default release's series."""
+        patches = FORK.series(self.locked)
+        return {one.name: one for one in patches if one.trailer("Upstream-Status") == "Pending"}
 
-    def change(self, name: str) -> Patch:
-        return read_patch(self.folder / name)
+    def added(self, name: str) -> dict[str, bytes]:
+        """Path and content of the new files with which a patch goes upstream."""
+        patch = self.changes[name]
+        named = FORK.submitted_with(self.locked, patch)
+        return added(patch) | {path: file.data for path, file in named.items()}
+
+    def test_of(self, name: str) -> str:
+        """Path of the test with which a patch goes upstream."""
+        (path,) = (path for path in self.added(name) if path.startswith("tests/"))
+        return path
 
 
 TVM = Upstream(
-    "tvm",
-    ROOT / "patches/tvm/0.26.0",
-    r"\[Relax\]\[Frontend\] [A-Z]",
-    r"tests/python/relax/test_frontend_nn_llm_\w+\.py",
+    "tvm", r"\[Relax\]\[Frontend\] [A-Z]", r"tests/python/relax/test_frontend_nn_llm_\w+\.py"
 )
 MLC = Upstream(
     "mlc-llm",
-    ROOT / "patches/mlc-llm/79d603f0",
     r"\[(Fix|Feature)\] [A-Z]",
     r"tests/python/(compiler_pass|loader|model|op|support)/test_\w+\.py",
 )
@@ -82,90 +96,76 @@ UPSTREAMS = [pytest.param(upstream, id=upstream.name) for upstream in (TVM, MLC)
 CHANGES = [
     pytest.param(upstream, name, id=f"{upstream.name}-{name.removesuffix('.patch')}")
     for upstream in (TVM, MLC)
-    for name in upstream.names
+    for name in upstream.changes
 ]
 
 
-def source_lines(files: Collection[FileDiff]) -> list[tuple[str, bytes]]:
-    """The lines that a patch adds to and removes from these files."""
+def source_lines(patch: Patch) -> list[tuple[str | None, str, bytes]]:
+    """The lines that a patch adds to and removes from files that upstream has."""
     return [
-        (line.kind, line.data)
-        for diff in files
+        (diff.new, line.kind, line.data)
+        for diff in patch.files
         for hunk in diff.hunks
         for line in hunk.lines
-        if line.kind != " "
+        if diff.old is not None and line.kind != " "
     ]
 
 
-def added(patch: Patch, tests: bool = True) -> dict[str, bytes]:
-    """Path and content of the files that a change adds, tests or others."""
+def added(patch: Patch) -> dict[str, bytes]:
+    """Path and content of the files that a patch adds."""
     return {
         str(diff.new): b"".join(line.data for hunk in diff.hunks for line in hunk.lines)
         for diff in patch.files
-        if diff.old is None and str(diff.new).startswith("tests/") is tests
+        if diff.old is None
     }
-
-
-def file_of_test(upstream: Upstream, name: str) -> str:
-    """File name of the test that a change adds."""
-    (path,) = added(upstream.change(name))
-    return Path(path).name
-
-
-@pytest.mark.parametrize("upstream", UPSTREAMS)
-def test_every_pending_fix_of_the_series_has_one(upstream: Upstream) -> None:
-    pending = [
-        path.name
-        for path in upstream.series.glob("*.patch")
-        if read_patch(path).trailer("Upstream-Status") == "Pending"
-    ]
-    apart = SETTINGS["apart"].get(upstream.name, {})
-    assert sorted(pending) == sorted([*upstream.names, *apart])
-    assert all(reason.strip() for reason in apart.values())
-
-
-@pytest.mark.parametrize(("upstream", "name"), CHANGES)
-def test_it_is_the_change_of_the_series(upstream: Upstream, name: str) -> None:
-    change = upstream.change(name)
-    changed = [diff for diff in change.files if diff.old is not None]
-    assert source_lines(changed) == source_lines(read_patch(upstream.series / name).files)
-    # What the patch here takes from an overlay is a new file there.
-    for path, data in added(change, tests=False).items():
-        assert data == (ROOT / "overlays" / upstream.name / path).read_bytes()
 
 
 @pytest.mark.parametrize(("upstream", "name"), CHANGES)
 def test_form_is_upstreams(upstream: Upstream, name: str) -> None:
-    patch = upstream.change(name)
+    patch = upstream.changes[name]
     assert re.match(upstream.subject, patch.subject)
-    assert patch.message.strip() and not patch.trailers
-    (test,) = added(patch)
-    assert re.fullmatch(upstream.test, test)
+    assert patch.message.strip().count("\n\n") >= 2  # subject, reason, trailers
+    assert {key for key, _ in patch.trailers} <= TRAILERS
+    assert re.fullmatch(upstream.test, upstream.test_of(name))
     assert all(diff.new for diff in patch.files)
 
 
-@pytest.mark.parametrize(("upstream", "name"), CHANGES)
-def test_it_applies_alone_and_exactly(upstream: Upstream, name: str) -> None:
-    fork, base = open_fork(load_settings(ROOT)), upstream.base
-    locked = next(iter(fork.lock.versions(upstream.name).values()))
-    history = History.find([*mirrors_of(locked, fork.cache, SourceOptions())], base)
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_all_are_made_for_the_newest_commit(upstream: Upstream, tmp_path: Path) -> None:
+    locked = list(FORK.lock.versions(upstream.name).values())[-1]
+    history = History.find([*mirrors_of(locked, FORK.cache, SourceOptions())], upstream.newest)
     if history is None:
         pytest.skip(
-            f"no mirror of {upstream.name} has commit {base[:12]}:"
+            f"no mirror of {upstream.name} has commit {upstream.newest[:12]}:"
             f" name one with --mirror {upstream.name}=PATH"
         )
-    for diff in upstream.change(name).files:
-        if diff.old is None:
-            assert history.read(base, str(diff.new)) is None
-            continue
-        data = history.read(base, diff.old)
-        assert data is not None
-        check_hunks(split_lines(data), diff, name)
+    try:
+        report = submit(FORK, locked, upstream.newest, tmp_path / "out", SourceOptions())
+    except SourceError as error:
+        pytest.skip(str(error))
+    assert not report.conflicts
+    files = [read_patch(tmp_path / "out" / name) for name in report.patches]
+    submitted = {patch.name.partition("-")[2]: patch for patch in files}
+    assert sorted(submitted) == sorted(upstream.changes)
+    listed = list_tree(history.git, upstream.newest)
+
+    def read(path: str) -> bytes:
+        oid = listed[path][1]
+        return read_blobs(history.git, [oid])[oid] or b""
+
+    weave = Weave({path: mode for path, (mode, _) in listed.items()}, read)
+    for name, patch in submitted.items():
+        assert patch.message == upstream.changes[name].message
+        assert source_lines(patch) == source_lines(upstream.changes[name])
+        assert added(patch) == upstream.added(name)
+        weave.apply(patch)  # exactly, or not at all
+        assert not weave.needs(patch.name)  # and alone
 
 
 def results(tests: Path, environment: Mapping[str, str], report: Path) -> dict[str, bool]:
     """Outcomes of the tests by file; a file that pytest cannot even collect is left out."""
     command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider"]
+    command += ["--import-mode=importlib"]  # two files have the same name
     subprocess.run(
         [*command, f"--junitxml={report}", "--rootdir", str(tests), "-c", os.devnull, str(tests)],
         env=dict(environment),
@@ -176,16 +176,16 @@ def results(tests: Path, environment: Mapping[str, str], report: Path) -> dict[s
     found: dict[str, bool] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         if case.get("classname"):
-            file = f"{case.attrib['classname'].rpartition('.')[2]}.py"
+            file = f"{case.attrib['classname'].replace('.', '/')}.py"
             found[file] = found.get(file, True) and len(case) == 0
     return found
 
 
 def write_tests(folder: Path, upstream: Upstream, names: Collection[str]) -> Path:
-    folder.mkdir()
     for name in names:
-        for path, data in added(upstream.change(name)).items():
-            (folder / Path(path).name).write_bytes(data)
+        path = upstream.test_of(name)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(upstream.added(name)[path])
     return folder
 
 
@@ -197,7 +197,7 @@ def tvm_outcomes(tvm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> O
     """Outcomes of tests on the pristine files of this release, and with all changes in."""
     patched = Path(str(tvm.__file__)).parents[2]
     folder = tmp_path_factory.mktemp("upstream")
-    tests = write_tests(folder / "tests", TVM, TVM.names)
+    tests = write_tests(folder / "tests", TVM, TVM.changes)
     trees = []
     for label in ("before", "after"):
         tree = folder / label
@@ -205,7 +205,7 @@ def tvm_outcomes(tvm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> O
         shutil.copytree(patched / "python/tvm", tree / "tvm", ignore=ignored)
         trees.append(tree)
     # The series changes these files by the fixes alone, and kv_cache.py by what is not upstream's.
-    fixed = {str(d.old) for name in TVM.names for d in TVM.change(name).files if d.old}
+    fixed = {str(d.old) for patch in TVM.changes.values() for d in patch.files if d.old}
     for path in (*fixed, REGISTRATION):
         show = ["git", "-C", str(patched), "show", f"refs/forkpatch/base:{path}"]
         pristine = subprocess.run(show, capture_output=True, check=True).stdout
@@ -229,8 +229,12 @@ def mlc_results(
     unpack(pristine, tree)
     outside = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder)}
     for name in changes:
-        apply = ["git", "apply", "--include=python/*", str(MLC.folder / name)]
+        patch = FORK.patch_file(MLC.locked, MLC.changes[name])
+        apply = ["git", "apply", "--include=python/*", str(patch)]
         subprocess.run(apply, cwd=tree, env=outside, check=True)
+        for path, data in MLC.added(name).items():
+            if path.startswith("python/"):
+                (tree / path).write_bytes(data)
     tests = write_tests(folder / "tests", MLC, tested)
     return results(tests, MlcTools(tree, trees / "tvm").environment({}), folder / "report.xml")
 
@@ -245,11 +249,11 @@ def mlc_outcomes(
         MlcTools(trees / "mlc-llm", trees / "tvm").check()
     except UserError as error:
         pytest.skip(str(error))
-    others = [name for name in MLC.names if name != IMPORT]
+    others = [name for name in MLC.changes if name != IMPORT]
     make = tmp_path_factory.mktemp
     before = mlc_results(make("pristine"), trees, [], [IMPORT])
     before |= mlc_results(make("before"), trees, [IMPORT], others)
-    return before, mlc_results(make("after"), trees, MLC.names, MLC.names)
+    return before, mlc_results(make("after"), trees, MLC.changes, MLC.changes)
 
 
 @pytest.mark.parametrize(("upstream", "name"), CHANGES)
@@ -258,6 +262,6 @@ def test_its_test_fails_before_and_passes_after(
 ) -> None:
     fixture = f"{upstream.name.partition('-')[0]}_outcomes"
     before, after = request.getfixturevalue(fixture)
-    file = file_of_test(upstream, name)
+    file = upstream.test_of(name)
     assert before.get(file) is False
     assert after.get(file) is True
