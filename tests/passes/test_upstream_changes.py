@@ -69,8 +69,8 @@ class Upstream:
     @cached_property
     def changes(self) -> dict[str, Patch]:
         """The patches by name, in the order of the default release's series."""
-        patches = FORK.series(self.locked)
-        return {one.name: one for one in patches if one.trailer("Upstream-Status") == "Pending"}
+        statuses = ((one, one.trailer("Upstream-Status") or "") for one in FORK.series(self.locked))
+        return {one.name: one for one, status in statuses if re.match("Pending|Submitted", status)}
 
     def added(self, name: str) -> dict[str, bytes]:
         """Path and content of the new files with which a patch goes upstream."""
