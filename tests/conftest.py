@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the patched TVM tree before the wheel, ahead of the first test that imports tvm."""
+"""Set-up of every run: the patched TVM tree before the wheel, marks, shared fixtures."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -35,7 +37,18 @@ def _use_patched_tvm() -> None:
     sys.path.insert(0, str(python))
 
 
+def _heed_interrupts() -> None:
+    """Undo an ignored SIGINT, which a shell gives to what it starts in the background.
+
+    Processes that tests start, and interrupt, would inherit it.
+    """
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 _use_patched_tvm()
+_heed_interrupts()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -30,7 +30,7 @@ def visible(
     order_handle: T.handle,
     result: T.Buffer((8,), "int32"),
 ):
-    """Which of 8 keys the last of 3 nodes sees; the order's first 5 rows belong to nothing."""
+    """Keys, of 8, that the last of 3 nodes sees; the order's first 5 rows belong to nothing."""
     order = T.match_buffer(order_handle, (8, 2), "int32")
     for col in T.serial(8):
         with T.sblock("visible"):
