@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tomlkit
 
+from crosslab.artifact.provenance import PYTHON_LOCK
 from crosslab.models.asset import fetch_asset
 from crosslab.models.pins import LOCK_NAME, Asset
 from crosslab.tokenizer.chat_tokenizer import CONTROL_TOKEN
@@ -93,7 +94,8 @@ def asset() -> Asset:
 def make_project(root: Path) -> None:
     """Fill a project folder: the repository's own inputs, and the tiny model in its lock."""
     root.mkdir(parents=True, exist_ok=True)
-    shutil.copy(PROJECT / "pyproject.toml", root)
+    for name in ("pyproject.toml", PYTHON_LOCK):
+        shutil.copy(PROJECT / name, root)
     for name in PARTS:
         shutil.copytree(PROJECT / name, root / name)
     (root / LOCK_NAME).write_text((PROJECT / LOCK_NAME).read_text("utf-8"), encoding="utf-8")
