@@ -63,7 +63,7 @@ about = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
 write_dist(Dist(out / "tiny", files, about, Part("tiny", "R", "Apache-2.0", shipped=True)))
 print(package(out / "tiny", out))
 """
-PARTS = ("scripts/crosslab", "kernels", "overlays", "runner")
+PARTS = ("scripts/common", "scripts/crosslab", "kernels", "overlays", "runner")
 
 
 def build(project: Path, tree: Path, cache: Path, out: Path, umask: int, **other: str) -> Path:
