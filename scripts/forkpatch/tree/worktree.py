@@ -44,12 +44,6 @@ class Inputs:
     overlays: tuple[tuple[str, str, str], ...]
     placed: str = ""
 
-    @property
-    def key(self) -> str:
-        """Hash of all inputs."""
-        text = json.dumps([FORMAT, asdict(self)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
     def differences(self, old: Inputs) -> tuple[str, ...]:
         """Differences from ``old``, in words."""
         found = [] if self.base == old.base else ["the base is another"]
