@@ -20,18 +20,20 @@ except ImportError:  # not a POSIX system: processes are not kept apart
     fcntl = None  # type: ignore[assignment]
 
 
-def acquire(path: Path, resource: str, *, inheritable: bool = False) -> IO[str]:
+def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool = True) -> IO[str]:
     """Lock the file ``path``; when another process holds it, say so on stderr and wait.
 
     Args:
         path: the lock file, made when it is missing; it holds the process id of its holder.
         resource: name of what is locked, for the message.
         inheritable: child processes hold the lock as well, until the last of them ends.
+        wait: False raises at once, in silence, when another process holds it.
 
     Returns:
         the open lock file; closing it frees the lock.
 
     Raises:
+        BlockingIOError: another process holds it, and ``wait`` is False.
         OSError: the lock file cannot be written.
     """
     handle = path.open("a+", encoding="ascii")
@@ -41,6 +43,9 @@ def acquire(path: Path, resource: str, *, inheritable: bool = False) -> IO[str]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        if not wait:
+            handle.close()
+            raise
         handle.seek(0)
         holder = handle.read().strip() or "?"
         print(f"waiting: {resource} is in use by process {holder}", file=sys.stderr, flush=True)
@@ -53,21 +58,14 @@ def acquire(path: Path, resource: str, *, inheritable: bool = False) -> IO[str]:
 
 
 @contextmanager
-def locked(path: Path, resource: str, *, inheritable: bool = False) -> Iterator[None]:
-    """Hold the lock file ``path`` during the block; see :func:`acquire`."""
-    with acquire(path, resource, inheritable=inheritable):
-        yield
-
-
-def is_locked(path: Path) -> bool:
-    """Tell whether another process holds the lock file ``path``."""
-    if fcntl is None:
-        return False
+def locked(
+    path: Path, resource: str, *, inheritable: bool = False, wait: bool = True
+) -> Iterator[bool]:
+    """Hold the lock file ``path`` during the block; False when it is not held, see ``wait``."""
     try:
-        with path.open("a", encoding="ascii") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle = acquire(path, resource, inheritable=inheritable, wait=wait)
     except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+        yield False
+        return
+    with handle:
+        yield True

@@ -18,13 +18,14 @@ from forkpatch.output import counted, print_table, say, warn, write_report
 from forkpatch.series.derive import record_of
 from forkpatch.series.shared import homes_first, locate_series
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
+from forkpatch.tree.claim import Claim
 from forkpatch.tree.variants import patch_name
 
 
 def register(verbs: Registry) -> None:
     """Add these verbs to the command line."""
     verbs.add("check", run_check)
-    verb = verbs.add("record", run_record)
+    verb = verbs.add("record", run_record, Claim.WRITE, reads="check")
     add_source_options(verb)
     verb.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="default: all")
     verb.add_argument("--version", metavar="V", help="default: all that the lock has")

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import forkpatch
 from forkpatch.cli import check_verbs, series_verbs, tree_verbs, version_verbs
-from forkpatch.cli.options import Registry, Verb
+from forkpatch.cli.options import Registry, Verb, claim_of
 from forkpatch.errors import ForkError, UserError
 from forkpatch.machine import require_git
 from forkpatch.model.fork import open_fork
 from forkpatch.model.settings import load_settings
+from forkpatch.tree.claim import claimed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,9 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         require_git()
-        fork = open_fork(load_settings(options.root))
+        settings = load_settings(options.root)
         verb: Verb = options.run
-        return verb(fork, options)
+        with claimed(settings, claim_of(options)):
+            return verb(open_fork(settings), options)
     except ForkError as error:
         return _failed(options.verb, error)
     except KeyboardInterrupt:

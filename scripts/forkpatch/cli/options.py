@@ -12,6 +12,7 @@ from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.sources.obtain import SourceOptions
+from forkpatch.tree.claim import Claim
 
 Verb = Callable[[Fork, argparse.Namespace], int]
 
@@ -22,13 +23,29 @@ class Registry:
 
     parsers: Any
 
-    def add(self, name: str, run: Verb) -> argparse.ArgumentParser:
-        """Add a verb; the first line of ``run``'s docstring is its help."""
+    def add(
+        self, name: str, run: Verb, claim: Claim = Claim.NONE, *, reads: str = ""
+    ) -> argparse.ArgumentParser:
+        """Add a verb; the first line of ``run``'s docstring is its help.
+
+        Args:
+            name: its name.
+            run: its function.
+            claim: its claim to the fork.
+            reads: name of the option with which a verb that writes only reads.
+        """
         line = (run.__doc__ or "").splitlines()[0]
         verb: argparse.ArgumentParser = self.parsers.add_parser(name, help=line, description=line)
-        verb.set_defaults(run=run)
+        verb.set_defaults(run=run, claim=claim, reads=reads)
         verb.add_argument("--json", metavar="PATH", help="write the result as JSON; - prints it")
         return verb
+
+
+def claim_of(options: argparse.Namespace) -> Claim:
+    """The claim of a verb with its options to the fork."""
+    claim: Claim = options.claim
+    reads = claim is Claim.WRITE and options.reads and getattr(options, options.reads)
+    return Claim.READ if reads else claim
 
 
 def add_source_options(verb: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from forkpatch.cli.options import Registry, add_source_options, source_options, 
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
 from forkpatch.output import counted, say, write_report
-from forkpatch.tree.swap import recover, work_lock
+from forkpatch.tree.claim import Claim
 from forkpatch.tree.worktree import OVERLAYS_REF
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 def register(verbs: Registry) -> None:
     """Add these verbs to the command line."""
-    verb = verbs.add("edit", run_edit)
+    verb = verbs.add("edit", run_edit, Claim.WRITE)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb = verbs.add("export", run_export)
+    verb = verbs.add("export", run_export, Claim.WRITE, reads="check")
     verb.add_argument(
         "upstream", nargs="?", metavar="UPSTREAM", help="default: all that have a tree"
     )
@@ -41,7 +41,7 @@ def register(verbs: Registry) -> None:
         action="store_true",
         help="write a file also for each patch that another version has line for line",
     )
-    verb = verbs.add("rebase", run_rebase)
+    verb = verbs.add("rebase", run_rebase, Claim.WRITE, reads="status")
     add_source_options(verb)
     verb.add_argument("upstream", metavar="NAME")
     verb.add_argument("version", nargs="?", metavar="VERSION", help="the version to move to")
@@ -65,7 +65,7 @@ def register(verbs: Registry) -> None:
         metavar="DIR",
         help="clone that has REV and gets the branch (default: the mirror)",
     )
-    verb = verbs.add("import-series", run_import)
+    verb = verbs.add("import-series", run_import, Claim.WRITE)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
     verb.add_argument("folder", type=Path, metavar="FOLDER", help="it holds series and patches")
@@ -170,12 +170,6 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     """Move a series to another version of its upstream, patch by patch."""
-    with work_lock(fork.settings.work):
-        recover(fork.settings.work / "rebase")
-        return _rebase(fork, options)
-
-
-def _rebase(fork: Fork, options: argparse.Namespace) -> int:
     from forkpatch.rebase import execute, result, workspace  # noqa: PLC0415 - for this verb only
 
     name = options.upstream

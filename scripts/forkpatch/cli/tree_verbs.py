@@ -12,21 +12,22 @@ from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.output import print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
+from forkpatch.tree.claim import Claim
 from forkpatch.tree.status import TreeCondition, release_status
 from forkpatch.tree.variants import choose_patches, write_variant
 
 
 def register(verbs: Registry) -> None:
     """Add these verbs to the command line."""
-    verb = verbs.add("apply", run_apply)
+    verb = verbs.add("apply", run_apply, Claim.WRITE)
     add_source_options(verb)
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb.add_argument(
         "--discard", action="store_true", help="throw away work done inside a patched tree"
     )
-    verb = verbs.add("status", run_status)
+    verb = verbs.add("status", run_status, Claim.REPORT)
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb = verbs.add("lock", run_lock)
+    verb = verbs.add("lock", run_lock, Claim.WRITE, reads="check")
     add_source_options(verb)
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="change nothing; name each difference")

@@ -24,7 +24,6 @@ from forkpatch.series.mailbox import (
 from forkpatch.series.shared import borrowers, changed_messages, share_patches, write_back
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
-from forkpatch.tree.swap import recover, work_lock
 from forkpatch.tree.worktree import OVERLAYS_REF, local_changes, read_stamp
 
 
@@ -73,35 +72,32 @@ def export_upstream(
         UserError: a commit cannot be a patch: a merge, or a change to an overlay.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
-    with work_lock(fork.settings.work / release):
-        recover(folder.parent)
-        recover(series.parent)
-        commits = _commits(folder, upstream)
-        patches = export_commits(folder / ".git/objects", commits)
-        known = () if own else load_series(series)
-        patches = share_patches(patches, known)
-        messages = changed_messages(fork, upstream, patches, known)
-        patches = tuple(
-            replace(patch, shared=messages[patch.name][0]) if patch.name in messages else patch
-            for patch in patches
-        )
-        plan = planned(fork, upstream, patches)
-        _check_faithful(fork, plan, folder, upstream)
-        found = record_of(fork, plan)
-        record = format_record(found) if is_recorded(series, found) else ""
-        changes = series_changes(series, patches, record)
-        notes = _check_borrowers(fork, upstream, patches, changes)
-        changes = (
-            *(f"../{one.home}/{name}: changed" for name, (one, _) in messages.items()),
-            *changes,
-        )
-        if not check:
-            if changes and not force:
-                _check_not_outdated(fork, folder, upstream)
-            for name, (_, text) in messages.items():
-                write_back(fork, upstream, next(one for one in known if one.name == name), text)
-            write_series(series, patches, record)
-            _rebuild(plan, folder, release)
+    commits = _commits(folder, upstream)
+    patches = export_commits(folder / ".git/objects", commits)
+    known = () if own else load_series(series)
+    patches = share_patches(patches, known)
+    messages = changed_messages(fork, upstream, patches, known)
+    patches = tuple(
+        replace(patch, shared=messages[patch.name][0]) if patch.name in messages else patch
+        for patch in patches
+    )
+    plan = planned(fork, upstream, patches)
+    _check_faithful(fork, plan, folder, upstream)
+    found = record_of(fork, plan)
+    record = format_record(found) if is_recorded(series, found) else ""
+    changes = series_changes(series, patches, record)
+    notes = _check_borrowers(fork, upstream, patches, changes)
+    changes = (
+        *(f"../{one.home}/{name}: changed" for name, (one, _) in messages.items()),
+        *changes,
+    )
+    if not check:
+        if changes and not force:
+            _check_not_outdated(fork, folder, upstream)
+        for name, (_, text) in messages.items():
+            write_back(fork, upstream, next(one for one in known if one.name == name), text)
+        write_series(series, patches, record)
+        _rebuild(plan, folder, release)
     names = tuple(patch.name for patch in patches)
     return ExportReport(upstream.name, upstream.version, series, names, changes, notes)
 

@@ -21,7 +21,7 @@ from forkpatch.sources.obtain import (
     how_to_supply,
     obtain,
 )
-from forkpatch.tree.swap import recover, scratch_beside, swap_in, work_lock
+from forkpatch.tree.swap import scratch_beside, swap_in
 from forkpatch.tree.worktree import (
     APPLIED_REF,
     BASE_REF,
@@ -97,15 +97,11 @@ def apply_release(
     options.check(fork.lock)
     name, upstreams = fork.lock.release(release)
     fork.cache.remember(options.mirrors)
-    with work_lock(fork.settings.work / name):
-        recover(fork.settings.work / name)
-        for upstream in upstreams:
-            recover(fork.patch_folder(upstream).parent)
-        return name, tuple(
-            _apply_upstream(fork, name, upstream, options, discard=discard)
-            for upstream in upstreams
-            if only in (None, upstream.name)
-        )
+    return name, tuple(
+        _apply_upstream(fork, name, upstream, options, discard=discard)
+        for upstream in upstreams
+        if only in (None, upstream.name)
+    )
 
 
 def _apply_upstream(

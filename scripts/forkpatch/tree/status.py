@@ -11,7 +11,6 @@ from forkpatch.errors import ForkError
 from forkpatch.git.calls import GitError
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
-from forkpatch.tree.swap import is_busy, recover, work_lock
 from forkpatch.tree.worktree import FORMAT, Inputs, Stamp, local_changes, read_stamp
 
 
@@ -51,17 +50,8 @@ class TreeStatus:
 
 
 def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[TreeStatus, ...]]:
-    """The state of every tree of a release.
-
-    What an interrupted run left behind is put in order first, unless another run is at work.
-    """
+    """The state of every tree of a release."""
     name, upstreams = fork.lock.release(release)
-    folder = fork.settings.work / name
-    if folder.is_dir() and not is_busy(folder):
-        with work_lock(folder):
-            recover(folder)
-            for upstream in upstreams:
-                recover(fork.patch_folder(upstream).parent)
     return name, tuple(_status(fork, name, upstream) for upstream in upstreams)
 
 

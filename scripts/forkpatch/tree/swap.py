@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic replacement of folders, and a lock against a second run.
+"""Atomic replacement of folders.
 
 A new tree is built beside the old one and changes places with it. Linux does this in one call
 (``renameat2`` with ``RENAME_EXCHANGE``). Elsewhere it takes two renames, and a run that is
@@ -15,15 +15,12 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import AbstractContextManager
 from pathlib import Path
 
-from common.locks import is_locked, locked
 from forkpatch.errors import ForkError
 
 _SCRATCH = ".forkpatch-new-"
 _ASIDE = ".forkpatch-old-"
-_LOCK = ".forkpatch.lock"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -85,18 +82,3 @@ def _exchange(one: Path, other: Path) -> bool:
     if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         return False
     raise ForkError(f"{other} cannot be replaced: {os.strerror(code)}")
-
-
-def work_lock(folder: Path) -> AbstractContextManager[None]:
-    """Hold ``folder``, which is made when it is missing; see :func:`common.locks.locked`.
-
-    The git processes of this one inherit the lock: one of them may go on writing for a moment
-    after this process was killed.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    return locked(folder / _LOCK, str(folder), inheritable=True)
-
-
-def is_busy(folder: Path) -> bool:
-    """True when another process holds ``folder``."""
-    return is_locked(folder / _LOCK)

@@ -96,7 +96,7 @@ def test_killed_apply_leaves_the_old_or_the_new_tree_whole(lab: ForkLab) -> None
         (lab.patches / "a.patch").write_bytes(patches[(turn + 1) % 2])
     lab.ok("apply")
     left = [path.name for path in lab.tree.parent.iterdir()]
-    assert sorted(left) == [".forkpatch.lock", "calc"]
+    assert left == ["calc"]
     assert seen == {"applied", "stale"}
 
 
@@ -165,7 +165,7 @@ def remove(folder: Path) -> None:
 
 def test_second_run_on_one_work_folder_waits_and_says_so(lab: ForkLab) -> None:
     lab.ok("apply")
-    lock = lab.root / ".work/r1/.forkpatch.lock"
+    lock = lab.root / ".work/.forkpatch.lock"
     with lock.open("r+") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         process = lab.spawn("apply")
