@@ -80,13 +80,18 @@ def _commit_command(ref: str, mark: int, commit: Commit) -> list[bytes]:
         b"from %s\n" % parent.encode() if parent else b"",
         b'M 040000 %s ""\n' % commit.tree.encode() if commit.tree else b"",
     ]
-    for path, file in sorted(commit.changes.items()):
+    # What goes comes first: a folder may take the place of a file, or a file of a folder.
+    for path, file in sorted(commit.changes.items(), key=_goes_first):
         name = _quoted(path)
         if file is None:
             parts.append(b"D %s\n" % name)
         else:
             parts += [b"M %s inline %s\n" % (file.mode.encode(), name), _data(file.data)]
     return parts
+
+
+def _goes_first(change: tuple[str, TreeFile | None]) -> tuple[bool, str]:
+    return change[1] is not None, change[0]
 
 
 def _data(data: bytes) -> bytes:

@@ -57,6 +57,7 @@ def check_collisions(
     """
     folders = {parent.as_posix() for path in modes for parent in PurePosixPath(path).parents}
     touched = {path: patch.name for patch in patches for path in patch.paths}
+    below = {parent.as_posix(): path for path in touched for parent in PurePosixPath(path).parents}
     for path in overlays:
         where = f"overlay {folder / path}"
         check_no_symlink(path, modes, where)
@@ -66,9 +67,11 @@ def check_collisions(
                 f"{where} collides with {blocker} of {upstream}",
                 remedy="an overlay is a new file: give it another name, or turn it into a patch",
             )
-        if path in touched:
+        above = (parent.as_posix() for parent in PurePosixPath(path).parents)
+        hit = next((one for one in (path, *above) if one in touched), below.get(path))
+        if hit:
             raise UserError(
-                f"{where} collides with the patch {touched[path]}, which touches {path}",
+                f"{where} collides with the patch {touched[hit]}, which touches {hit}",
                 remedy="change the overlay itself, and take the file out of the patch",
             )
 

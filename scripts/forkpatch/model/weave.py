@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from forkpatch.errors import PatchError
 from forkpatch.git.objects import TreeFile
@@ -61,6 +62,8 @@ class Weave:
         self._read = read
         self._files: dict[str, list[_FileWeave]] = {}
         self._needs: dict[str, set[str]] = {}
+        # The files that there ever were in each folder; None until a patch makes a file.
+        self._folders: dict[str, set[str]] | None = None
 
     @property
     def patches(self) -> tuple[str, ...]:
@@ -71,12 +74,16 @@ class Weave:
         """Apply ``patch``.
 
         Raises:
-            PatchError: a hunk's lines are not exactly where it states them.
+            PatchError: a hunk's lines are not exactly where it states them, or a file would take
+                the place of a folder, or a folder of a file.
             UnsafePathError: it goes through a symbolic link.
         """
         self._needs[patch.name] = set()
         for file in patch.files:
             self._apply_file(patch.name, file)
+        for file in patch.files:
+            if file.new is not None and file.new != file.old:
+                self._check_room(patch.name, file.new, f"{patch.name}:{file.patch_line}")
 
     def needs(self, name: str) -> frozenset[str]:
         """The earlier patches that ``name`` needs."""
@@ -160,6 +167,46 @@ class Weave:
             self._needs[name] |= _other(versions[-1].deleted or BASE, name)
         file = _FileWeave(lines, name, [(mode or FILE_MODES[0], name)], [name])
         versions.append(file)
+
+    def _check_room(self, name: str, path: str, where: str) -> None:
+        """Raise unless a new file is in nobody's place; note the patches that made room for it."""
+        for parent in PurePosixPath(path).parents:
+            folder = parent.as_posix()
+            if self._is_there(folder):
+                raise PatchError(
+                    f"{where}: {path} is to be made, but {folder} is a file",
+                    remedy="remove or rename that file in the same patch, or in one before it",
+                )
+            self._needs[name] |= self._removers(folder, name)
+        if self._folders is None:
+            self._folders = {}
+            for known in {*self._modes, *self._files}:
+                self._file_in_folders(known)
+        self._file_in_folders(path)
+        for inside in self._folders.get(path, ()):
+            if self._is_there(inside):
+                raise PatchError(
+                    f"{where}: {path} is to be made, but it is the folder of {inside}",
+                    remedy="remove or rename what is in it in the same patch, or in one before it",
+                )
+            self._needs[name] |= self._removers(inside, name)
+
+    def _file_in_folders(self, path: str) -> None:
+        assert self._folders is not None
+        for parent in PurePosixPath(path).parents:
+            self._folders.setdefault(parent.as_posix(), set()).add(path)
+
+    def _is_there(self, path: str) -> bool:
+        """True for a file that the base has, or a patch made, and that none has removed."""
+        versions = self._files.get(path)
+        if versions is None:
+            return path in self._modes
+        return bool(versions) and versions[-1].deleted is None
+
+    def _removers(self, path: str, name: str) -> set[str]:
+        """The other patches that removed a file of this path."""
+        versions = self._files.get(path, ())
+        return {file.deleted for file in versions if file.deleted not in (None, name)}
 
     def _versions(self, path: str) -> list[_FileWeave]:
         if path not in self._files:

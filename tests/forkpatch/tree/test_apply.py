@@ -121,6 +121,60 @@ def test_new_removed_renamed_and_mode_changed_files(lab: ForkLab) -> None:
     assert git(lab.tree, "rev-parse", "HEAD:python") == expected
 
 
+def new_file(path: str) -> bytes:
+    mail = "From: A <a@b.c>\nDate: Fri, 2 Jan 2026 03:04:05 +0200\nSubject: [PATCH] New\n\n---\n"
+    head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
+    return f"{mail}{head}@@ -0,0 +1 @@\n+int n;\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("src/run.c/x.c", "src/run.c is a file"),
+        ("src", "it is the folder of src/run.c"),
+        ("new/a.c/x", "new/a.c is a file"),
+    ],
+)
+def test_file_in_the_place_of_a_folder_or_below_a_file_is_refused(
+    lab: ForkLab, path: str, reason: str
+) -> None:
+    lab.add_patch("first.patch", new_file("new/a.c"))
+    lab.ok("apply")
+    lab.add_patch("a.patch", new_file(path))
+    done = lab.run("apply")
+    assert done.code == 2
+    assert f"a.patch:6: {path} is to be made, but {reason}" in done.err
+    assert (lab.tree / "src/run.c").is_file() and (lab.tree / "new/a.c").is_file()
+
+
+def test_file_gives_way_to_a_folder_and_a_folder_to_a_file(lab: ForkLab) -> None:
+    run = FILES["src/run.c"]
+    lab.change("a.patch", {"src/run.c": None, "lib/run.c": run})
+    git(lab.repo.path, "rm", "-q", "-r", "lib")
+    (lab.repo.path / "lib").write_bytes(b"one file\n")
+    (lab.repo.path / "src/run.c").mkdir(parents=True)
+    lab.change("b.patch", {"src/run.c/x.c": run})
+    lab.ok("record")
+    lab.ok("apply")
+    assert (lab.tree / "lib").read_bytes() == b"one file\n"
+    assert (lab.tree / "src/run.c/x.c").read_bytes() == run
+    assert lab.ok("export", "--check").out == "calc 1.0: 2 patches, unchanged\n"
+    done = lab.run("tree", "calc", "--only", "b.patch", "--output", str(lab.root / "out"))
+    assert done.code == 2 and "b.patch cannot be without a.patch" in done.err
+
+
+@pytest.mark.parametrize(("overlay", "path"), [("new/a.c", "new"), ("new", "new/a.c")])
+def test_overlay_and_patch_that_exclude_each_other_are_named(
+    lab: ForkLab, overlay: str, path: str
+) -> None:
+    (lab.overlays / overlay).parent.mkdir(parents=True)
+    (lab.overlays / overlay).write_bytes(b"x\n")
+    lab.add_patch("a.patch", new_file(path))
+    done = lab.run("apply")
+    assert done.code == 2
+    assert f"collides with the patch a.patch, which touches {path}" in done.err
+
+
 def test_carriage_returns_and_a_missing_last_newline_survive(lab: ForkLab) -> None:
     edits = {
         "python/calc/dos.py": b"A = 1\r\nB = 3\r\nC = 3\r\n",
