@@ -25,9 +25,9 @@ from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.pins import LOCK_NAME, read_pins
 from forkpatch.errors import ForkError
 from forkpatch.model.lock import read_lock
+from forkpatch.model.overlays import read_shadows
 from forkpatch.model.patchfile import parse_patch, read_series
 from forkpatch.model.record import read_record
-from forkpatch.series.derive import read_shadows
 
 REFUSALS = (LabError, ForkError, CostError)
 MEMORY = 4 << 30  # bytes of address space that a reader may take beside what is taken already
@@ -54,7 +54,7 @@ def lock(data: bytes, folder: Path) -> None:
 def shadows(data: bytes, folder: Path) -> None:
     """Upstream functions that overlays replace."""
     (folder / "shadows.toml").write_bytes(data)
-    list(read_shadows(folder))
+    read_shadows(folder)
 
 
 def record(data: bytes, folder: Path) -> None:

@@ -15,6 +15,7 @@ from forkpatch.model.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES, SUFFIX, FileDiff, Patch, read_entries, read_patch
 from forkpatch.model.record import RECORD, format_record, is_recorded
+from forkpatch.regression.replacements import mismatches
 from forkpatch.series.derive import record_of
 from forkpatch.series.shared import locate_series
 from forkpatch.sources.cache import Pristine
@@ -64,7 +65,8 @@ def check_fork(fork: Fork) -> LintReport:
             # A tree that cannot be put together for a reason named above is named once.
             if not any(finding.fix == _READ for finding in found):
                 findings += _check_tree(fork, upstream, notes)
-    return LintReport(tuple(findings), tuple(notes))
+    # A mistake in what versions share is found in each of them.
+    return LintReport(tuple(dict.fromkeys(findings)), tuple(notes))
 
 
 _READ = "correct the file so that it can be read"
@@ -299,6 +301,8 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Li
     except ForkError as error:
         yield LintFinding(_relative(folder / SERIES, root), error.what, error.remedy or "see above")
         return
+    for one in mismatches(fork, plan):
+        yield LintFinding(f"{_relative(one.file, root)}:{one.line}", one.what, one.fix)
     record = folder / RECORD
     expected = record_of(fork, plan)
     same = record.is_file() and record.read_text("utf-8") == format_record(expected)

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from forkpatch.errors import UnsafePathError, UserError
 from forkpatch.git.objects import TreeFile
@@ -13,8 +16,31 @@ from forkpatch.model.patchfile import Patch
 from forkpatch.safety import FILE_MODES, check_no_symlink, check_path
 
 SHADOWS = "shadows.toml"
+SHADOW_FORM = "each [[shadow]] has path, symbol, by, why; perhaps instead, defaults"
 _IGNORED_FOLDERS = {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 _IGNORED_SUFFIXES = {".pyc", ".orig", ".rej", ".swp"}
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """One ``[[shadow]]`` of an overlay folder.
+
+    Attributes:
+        path: upstream's file.
+        symbol: upstream's function in it.
+        by: the overlay that takes its place.
+        instead: the overlay's function under another name, for which upstream's callers are
+            changed as well; empty where it has upstream's name.
+        defaults: why the default of a parameter is written otherwise, by parameter.
+        line: where it stands in the file, from 1.
+    """
+
+    path: str
+    symbol: str
+    by: str
+    instead: str = ""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    line: int = 1
 
 
 def read_overlays(folder: Path) -> dict[str, TreeFile]:
@@ -84,3 +110,34 @@ def _blocker(path: str, files: Collection[str], folders: Collection[str]) -> str
         return f"the folder {path}/"
     above = [parent.as_posix() for parent in PurePosixPath(path).parents]
     return next((f"the file {parent}" for parent in above if parent in files), "")
+
+
+def read_shadows(folder: Path) -> tuple[Shadow, ...]:
+    """The shadows of an overlay folder; none when it has no such file.
+
+    Raises:
+        UserError: the file is malformed.
+    """
+    path = folder / SHADOWS
+    if not path.is_file():
+        return ()
+    try:
+        text = path.read_text("utf-8")
+        lines = [at for at, line in enumerate(text.splitlines(), 1) if line.strip() == "[[shadow]]"]
+        entries: list[dict[str, Any]] = tomllib.loads(text).get("shadow", [])
+        found = tuple(
+            Shadow(
+                path=one["path"],
+                symbol=one["symbol"],
+                by=one["by"],
+                instead=one.get("instead", ""),
+                defaults=dict(one.get("defaults", {})),
+                line=lines[at] if at < len(lines) else 1,
+            )
+            for at, one in enumerate(entries)
+        )
+        for one in found:  # a TypeError where one is no string
+            "".join((one.path, one.symbol, one.by, one.instead, *one.defaults.values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path}: {error!r}", remedy=SHADOW_FORM) from error
+    return found

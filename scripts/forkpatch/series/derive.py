@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-from forkpatch.errors import UserError
 from forkpatch.git.objects import list_tree, read_blobs
 from forkpatch.inspect.symbols import MODULE, outline
 from forkpatch.model.fork import Fork, TreePlan
-from forkpatch.model.overlays import SHADOWS
+from forkpatch.model.overlays import read_shadows
 from forkpatch.model.patchfile import FileDiff, Patch
 from forkpatch.model.record import Record, SymbolPlace
 
@@ -71,30 +68,13 @@ def changed_symbols(diff: FileDiff, before: bytes, after: bytes) -> tuple[str, .
     return tuple(found) or (MODULE,)
 
 
-def read_shadows(folder: Path) -> Iterator[tuple[str, str]]:
-    """Path and symbol of each ``[[shadow]]`` of an overlay folder.
-
-    Raises:
-        UserError: the file is malformed.
-    """
-    path = folder / SHADOWS
-    if not path.is_file():
-        return
-    try:
-        for shadow in tomllib.loads(path.read_text("utf-8")).get("shadow", []):
-            yield shadow["path"], shadow["symbol"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path}: {error!r}", remedy="each [[shadow]] has path, symbol, by, why"
-        ) from error
-
-
 def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:
-    wanted = list(read_shadows(fork.overlay_folder(plan.upstream)))
-    contents = read_base(plan, {path for path, _ in wanted})
-    for path, symbol in wanted:
-        body = outline(path, contents[path]).body(symbol) if path in contents else None
-        yield SymbolPlace(path, symbol, body or "")
+    wanted = read_shadows(fork.overlay_folder(plan.upstream))
+    contents = read_base(plan, {shadow.path for shadow in wanted})
+    for one in wanted:
+        data = contents.get(one.path)
+        body = None if data is None else outline(one.path, data).body(one.symbol)
+        yield SymbolPlace(one.path, one.symbol, body or "")
 
 
 def read_base(plan: TreePlan, paths: Iterable[str]) -> dict[str, bytes]:

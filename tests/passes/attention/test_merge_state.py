@@ -15,12 +15,13 @@ from support.passes.kv_cache_ir import kv_cache_module
 
 
 def merged(
-    tvm: ModuleType, first: tuple[Array, Array], other: tuple[Array, Array]
+    tvm: ModuleType, first: tuple[Array, Array], other: tuple[Array, Array], *, told: bool = True
 ) -> tuple[Array, Array]:
-    """Both results merged by the kernel."""
+    """Both results merged by the kernel, which is told the sizes of the heads or is not."""
     module = importlib.import_module("tvm.relax.frontend.nn.llm._merge_state_vector_cpu")
     _, heads, dim = first[0].shape
-    kernel = compile_kernel(module._merge_state_inplace_cpu(str(first[0].dtype), heads, dim))
+    sizes = {"num_heads": heads, "head_dim": dim} if told else {}
+    kernel = compile_kernel(module._merge_state_inplace_cpu(str(first[0].dtype), **sizes))
     tensors = [tvm.runtime.tensor(a) for a in (*first, *other)]
     kernel(*tensors)
     return tensors[0].numpy(), tensors[1].numpy()
@@ -39,6 +40,16 @@ def test_it_is_right(tvm: ModuleType, shape: tuple[int, int, int], dtype: str) -
     other[1][0] = first[1][0]  # equal weights
     want = merge(first, other)
     got = merged(tvm, first, other)
+    np.testing.assert_allclose(got[0], want[0], atol=2e-3 if dtype == "float16" else 2e-6)
+    np.testing.assert_allclose(got[1], want[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_as_upstream_calls_it(tvm: ModuleType, dtype: str) -> None:
+    """A kernel that is not told the sizes of the heads serves any."""
+    first, other = results(5, 3, 20, dtype, 0), results(5, 3, 20, dtype, 1)
+    want = merge(first, other)
+    got = merged(tvm, first, other, told=False)
     np.testing.assert_allclose(got[0], want[0], atol=2e-3 if dtype == "float16" else 2e-6)
     np.testing.assert_allclose(got[1], want[1], atol=1e-5)
 

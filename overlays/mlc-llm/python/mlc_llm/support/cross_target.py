@@ -113,7 +113,7 @@ class CrossTarget:
 
         def build(mod: Any, args: Any, pipeline: Any = None) -> None:
             export = exporter(args.output, self.triple)
-            build_default(export)(mod, args, pipeline=pipeline)
+            build_default(fcompile=export)(mod, args, pipeline=pipeline)
 
         return build
 

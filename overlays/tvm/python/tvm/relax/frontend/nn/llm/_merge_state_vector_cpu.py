@@ -11,6 +11,7 @@ chunks, when keys are in the cache and new, and where sequences share a prefix.
 
 import math
 
+from tvm import tirx
 from tvm.script import tirx as T
 
 from ._vector_math import exp2, log2
@@ -19,31 +20,33 @@ from ._vector_math import exp2, log2
 MOST_LANES = 64
 
 
-def _merge_state_inplace_cpu(v_dtype, num_heads: int, head_dim: int):
+def _merge_state_inplace_cpu(v_dtype, *, num_heads: int | None = None, head_dim: int | None = None):
     """Combine attention over two disjoint sets of keys, into the first result.
 
     Args:
         v_dtype: type of both outputs; sums are float32.
-        num_heads: number of query heads.
-        head_dim: head dimension of V, in elements.
+        num_heads: number of query heads; None for a kernel that takes it from its arguments.
+        head_dim: head dimension of V, in elements; None likewise, and without vectors.
 
     Returns:
         The PrimFunc of outputs [rows, num_heads, head_dim] and log-sum-exps in base 2 [rows, num_heads],
         first and other, with upstream's parameters in upstream's order.
     """
-    lanes = math.gcd(head_dim, MOST_LANES)
+    heads = tirx.Var("heads", "int32") if num_heads is None else num_heads
+    dim = tirx.Var("dim", "int32") if head_dim is None else head_dim
+    lanes = 1 if head_dim is None else math.gcd(head_dim, MOST_LANES)
 
     @T.prim_func(s_tir=True)
     def merge_state_inplace_cpu(v: T.handle, s: T.handle, v_other: T.handle, s_other: T.handle):
         T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True})
         rows = T.int32()
-        V = T.match_buffer(v, (rows, num_heads, head_dim), v_dtype)
-        S = T.match_buffer(s, (rows, num_heads), "float32")
-        V_other = T.match_buffer(v_other, (rows, num_heads, head_dim), v_dtype)
-        S_other = T.match_buffer(s_other, (rows, num_heads), "float32")
+        V = T.match_buffer(v, (rows, heads, dim), v_dtype)
+        S = T.match_buffer(s, (rows, heads), "float32")
+        V_other = T.match_buffer(v_other, (rows, heads, dim), v_dtype)
+        S_other = T.match_buffer(s_other, (rows, heads), "float32")
 
         for n in T.parallel(rows):
-            for h in T.serial(num_heads):
+            for h in T.serial(heads):
                 with T.sblock("merge"):
                     T.reads()
                     T.writes()
@@ -58,7 +61,7 @@ def _merge_state_inplace_cpu(v_dtype, num_heads: int, head_dim: int):
                     S[n, h] = top[0] + log2(total[0])
                     weight[0] = weight[0] / total[0]
                     other[0] = other[0] / total[0]
-                    for co in T.serial(head_dim // lanes):
+                    for co in T.serial(dim // lanes):
                         for ci in T.vectorized(lanes):
                             V[n, h, co * lanes + ci] = T.cast(T.cast(V[n, h, co * lanes + ci], "float32") * weight[0] + T.cast(V_other[n, h, co * lanes + ci], "float32") * other[0], v_dtype)
 

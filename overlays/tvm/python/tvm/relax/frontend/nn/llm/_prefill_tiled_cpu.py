@@ -26,11 +26,13 @@ A row which sees no key at all (an empty KV part, or a causal mask with more que
 output 0 and log-sum-exp -5e4, as in the decode kernel: ``merge_state`` then gives it the weight 0.
 """
 
+from inspect import Parameter, signature
 from typing import Any
 
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from . import _prefill_kernels
 from ._kernel_common import (
     _declare_length_info,
     _get_kv_chunk_len,
@@ -47,6 +49,9 @@ from ._prefill_tiled_macros import (
     staging_macros,
 )
 from ._rope_tables import rope_macros, rotated_high, rotated_low
+
+# Upstream's own default where its kernel has the parameter, since TVM 0.27; before, no limit.
+_WINDOW = signature(_prefill_kernels._attention_prefill_cpu).parameters.get("sliding_window_size", Parameter("sliding_window_size", Parameter.KEYWORD_ONLY, default=0)).default
 
 
 def prefill_tile(target: Target, d: int) -> PrefillTile:  # noqa: ARG001
@@ -79,7 +84,8 @@ def _attention_prefill_cpu(
     sliding_window: bool,
     rope_scaling: dict[str, Any],
     page_size: int = 16,
-    sliding_window_size: int = 0,
+    sliding_window_size: int = _WINDOW,
+    *,
     tile: PrefillTile | None = None,
 ):
     """Prefill attention over a paged KV cache.
@@ -94,7 +100,7 @@ def _attention_prefill_cpu(
         page_size: tokens of a page.
         sliding_window_size: with sliding_window and a causal mask, the tokens that a query sees,
             itself and those since the last key among them, as in the kernel of TVM 0.27; 0 for no
-            such limit, as in those before.
+            such limit, as in those before. The default is upstream's.
         tile: tile sizes; None for the defaults of PrefillTile.
 
     Returns:
@@ -258,6 +264,7 @@ def _attention_prefill_ragged_cpu(
     d_v: int,
     dtype: str,
     rope_scaling: dict[str, Any],
+    *,
     tile: PrefillTile | None = None,
 ):
     """Prefill attention over K and V given as ragged tensors: the first prefill of a sequence.

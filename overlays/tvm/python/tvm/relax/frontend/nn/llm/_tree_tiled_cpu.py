@@ -68,7 +68,7 @@ def _tree_macros(tile: PrefillTile, group_size: int) -> tuple:
     return note_key, note_places
 
 
-def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[str, Any], tile: PrefillTile | None = None):
+def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[str, Any], *, tile: PrefillTile | None = None):
     """Attention of trees over their own nodes, given as ragged tensors.
 
     Args:
@@ -192,7 +192,7 @@ def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[st
     return batch_tree_attn
 
 
-def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[str, Any], tile: PrefillTile | None = None):  # noqa: ARG001
+def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[str, Any], *, tile: PrefillTile | None = None):  # noqa: ARG001
     """Attention of trees over a paged KV cache, whose last keys are the trees' nodes.
 
     Args:

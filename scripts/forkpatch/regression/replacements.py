@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replacements that ``check`` looks at: shadowed functions, changed signatures, changed imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from forkpatch.git.objects import list_tree, read_blobs
+from forkpatch.model.fork import Fork, TreePlan
+from forkpatch.model.overlays import SHADOW_FORM, SHADOWS, Shadow, read_shadows
+from forkpatch.regression.signatures import Signature, departures, imported_names, signatures
+from forkpatch.sources.cache import Pristine
+
+_KEEP = "keep upstream's parameters; give what is new by keyword, with a default"
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A replacement that upstream's callers cannot call as before.
+
+    Attributes:
+        file: where to mend it, an absolute path.
+    """
+
+    file: Path
+    line: int
+    what: str
+    fix: str = _KEEP
+
+
+def mismatches(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
+    """All mismatches of a planned tree."""
+    folder = fork.overlay_folder(plan.upstream)
+    shadows = read_shadows(folder)
+    yield from _shadowed(fork, plan, shadows)
+    yield from _patched(fork, plan)
+    yield from _unlisted(plan, shadows, folder / SHADOWS)
+
+
+def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterator[Mismatch]:
+    """Shadowed functions whose replacement has another signature."""
+    table = fork.overlay_folder(plan.upstream) / SHADOWS
+    paths = {shadow.path for shadow in shadows if shadow.path.endswith(".py")}
+    here = _contents(plan.pristine, paths)
+    elsewhere = [
+        _contents(pristine, paths)
+        for other in fork.lock.versions(plan.upstream.name).values()
+        if other != plan.upstream and (pristine := fork.cache.find(other.tree))
+    ]
+    for shadow in shadows:
+        file = plan.overlays.get(shadow.by)
+        if file is None:
+            what = f"{shadow.symbol}: there is no overlay {shadow.by}"
+            yield Mismatch(table, shadow.line, what, "name the overlay that takes its place")
+            continue
+        theirs = signatures(here.get(shadow.path, b"")).get(shadow.symbol)
+        if theirs is None:
+            continue  # no function of Python; that it is gone is a matter of the record
+        ours = signatures(file.data)
+        name = shadow.instead or shadow.symbol
+        if name not in ours:
+            what = f"{shadow.by} has no function {name}"
+            fix = f'define it, or name the function that callers use: instead = "{_nearest(ours)}"'
+            yield Mismatch(table, shadow.line, what, fix)
+            continue
+        if shadow.instead:
+            continue  # upstream's callers cannot meet it: it has a name of its own
+        others = tuple(
+            found
+            for contents in elsewhere
+            if (found := signatures(contents.get(shadow.path, b"")).get(shadow.symbol))
+        )
+        for excused in shadow.defaults:
+            if not any(excused in one.defaults for one in (theirs, *others)):
+                what = f"{shadow.symbol}: no version of upstream has a default of {excused}"
+                yield Mismatch(table, shadow.line, what, "take it out of defaults")
+        path = fork.overlay_folder(plan.upstream) / shadow.by
+        for departure in departures(theirs, ours[name], others, frozenset(shadow.defaults)):
+            at = _line(file.data, name)
+            yield Mismatch(path, at, f"{name} of {plan.upstream}: {departure}")
+
+
+def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
+    """Functions whose signature a patch changes so that upstream's callers no longer fit."""
+    state: dict[str, bytes] = dict(plan.base)
+    for patch, commit in zip(plan.patches, plan.patch_commits, strict=True):
+        folder = fork.settings.patches / plan.upstream.name / (patch.home or plan.upstream.version)
+        for diff in patch.files:
+            base, after = plan.base.get(diff.old or ""), commit.changes.get(diff.new or "")
+            if base is None or after is None or not (diff.old or "").endswith(".py"):
+                continue
+            before, now = signatures(state[diff.old or ""]), signatures(after.data)
+            for name, theirs in signatures(base).items():
+                ours = now.get(name)
+                if ours is None or ours == before.get(name):
+                    continue
+                for departure in departures(theirs, ours):
+                    what = f"{diff.new}: {name}: {departure}"
+                    yield Mismatch(folder / patch.name, diff.patch_line, what)
+        for path, file in commit.changes.items():
+            state[path] = file.data if file else b""
+
+
+def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Iterator[Mismatch]:
+    """Names that a patched file takes from an overlay, and on the base took from upstream."""
+    listed = {(shadow.path, shadow.symbol, shadow.by) for shadow in shadows}
+    final = plan.weave.changes()
+    for path, base in plan.base.items():
+        after = final.get(path)
+        if after is None or not path.endswith(".py"):
+            continue
+        theirs, ours = imported_names(path, base), imported_names(path, after.data)
+        for name in theirs.keys() & ours.keys():
+            if theirs[name] == ours[name]:
+                continue
+            by = _ending_with(plan.overlays, ours[name])
+            if by and not any(
+                symbol == name and overlay == by and place.endswith(theirs[name])
+                for place, symbol, overlay in listed
+            ):
+                what = f"{path} takes {name} from {by} and no longer from {theirs[name]}"
+                fix = f"add a [[shadow]] to {SHADOWS}: {SHADOW_FORM}"
+                yield Mismatch(table, 1, what, fix)
+
+
+def _ending_with(paths: Mapping[str, object], tail: str) -> str:
+    return next((path for path in paths if path == tail or path.endswith(f"/{tail}")), "")
+
+
+def _contents(pristine: Pristine, paths: set[str]) -> dict[str, bytes]:
+    if not paths:  # git would list the whole tree
+        return {}
+    listed = list_tree(pristine.git, pristine.tree, *sorted(paths))
+    blobs = read_blobs(pristine.git, (oid for _, oid in listed.values()))
+    return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
+
+
+def _nearest(known: Mapping[str, Signature]) -> str:
+    public = [name for name in known if not name.startswith("_")]
+    return (public or list(known) or ["NAME"])[0]
+
+
+def _line(data: bytes, name: str) -> int:
+    """The line, from 1, on which a function's definition stands."""
+    wanted = f"def {name.rpartition('.')[2]}(".encode()
+    lines = data.splitlines()
+    return next((at for at, line in enumerate(lines, 1) if line.strip().startswith(wanted)), 1)
