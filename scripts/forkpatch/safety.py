@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -12,6 +14,8 @@ from forkpatch.errors import UnsafePathError, UserError
 SYMLINK_MODE = "120000"
 GITLINK_MODE = "160000"
 FILE_MODES = ("100644", "100755")
+#: Modes of what a patch may make or change.
+TREE_MODES = (*FILE_MODES, SYMLINK_MODE)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -67,10 +71,29 @@ def _unsafe(path: str) -> str:
     return ""
 
 
-def check_no_symlink(path: str, modes: Mapping[str, str], where: str) -> None:
-    """Raise when ``path``, or a folder above it, is a symbolic link or submodule in ``modes``."""
-    for candidate in (PurePosixPath(path), *PurePosixPath(path).parents):
+def check_no_symlink(
+    path: str, modes: Mapping[str, str], where: str, *, itself: bool = True
+) -> None:
+    """Raise when a folder above ``path`` is a symbolic link or submodule in ``modes``.
+
+    With ``itself``, ``path`` may be none either.
+    """
+    parents = PurePosixPath(path).parents
+    for candidate in (PurePosixPath(path), *parents) if itself else parents:
         if modes.get(candidate.as_posix()) in (SYMLINK_MODE, GITLINK_MODE):
             raise UnsafePathError(
                 f"{where}: refused path {path!r}: {candidate} is a symbolic link or submodule"
             )
+
+
+def check_link(path: str, target: bytes, where: str) -> None:
+    """Raise unless the symbolic link ``path`` leads to a place inside the tree."""
+    text = os.fsdecode(target)
+    reason = "" if text and "\n" not in text else "its target is empty or has several lines"
+    place = posixpath.normpath(posixpath.join(posixpath.dirname(path), text))
+    if text.startswith("/") or place.split("/")[0] == "..":
+        reason = "it leads out of the tree"
+    elif ".git" in place.lower().split("/"):
+        reason = "it leads into .git"
+    if reason:
+        raise UnsafePathError(f"{where}: refused the symbolic link {path!r} to {text!r}: {reason}")

@@ -17,7 +17,6 @@ ENGINE = sorted(
 )
 DEPENDENCIES = {
     *("common", "forkpatch", "git", "packaging", "platformdirs", "pytest", "rich", "tomlkit"),
-    "unidiff",
 }
 
 

@@ -76,12 +76,34 @@ def test_patch_with_an_unsafe_path_is_refused_before_writing(lab: ForkLab, path:
     assert {path for path in set(after) - set(before) if "patches" not in path.parts} == set()
 
 
-@pytest.mark.parametrize("mode", ["120000", "160000", "100600"])
-def test_patch_that_makes_a_link_or_odd_mode_is_refused(lab: ForkLab, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["160000", "100600"])
+def test_patch_that_makes_a_submodule_or_odd_mode_is_refused(lab: ForkLab, mode: str) -> None:
     lab.add_patch("evil.patch", NEW_FILE.format(path="python/x", mode=mode).encode())
     done = lab.run("apply")
     assert done.code == 2
     assert f"mode {mode}" in done.err
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../out", "../.git/x", ".", "a/../../../x"])
+def test_patch_that_makes_a_link_out_of_the_tree_is_refused(lab: ForkLab, target: str) -> None:
+    text = NEW_FILE.format(path="python/x", mode="120000")
+    text = text.replace("+hello\n", f"+{target}\n\\ No newline at end of file\n")
+    lab.add_patch("evil.patch", text.encode())
+    done = lab.run("apply")
+    inside = target == "."
+    assert done.code == (0 if inside else 2)
+    assert inside or "refused the symbolic link 'python/x'" in done.err
+    assert not inside or (lab.tree / "python/x").readlink() == Path()
+
+
+def test_patch_through_a_link_of_an_earlier_patch_is_refused(lab: ForkLab) -> None:
+    text = NEW_FILE.format(path="python/x", mode="120000")
+    text = text.replace("+hello\n", "+calc\n\\ No newline at end of file\n")
+    lab.add_patch("link.patch", text.encode())
+    lab.add_patch("through.patch", NEW_FILE.format(path="python/x/y", mode="100644").encode())
+    done = lab.run("apply")
+    assert done.code == 2
+    assert "python/x is a symbolic link" in done.err
 
 
 def link_upstream(lab: ForkLab, tmp_path: Path) -> None:
@@ -116,13 +138,13 @@ def test_overlay_that_is_a_symbolic_link_is_refused(lab: ForkLab) -> None:
     assert "is a symbolic link" in done.err
 
 
-def test_binary_patch_is_refused(lab: ForkLab) -> None:
+def test_binary_patch_without_content_is_refused(lab: ForkLab) -> None:
     lab.repo.commit({"src/data.bin": bytes(range(256))}, message("Binary"))
-    out = git(lab.repo.path, "format-patch", *FORMAT, "--binary", "-1", "--stdout")
+    out = git(lab.repo.path, "format-patch", *FORMAT, "--no-binary", "-1", "--stdout")
     lab.add_patch("binary.patch", out.encode() + b"\n")
     done = lab.run("apply")
     assert done.code == 2
-    assert "src/data.bin is changed as binary" in done.err
+    assert "src/data.bin is changed as binary, and the patch does not say how" in done.err
 
 
 @pytest.mark.parametrize("name", ["../evil.patch", "--exec.patch", "/x.patch", "a/../b.patch"])

@@ -132,13 +132,11 @@ def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
         PatchError: a hunk landed in another symbol than recorded.
     """
     old = read_record(fork.patch_folder(plan.upstream))
-    if old is None:
+    if old is None or old.base == plan.upstream.tree:
         return ()
     new = record_of(fork, plan)
     same = {name for name, sha in new.hashes.items() if old.hashes.get(name) == sha}
     old = replace(old, patches={k: v for k, v in old.patches.items() if k in same})
-    if old.base == new.base:
-        return ()
     findings = compare(old, new, files_to_compare(plan, old, new))
     wrong = [finding for finding in findings if finding.drift is Drift.MISPLACED]
     if wrong:

@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from forkpatch.errors import ForkError, SourceError
+from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import SERIES, SUFFIX, FileDiff, Patch, read_entries, read_patch
+from forkpatch.model.patchfile import SERIES, SUFFIX, Patch, read_entries, read_patch
 from forkpatch.model.record import RECORD, format_record, is_recorded
 from forkpatch.regression.replacements import mismatches
 from forkpatch.series.derive import record_of
@@ -122,8 +123,9 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         except ForkError as error:
             line = _line_of(data, SUBMIT_WITH)
             yield LintFinding(f"{where}:{line}", error.what, error.remedy or _READ)
+        lines = data.split(b"\n")
         for diff in patch.files:
-            yield from _check_diff(where, diff, data)
+            yield from _check_diff(where, diff, lines)
 
 
 def _relative(path: Path, root: Path) -> str:
@@ -235,12 +237,12 @@ def _missing_test(test: str, root: Path) -> str:
     return ""
 
 
-def _check_diff(where: str, diff: FileDiff, data: bytes) -> Iterator[LintFinding]:
+def _check_diff(where: str, diff: FileDiff, lines: list[bytes]) -> Iterator[LintFinding]:
     path = diff.new or diff.old
-    if diff.binary:
+    if diff.binary and diff.old is None:
         yield LintFinding(
             f"{where}:{diff.patch_line}",
-            f"{path} is changed as binary",
+            f"{path} is a new binary file, of which a patch shows nothing",
             "put the file into the overlays",
         )
     if None not in (diff.old, diff.new) and diff.old_mode != diff.new_mode:
@@ -249,7 +251,6 @@ def _check_diff(where: str, diff: FileDiff, data: bytes) -> Iterator[LintFinding
             f"the mode of {path} changes from {diff.old_mode} to {diff.new_mode}",
             "leave modes alone: a wheel cannot hold them",
         )
-    lines = data.split(b"\n")
     for hunk in diff.hunks:
         for offset, line in enumerate(hunk.lines):
             number = hunk.patch_line + 1 + offset

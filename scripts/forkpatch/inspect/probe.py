@@ -9,8 +9,9 @@ from enum import StrEnum
 
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import NewBase, already_there
+from forkpatch.model.diffs import FileDiff, Hunk
 from forkpatch.model.fork import TreePlan
-from forkpatch.model.patchfile import FileDiff, Hunk, Patch
+from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
 from forkpatch.model.weave import split_lines
 from forkpatch.series.derive import changed_symbols

@@ -13,7 +13,8 @@ import ast
 import hashlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -91,20 +92,27 @@ class Outline:
 
     def at(self, line: int) -> Symbol:
         """The innermost symbol that line ``line`` (from 1) is in."""
-        inside = [symbol for symbol in self.symbols.values() if symbol.first <= line <= symbol.last]
-        return _innermost(inside)
+        lines, _ = self._nesting
+        return lines[min(line, len(lines) - 1)]
 
-    def around(self, line: int, known: Iterable[str]) -> str:
+    def around(self, line: int, known: Container[str]) -> str:
         """The innermost symbol around ``line`` whose name is among ``known``, else MODULE."""
-        names = set(known)
-        inside = [
-            symbol
-            for symbol in self.symbols.values()
-            if symbol.first <= line <= symbol.last and symbol.name in names
-        ]
-        if not inside:
-            return MODULE
-        return _innermost(inside).name
+        symbol: Symbol | None = self.at(line)
+        while symbol is not None and symbol.name not in known:
+            symbol = self._nesting[1].get(symbol.name)
+        return symbol.name if symbol else MODULE
+
+    @cached_property
+    def _nesting(self) -> tuple[list[Symbol], dict[str, Symbol]]:
+        """The innermost symbol of each line, from 0; the symbol around each symbol, by name."""
+        # Of two that cover the same lines, the later one is inside of the other.
+        symbols = sorted(self.symbols.values(), key=lambda symbol: symbol.first - symbol.last)
+        lines = [symbols[0]] * (max(symbol.last for symbol in symbols) + 1)
+        outer: dict[str, Symbol] = {}
+        for symbol in symbols[1:]:
+            outer[symbol.name] = lines[symbol.first]
+            lines[symbol.first : symbol.last + 1] = [symbol] * (symbol.last + 1 - symbol.first)
+        return lines, outer
 
     def body(self, name: str) -> str | None:
         """The hash of a symbol's body, None when there is no such symbol."""
@@ -122,19 +130,15 @@ def bare_name(symbol: str) -> str:
     return symbol.split("#", 1)[0].rpartition(".")[2].rsplit(maxsplit=1)[-1]
 
 
-def _innermost(symbols: list[Symbol]) -> Symbol:
-    # Of two that cover the same lines, the later one is inside of the other.
-    return min(reversed(symbols), key=lambda symbol: symbol.last - symbol.first)
-
-
 def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
     """By name; the second of a name is called ``name#2``, and so on."""
     found: dict[str, Symbol] = {}
+    counts: Counter[str] = Counter()
     for symbol in symbols:
-        name, count = symbol.name, 1
+        name = symbol.name
         while name in found:
-            count += 1
-            name = f"{symbol.name}#{count}"
+            counts[symbol.name] += 1
+            name = f"{symbol.name}#{counts[symbol.name] + 1}"
         found[name] = replace(symbol, name=name)
     return found
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from forkpatch.inspect.symbols import MODULE, Symbol, bare_name, outline
-from forkpatch.model.patchfile import FileDiff, Hunk, Patch
+from forkpatch.model.diffs import FileDiff, Hunk
+from forkpatch.model.patchfile import Patch
 from forkpatch.model.weave import split_lines
 from forkpatch.series.derive import changed_symbols
 

@@ -156,7 +156,7 @@ def plan_tree(
         commits.append(Commit(b"Overlays\n", changes=overlays))
     for patch in patches:
         _apply_patch(weave, patch, upstream)
-        after = weave.changes()
+        after = weave.changes(paths=patch.paths)
         commits.append(patch_commit(patch, {path: after.get(path) for path in patch.paths}))
     return TreePlan(upstream, pristine, patches, overlays, tuple(commits), weave, base)
 

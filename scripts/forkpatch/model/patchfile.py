@@ -10,19 +10,17 @@ import email.policy
 import email.utils
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
 
-import unidiff
-
 from forkpatch.errors import PatchError
-from forkpatch.safety import FILE_MODES, check_name, check_path
+from forkpatch.model.diffs import FileDiff, parse_diff
+from forkpatch.safety import check_name
 
 SERIES = "series"
 SUFFIX = ".patch"
-DEV_NULL = "/dev/null"
 
 #: First old line of each hunk, as a patch writes it, by path.
 Positions = Mapping[str, tuple[int, ...]]
@@ -30,69 +28,6 @@ Positions = Mapping[str, tuple[int, ...]]
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
 _SUBJECT_TAG = re.compile(r"^\s*\[PATCH[^\]]*\]\s*")
 _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): (.*)$")
-_ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
-_ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}
-
-
-@dataclass(frozen=True)
-class HunkLine:
-    """One line of a hunk: ``kind`` is a blank, ``-`` or ``+``; ``data`` holds its line end."""
-
-    kind: str
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Hunk:
-    """One hunk, at the lines it states.
-
-    Attributes:
-        old_start: first line it covers, from 1, as the patch writes it (0 for no lines).
-        patch_line: the line of its ``@@`` in the patch file, from 1.
-    """
-
-    old_start: int
-    old_count: int
-    new_start: int
-    new_count: int
-    lines: tuple[HunkLine, ...]
-    patch_line: int
-
-    @property
-    def first(self) -> int:
-        """Index, from 0, of the first old line (or of the gap, when it covers no old line)."""
-        return self.old_start if self.old_count == 0 else self.old_start - 1
-
-    @property
-    def old(self) -> tuple[bytes, ...]:
-        """The lines that must be there."""
-        return tuple(line.data for line in self.lines if line.kind != "+")
-
-
-@dataclass(frozen=True)
-class FileDiff:
-    """Changes of a patch to one file.
-
-    Attributes:
-        old: path before, None for a new file.
-        new: path after, None for a removed file.
-        old_mode: mode before, when the patch states it.
-        new_mode: mode after, when the patch states it.
-    """
-
-    old: str | None
-    new: str | None
-    old_mode: str | None
-    new_mode: str | None
-    binary: bool
-    copied: bool
-    hunks: tuple[Hunk, ...]
-    patch_line: int
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths it reads or writes."""
-        return tuple(dict.fromkeys(path for path in (self.old, self.new) if path is not None))
 
 
 @dataclass(frozen=True)
@@ -133,7 +68,7 @@ class Patch:
         """All that it does, without line numbers and blob ids: paths, modes, lines of hunks."""
         return tuple(
             (
-                *(file.old, file.new, file.old_mode, file.new_mode, file.binary, file.copied),
+                *(file.old, file.new, file.old_mode, file.new_mode, file.change, file.copied),
                 *(hunk.lines for hunk in file.hunks),
             )
             for file in self.files
@@ -278,7 +213,8 @@ def read_patch(path: Path) -> Patch:
 def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
     """Parse the bytes of a patch file called ``name``; ``where`` is for messages."""
     where = where or name
-    head, diff = split_patch(data, where)
+    start = diff_start(data, where)
+    head = data[:start]
     author, date, message = _parse_head(head, where)
     return Patch(
         name=name,
@@ -286,7 +222,7 @@ def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
         date=date,
         message=message,
         trailers=parse_trailers(message),
-        files=tuple(_parse_files(diff, head.count(b"\n"), where)),
+        files=tuple(parse_diff(data, start, where)),
         sha256=hashlib.sha256(data).hexdigest(),
     )
 
@@ -297,10 +233,20 @@ def split_patch(data: bytes, where: str) -> tuple[bytes, bytes]:
     Raises:
         PatchError: there is no diff.
     """
+    start = diff_start(data, where)
+    return data[:start], data[start:]
+
+
+def diff_start(data: bytes, where: str) -> int:
+    """Offset of the diff in a patch file.
+
+    Raises:
+        PatchError: there is none.
+    """
     start = _DIFF_START.search(data)
     if start is None:
         raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export it anew")
-    return data[: start.start()], data[start.start() :]
+    return start.start()
 
 
 def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:
@@ -368,104 +314,3 @@ def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:
         else:
             return ()
     return tuple(trailers)
-
-
-def _parse_files(diff: bytes, lines_before: int, where: str) -> Iterator[FileDiff]:
-    # Latin-1 maps every byte to one character and back: no encoding is assumed or lost.
-    text = diff.decode("latin-1")
-    try:
-        parsed = unidiff.PatchSet(text)
-    # ValueError: line numbers of thousands of digits.
-    except (unidiff.UnidiffParseError, ValueError) as error:
-        raise PatchError(
-            f"{where}: malformed diff: {str(error).strip()}", remedy="export the patch anew"
-        ) from error
-    if len(parsed) != len(_DIFF_START.findall(diff)):
-        raise PatchError(f"{where}: a file's diff could not be read whole")
-    for file in parsed:
-        yield _parse_file(file, lines_before, where)
-
-
-def _parse_file(file: unidiff.PatchedFile, lines_before: int, where: str) -> FileDiff:
-    line = lines_before + file.diff_line_no
-    where = f"{where}:{line}"
-    header = [str(part).rstrip("\n") for part in file.patch_info]
-    old, new = _paths(file, header, where)
-    for mode in (file.source_mode, file.target_mode):
-        if mode is not None and mode not in FILE_MODES:
-            raise PatchError(
-                f"{where}: mode {mode} of {new or old} is neither a plain nor an executable file"
-            )
-    return FileDiff(
-        old=old,
-        new=new,
-        old_mode=file.source_mode,
-        new_mode=file.target_mode,
-        binary=bool(file.is_binary_file),
-        copied=any(text.startswith("copy from ") for text in header),
-        hunks=tuple(_parse_hunk(hunk, lines_before) for hunk in file),
-        patch_line=line,
-    )
-
-
-def _paths(
-    file: unidiff.PatchedFile, header: list[str], where: str
-) -> tuple[str | None, str | None]:
-    """Old and new path, checked."""
-    named = {
-        key: text.removeprefix(key)
-        for text in header
-        for key in ("rename from ", "rename to ", "copy from ", "copy to ")
-        if text.startswith(key)
-    }
-    if named:
-        if len(named) != 2:
-            raise PatchError(f"{where}: a rename or copy without both of its names")
-        old, new = (_unquote(value) for value in named.values())
-        return check_path(old, where), check_path(new, where)
-    found: list[str | None] = []
-    for raw, prefix in ((file.source_file, "a/"), (file.target_file, "b/")):
-        path = _unquote(raw)
-        if path == DEV_NULL:
-            found.append(None)
-            continue
-        if not path.startswith(prefix):
-            raise PatchError(f"{where}: {path} lacks the prefix {prefix}")
-        found.append(check_path(path.removeprefix(prefix), where))
-    old_path, new_path = found
-    if None not in found and old_path != new_path:
-        raise PatchError(f"{where}: {old_path} and {new_path} differ without a rename header")
-    return old_path, new_path
-
-
-def _unquote(text: str) -> str:
-    """A path as it is: git writes unusual characters as C-style escapes in quotes."""
-    raw = text.encode("latin-1")
-    if len(raw) > 1 and raw.startswith(b'"') and raw.endswith(b'"'):
-        raw = _ESCAPE.sub(_unescape, raw[1:-1])
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def _unescape(match: re.Match[bytes]) -> bytes:
-    code = match.group(1)
-    if code in _ESCAPED:
-        return bytes([_ESCAPED[code]])
-    return code if code in b'"\\' else bytes([int(code, 8) & 255])
-
-
-def _parse_hunk(hunk: unidiff.Hunk, lines_before: int) -> Hunk:
-    lines: list[HunkLine] = []
-    for line in hunk:
-        if line.line_type == "\\":
-            last = lines[-1]
-            lines[-1] = HunkLine(last.kind, last.data.removesuffix(b"\n"))
-        elif line.line_type in (" ", "-", "+"):
-            lines.append(HunkLine(line.line_type, line.value.encode("latin-1")))
-    return Hunk(
-        old_start=hunk.source_start,
-        old_count=hunk.source_length,
-        new_start=hunk.target_start,
-        new_count=hunk.target_length,
-        lines=tuple(lines),
-        patch_line=lines_before + hunk[0].diff_line_no - 1,
-    )

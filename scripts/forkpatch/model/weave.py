@@ -16,13 +16,20 @@ from pathlib import PurePosixPath
 
 from forkpatch.errors import PatchError
 from forkpatch.git.objects import TreeFile
-from forkpatch.model.patchfile import FileDiff, Hunk, Patch
-from forkpatch.safety import FILE_MODES, check_no_symlink
+from forkpatch.model.diffs import FileDiff, Hunk
+from forkpatch.model.patchfile import Patch
+from forkpatch.safety import (
+    FILE_MODES,
+    GITLINK_MODE,
+    SYMLINK_MODE,
+    check_link,
+    check_no_symlink,
+)
 
 BASE = ""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Line:
     data: bytes
     added: str
@@ -45,6 +52,14 @@ class _FileWeave:
     touched: list[str] = field(default_factory=list)
     deleted: str | None = None
 
+    @property
+    def mode(self) -> str:
+        return self.modes[-1][0]
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(line.data for line in self.lines if line.removed is None)
+
     def visible(self) -> list[int]:
         return [at for at, line in enumerate(self.lines) if line.removed is None]
 
@@ -58,7 +73,8 @@ class Weave:
     """
 
     def __init__(self, modes: Mapping[str, str], read: Callable[[str], bytes]) -> None:
-        self._modes = dict(modes)
+        self._base = modes
+        self._modes = dict(modes)  # with the patches so far
         self._read = read
         self._files: dict[str, list[_FileWeave]] = {}
         self._needs: dict[str, set[str]] = {}
@@ -76,7 +92,7 @@ class Weave:
         Raises:
             PatchError: a hunk's lines are not exactly where it states them, or a file would take
                 the place of a folder, or a folder of a file.
-            UnsafePathError: it goes through a symbolic link.
+            UnsafePathError: it goes through a symbolic link, or makes one out of the tree.
         """
         self._needs[patch.name] = set()
         for file in patch.files:
@@ -99,8 +115,14 @@ class Weave:
                 found.append(patch)
         return tuple(found)
 
-    def changes(self, kept: Collection[str] | None = None) -> dict[str, TreeFile | None]:
+    def changes(
+        self, kept: Collection[str] | None = None, *, paths: Iterable[str] | None = None
+    ) -> dict[str, TreeFile | None]:
         """Changes to the base tree by the patches ``kept`` (all by default).
+
+        Args:
+            kept: names of patches.
+            paths: give the changes to these files alone.
 
         Returns:
             The new content of each file that differs from the base; None for a removed one.
@@ -116,10 +138,11 @@ class Weave:
                     remedy=f"leave out {patch} too",
                 )
         result: dict[str, TreeFile | None] = {}
-        for path, versions in self._files.items():
+        for path in self._files if paths is None else paths:
+            versions = self._files.get(path, [])
             file = _alive(versions, chosen)
             if file is None:
-                if path in self._modes:
+                if versions and path in self._base:
                     result[path] = None
             elif file.created != BASE or chosen.intersection(file.touched):
                 result[path] = _render(file, chosen)
@@ -127,35 +150,59 @@ class Weave:
 
     def _apply_file(self, name: str, diff: FileDiff) -> None:
         where = f"{name}:{diff.patch_line}"
-        if diff.binary or diff.copied:
-            how = "as binary" if diff.binary else "by copying"
-            raise PatchError(f"{where}: {diff.new or diff.old} is changed {how}")
+        if diff.copied or (diff.binary and diff.change is None):
+            how = "by copying" if diff.copied else "as binary, and the patch does not say how"
+            raise PatchError(
+                f"{where}: {diff.new or diff.old} is changed {how}",
+                remedy="export it anew: git format-patch --binary --full-index --no-renames",
+            )
         for path in diff.paths:
-            check_no_symlink(path, self._modes, where)
+            check_no_symlink(path, self._modes, where, itself=False)
         if diff.old is None:
             lines = [_Line(line.data, name) for hunk in diff.hunks for line in hunk.lines]
+            if diff.change:
+                lines = [_Line(diff.change.apply(None, where), name)]
             self._create(diff.new or "", lines, name, diff.new_mode, where)
             return
         file = self._open(diff.old, where)
+        self._check_mode(file, diff, where)
         before = list(file.touched)
-        self._patch_lines(file, diff, name)
-        if diff.new == diff.old:
+        if diff.change is None:
+            self._patch_lines(file, diff, name)
+        if diff.new == diff.old and diff.change is None:
             if diff.old_mode != diff.new_mode and diff.new_mode:
                 file.modes.append((diff.new_mode, name))
+                self._modes[diff.old] = diff.new_mode
             self._needs[name] |= _other(file.created, name)
             file.touched.append(name)
+            self._check_link(diff.old, file, where)
             return
-        # A file that goes, or goes elsewhere, takes all that was done to it along.
+        # A file that goes, goes elsewhere, or is replaced, takes all that was done to it along.
         self._needs[name] |= set(before) | _other(file.created, name)
-        if diff.new is not None:
-            moved = [_Line(file.lines[at].data, name) for at in file.visible()]
-            file.deleted = name
-            self._create(diff.new, moved, name, diff.new_mode or file.modes[-1][0], where)
+        mode = diff.new_mode or file.mode
+        if diff.change:
+            data = diff.change.apply(file.data, where)
+            moved = [_Line(data, name)] if data else []
         else:
-            if file.visible():
-                raise PatchError(f"{where}: {diff.old} is removed, but lines of it remain")
-            file.deleted = name
+            moved = [_Line(file.lines[at].data, name) for at in file.visible()]
+        if diff.new is None and moved:
+            raise PatchError(f"{where}: {diff.old} is removed, but lines of it remain")
+        file.deleted = name
         file.touched.append(name)
+        self._modes.pop(diff.old, None)
+        if diff.new is not None:
+            self._create(diff.new, moved, name, mode, where)
+
+    def _check_mode(self, file: _FileWeave, diff: FileDiff, where: str) -> None:
+        """Raise unless the file is a link, executable or neither as the patch has it."""
+        stated = diff.old_mode or diff.mode
+        link = SYMLINK_MODE in (file.mode, stated)
+        if file.mode == GITLINK_MODE or (link and file.mode != stated):
+            raise PatchError(f"{where}: {diff.old} has mode {file.mode}, the patch {stated}")
+
+    def _check_link(self, path: str, file: _FileWeave, where: str) -> None:
+        if file.mode == SYMLINK_MODE:
+            check_link(path, file.data, where)
 
     def _create(
         self, path: str, lines: list[_Line], name: str, mode: str | None, where: str
@@ -166,7 +213,9 @@ class Weave:
         if versions:
             self._needs[name] |= _other(versions[-1].deleted or BASE, name)
         file = _FileWeave(lines, name, [(mode or FILE_MODES[0], name)], [name])
+        self._check_link(path, file, where)
         versions.append(file)
+        self._modes[path] = file.mode
 
     def _check_room(self, name: str, path: str, where: str) -> None:
         """Raise unless a new file is in nobody's place; note the patches that made room for it."""
@@ -180,7 +229,7 @@ class Weave:
             self._needs[name] |= self._removers(folder, name)
         if self._folders is None:
             self._folders = {}
-            for known in {*self._modes, *self._files}:
+            for known in {*self._base, *self._files}:
                 self._file_in_folders(known)
         self._file_in_folders(path)
         for inside in self._folders.get(path, ()):
@@ -200,7 +249,7 @@ class Weave:
         """True for a file that the base has, or a patch made, and that none has removed."""
         versions = self._files.get(path)
         if versions is None:
-            return path in self._modes
+            return path in self._base
         return bool(versions) and versions[-1].deleted is None
 
     def _removers(self, path: str, name: str) -> set[str]:
@@ -211,9 +260,9 @@ class Weave:
     def _versions(self, path: str) -> list[_FileWeave]:
         if path not in self._files:
             self._files[path] = []
-            if path in self._modes:
+            if path in self._base:
                 lines = [_Line(line, BASE) for line in split_lines(self._read(path))]
-                self._files[path].append(_FileWeave(lines, BASE, [(self._modes[path], BASE)]))
+                self._files[path].append(_FileWeave(lines, BASE, [(self._base[path], BASE)]))
         return self._files[path]
 
     def _open(self, path: str, where: str) -> _FileWeave:
@@ -226,12 +275,20 @@ class Weave:
         return versions[-1]
 
     def _patch_lines(self, file: _FileWeave, diff: FileDiff, name: str) -> None:
-        """Apply all hunks of one file, the last one first so that lines keep their places."""
+        """Apply all hunks of one file."""
+        if not diff.hunks:
+            return
         seen = file.visible()
-        contents = [file.lines[at].data for at in seen]
-        check_hunks(contents, diff, name)
-        for hunk in reversed(diff.hunks):
-            self._needs[name] |= _weave_hunk(file, seen, hunk, name)
+        check_hunks([file.lines[at].data for at in seen], diff, name)
+        inserted: list[tuple[int, _Line]] = []
+        for hunk in diff.hunks:
+            self._needs[name] |= _weave_hunk(file, seen, hunk, name, inserted)
+        lines, at = list[_Line](), 0
+        for place, line in inserted:
+            lines += file.lines[at:place]
+            lines.append(line)
+            at = place
+        file.lines = lines + file.lines[at:]
 
 
 def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
@@ -265,11 +322,28 @@ def split_lines(data: bytes) -> list[bytes]:
     return [*ended, lines[-1]] if lines[-1] else ended
 
 
-def _weave_hunk(file: _FileWeave, seen: list[int], hunk: Hunk, name: str) -> set[str]:
-    """Apply one checked hunk; returns the patches that it needs."""
+def _weave_hunk(
+    file: _FileWeave,
+    seen: list[int],
+    hunk: Hunk,
+    name: str,
+    inserted: list[tuple[int, _Line]],
+) -> set[str]:
+    """Mark the lines that a checked hunk removes, and note those that it inserts.
+
+    Args:
+        file: the file, whose lines keep their places.
+        seen: places of the lines that are there before the patch.
+        hunk: the hunk.
+        name: the patch.
+        inserted: gets each new line, and the place before which it goes.
+
+    Returns:
+        The patches that it needs.
+    """
     needs: set[str] = set()
     at = hunk.first  # index into seen
-    inserted: list[tuple[int, _Line]] = []
+    gap = -1
     for line in hunk.lines:
         if line.kind == " ":
             at += 1
@@ -279,11 +353,10 @@ def _weave_hunk(file: _FileWeave, seen: list[int], hunk: Hunk, name: str) -> set
             needs |= _other(old.added, name)
             at += 1
         else:
-            place = seen[at - 1] + 1 if at else 0
-            inserted.append((place, _Line(line.data, name)))
-            needs |= _neighbours(file, seen, at, name)
-    for place, new in reversed(inserted):
-        file.lines.insert(place, new)
+            inserted.append((seen[at - 1] + 1 if at else 0, _Line(line.data, name)))
+            if gap != at:
+                gap = at
+                needs |= _neighbours(file, seen, at, name)
     return needs
 
 
@@ -295,10 +368,9 @@ def _neighbours(file: _FileWeave, seen: list[int], at: int, name: str) -> set[st
     """
     low = seen[at - 1] if at else 0
     high = seen[at] + 1 if at < len(seen) else len(file.lines)
-    found: set[str] = set()
-    for line in file.lines[low:high]:
-        found |= _other(line.added, name) | _other(line.removed or BASE, name)
-    return found
+    found = {file.lines[place].added for place in range(low, high)}
+    found |= {file.lines[place].removed or BASE for place in range(low, high)}
+    return found - {BASE, name}
 
 
 def _other(patch: str, name: str) -> set[str]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import places_of
-from forkpatch.model.patchfile import Hunk, parse_patch
+from forkpatch.model.diffs import Hunk
+from forkpatch.model.patchfile import parse_patch
 from forkpatch.model.weave import split_lines
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from forkpatch.git.objects import list_tree, read_blobs
 from forkpatch.inspect.symbols import MODULE, outline
+from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.overlays import read_shadows
-from forkpatch.model.patchfile import FileDiff, Patch
+from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record, SymbolPlace
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.objects import Commit, list_tree, read_blobs
+from forkpatch.model.diffs import FileDiff, Hunk
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import SERIES, FileDiff, Hunk, Patch, parse_patch
+from forkpatch.model.patchfile import SERIES, Patch, parse_patch
 from forkpatch.model.record import format_record
 from forkpatch.model.weave import Weave, split_lines
 from forkpatch.safety import check_path

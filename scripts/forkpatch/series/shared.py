@@ -20,11 +20,11 @@ from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
 from forkpatch.inspect.symbols import bare_name
+from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import (
     SERIES,
-    FileDiff,
     Patch,
     SeriesEntry,
     load_series,

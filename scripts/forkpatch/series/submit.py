@@ -17,9 +17,10 @@ from pathlib import Path
 from forkpatch.errors import PatchError, SourceError, UserError
 from forkpatch.git.calls import Git, GitError
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import FileDiff, Patch
+from forkpatch.model.patchfile import Patch
 from forkpatch.series.mailbox import Exported, export_commits, neutral_repository
 from forkpatch.series.shared import PatchStep, merge_file, patch_steps
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain

@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Diffs in git's format, read strictly: what is not understood is an error, never skipped.
+
+The format is git's ``Documentation/diff-format.txt``; ``git diff --binary`` writes the changes of
+binary files as in ``Documentation/gitformat-pack.txt``: deflated, whole or as a delta.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from forkpatch.errors import PatchError
+from forkpatch.git.objects import blob_id
+from forkpatch.safety import GITLINK_MODE, TREE_MODES, check_path
+
+_DIFF_GIT = b"diff --git "
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+_INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?$")
+_BINARY = re.compile(rb"(literal|delta) (\d{1,12})$")
+_BINARY_START = b"GIT binary patch"
+_SIGNATURE = b"-- "
+_NO_END = b"\\"
+_ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
+_ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}
+_KINDS = {32: " ", 43: "+", 45: "-"}
+_FULL_ID = 40
+_REMEDY = "export the patch anew"
+
+
+class HunkLine(NamedTuple):
+    """One line of a hunk: ``kind`` is a blank, ``-`` or ``+``; ``data`` holds its line end."""
+
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """One hunk, at the lines it states.
+
+    Attributes:
+        old_start: first line it covers, from 1, as the patch writes it (0 for no lines).
+        patch_line: the line of its ``@@`` in the patch file, from 1.
+    """
+
+    old_start: int
+    old_count: int
+    new_start: int
+    new_count: int
+    lines: tuple[HunkLine, ...]
+    patch_line: int
+
+    @property
+    def first(self) -> int:
+        """Index, from 0, of the first old line (or of the gap, when it covers no old line)."""
+        return self.old_start if self.old_count == 0 else self.old_start - 1
+
+    @property
+    def old(self) -> tuple[bytes, ...]:
+        """The lines that must be there."""
+        return tuple(line.data for line in self.lines if line.kind != "+")
+
+
+@dataclass(frozen=True)
+class BinaryChange:
+    """New content of a binary file, whole or as a delta to the old one.
+
+    Attributes:
+        old: blob id of the old content; zeros for a new file.
+        new: blob id of the new content; zeros for a removed file.
+        delta: ``data`` is a delta.
+        data: inflated.
+    """
+
+    old: str
+    new: str
+    delta: bool
+    data: bytes
+
+    def apply(self, before: bytes | None, where: str) -> bytes:
+        """The new content.
+
+        Args:
+            before: the old content; None for a new file.
+            where: the place in the patch file, for the message.
+
+        Raises:
+            PatchError: old or new content is not the one that the patch states.
+        """
+        if before is not None and blob_id(before) != self.old:
+            raise PatchError(
+                f"{where}: the binary file is {blob_id(before)}, the patch was made for {self.old}",
+                remedy="to move it to another base: forkpatch rebase",
+            )
+        after = _patched(before or b"", self.data, where) if self.delta else self.data
+        if set(self.new) != {"0"} and blob_id(after) != self.new:
+            raise PatchError(f"{where}: the binary change does not give {self.new}", remedy=_REMEDY)
+        return after
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    """Changes of a patch to one file.
+
+    Attributes:
+        old: path before, None for a new file.
+        new: path after, None for a removed file.
+        old_mode: mode before, when the patch states a change of it.
+        new_mode: mode after, when the patch states a change of it.
+        mode: mode before and after, when the patch states that it stays.
+        binary: a binary file is changed.
+        change: how; None when the patch only says that it is.
+    """
+
+    old: str | None
+    new: str | None
+    old_mode: str | None
+    new_mode: str | None
+    binary: bool
+    copied: bool
+    hunks: tuple[Hunk, ...]
+    patch_line: int
+    mode: str | None = None
+    change: BinaryChange | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths it reads or writes."""
+        return tuple(dict.fromkeys(path for path in (self.old, self.new) if path is not None))
+
+
+def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
+    """The files of a diff.
+
+    Args:
+        data: a patch file.
+        start: offset of its first ``diff --git``.
+        where: the patch file, for messages.
+
+    Raises:
+        PatchError: something in it is not understood.
+        UnsafePathError: it names a path outside the tree.
+    """
+    reader = _Reader(data, start, where)
+    while (line := reader.peek()) is not None:
+        if line.startswith(_DIFF_GIT):
+            yield _read_file(reader)
+        elif line == _SIGNATURE:  # of git format-patch: a version, and the end
+            return
+        elif line.strip():
+            raise reader.error("this line belongs to no file's diff")
+        else:
+            reader.take()
+
+
+class _Reader:
+    """The lines of a patch file from its diff on, without their ends, one after the other."""
+
+    def __init__(self, data: bytes, start: int, where: str) -> None:
+        self.data = data
+        self.at = start
+        self.number = data.count(b"\n", 0, start) + 1
+        self._where = where
+
+    @property
+    def where(self) -> str:
+        return f"{self._where}:{self.number}"
+
+    def peek(self) -> bytes | None:
+        """The next line, None at the end."""
+        if self.at >= len(self.data):
+            return None
+        end = self.data.find(b"\n", self.at)
+        return self.data[self.at : end if end >= 0 else len(self.data)]
+
+    def take(self) -> bytes:
+        """The next line, which is passed; empty at the end."""
+        line = self.peek() or b""
+        self.at += len(line) + 1
+        self.number += 1
+        return line
+
+    def error(self, what: str) -> PatchError:
+        return PatchError(f"{self.where}: {what}", remedy=_REMEDY)
+
+
+def _read_file(reader: _Reader) -> FileDiff:
+    where, start = reader.where, reader.number
+    named = reader.take().removeprefix(_DIFF_GIT)
+    header = _read_header(reader)
+    old_mode = _mode(header, ("old mode", "deleted file mode"), where)
+    new_mode = _mode(header, ("new mode", "new file mode"), where)
+    index = header.get("index", b"")
+    ids = _INDEX.match(b"index " + index) if index else None
+    old, new, texts = _paths(reader, named, header, where)
+    mode = ids[3].decode() if ids and ids[3] else None
+    if mode not in (None, *TREE_MODES):
+        raise PatchError(_odd_mode(mode or "", new or old, where))
+    change = _read_binary(reader, ids) if reader.peek() == _BINARY_START else None
+    said = reader.peek() or b""
+    binary = change is not None
+    if said.startswith(b"Binary files ") and said.endswith(b" differ"):
+        reader.take()
+        binary = True
+    return FileDiff(
+        old=old,
+        new=new,
+        old_mode=old_mode,
+        new_mode=new_mode,
+        binary=binary,
+        copied="copy from" in header,
+        hunks=tuple(_read_hunks(reader)) if texts else (),
+        patch_line=start,
+        mode=mode,
+        change=change,
+    )
+
+
+_HEADERS = (
+    *("old mode", "new mode", "deleted file mode", "new file mode", "copy from", "copy to"),
+    *("rename from", "rename to", "similarity index", "dissimilarity index", "index"),
+)
+
+
+def _read_header(reader: _Reader) -> dict[str, bytes]:
+    """The extended header lines of a file, by their first words."""
+    header: dict[str, bytes] = {}
+    while (line := reader.peek()) is not None:
+        text = line.decode("latin-1")
+        key = next((key for key in _HEADERS if text.startswith(f"{key} ")), None)
+        if key is None:
+            break
+        header[key] = line[len(key) + 1 :]
+        reader.take()
+    return header
+
+
+def _mode(header: dict[str, bytes], keys: tuple[str, ...], where: str) -> str | None:
+    found = [header[key].decode("latin-1").strip() for key in keys if key in header]
+    for mode in found:
+        if mode not in TREE_MODES:
+            raise PatchError(_odd_mode(mode, None, where))
+    return found[0] if found else None
+
+
+def _odd_mode(mode: str, path: str | None, where: str) -> str:
+    of = f" of {path}" if path else ""
+    if mode == GITLINK_MODE:
+        return f"{where}: mode {mode}{of} is a submodule: change its pin in the lock instead"
+    return f"{where}: mode {mode}{of} is neither a plain nor an executable file nor a link"
+
+
+def _paths(
+    reader: _Reader, named: bytes, header: dict[str, bytes], where: str
+) -> tuple[str | None, str | None, bool]:
+    """Old and new path, checked, and the existence of hunks."""
+    old_name, new_name = _split_names(named, where)
+    moved = [key for key in ("rename", "copy") if f"{key} from" in header or f"{key} to" in header]
+    for key in moved:
+        if not {f"{key} from", f"{key} to"} <= header.keys():
+            raise PatchError(f"{where}: a rename or copy without both of its names")
+        old_name = _unquote(header[f"{key} from"])
+        new_name = _unquote(header[f"{key} to"])
+    texts = (reader.peek() or b"").startswith(b"--- ")
+    created, deleted = "new file mode" in header, "deleted file mode" in header
+    if texts:
+        source = _file_line(reader, b"--- ", "a/", where)
+        target = _file_line(reader, b"+++ ", "b/", where)
+        created, deleted = created or source is None, deleted or target is None
+        for name, found in ((old_name, source), (new_name, target)):
+            if found is not None and name is not None and found != name:
+                raise PatchError(f"{where}: {name} and {found} differ without a rename header")
+        old_name = old_name or source or target
+        new_name = new_name or target or source
+    if old_name is None or new_name is None:
+        raise PatchError(f"{where}: the names of the file cannot be told apart")
+    old, new = check_path(old_name, where), check_path(new_name, where)
+    if old != new and not moved:
+        raise PatchError(f"{where}: {old} and {new} differ without a rename header")
+    if created and deleted:
+        raise PatchError(f"{where}: a file that is both made and removed")
+    return None if created else old, None if deleted else new, texts
+
+
+def _split_names(named: bytes, where: str) -> tuple[str | None, str | None]:
+    """The two names of a ``diff --git`` line; None when blanks in them leave it open."""
+    if named.startswith(b'"') or named.endswith(b'"'):
+        match = re.fullmatch(rb'("(?:[^"\\]|\\.)*"|[^"]+) ("(?:[^"\\]|\\.)*"|[^"]+)', named)
+        if match is None:
+            raise PatchError(f"{where}: the names of the file cannot be read", remedy=_REMEDY)
+        old, new = (_unquote(part) for part in match.groups())
+    else:
+        half = (len(named) - 1) // 2
+        if named[2:half] != named[half + 3 :]:  # of a rename: its header has the names
+            return None, None
+        old, new = _unquote(named[:half]), _unquote(named[half + 1 :])
+    for name, prefix in ((old, "a/"), (new, "b/")):
+        if not name.startswith(prefix):
+            raise PatchError(f"{where}: {name} lacks the prefix {prefix}")
+    return old.removeprefix("a/"), new.removeprefix("b/")
+
+
+def _file_line(reader: _Reader, start: bytes, prefix: str, where: str) -> str | None:
+    """The name of a ``---`` or ``+++`` line; None for ``/dev/null``."""
+    line = reader.take()
+    if not line.startswith(start):
+        raise PatchError(f"{where}: a file's diff could not be read whole", remedy=_REMEDY)
+    # Git puts a tab after a name with blanks; one in the name itself is escaped.
+    name = _unquote(line.removeprefix(start).partition(b"\t")[0])
+    if name == "/dev/null":
+        return None
+    if not name.startswith(prefix):
+        raise PatchError(f"{where}: {name} lacks the prefix {prefix}")
+    return name.removeprefix(prefix)
+
+
+def _unquote(raw: bytes) -> str:
+    """A path as it is: git writes unusual characters as C-style escapes in quotes."""
+    if len(raw) > 1 and raw.startswith(b'"') and raw.endswith(b'"'):
+        raw = _ESCAPE.sub(_unescape, raw[1:-1])
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    code = match.group(1)
+    if code in _ESCAPED:
+        return bytes([_ESCAPED[code]])
+    return code if code in b'"\\' else bytes([int(code, 8) & 255])
+
+
+def _read_hunks(reader: _Reader) -> Iterator[Hunk]:
+    found = False
+    while (line := reader.peek()) is not None and line.startswith(b"@@ "):
+        yield _read_hunk(reader)
+        found = True
+    if not found:
+        raise reader.error("malformed diff: there is no hunk")
+
+
+def _read_hunk(reader: _Reader) -> Hunk:
+    patch_line = reader.number
+    match = _HUNK.match(reader.take())
+    if match is None:
+        reader.number = patch_line
+        raise reader.error("malformed diff: the line of a hunk's numbers cannot be read")
+    old_start, new_start = int(match[1]), int(match[3])
+    old_count, new_count = (1 if count is None else int(count) for count in match.group(2, 4))
+    lines = _read_lines(reader, old_count, new_count)
+    return Hunk(old_start, old_count, new_start, new_count, tuple(lines), patch_line)
+
+
+def _read_lines(reader: _Reader, old: int, new: int) -> list[HunkLine]:
+    """The lines of a hunk with this many old and new ones."""
+    data, at, lines = reader.data, reader.at, list[HunkLine]()
+    size = len(data)
+    while (old or new or data[at : at + 1] == _NO_END) and at < size:
+        end = data.find(b"\n", at) + 1 or size
+        kind = _KINDS.get(data[at])
+        if kind is not None:
+            lines.append(HunkLine(kind, data[at + 1 : end]))
+        elif data[at] == 10:  # the blank of an empty line of context was lost
+            kind = " "
+            lines.append(HunkLine(" ", b"\n"))
+        elif data[at : at + 1] == _NO_END and lines:
+            lines[-1] = HunkLine(lines[-1].kind, lines[-1].data.removesuffix(b"\n"))
+        else:
+            break
+        old -= kind in (" ", "-")
+        new -= kind in (" ", "+")
+        if old < 0 or new < 0:
+            break
+        at = end
+        reader.number += 1
+    reader.at = at
+    if old or new:
+        raise reader.error("malformed diff: a hunk has other lines than it states")
+    return lines
+
+
+def _read_binary(reader: _Reader, ids: re.Match[bytes] | None) -> BinaryChange:
+    """A ``GIT binary patch``; what leads back to the old content is passed over."""
+    if ids is None or len(ids[1]) < _FULL_ID or len(ids[2]) < _FULL_ID:
+        raise reader.error("a binary change without full object ids: use --full-index")
+    reader.take()
+    delta, data = _read_deflated(reader)
+    if _BINARY.match(reader.peek() or b""):
+        _read_deflated(reader)
+    return BinaryChange(ids[1].decode(), ids[2].decode(), delta, data)
+
+
+def _read_deflated(reader: _Reader) -> tuple[bool, bytes]:
+    match = _BINARY.match(reader.peek() or b"")
+    if match is None:
+        raise reader.error("malformed diff: a binary change is neither literal nor delta")
+    reader.take()
+    parts = []
+    while line := reader.peek():
+        length = line[0] - 64 if line[0] <= 90 else line[0] - 70  # A-Z: 1-26, a-z: 27-52
+        try:
+            part = base64.b85decode(line[1:])
+        except ValueError as error:
+            raise reader.error(f"malformed diff: {error}") from error
+        if not 0 < length <= len(part) < length + 4:
+            raise reader.error("malformed diff: a line of a binary change has another length")
+        parts.append(part[:length])
+        reader.take()
+    reader.take()
+    size = int(match[2])
+    inflate = zlib.decompressobj()
+    try:
+        data = inflate.decompress(b"".join(parts), size + 1)
+    except zlib.error as error:
+        raise reader.error(f"malformed diff: {error}") from error
+    if len(data) != size or inflate.unconsumed_tail:
+        raise reader.error("malformed diff: a binary change has another size than it states")
+    return match[1] == b"delta", data
+
+
+def _patched(base: bytes, delta: bytes, where: str) -> bytes:
+    """The result of a delta: copies from the base, and new bytes."""
+    try:
+        size, at = _varint(delta, 0)
+        result_size, at = _varint(delta, at)
+        parts = []
+        while at < len(delta):
+            code = delta[at]
+            at += 1
+            if code & 0x80:
+                fields = []
+                for bit in range(7):
+                    fields.append(delta[at] if code >> bit & 1 else 0)
+                    at += code >> bit & 1
+                offset = int.from_bytes(bytes(fields[:4]), "little")
+                count = int.from_bytes(bytes(fields[4:]), "little") or 0x10000
+                parts.append(base[offset : offset + count])
+            else:
+                parts.append(delta[at : at + code])
+                at += code
+    except IndexError:
+        size, parts, result_size = -1, [], 0
+    result = b"".join(parts)
+    if size != len(base) or len(result) != result_size:
+        raise PatchError(f"{where}: the delta of a binary change is damaged", remedy=_REMEDY)
+    return result
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if not data[at - 1] & 0x80:
+            return value, at
