@@ -163,6 +163,7 @@ def test_series_with_an_unsafe_name_is_refused(lab: ForkLab, name: str) -> None:
         ("[upstreams.calc]", '[upstreams."--upload-pack=x"]', "not a plain name"),
         ('versions."1.0"]', 'versions."../../x"]', "not a plain name"),
         ('include = ["python/calc"', 'include = ["../x"', "refused path"),
+        ('include = ["python/calc", "src", "LICENSE"]', "include = []", "nothing is pinned"),
         ('url = "', 'url = "ext::sh -c ', "no plain URL"),
         ('url = "', 'url = "--upload-pack=', "no plain URL"),
     ],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 when all is well, 1 for a failure or a finding, 2 for a mistake in the input.
     """
     options = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text
+            stream.reconfigure(errors="backslashreplace")
     try:
         require_git()
         settings = load_settings(options.root)

@@ -184,6 +184,11 @@ def _upstream(
     name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> Upstream:
     where = f"lock: {name} {version}"
+    if not entry["include"]:
+        raise UserError(
+            f"{where}: include names no file and no folder, so that nothing is pinned",
+            remedy='name what the fork needs: include = ["src", "LICENSE"]',
+        )
     wheel = _wheel(entry["wheel"]) if "wheel" in entry else None
     wheel_only = wheel is not None and not {"commit", "tag"} & entry.keys()
     return Upstream(

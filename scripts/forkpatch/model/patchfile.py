@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
 
-from forkpatch.errors import PatchError
+from forkpatch.errors import PatchError, UserError
 from forkpatch.model.diffs import FileDiff, parse_diff
 from forkpatch.safety import check_name
 
 SERIES = "series"
+#: Names in a series' folder that are no patches.
+RESERVED = frozenset({SERIES, "derived.json", "origin"})
 SUFFIX = ".patch"
 
 #: First old line of each hunk, as a patch writes it, by path.
@@ -172,7 +174,17 @@ def parse_entry(text: str, where: str) -> SeriesEntry:
     if text.startswith("../"):
         home, _, name = text.removeprefix("../").partition("/")
         check_name(home, f"{where}: version")
-    return SeriesEntry(check_name(name, f"{where}: patch"), home)
+    return SeriesEntry(check_patch_name(name, f"{where}: patch"), home)
+
+
+def check_patch_name(name: str, what: str) -> str:
+    """Return ``name`` when it can be a patch file's, else raise."""
+    if name in RESERVED:
+        raise UserError(
+            f"{what} {name!r} has the name of another file of its folder",
+            remedy=f"give the patch another name, one that ends with {SUFFIX}",
+        )
+    return check_name(name, what)
 
 
 def load_series(folder: Path) -> tuple[Patch, ...]:
@@ -247,6 +259,15 @@ def diff_start(data: bytes, where: str) -> int:
     if start is None:
         raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export it anew")
     return start.start()
+
+
+def parse_head(data: bytes, where: str) -> tuple[str, str, str]:
+    """Author, date and message of a patch file, as :class:`Patch` has them.
+
+    Raises:
+        PatchError: it has no diff, or its head is not a mail's.
+    """
+    return _parse_head(data[: diff_start(data, where)], where)
 
 
 def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:

@@ -11,6 +11,7 @@ lock, series and overlays; the verb ``record`` writes it, ``check`` compares it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -114,9 +115,15 @@ def _text(value: Any, indent: str) -> str:
         rows = [f"{inner}{json.dumps(key)}: {_text(item, inner)}" for key, item in value.items()]
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        rows = [f"{inner}{json.dumps(item, ensure_ascii=False)}" for item in value]
+        rows = [f"{inner}{_line(item)}" for item in value]
         return "[\n" + ",\n".join(rows) + f"\n{indent}]"
-    return json.dumps(value, ensure_ascii=False)
+    return _line(value)
+
+
+def _line(value: Any) -> str:
+    """JSON on one line; a byte that is no UTF-8 (of a file's name) is an escape, as in a key."""
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def place_patch(patch: Patch, record: Record | None, where: Path, version: str) -> Patch:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.errors import UserError
+from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
@@ -25,11 +25,12 @@ from forkpatch.model.patchfile import (
     SUFFIX,
     Patch,
     SeriesEntry,
+    check_patch_name,
+    parse_head,
     parse_patch,
     read_entries,
 )
 from forkpatch.model.record import RECORD
-from forkpatch.safety import check_name
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.tree.swap import scratch_beside, swap_in
 from forkpatch.tree.worktree import NAME_TRAILER
@@ -80,29 +81,77 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
     """The patch files of a chain of commits.
 
     Raises:
-        UserError: a commit is a merge, or two carry the same file name.
+        UserError: a commit is a merge, is empty, or has a message that a patch file cannot hold;
+            or two carry the same file name.
     """
     exported: list[Exported] = []
     with neutral_repository(objects) as git:
         names: set[str] = set()
-        for commit in commits:
-            raw = git.run("cat-file", "commit", commit).stdout
-            head, _, message = raw.partition(b"\n\n")
+        raw = {one: _in_utf8(git.run("cat-file", "commit", one).stdout) for one in commits}
+        for commit, (head, _) in raw.items():
             if head.count(b"\nparent ") != 1:
                 raise UserError(
                     f"commit {commit[:12]} is a merge",
                     remedy="make the history a straight line: git rebase",
                 )
-            text = message.decode("utf-8", "surrogateescape")
+        for commit, (head, message) in raw.items():
+            text = message.decode()
             name = _file_name(text, names, commit)
             names.add(name)
-            clean = _without_name(text).encode("utf-8", "surrogateescape")
+            clean = _without_name(text).encode()
             oid = git.run(
                 "hash-object", "-t", "commit", "-w", "--stdin", stdin=head + b"\n\n" + clean
             )
             data = git.run(*FORMAT_PATCH, oid.stdout.decode("ascii").strip()).stdout
+            if not data:
+                raise UserError(f"commit {commit[:12]} changes nothing", remedy="drop it")
+            _check_whole(data, _without_name(text), name, commit)
             exported.append(Exported(name, data))
     return tuple(exported)
+
+
+def _in_utf8(raw: bytes) -> tuple[bytes, bytes]:
+    """Header and message of a commit, in UTF-8.
+
+    Git takes a commit to be in UTF-8 unless its header names another encoding; bytes that are
+    not what they should be are taken for Latin-1, in which every byte is a character.
+    """
+    named = re.search(rb"\nencoding ([^\n]+)(?=\n)", raw[: raw.find(b"\n\n") + 1])
+    encoding = named.group(1).decode("ascii", "replace") if named else "utf-8"
+    try:
+        text = raw.decode(encoding)
+    except (UnicodeDecodeError, LookupError):
+        text = raw.decode("latin-1")
+    head, _, message = text.partition("\n\n")
+    return re.sub(r"\nencoding .*", "", head).encode(), message.encode()
+
+
+def _check_whole(data: bytes, message: str, name: str, commit: str) -> None:
+    """Raise unless the message that a patch file gives back is the commit's.
+
+    Of white space it need not have the end of a line, nor the line ends of the subject.
+    """
+    try:
+        found = parse_head(data, name)[2]
+    except PatchError:
+        found = ""
+    wanted = _settled(message)
+    if _settled(found) == wanted:
+        return
+    ends = (line for line in message.splitlines() if re.match(r"---$|diff --git ", line))
+    line = next(ends, "")
+    why = f"the line {line!r} ends a message" if line else "its message does not stay as it is"
+    raise UserError(
+        f"commit {commit[:12]} ({message.partition(chr(10))[0]}): in a patch file {why}",
+        remedy="indent or change it: git commit --amend, or git rebase -i",
+    )
+
+
+def _settled(message: str) -> str:
+    """A message as ``git format-patch`` lays it out: its subject on one line."""
+    lines = "\n".join(line.rstrip() for line in message.splitlines()).strip("\n")
+    subject, _, body = lines.partition("\n\n")
+    return " ".join(subject.split()) + "\n" + body.strip("\n")
 
 
 def write_commit(git: Git, head: bytes, message: bytes) -> str:
@@ -115,7 +164,7 @@ def _file_name(message: str, taken: set[str], commit: str) -> str:
     """The file name that the commit carries, else one from its subject."""
     carried = _NAME_LINE.findall(message)
     if carried:
-        name = check_name(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
+        name = check_patch_name(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
         if name in taken:
             raise UserError(
                 f"two commits carry the name {name}",

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from forklab import CORE, FILES, ForkLab, core, git, message
 
-from forkpatch.model.patchfile import read_series
+from forkpatch.model.patchfile import read_patch, read_series
 
 CORE_PATH = "python/calc/core.py"
 
@@ -208,3 +210,68 @@ def test_patch_files_changed_since_the_apply_are_not_written_over(two: ForkLab) 
     assert path.read_bytes() == changed
     two.ok("export", "--force")
     assert b"b - a - 0" not in path.read_bytes()
+
+
+def commit_with(lab: ForkLab, text: str, **env: str) -> None:
+    (lab.tree / CORE_PATH).write_bytes(core(sub="b - a", mul="1"))
+    git(lab.tree, "commit", "-qa", "--cleanup=verbatim", "-F", "-", stdin=os.fsencode(text), **env)
+
+
+@pytest.mark.parametrize("line", ["---", "diff --git a/x b/x"])
+def test_message_that_a_patch_file_cannot_hold_is_refused(two: ForkLab, line: str) -> None:
+    before = content(two.patches)
+    commit_with(two, f"Third\n\nBefore.\n\n{line}\n\nAfter.\n\nUpstream-Status: Pending\n")
+    for verb in (["export"], ["export", "--check"]):
+        done = two.run(*verb)
+        assert done.code == 2
+        assert "(Third)" in done.err and f"the line {line!r} ends a message" in done.err
+    assert content(two.patches) == before
+
+
+def test_message_with_lines_like_those_of_a_patch_is_kept(two: ForkLab) -> None:
+    body = "--- not alone\n\n ---\n diff --git\n\n[PATCH] x: y\nFrom: A <a@b.c>\n"
+    commit_with(two, f"[PATCH 1/3] [tag] Third\n\n{body}")
+    two.ok("export")
+    patch = read_patch(two.patches / "third.patch")
+    assert patch.message == f"[PATCH 1/3] [tag] Third\n\n{body}"
+    assert two.ok("export", "--check").out == "calc 1.0: 3 patches, unchanged\n"
+
+
+@pytest.mark.parametrize("name", ["series", "derived.json", "origin"])
+def test_patch_with_the_name_of_another_file_is_refused(two: ForkLab, name: str) -> None:
+    before = content(two.patches)
+    commit_with(two, f"Third\n\nWhy.\n\nForkpatch-Name: {name}\n")
+    done = two.run("export")
+    assert done.code == 2 and "has the name of another file of its folder" in done.err
+    assert content(two.patches) == before
+    with (two.patches / "series").open("a") as series:
+        series.write(f"{name}\n")
+    done = two.run("apply", "--discard")
+    assert done.code == 2 and "has the name of another file of its folder" in done.err
+
+
+def test_names_in_latin_1_are_kept(two: ForkLab) -> None:
+    place = os.fsencode(two.tree) + b"/src/caf\xe9.c"
+    Path(os.fsdecode(place)).write_bytes(b"int a;\n")
+    git(two.tree, "add", "-A")
+    commit_with(two, "Caf\udce9\n\nN\udcfa.\n", GIT_AUTHOR_NAME="Jos\udce9")
+    two.ok("export")
+    patch = read_patch(two.patches / "caf.patch")
+    assert (patch.author, patch.message) == ("José <ada@example.org>", "Café\n\nNú.\n")
+    assert two.ok("export", "--check").out == "calc 1.0: 3 patches, unchanged\n"
+    shutil.rmtree(two.tree)
+    two.ok("apply")
+    with open(place, "rb") as file:  # noqa: PTH123 - a name of bytes
+        assert file.read() == b"int a;\n"
+    Path(os.fsdecode(place)).write_bytes(b"int b;\n")
+    assert "src/caf\\udce9.c" in two.ok("status").out
+    two.ok("status", "--json", "-")
+
+
+def test_commit_in_another_encoding_becomes_utf_8(two: ForkLab) -> None:
+    (two.tree / CORE_PATH).write_bytes(core(sub="b - a", mul="1"))
+    encoded = ("-c", "i18n.commitEncoding=ISO-8859-15")
+    text = "Price\n\nIt is \u20ac 5.\n".encode("iso-8859-15")
+    git(two.tree, *encoded, "commit", "-qa", "-F", "-", stdin=text)
+    two.ok("export")
+    assert read_patch(two.patches / "price.patch").message == "Price\n\nIt is \u20ac 5.\n"

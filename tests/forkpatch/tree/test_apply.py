@@ -160,7 +160,7 @@ def test_file_gives_way_to_a_folder_and_a_folder_to_a_file(lab: ForkLab) -> None
     assert (lab.tree / "src/run.c/x.c").read_bytes() == run
     assert lab.ok("export", "--check").out == "calc 1.0: 2 patches, unchanged\n"
     done = lab.run("tree", "calc", "--only", "b.patch", "--output", str(lab.root / "out"))
-    assert done.code == 2 and "b.patch cannot be without a.patch" in done.err
+    assert done.code == 2 and "b.patch cannot be without a patch" in done.err
 
 
 @pytest.mark.parametrize(("overlay", "path"), [("new/a.c", "new"), ("new", "new/a.c")])
