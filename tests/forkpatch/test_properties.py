@@ -54,7 +54,7 @@ def export_series(folder: Path, contents: Sequence[bytes]) -> list[bytes]:
     for number, data in enumerate(contents[1:]):
         (repo.path / PATH).write_bytes(data)
         git(repo.path, "commit", "-q", "-a", "--allow-empty", "-m", message(f"Step {number}"))
-    commits = git(repo.path, "rev-list", "--reverse", "--skip=0", "HEAD").split()[1:]
+    commits = git(repo.path, "rev-list", "--reverse", "HEAD", "--", PATH).split()[1:]
     exported = export_commits(repo.path / ".git/objects", commits)
     return [one.data for one in exported]
 
