@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -16,14 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from crosslab.bench.options import Variant, parse_bench
 from crosslab.bench.peers import peers_of
-from crosslab.bench.rows import PHASES, Function, Row, top_functions, write_rows
+from crosslab.bench.rows import PHASES, Row, measured_rows, write_rows
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import show
 from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
-from crosslab.run.counter import Measurement, build_plugin, count_guest, phase_counts
+from crosslab.run.counter import Measurement, build_plugin, count_guest
 from crosslab.run.emulator import GuestMachine
 
 COLUMNS = (
@@ -48,7 +48,6 @@ class Run:
         quantization: of the weights.
         vlen: bits in a vector register.
         prompt: tokens of it.
-        which: calls that are counted: "prefill", "decode" or "both".
     """
 
     variant: Variant
@@ -57,13 +56,11 @@ class Run:
     quantization: str
     vlen: int
     prompt: int
-    which: str
 
     @property
     def what(self) -> str:
         """For people who wait."""
-        phase = "" if self.which == "both" else f", {self.which}"
-        return f"{self.quantization}, VLEN {self.vlen}, prompt of {self.prompt}{phase}"
+        return f"{self.quantization}, VLEN {self.vlen}, prompt of {self.prompt}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     subject = Subject(bench)
     bench.check_context(subject.config)
     rows = list(measure_all(subject))
-    show(rows, _results)
+    show(rows, _results, bench.core.name if bench.core else "")
     write_rows(rows, bench.report)
     _progress.print(f"[bold]report[/] {bench.report}", soft_wrap=True)
     return 0
@@ -94,11 +91,9 @@ def measure_all(subject: Subject) -> Iterator[Row]:
         for vlen in bench.vlens:
             built = [(v, *_built(subject, v, quantization, vlen)) for v in variants]
             runs = [
-                Run(variant, runner, params, quantization, vlen, prompt, which)
+                Run(variant, runner, params, quantization, vlen, prompt)
                 for prompt in bench.prompts
                 for variant, runner, params in built
-                # One run serves both phases, but functions are counted over all calls of a run.
-                for which in (PHASES if bench.profile else ("both",))
             ]
             measured = [row for rows in _in_parallel(subject, runs) for row in rows]
             for prompt in bench.prompts:
@@ -157,27 +152,16 @@ def _say_tensorized(library: CompiledModel) -> None:
 def _measure(subject: Subject, run: Run) -> Iterator[Row]:
     bench = subject.bench
     calls, measured = _count(subject, run)
-    prefill, decode = phase_counts(measured.regions, 0 if run.which == "decode" else calls)
-    for phase in PHASES if run.which == "both" else (run.which,):
-        counted = prefill if phase == "prefill" else decode
-        assert counted is not None  # the options ask for 3 tokens or more
-        yield Row(
-            model=bench.model,
-            variant=run.variant.name,
-            phase=phase,
-            tokens=run.prompt if phase == "prefill" else bench.decode,
-            quantization=run.quantization,
-            vlen=run.vlen,
-            threads=bench.threads,
-            **{k: v for k, v in asdict(counted).items() if k != "unknown_lmul"},
-            prompt=run.prompt,
-            path=bench.path_of(run.quantization),
-            functions=_functions(measured, phase) if bench.profile else (),
-        )
-
-
-def _functions(measured: Measurement, phase: str) -> tuple[Function, ...]:
-    return top_functions(measured, len(measured.regions) if phase == "decode" else 1)
+    common = {
+        "model": bench.model,
+        "variant": run.variant.name,
+        "quantization": run.quantization,
+        "vlen": run.vlen,
+        "threads": bench.threads,
+        "prompt": run.prompt,
+        "path": bench.path_of(run.quantization),
+    }
+    yield from measured_rows(common, bench, measured, calls, run.runner.program)
 
 
 def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
@@ -185,17 +169,11 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     bench = subject.bench
     tokens = ",".join(str((7 * i + 3) % subject.config.vocab) for i in range(run.prompt))
     # The guest runs in the parameters' folder, so that no path's length is in its stack.
-    arguments = ["--params", ".", "--tokens", tokens, "--roi", run.which, "--json"]
-    arguments += ["--max-new", "1" if run.which == "prefill" else str(bench.decode)]
+    arguments = ["--params", ".", "--tokens", tokens, "--roi", "both", "--json"]
+    arguments += ["--max-new", str(bench.decode)]
     machine = GuestMachine(vlen=run.vlen, threads=bench.threads)
-    result, measured = count_guest(
-        run.runner.program,
-        arguments,
-        machine,
-        bench.cache,
-        cwd=run.params,
-        functions=bench.profile,
-    )
+    program = run.runner.program
+    result, measured = count_guest(program, arguments, machine, bench.cache, cwd=run.params)
     try:
         return len(json.loads(result.stdout)["prefill_seconds"]), measured
     except (ValueError, KeyError) as error:

@@ -13,6 +13,7 @@ from crosslab import bench
 from crosslab.cached_build import default_cache
 from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.targets import VLENS
+from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, REFERENCE_FORMATS
@@ -101,6 +102,7 @@ class Bench:
         decode: tokens generated after each prompt, the first of them the prefill's.
         threads: worker threads of the guest.
         profile: count by function too.
+        core: the one whose cycles are told; None: instructions alone.
         report: where the JSON goes.
         cache: folder of builds that clones share.
     """
@@ -120,6 +122,7 @@ class Bench:
     profile: bool
     report: Path
     cache: Path
+    core: Core | None = None
 
     @property
     def kernels_fit(self) -> bool:
@@ -174,6 +177,7 @@ def parser() -> argparse.ArgumentParser:
     add("--vlen", type=int, choices=VLENS, **several, help="bits in a vector register (256)")
     add("--threads", type=int, default=1, metavar="N", help="the guest's TVM_NUM_THREADS (1)")
     add("--profile", action="store_true", help="the functions that execute most, too")
+    add("--core", metavar="NAME", help="cycles on this core, a file in PROJECT/cores, as well")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
@@ -194,6 +198,7 @@ def parse_bench(argv: Sequence[str]) -> Bench:
             remedy="give prompts of 1 token or more, 3 generated tokens or more, 1 thread or more",
         )
     asset = PINNED.get(args.model, "")
+    core = read_core(args.project / "cores", args.core) if args.core else None
     made = Bench(
         project=args.project,
         tvm_tree=args.tvm_tree,
@@ -203,13 +208,14 @@ def parse_bench(argv: Sequence[str]) -> Bench:
         config=None if asset else _config(args.model),
         path=args.path,
         quantizations=_unique(args.quantization or [DEFAULT_FORMAT]),
-        vlens=_unique(args.vlen or [256]),
+        vlens=_vlens(args.vlen, core),
         prompts=prompts,
         decode=args.decode,
         threads=args.threads,
         profile=args.profile,
         report=args.report or args.project / "out" / "bench.json",
         cache=args.cache,
+        core=core,
     )
     _check_paths(made)
     if made.config:
@@ -219,6 +225,16 @@ def parse_bench(argv: Sequence[str]) -> Bench:
 
 def _unique(values: Sequence[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
+
+
+def _vlens(wanted: Sequence[int] | None, core: Core | None) -> tuple[int, ...]:
+    vlens = _unique(wanted or [core.vlen if core else 256])
+    if core and vlens != (core.vlen,):
+        raise UserError(
+            f"--core {core.key}: its cycles were measured with a VLEN of {core.vlen} alone",
+            remedy=f"leave out --vlen, or give --vlen {core.vlen}",
+        )
+    return vlens
 
 
 def _config(model: str) -> LlamaConfig:

@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from crosslab.bench.cycles_table import cycles_tables
 from crosslab.bench.rows import PHASES, Row
 
 LEFT = ("variant", "phase", "function")
@@ -18,10 +19,19 @@ MARK = "*"
 SYMBOL = 46  # characters
 
 
-def show(rows: Sequence[Row], console: Console) -> None:
-    """Print a table for each quantization, VLEN and prompt, and the profiles if there are any."""
-    for _, case in groupby(rows, lambda row: (row.quantization, row.vlen, row.prompt)):
-        console.print(table_of(list(case)))
+def show(rows: Sequence[Row], console: Console, core: str = "") -> None:
+    """Print a table for each quantization, VLEN and prompt, and the profiles if there are any.
+
+    Args:
+        rows: of the report.
+        console: where to.
+        core: name of the core whose cycles are in the rows.
+    """
+    for _, group in groupby(rows, lambda row: (row.quantization, row.vlen, row.prompt)):
+        case = list(group)
+        console.print(table_of(case))
+        for part in cycles_tables(case, core):
+            console.print(part)
     for row in rows:
         if row.functions:
             console.print(_profile(row))

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the instructions of a guest: whole, between marks, and by function."""
+"""Count the instructions of a guest: whole, between marks, by kind and by function."""
 
 from __future__ import annotations
 
-import bisect
 import json
-import struct
+import math
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from functools import cache
+from itertools import chain
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,15 @@ from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_native, require_qemu
+from crosslab.run.decode import Instruction, Unit, decode
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
+from crosslab.run.symbols import Symbols
 
 PLUGIN = Path(__file__).parents[1] / "native" / "counter"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
-UNNAMED = "(no symbol)"
+# In the plugin's report, as in native/counter/decode.h.
+VTYPE_UNKNOWN = 64
 
 # The plugin interface by QEMU's version: see native/counter/qemu_plugin_api.h.
 PLUGIN_API = (((9, 1), 3), ((9, 0), 2), ((0,), 1))
@@ -52,34 +59,139 @@ class Counts:
     unknown_lmul: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Counts(*map(add, self._all(), other._all()))
 
+    def __mul__(self, times: int) -> Counts:
+        return Counts(*(times * number for number in self._all()))
 
-def phase_counts(regions: Sequence[Counts], prefills: int) -> tuple[Counts, Counts | None]:
-    """Counts of the two phases of an answer.
-
-    Args:
-        regions: counts of each call: first the prefill's, then the decode steps.
-        prefills: number of the prefill's calls.
-
-    Returns:
-        the prefill's calls together, and the mean of the decode steps after the first, which also
-        grows the allocator's pools; of the first when it is alone; None without decode steps.
-    """
-    steps = regions[prefills:]
-    steady = steps[1:] or steps
-    total = asdict(sum(steady, Counts()))
-    mean = {name: round(value / len(steady)) for name, value in total.items()} if steady else None
-    return sum(regions[:prefills], Counts()), Counts(**mean) if mean else None
+    def _all(self) -> tuple[int, ...]:
+        kinds = (self.insns, self.vector, self.vsetvl, self.vmem)
+        return (*kinds, self.lmul_weighted, self.unknown_lmul)
 
 
 @dataclass(frozen=True)
-class FunctionCounts:
-    """Instructions of one function itself, without its callees."""
+class PhaseRegions:
+    """The regions of one phase of an answer.
 
-    symbol: str
-    whole: Counts
-    region: Counts
+    Attributes:
+        regions: which of them.
+        calls: that its figures are the mean of.
+    """
+
+    regions: slice
+    calls: int
+
+    def counts(self, regions: Sequence[Counts]) -> Counts:
+        """Counts of one call."""
+        total = asdict(sum(regions[self.regions], Counts()))
+        return Counts(**{name: round(value / self.calls) for name, value in total.items()})
+
+
+def phases_of(regions: int, prefills: int) -> tuple[PhaseRegions, PhaseRegions | None]:
+    """The two phases of an answer.
+
+    Args:
+        regions: number of calls: first the prefill's, then the decode steps.
+        prefills: number of the prefill's calls.
+
+    Returns:
+        the prefill's calls together, and the decode steps after the first, which also grows the
+        allocator's pools; the first when it is alone; None without decode steps.
+    """
+    steps = regions - prefills
+    first = prefills + 1 if steps > 1 else prefills
+    decode = PhaseRegions(slice(first, regions), regions - first) if steps else None
+    return PhaseRegions(slice(prefills), 1), decode
+
+
+def phase_counts(regions: Sequence[Counts], prefills: int) -> tuple[Counts, Counts | None]:
+    """Counts of the two phases: see :func:`phases_of`."""
+    prefill, decode = phases_of(len(regions), prefills)
+    return prefill.counts(regions), decode.counts(regions) if decode else None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Instructions that a core's table does not tell apart.
+
+    Attributes:
+        instruction: without its registers.
+        vtype: SEW and LMUL in force, vtype's lowest six bits; None: it does not depend on them, or
+            they are not known (:attr:`Counts.unknown_lmul`).
+    """
+
+    instruction: Instruction
+    vtype: int | None = None
+
+    @property
+    def sew(self) -> int:
+        """Bits of an element in force; 0: unknown."""
+        return 0 if self.vtype is None else 8 << (self.vtype >> 3 & 7)
+
+    @property
+    def lmul(self) -> Fraction:
+        """Registers of a group in force; 1 where it is not known."""
+        return Fraction(1) if self.vtype is None else lmul_of(self.vtype)
+
+
+@cache
+def lmul_of(vtype: int) -> Fraction:
+    """LMUL of vtype's lowest three bits."""
+    field = vtype & 7
+    return Fraction(1 << field) if field < 4 else Fraction(1, 1 << (8 - field))
+
+
+@dataclass
+class Executed:
+    """Executions of a kind.
+
+    Attributes:
+        runs: instructions.
+        elements: moved by strided, indexed and segment loads and stores, fields counted each.
+    """
+
+    runs: int = 0
+    elements: int = 0
+
+
+# Symbol of a function (empty without a table of symbols) and a kind that it executed.
+Histogram = dict[tuple[str, Kind], Executed]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Instructions that are executed together."""
+
+    address: int
+    words: tuple[int, ...]
+
+    def kinds(self, entry: int) -> list[Kind]:
+        """Its instructions, entered with a vtype (64: unknown)."""
+        vtype = None if entry == VTYPE_UNKNOWN else entry
+        found = []
+        for word in self.words:
+            instruction = decode(word)
+            if instruction.sets is not None:
+                vtype = None if instruction.sets < 0 else instruction.sets
+            found.append(Kind(instruction, vtype if instruction.vector else None))
+        return found
+
+    def counts(self, entry: int) -> Counts:
+        """The counts of one run."""
+        sums = dict.fromkeys(("vector", "vsetvl", "vmem", "lmul_weighted", "unknown_lmul"), 0)
+        for kind in self.kinds(entry):
+            instruction = kind.instruction
+            sums["vector"] += instruction.vector
+            sums["vsetvl"] += instruction.sets is not None
+            sums["vmem"] += instruction.unit is Unit.MEMORY
+            whole = instruction.registers
+            sums["lmul_weighted"] += whole or max(1, math.ceil(kind.lmul))
+            sums["unknown_lmul"] += instruction.vector and not whole and kind.vtype is None
+        return Counts(insns=len(self.words), **sums)
+
+
+# Segment, vtype at its entry, instruction whose elements these are (-1: runs of all), number.
+Record = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -90,18 +202,46 @@ class Measurement:
         whole: the program from its start to its end.
         regions: one a pair of marks, in order; the marks themselves are outside.
         threads: how many ran.
-        functions: by symbol, most instructions in the regions first; empty unless asked for.
+        segments: the program's code by number.
+        records: of each region.
     """
 
     whole: Counts
     regions: tuple[Counts, ...]
     threads: int
-    functions: tuple[FunctionCounts, ...] = ()
+    segments: Mapping[int, Segment] = field(default_factory=dict, repr=False)
+    records: tuple[Sequence[Record], ...] = field(default=(), repr=False)
 
     @property
     def region(self) -> Counts:
         """All regions together."""
         return sum(self.regions, Counts())
+
+    def histogram(self, regions: slice = slice(None), symbols: Symbols | None = None) -> Histogram:
+        """The kinds executed in some regions together, by function with a table of symbols."""
+        total: dict[tuple[int, int, int], int] = defaultdict(int)
+        for segment, vtype, index, number in chain.from_iterable(self.records[regions]):
+            total[segment, vtype, index] += number
+        found: Histogram = defaultdict(Executed)
+        for (number, vtype, index), times in total.items():
+            code = self.segments[number]
+            symbol = symbols.at(code.address) if symbols else ""
+            kinds = code.kinds(vtype)
+            if index >= 0:
+                found[symbol, kinds[index]].elements += times
+                continue
+            for kind in kinds:
+                found[symbol, kind].runs += times
+        return found
+
+    def functions(self, symbols: Symbols, regions: slice = slice(None)) -> dict[str, Counts]:
+        """Counts of each function itself, without its callees; most instructions first."""
+        found: dict[str, Counts] = defaultdict(Counts)
+        for segment, vtype, index, times in chain.from_iterable(self.records[regions]):
+            if index < 0:
+                one = self.segments[segment]
+                found[symbols.at(one.address)] += one.counts(vtype) * times
+        return dict(sorted(found.items(), key=lambda item: (-item[1].insns, item[0])))
 
 
 def build_plugin(cache: Path) -> Path:
@@ -145,17 +285,15 @@ def count_guest(
     cache: Path,
     *,
     cwd: Path | None = None,
-    functions: bool = False,
 ) -> tuple[GuestResult, Measurement]:
     """Run a program under the counter.
 
     Args:
-        program: the guest; with ``functions``, static and not stripped.
+        program: the guest.
         arguments: its arguments.
         machine: the CPU. One thread counts the same from run to run; several do not.
         cache: folder for the compiled plugin.
         cwd: where the guest runs.
-        functions: count by function too.
 
     Raises:
         LabError: see :func:`run_guest`; or the marks do not come in pairs.
@@ -163,15 +301,15 @@ def count_guest(
     plugin = build_plugin(cache)
     with tempfile.TemporaryDirectory(prefix="counter-") as folder:
         report = Path(folder) / "counts.json"
-        option = f"{plugin},out={report}" + (",blocks=on" if functions else "")
-        result = run_guest(program, arguments, machine, cwd=cwd, plugin=["-plugin", option])
+        option = ["-plugin", f"{plugin},out={report}"]
+        result = run_guest(program, arguments, machine, cwd=cwd, plugin=option)
         try:
             table = json.loads(report.read_text(encoding="utf-8"))
         except OSError as error:
             raise LabError(f"{program.name} ended without a report of the counter") from error
     if not table["balanced"]:
         raise LabError(f"{program.name}: the marks of the region do not come in pairs")
-    return result, read_measurement(table, program if functions else None)
+    return result, read_measurement(table)
 
 
 def run_counted(
@@ -190,106 +328,23 @@ def run_counted(
     return run_guest(program, arguments, machine), None
 
 
-def read_measurement(table: Mapping[str, Any], program: Path | None) -> Measurement:
-    """The plugin's JSON; with a program, its blocks summed up by the program's symbols.
+def read_measurement(table: Mapping[str, Any]) -> Measurement:
+    """The plugin's JSON."""
+    segments = {
+        int(number): Segment(address, tuple(int(word, 16) for word in words.split()))
+        for number, (address, words) in table["segments"].items()
+    }
+    once = cache(lambda segment, vtype: segments[segment].counts(vtype))
 
-    Raises:
-        LabError: the program has no symbols.
-    """
-    by_symbol: tuple[FunctionCounts, ...] = ()
-    if program is not None:
-        by_symbol = _by_function(table["blocks"], Symbols.of(program))
+    def counts_of(records: Sequence[Record]) -> Counts:
+        return sum((once(s, v) * times for s, v, i, times in records if i < 0), Counts())
+
+    counts = [counts_of(records) for records in table["stretches"]]
     return Measurement(
-        whole=Counts(**table["whole"]),
-        regions=tuple(Counts(**counts) for counts in table["regions"]),
+        whole=sum(counts, Counts()),
+        # Outside and inside of the marks take turns.
+        regions=tuple(counts[1::2]),
         threads=table["threads"],
-        functions=by_symbol,
+        segments=segments,
+        records=tuple(table["stretches"][1::2]),
     )
-
-
-def _by_function(
-    blocks: Iterable[Mapping[str, Any]], symbols: Symbols
-) -> tuple[FunctionCounts, ...]:
-    whole: dict[str, Counts] = {}
-    region: dict[str, Counts] = {}
-    for block in blocks:
-        name = symbols.at(block["address"])
-        whole[name] = whole.get(name, Counts()) + Counts(**block["whole"])
-        region[name] = region.get(name, Counts()) + Counts(**block["region"])
-    found = [FunctionCounts(name, whole[name], region[name]) for name in whole]
-    return tuple(sorted(found, key=lambda f: (-f.region.insns, -f.whole.insns, f.symbol)))
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """Functions of a program by address.
-
-    A function reaches to the next one: the sizes in the table are not to be trusted (LLVM 22
-    states 36 bytes for a function of 15 KB), and code from assembly often states none.
-
-    Attributes:
-        starts: first address of each, ascending.
-        names: their symbols.
-        end: the address behind the last one.
-    """
-
-    starts: tuple[int, ...]
-    names: tuple[str, ...]
-    end: int
-
-    @classmethod
-    def of(cls, program: Path) -> Symbols:
-        """Read the symbol table of a 64-bit little-endian ELF file.
-
-        Raises:
-            LabError: the file is no such ELF, or is stripped.
-        """
-        data = program.read_bytes()
-        if data[:6] != b"\x7fELF\x02\x01":
-            raise LabError(f"{program} is not a 64-bit little-endian ELF program")
-        sections = _elf_sections(data)
-        code = [(s[3], s[3] + s[5]) for s in sections if s[2] & EXECUTABLE]
-        found = sorted(set(_elf_functions(data, sections, code)))
-        if not found:
-            raise LabError(
-                f"{program} has no symbols to count by function", remedy="link it unstripped"
-            )
-        starts, names = zip(*found, strict=True)
-        return cls(starts, names, max(end for _, end in code))
-
-    def at(self, address: int) -> str:
-        """The function that this address belongs to."""
-        index = bisect.bisect_right(self.starts, address) - 1
-        return self.names[index] if index >= 0 and address < self.end else UNNAMED
-
-
-SYMBOL_TABLE = 2
-EXECUTABLE = 4
-FUNCTION = 2
-NO_TYPE = 0
-
-# Name, type, flags, address, offset, size, link, info, alignment, entry size.
-Section = tuple[int, ...]
-
-
-def _elf_sections(data: bytes) -> list[Section]:
-    (offset,) = struct.unpack_from("<Q", data, 0x28)
-    size, count = struct.unpack_from("<HH", data, 0x3A)
-    return [struct.unpack_from("<IIQQQQIIQQ", data, offset + i * size) for i in range(count)]
-
-
-def _elf_functions(
-    data: bytes, sections: Sequence[Section], code: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, str]]:
-    """Start and name of each function in ``.symtab``."""
-    for section in (s for s in sections if s[1] == SYMBOL_TABLE):
-        strings = sections[section[6]][4]
-        for at in range(section[4], section[4] + section[5], 24):
-            name, info, _, index, value, _ = struct.unpack_from("<IBBHQQ", data, at)
-            if index == 0 or info & 15 not in (FUNCTION, NO_TYPE):
-                continue
-            text = data[strings + name : data.index(b"\0", strings + name)].decode(errors="replace")
-            # "$x" and ".L" are the assembler's own marks, not functions.
-            own = text and not text.startswith(("$", ".L"))
-            if own and any(low <= value < high for low, high in code):
-                yield value, text

@@ -26,9 +26,19 @@ from crosslab.models.llama_params import fuse_weights, random_model, random_weig
 from crosslab.run.counter import Counts, phase_counts
 from sessions.ladder import LADDER, NAMES, on_release
 
-BASE = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "step=S", "--variant"]
+BASE = [
+    "--project",
+    str(PROJECT),
+    "--tvm-tree",
+    "T",
+    "--variant",
+    "upstream=U",
+    "--variant",
+    "step=S",
+    "--variant",
+]
 WITHOUT_MLC = [*BASE, "ours=O,kernels"]
-WITH_MLC = [*BASE[:3], "upstream=U,mlc=M", *BASE[4:], "ours=O,mlc=N,kernels"]
+WITH_MLC = [*BASE[:5], "upstream=U,mlc=M", *BASE[6:], "ours=O,mlc=N,kernels"]
 # Every promised field of a row; more may stand beside them.
 FIELDS = {
     *("model", "variant", "phase", "tokens", "quantization", "vlen", "threads"),
@@ -73,6 +83,8 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--decode", "2"], "--decode"),
         (["--threads", "0"], "--threads"),
         (["--variant", "more=T,fast"], "NAME=TREE"),
+        (["--core", "x59"], "there are: "),
+        (["--core", "xuantie-c908", "--vlen", "256"], "--vlen 128"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -241,7 +253,7 @@ def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[
     options = ["--project", str(PROJECT), "--tvm-tree", str(tree), "--json", str(report)]
     options += ["--variant", f"upstream={tree}", "--variant", f"ours={tree},kernels"]
     options += ["--model", str(tmp_path / "config.json"), "--prefill", "9", "--decode", "3"]
-    assert main([*options, "--profile"]) == 0
+    assert main([*options, "--profile", "--core", "spacemit-x60"]) == 0
     rows = json.loads(report.read_text(encoding="utf-8"))
     assert [(row["variant"], row["phase"], row["tokens"]) for row in rows] == [
         ("upstream", "prefill", 9),
@@ -255,11 +267,18 @@ def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert 0 < row["vmem"] < row["vector"] < row["insns"] < row["lmul_weighted"]
         assert 0 < len(row["functions"]) <= 20
         assert sum(f["insns"] for f in row["functions"]) <= row["insns"] * 1.2
+        cycles = row["cycles"]
+        assert row["core"] == "spacemit-x60"
+        assert row["insns"] / 2 < row["cycles_vec_serial"] < row["cycles_serial"]
+        assert sum(cycles["units"].values()) == pytest.approx(row["cycles_serial"], abs=3)
+        assert len(cycles["kinds"]) == 10
+        assert sum(cycles["unmeasured"].values()) < 0.02
     kernels = {f["symbol"] for f in rows[1]["functions"] if f["symbol"].startswith("mlc_gemm_")}
     assert kernels
     assert not kernels & {f["symbol"] for f in rows[0]["functions"]}
     printed = capsys.readouterr().out
     assert "recorded" not in printed
+    assert "millions of cycles on SpacemiT X60" in printed
     # Without a profile both phases come from one run, and are the same.
     again = tmp_path / "again.json"
     assert main([*options, "--json", str(again)]) == 0

@@ -13,8 +13,9 @@ from support import shared_builds
 
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_qemu, require_qemu
-from crosslab.run.counter import UNNAMED, Counts, Measurement, Symbols, count_guest, run_counted
+from crosslab.run.counter import Counts, Measurement, count_guest, run_counted
 from crosslab.run.emulator import GuestMachine, run_guest
+from crosslab.run.symbols import UNNAMED, Symbols
 
 pytestmark = pytest.mark.emulator
 
@@ -46,10 +47,10 @@ def assemble(folder: Path, body: str, *, strip: bool = False) -> Path:
     return program
 
 
-def measure(program: Path, *, vlen: int = 256, functions: bool = False) -> Measurement:
+def measure(program: Path, *, vlen: int = 256) -> Measurement:
     shared_builds.need_emulator(plugins=True)
     machine = GuestMachine(vlen=vlen, timeout=60)
-    _, measured = count_guest(program, [], machine, shared_builds.CACHE, functions=functions)
+    _, measured = count_guest(program, [], machine, shared_builds.CACHE)
     return measured
 
 
@@ -126,6 +127,37 @@ def test_vtype_from_a_register_is_said_to_be_unknown(tmp_path: Path) -> None:
     )
 
 
+def test_kinds_carry_vtype_and_the_elements_that_they_move(tmp_path: Path) -> None:
+    body = f"""
+    lla a1, buffer
+    li t0, 5
+    li t1, 16
+    {BEGIN}
+    vsetvli x0, t0, e32, m2, ta, ma
+    vlse32.v v8, (a1), t1
+    vlse32.v v8, (a1), x0
+    vsseg2e32.v v8, (a1)
+    vle32.v v8, (a1)
+    vsetivli x0, 4, e16, mf2, ta, ma
+    vadd.vv v8, v9, v10, v0.t
+    {END}
+    """
+    histogram = measure(assemble(tmp_path, body)).histogram()
+    seen = {
+        (k.instruction.mnemonic, k.sew, float(k.lmul), k.instruction.masked): (e.runs, e.elements)
+        for (_, k), e in histogram.items()
+        if k.instruction.vector and not k.instruction.zero_stride
+    }
+    assert seen == {
+        ("vlse32.v", 32, 2, False): (1, 5),
+        ("vsseg2e32.v", 32, 2, False): (1, 10),
+        ("vle32.v", 32, 2, False): (1, 0),
+        ("vadd.vv", 16, 0.5, True): (1, 0),
+    }
+    (zero,) = (e for (_, k), e in histogram.items() if k.instruction.zero_stride)
+    assert (zero.runs, zero.elements) == (1, 5)
+
+
 def test_counts_by_function_add_up(tmp_path: Path) -> None:
     body = f"""
     vsetvli x0, x0, e32, m2, ta, ma
@@ -144,14 +176,12 @@ def test_counts_by_function_add_up(tmp_path: Path) -> None:
     ret
     """
     program = assemble(tmp_path, body)
-    measured = measure(program, functions=True)
-    by_name = {f.symbol: f for f in measured.functions}
+    measured = measure(program)
+    by_name = measured.functions(Symbols.of(program))
     one = Counts(insns=2, vector=1, lmul_weighted=3)
-    assert by_name["first"].whole == one + one
-    assert by_name["first"].region == one
-    assert by_name["second"].region == Counts(insns=3, lmul_weighted=3)
-    assert sum((f.whole for f in measured.functions), Counts()) == measured.whole
-    assert sum((f.region for f in measured.functions), Counts()) == measured.region
+    assert by_name["first"] == one
+    assert by_name["second"] == Counts(insns=3, lmul_weighted=3)
+    assert sum(by_name.values(), Counts()) == measured.region
     assert Symbols.of(program).at(0) == UNNAMED
 
 
@@ -163,7 +193,7 @@ def test_marks_without_a_partner_are_refused(tmp_path: Path, body: str) -> None:
 
 def test_functions_need_symbols(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="no symbols"):
-        measure(assemble(tmp_path, "nop", strip=True), functions=True)
+        Symbols.of(assemble(tmp_path, "nop", strip=True))
 
 
 def test_every_thread_is_counted(tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TCG plugin that counts what a RISC-V guest executes, as a whole and between marks.
+// A TCG plugin that writes down what a RISC-V guest executes, outside of and between marks.
 //
-// Counts are kept by straight-line segment, not by instruction: when QEMU translates a block,
-// its instructions are decoded once and summed up; each execution adds the sums. LMUL is
-// followed by CPU, because only vset* change it: what a segment holds before its first vset*
-// works at the LMUL that the CPU has when it enters. After vsetvl, whose vtype is in a register,
-// LMUL is not known: what runs then counts with 1 and is also counted as `unknown`.
+// It counts runs of straight-line segments, by the vtype that the CPU has when it enters one: only
+// vset* change it, so that segment and vtype say of every instruction at which SEW and LMUL it
+// worked. What the instructions are is decoded by who reads the report (crosslab/run/decode.py).
+// The elements that strided, indexed and segment loads and stores move are counted one by one.
 //
-// Arguments: out=FILE (JSON, written when the guest ends), blocks=on (counts by address).
+// Argument: out=FILE (JSON, written when the guest ends).
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,115 +18,123 @@
 
 EXPORTED int qemu_plugin_version = MLC_RVV_PLUGIN_API;
 
-enum { MAX_VCPUS = 4096, MAX_REGIONS = 65536 };
+enum { MAX_VCPUS = 4096 };
 
-struct counts {
-  uint64_t insns;
-  uint64_t vector;
-  uint64_t vset;
-  uint64_t vmem;
-  uint64_t weighted;
-  uint64_t unknown;
+// A load or store whose elements are counted, by vtype at the segment's entry.
+struct access {
+  struct access *next;
+  const struct segment *segment;
+  size_t index;  // of the instruction in its segment
+  uint64_t elements[VTYPES];
 };
 
 // Instructions that are executed together.
 struct segment {
   struct segment *next;
+  uint64_t id;
   uint64_t address;
-  struct counts fixed;     // all that does not depend on the LMUL at its entry
-  uint64_t open;           // vector instructions that do
-  bool sets;               // it changes LMUL, to `lmul` (0: unknown)
-  unsigned lmul;
-  enum kind mark;          // SCALAR when it is no mark
-  uint64_t runs[2];        // outside and inside of the region
-  uint64_t open_sum[2];    // their LMULs, summed
-  uint64_t open_unknown[2];
+  uint32_t *words;
+  size_t count;
+  bool typed;        // an instruction depends on vtype at its entry
+  bool sets;         // it changes vtype, to `vtype`
+  unsigned vtype;
+  enum kind mark;    // OTHER when it is no mark
+  uint64_t *runs;    // since the last mark; by vtype at entry if `typed`, else one number
+  struct access *accesses;
 };
 
 struct vcpu {
-  struct counts counts;
-  unsigned lmul;  // 0: unknown
+  unsigned vtype;
+  unsigned entry;  // vtype when the current segment was entered
+  const struct segment *segment;
 } __attribute__((aligned(128)));
+
+// One figure of the report: a segment's runs, or (`index` not negative) an instruction's elements.
+struct record {
+  const struct segment *segment;
+  int vtype;
+  int64_t index;
+  uint64_t number;
+};
+
+struct records {
+  struct record *items;
+  size_t count, room;
+};
 
 static struct vcpu vcpus[MAX_VCPUS];
 static unsigned vcpu_count;
 static struct segment *segments;
+static uint64_t segment_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *out_path;
-static bool with_blocks;
 
-static int in_region;
+static bool in_region;
 static bool unbalanced;
-static struct counts at_begin;
-static struct counts regions[MAX_REGIONS];
-static size_t region_count;
+static struct records records;
+// Where each stretch between marks begins in `records`; outside and inside take turns.
+static size_t *starts;
+static size_t start_count, start_room;
 
-static void add(struct counts *sum, const struct counts *more) {
-  sum->insns += more->insns;
-  sum->vector += more->vector;
-  sum->vset += more->vset;
-  sum->vmem += more->vmem;
-  sum->weighted += more->weighted;
-  sum->unknown += more->unknown;
+static void *grown(void *items, size_t *room, size_t count, size_t size) {
+  if (count < *room) return items;
+  *room = *room ? 2 * *room : 1024;
+  items = realloc(items, *room * size);
+  if (!items) abort();
+  return items;
 }
 
-static struct counts everything(void) {
-  struct counts sum = {0};
-  for (unsigned i = 0; i < vcpu_count; ++i) add(&sum, &vcpus[i].counts);
-  return sum;
+static void *zeroed(size_t count, size_t size) {
+  void *items = calloc(count, size);
+  if (!items) abort();
+  return items;
 }
 
-static struct counts difference(const struct counts *a, const struct counts *b) {
-  return (struct counts){a->insns - b->insns, a->vector - b->vector,
-                         a->vset - b->vset,   a->vmem - b->vmem,
-                         a->weighted - b->weighted, a->unknown - b->unknown};
+static void take(const struct segment *segment, int vtype, int64_t index, uint64_t *number) {
+  if (*number == 0) return;
+  records.items =
+      grown(records.items, &records.room, records.count, sizeof(struct record));
+  records.items[records.count++] = (struct record){segment, vtype, index, *number};
+  *number = 0;
+}
+
+// Move all counts to the report. The caller holds the lock.
+static void end_stretch(void) {
+  starts = grown(starts, &start_room, start_count, sizeof(*starts));
+  starts[start_count++] = records.count;
+  for (struct segment *s = segments; s; s = s->next) {
+    for (int v = 0; v < (s->typed ? VTYPES : 1); ++v) take(s, v, -1, &s->runs[v]);
+    for (struct access *a = s->accesses; a; a = a->next) {
+      for (int v = 0; v < VTYPES; ++v) take(s, v, (int64_t)a->index, &a->elements[v]);
+    }
+  }
 }
 
 // The region is one for all threads: a thread that begins it opens it for its helpers too.
-static void begin_region(void) {
+static void pass_mark(bool begin) {
   pthread_mutex_lock(&lock);
-  unbalanced |= in_region != 0;
-  at_begin = everything();
-  in_region = 1;
-  pthread_mutex_unlock(&lock);
-}
-
-static void end_region(void) {
-  pthread_mutex_lock(&lock);
-  if (in_region == 0 || region_count == MAX_REGIONS) {
+  if (in_region == begin) {
     unbalanced = true;
   } else {
-    const struct counts now = everything();
-    regions[region_count++] = difference(&now, &at_begin);
+    end_stretch();
+    in_region = begin;
   }
-  in_region = 0;
   pthread_mutex_unlock(&lock);
 }
 
-static void bump(uint64_t *value, uint64_t by) {
+static void bump(uint64_t *value) {
   if (vcpu_count > 1) {
-    __atomic_fetch_add(value, by, __ATOMIC_RELAXED);
+    __atomic_fetch_add(value, 1, __ATOMIC_RELAXED);
   } else {
-    *value += by;
+    *value += 1;
   }
 }
 
 static void account(struct vcpu *cpu, struct segment *segment) {
-  const unsigned lmul = cpu->lmul ? cpu->lmul : 1;
-  add(&cpu->counts, &segment->fixed);
-  if (segment->open) {
-    cpu->counts.weighted += segment->open * lmul;
-    if (!cpu->lmul) cpu->counts.unknown += segment->open;
-  }
-  if (with_blocks) {
-    const int where = in_region;
-    bump(&segment->runs[where], 1);
-    if (segment->open) {
-      bump(&segment->open_sum[where], segment->open * lmul);
-      if (!cpu->lmul) bump(&segment->open_unknown[where], segment->open);
-    }
-  }
-  if (segment->sets) cpu->lmul = segment->lmul;
+  cpu->entry = cpu->vtype;
+  cpu->segment = segment;
+  bump(&segment->runs[segment->typed ? cpu->entry : 0]);
+  if (segment->sets) cpu->vtype = segment->vtype;
 }
 
 static void on_segment(unsigned int index, void *data) { account(&vcpus[index], data); }
@@ -135,24 +142,38 @@ static void on_segment(unsigned int index, void *data) { account(&vcpus[index], 
 // The marks themselves are outside of the region.
 static void on_mark(unsigned int index, void *data) {
   struct segment *segment = data;
-  if (segment->mark == MARK_END) end_region();
+  if (segment->mark == MARK_END) pass_mark(false);
   account(&vcpus[index], segment);
-  if (segment->mark == MARK_BEGIN) begin_region();
+  if (segment->mark == MARK_BEGIN) pass_mark(true);
 }
 
-static struct segment *new_segment(uint64_t address, enum kind mark) {
-  struct segment *segment = calloc(1, sizeof(*segment));
-  if (!segment) abort();
+static void on_element(unsigned int index, qemu_plugin_meminfo_t info, uint64_t address,
+                       void *data) {
+  (void)info;
+  (void)address;
+  struct access *access = data;
+  // Before version 8, QEMU may go on calling this for accesses of later blocks, whose instructions
+  // have no callback of their own.
+  if (access->segment != vcpus[index].segment) return;
+  bump(&access->elements[vcpus[index].entry]);
+}
+
+static struct segment *new_segment(uint64_t address, size_t room, enum kind mark) {
+  struct segment *segment = zeroed(1, sizeof(*segment));
   segment->address = address;
   segment->mark = mark;
+  segment->words = zeroed(room, sizeof(uint32_t));
+  // Whether it is typed is known when its last instruction is.
+  segment->runs = zeroed(VTYPES, sizeof(uint64_t));
   pthread_mutex_lock(&lock);
+  segment->id = segment_count++;
   segment->next = segments;
   segments = segment;
   pthread_mutex_unlock(&lock);
   return segment;
 }
 
-static struct decoded decode_insn(const struct qemu_plugin_insn *insn) {
+static uint32_t word_of(const struct qemu_plugin_insn *insn) {
   const size_t size = qemu_plugin_insn_size(insn);
   uint32_t word = 0;
 #if MLC_RVV_PLUGIN_API >= 3
@@ -160,34 +181,27 @@ static struct decoded decode_insn(const struct qemu_plugin_insn *insn) {
 #else
   memcpy(&word, qemu_plugin_insn_data(insn), size < sizeof(word) ? size : sizeof(word));
 #endif
-  return decode(word, (unsigned)size);
+  return word;
 }
 
-static void add_vector(struct segment *segment, struct decoded insn) {
-  segment->fixed.vector += 1;
-  segment->fixed.vmem += insn.memory;
-  if (insn.kind == VECTOR_WHOLE) {
-    segment->fixed.weighted += insn.registers;
-  } else if (!segment->sets) {
-    segment->open += 1;
-  } else {
-    segment->fixed.weighted += segment->lmul ? segment->lmul : 1;
-    segment->fixed.unknown += segment->lmul == 0;
-  }
-}
-
-static void add_insn(struct segment *segment, struct decoded insn) {
-  segment->fixed.insns += 1;
-  if (insn.kind == VECTOR || insn.kind == VECTOR_WHOLE) {
-    add_vector(segment, insn);
-    return;
-  }
-  segment->fixed.weighted += 1;
-  if (insn.kind == SET_IMMEDIATE || insn.kind == SET_REGISTER) {
-    segment->fixed.vset += 1;
+static void add_insn(struct segment *segment, struct qemu_plugin_insn *insn, uint32_t word,
+                     struct decoded decoded) {
+  if (decoded.kind == SETS_VTYPE) {
     segment->sets = true;
-    segment->lmul = insn.registers;
+    segment->vtype = decoded.vtype;
+  } else if (decoded.kind == VECTOR || decoded.kind == VECTOR_ELEMENTS) {
+    segment->typed |= !segment->sets;
   }
+  if (decoded.kind == VECTOR_ELEMENTS) {
+    struct access *access = zeroed(1, sizeof(*access));
+    access->segment = segment;
+    access->index = segment->count;
+    access->next = segment->accesses;
+    segment->accesses = access;
+    qemu_plugin_register_vcpu_mem_cb(insn, on_element, QEMU_PLUGIN_CB_NO_REGS,
+                                     QEMU_PLUGIN_MEM_RW, access);
+  }
+  segment->words[segment->count++] = word;
 }
 
 static bool is_mark(enum kind kind) { return kind == MARK_BEGIN || kind == MARK_END; }
@@ -198,14 +212,15 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   struct segment *segment = NULL;
   for (size_t i = 0; i < count; ++i) {
     struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
-    const struct decoded decoded = decode_insn(insn);
+    const uint32_t word = word_of(insn);
+    const struct decoded decoded = decode(word, (unsigned)qemu_plugin_insn_size(insn));
     const bool mark = is_mark(decoded.kind);
     if (segment == NULL || mark || is_mark(segment->mark)) {
-      segment = new_segment(qemu_plugin_insn_vaddr(insn), mark ? decoded.kind : SCALAR);
+      segment = new_segment(qemu_plugin_insn_vaddr(insn), count - i, mark ? decoded.kind : OTHER);
       qemu_plugin_register_vcpu_insn_exec_cb(insn, mark ? on_mark : on_segment,
                                              QEMU_PLUGIN_CB_NO_REGS, segment);
     }
-    add_insn(segment, decoded);
+    add_insn(segment, insn, word, decoded);
   }
 }
 
@@ -216,44 +231,29 @@ static void on_vcpu(qemu_plugin_id_t id, unsigned int index) {
     abort();
   }
   pthread_mutex_lock(&lock);
-  vcpus[index].lmul = 0;
+  vcpus[index].vtype = VTYPE_UNKNOWN;
   if (index >= vcpu_count) vcpu_count = index + 1;
   pthread_mutex_unlock(&lock);
 }
 
-static void print_counts(FILE *file, const struct counts *c) {
-  fprintf(file,
-          "{\"insns\":%" PRIu64 ",\"vector\":%" PRIu64 ",\"vsetvl\":%" PRIu64 ",\"vmem\":%" PRIu64
-          ",\"lmul_weighted\":%" PRIu64 ",\"unknown_lmul\":%" PRIu64 "}",
-          c->insns, c->vector, c->vset, c->vmem, c->weighted, c->unknown);
-}
-
-static struct counts segment_counts(const struct segment *s, int where) {
-  const uint64_t runs = s->runs[where];
-  return (struct counts){s->fixed.insns * runs,
-                         s->fixed.vector * runs,
-                         s->fixed.vset * runs,
-                         s->fixed.vmem * runs,
-                         s->fixed.weighted * runs + s->open_sum[where],
-                         s->fixed.unknown * runs + s->open_unknown[where]};
-}
-
-static void print_blocks(FILE *file) {
+static void print_segments(FILE *file) {
   const char *before = "";
-  fprintf(file, ",\n\"blocks\":[");
+  fprintf(file, "\"segments\":{");
   for (const struct segment *s = segments; s; s = s->next) {
-    if (s->runs[0] + s->runs[1] == 0) continue;
-    const struct counts inside = segment_counts(s, 1);
-    struct counts whole = segment_counts(s, 0);
-    add(&whole, &inside);
-    fprintf(file, "%s\n{\"address\":%" PRIu64 ",\"whole\":", before, s->address);
-    print_counts(file, &whole);
-    fprintf(file, ",\"region\":");
-    print_counts(file, &inside);
-    fprintf(file, "}");
+    fprintf(file, "%s\n\"%" PRIu64 "\":[%" PRIu64 ",\"", before, s->id, s->address);
+    for (size_t i = 0; i < s->count; ++i) fprintf(file, i ? " %" PRIx32 : "%" PRIx32, s->words[i]);
+    fprintf(file, "\"]");
     before = ",";
   }
-  fprintf(file, "]");
+  fprintf(file, "}");
+}
+
+static void print_stretch(FILE *file, size_t from, size_t to) {
+  for (size_t i = from; i < to; ++i) {
+    const struct record *r = &records.items[i];
+    fprintf(file, "%s[%" PRIu64 ",%d,%" PRId64 ",%" PRIu64 "]", i > from ? "," : "",
+            r->segment->id, r->vtype, r->index, r->number);
+  }
 }
 
 static void on_exit_of_guest(qemu_plugin_id_t id, void *data) {
@@ -264,19 +264,20 @@ static void on_exit_of_guest(qemu_plugin_id_t id, void *data) {
     fprintf(stderr, "counter: cannot write %s\n", out_path);
     return;
   }
-  const struct counts whole = everything();
-  fprintf(file, "{\"threads\":%u,\"balanced\":%s,\n\"whole\":", vcpu_count,
+  pthread_mutex_lock(&lock);
+  end_stretch();
+  fprintf(file, "{\"threads\":%u,\"balanced\":%s,\n", vcpu_count,
           unbalanced || in_region ? "false" : "true");
-  print_counts(file, &whole);
-  fprintf(file, ",\n\"regions\":[");
-  for (size_t i = 0; i < region_count; ++i) {
-    fprintf(file, i ? ",\n" : "\n");
-    print_counts(file, &regions[i]);
+  print_segments(file);
+  fprintf(file, ",\n\"stretches\":[");
+  for (size_t i = 0; i < start_count; ++i) {
+    fprintf(file, i ? ",\n[" : "\n[");
+    print_stretch(file, starts[i], i + 1 < start_count ? starts[i + 1] : records.count);
+    fprintf(file, "]");
   }
-  fprintf(file, "]");
-  if (with_blocks) print_blocks(file);
-  fprintf(file, "}\n");
+  fprintf(file, "]}\n");
   fclose(file);
+  pthread_mutex_unlock(&lock);
 }
 
 EXPORTED int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
@@ -288,8 +289,6 @@ EXPORTED int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, i
   for (int i = 0; i < argc; ++i) {
     if (strncmp(argv[i], "out=", 4) == 0) {
       out_path = strdup(argv[i] + 4);
-    } else if (strcmp(argv[i], "blocks=on") == 0) {
-      with_blocks = true;
     } else {
       fprintf(stderr, "counter: unknown argument %s\n", argv[i]);
       return -1;

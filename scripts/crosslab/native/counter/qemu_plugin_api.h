@@ -33,9 +33,13 @@ struct qemu_plugin_tb;
 struct qemu_plugin_insn;
 
 enum qemu_plugin_cb_flags { QEMU_PLUGIN_CB_NO_REGS = 0 };
+enum qemu_plugin_mem_rw { QEMU_PLUGIN_MEM_R = 1, QEMU_PLUGIN_MEM_W, QEMU_PLUGIN_MEM_RW };
+typedef uint32_t qemu_plugin_meminfo_t;
 
 typedef void (*plugin_tb_translated)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
 typedef void (*plugin_executed)(unsigned int vcpu, void *data);
+typedef void (*plugin_accessed)(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t address,
+                                void *data);
 typedef void (*plugin_vcpu)(qemu_plugin_id_t id, unsigned int vcpu);
 typedef void (*plugin_at_exit)(qemu_plugin_id_t id, void *data);
 
@@ -44,6 +48,9 @@ extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, plugin_tb
 extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *insn,
                                                    plugin_executed cb,
                                                    enum qemu_plugin_cb_flags flags, void *data);
+extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, plugin_accessed cb,
+                                             enum qemu_plugin_cb_flags flags,
+                                             enum qemu_plugin_mem_rw rw, void *data);
 extern void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, plugin_at_exit cb, void *data);
 
 extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cycles of a bench for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from crosslab.bench.rows import PHASES, Row
+from crosslab.cores.cycles import MOST_UNMEASURED
+from crosslab.run.decode import Unit
+
+HEADINGS = ("variant", "phase", "serial", "vec-serial", "v.mem", "v.arith", "scalar", "of first")
+MARK = "!"
+SYMBOL = 29  # characters
+DEFINITION = (
+    "serial: all instructions one after the other. vec-serial: the larger of vector memory + "
+    "vector arithmetic, and scalar. Neither knows latencies, caches or the TLB"
+)
+
+
+def cycles_tables(rows: Sequence[Row], name: str) -> Iterator[RenderableType]:
+    """The cycles of one case, the kinds that cost most, and what was assumed.
+
+    Args:
+        rows: of the case; those without cycles are left out.
+        name: of the core.
+    """
+    chosen = [row for row in rows if row.cycles]
+    if not chosen:
+        return
+    yield _summary(chosen, name)
+    yield Text(DEFINITION)
+    # Of the steps from upstream to ours the last one; every peer.
+    last = [row.variant for row in chosen if row.path][-1:]
+    for row in chosen:
+        if not row.path or row.variant in last:
+            yield _kinds(row)
+    yield from map(Text, _notes(chosen))
+
+
+def _summary(rows: Sequence[Row], name: str) -> Table:
+    table = _table(HEADINGS, f"millions of cycles on {name}")
+    for phase in PHASES:
+        of_phase = [row for row in rows if row.phase == phase]
+        first = of_phase[0].cycles
+        for row in of_phase:
+            cycles = row.cycles
+            assert cycles and first
+            units = (Unit.MEMORY, Unit.ARITHMETIC, Unit.SCALAR)
+            numbers = (cycles.serial, cycles.vec_serial, *(cycles.units[u.value] for u in units))
+            label = f"prefill {row.tokens}" if phase == "prefill" else "decode 1"
+            ratio = f"{cycles.serial / max(first.serial, 1):.1%}"
+            variant = row.variant + MARK * cycles.marked
+            table.add_row(variant, label, *(f"{n / 1e6:.3f}" for n in numbers), ratio)
+    return table
+
+
+def _kinds(row: Row) -> Table:
+    cycles = row.cycles
+    assert cycles
+    title = f"{row.variant}, {row.phase} {row.tokens}: the kinds that cost most"
+    table = _table(("kind", "runs", "Mcycles", "share", "in"), title)
+    for kind in cycles.kinds:
+        where = "\n".join(f"{share:4.0%} {_short(symbol)}" for symbol, share in kind.functions)
+        figures = (f"{kind.runs:,}", f"{kind.cycles / 1e6:.3f}", f"{kind.share:.1%}")
+        table.add_row(kind.kind, *figures, where)
+    return table
+
+
+def _short(symbol: str) -> str:
+    return symbol if len(symbol) <= SYMBOL else f"{symbol[: SYMBOL - 1]}…"
+
+
+def _notes(rows: Iterable[Row]) -> Iterator[str]:
+    yield "assumed, not measured (cores/assumptions.toml), of the serial cycles at most:"
+    yield from _at_most(row.cycles.assumed for row in rows if row.cycles)
+    unmeasured = list(_at_most(row.cycles.unmeasured for row in rows if row.cycles))
+    if unmeasured:
+        yield "not measured, counted as no cycles, of the instructions at most:"
+        yield from unmeasured
+    if any(row.cycles and row.cycles.marked for row in rows):
+        yield f"{MARK} more than {MOST_UNMEASURED:.0%} of the instructions were not measured"
+
+
+def _at_most(shares: Iterable[Mapping[str, float]]) -> Iterator[str]:
+    most: dict[str, float] = {}
+    for table in shares:
+        for what, share in table.items():
+            most[what] = max(share, most.get(what, 0.0))
+    for what, share in sorted(most.items(), key=lambda item: (-item[1], item[0])):
+        yield f"  {share:7.3%} {what}"
+
+
+def _table(headings: Sequence[str], title: str) -> Table:
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0))
+    for heading in headings:
+        if heading in ("variant", "phase", "kind", "in"):
+            table.add_column(heading, overflow="fold", no_wrap=heading == "in")
+        else:
+            table.add_column(heading, justify="right", no_wrap=True)
+    return table

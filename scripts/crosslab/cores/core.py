@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A core's table of cycles, and the assumptions that stand in for what it lacks."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import UserError
+from crosslab.run.counter import Executed, Kind
+from crosslab.run.decode import Unit
+
+ASSUMPTIONS = "assumptions.toml"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """An instruction that is looked up for those that a table lacks.
+
+    Attributes:
+        missing: regular expression of the instruction's whole name.
+        instead: name to look up.
+        columns: name of the column, as ``e32m4``; empty: SEW and LMUL in force.
+        why: for people.
+    """
+
+    missing: str
+    instead: str
+    why: str
+    columns: str = ""
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """Costs that nobody measured.
+
+    Attributes:
+        scalar: cycles by class of scalar instructions; ``default`` for the others.
+        why: of the scalar costs.
+        stand_ins: in the order in which they are tried.
+    """
+
+    scalar: Mapping[str, float]
+    why: str
+    stand_ins: tuple[StandIn, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cycles of one instruction.
+
+    Attributes:
+        cycles: at the vector length that the table was measured with (VLMAX); NaN: not known.
+        assumed: why it is believed, when the table does not say it; empty otherwise.
+    """
+
+    cycles: float
+    assumed: str = ""
+
+
+UNKNOWN = Cost(math.nan, "not measured, and nothing stands in for it")
+
+
+@dataclass(frozen=True)
+class Core:
+    """A core's costs.
+
+    Attributes:
+        key: name of its file.
+        name: of the core.
+        vlen: bits in a vector register, on which the figures depend.
+        cycles: of each instruction by column (``e32m4``).
+        assumptions: for what the table lacks.
+    """
+
+    key: str
+    name: str
+    vlen: int
+    cycles: Mapping[str, Mapping[str, float]]
+    assumptions: Assumptions
+
+    def cost(self, kind: Kind) -> Cost:
+        """Cycles of one instruction of a kind."""
+        found = self._known.get(kind)
+        if found is None:
+            found = self._known[kind] = self._look_up(kind)
+        return found
+
+    def total(self, kind: Kind, executed: Executed) -> float:
+        """Cycles of all executions of a kind; NaN: not known.
+
+        Strided, indexed and segment accesses are paid by the element: a run that moves fewer than
+        VLMAX costs as much less.
+        """
+        cycles = self.cost(kind).cycles * executed.runs
+        if executed.runs and executed.elements and kind.vtype is not None:
+            most = self.elements(kind) * executed.runs
+            return cycles * executed.elements / most
+        return cycles
+
+    def elements(self, kind: Kind) -> float:
+        """Elements that a run of this kind moves at VLMAX, fields of segments counted each."""
+        fields = re.search(r"seg(\d)", kind.instruction.mnemonic)
+        return float(self.vlen / kind.sew * kind.lmul) * (int(fields[1]) if fields else 1)
+
+    @cached_property
+    def _known(self) -> dict[Kind, Cost]:
+        return {}
+
+    def _look_up(self, kind: Kind) -> Cost:
+        instruction = kind.instruction
+        if instruction.unit is Unit.SCALAR:
+            scalar = self.assumptions.scalar
+            cycles = scalar.get(instruction.mnemonic, scalar["default"])
+            return Cost(cycles, self.assumptions.why)
+        name = instruction.mnemonic
+        name += " zero" * instruction.zero_stride + " masked" * instruction.masked
+        return self._table(name, column_of(kind), "")
+
+    def _table(self, name: str, column: str, assumed: str) -> Cost:
+        cycles = self.cycles.get(name, {}).get(column, math.nan)
+        if not math.isnan(cycles):
+            return Cost(cycles, assumed)
+        for one in self.assumptions.stand_ins:
+            match = re.fullmatch(one.missing, name)
+            if match:
+                at = match.expand(one.columns) if one.columns else column
+                return self._table(match.expand(one.instead), at, one.why)
+        return UNKNOWN
+
+
+def column_of(kind: Kind) -> str:
+    """The column of SEW and LMUL in force; empty: not known."""
+    if kind.vtype is None:
+        # Its registers are in the encoding; what is in force does not matter to it.
+        return f"e8m{kind.instruction.registers}" if kind.instruction.registers else ""
+    lmul = kind.lmul
+    return f"e{kind.sew}" + (f"m{lmul}" if lmul >= 1 else f"mf{lmul.denominator}")
+
+
+def core_names(folder: Path) -> list[str]:
+    """Names of the cores that there are files for."""
+    return sorted(file.stem for file in folder.glob("*.toml") if file.name != ASSUMPTIONS)
+
+
+def read_core(folder: Path, key: str) -> Core:
+    """Read ``<folder>/<key>.toml`` and the assumptions beside it.
+
+    Raises:
+        UserError: there is no such core, or a file is not of its form.
+    """
+    if key not in core_names(folder):
+        known = ", ".join(core_names(folder))
+        raise UserError(f"--core {key}: {folder} has no {key}.toml", remedy=f"there are: {known}")
+    table, assumed = _read(folder / f"{key}.toml"), _read(folder / ASSUMPTIONS)
+    try:
+        columns = table["columns"]
+        scalar = dict(table.get("scalar", assumed["scalar"]))
+        why = str(scalar.pop("why"))
+        stand_ins = tuple(StandIn(**entry) for entry in assumed["stand-in"])
+        cycles = {
+            name: dict(zip(columns, map(float, row), strict=True))
+            for name, row in table["cycles"].items()
+        }
+        assumptions = Assumptions(scalar, why, stand_ins)
+        return Core(key, table["name"], int(table["vlen"]), cycles, assumptions)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder / key}.toml or {ASSUMPTIONS} beside it is not of its form: {error!r}",
+            remedy="cores/README.md says what belongs into a core's file",
+        ) from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{file}: {error}") from error

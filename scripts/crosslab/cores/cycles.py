@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executed instructions as cycles of a core.
+
+Each instruction costs its reciprocal throughput by the core's table. *Serial* is the sum of all:
+nothing overlaps. *Vec-serial* is the larger of the vector instructions (loads, stores and
+arithmetic, which hardly overlap on the cores that were measured) and the scalar ones, which run
+beside them. Neither knows latencies, caches or the TLB.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from crosslab.cores.core import Core, column_of
+from crosslab.run.counter import Executed, Histogram, Kind
+from crosslab.run.decode import Unit
+
+# Kinds, and functions of each, that a report names.
+TOP_KINDS, TOP_FUNCTIONS = 10, 3
+# Of all instructions: above it, a figure is marked.
+MOST_UNMEASURED = 0.02
+
+
+@dataclass(frozen=True)
+class KindCycles:
+    """What one kind of instruction costs.
+
+    Attributes:
+        kind: mnemonic, column of the table, and what else tells it apart.
+        runs: instructions executed.
+        cycles: of all of them.
+        share: of the serial cycles.
+        functions: those it is in and their share of it, the largest first.
+    """
+
+    kind: str
+    runs: int
+    cycles: int
+    share: float
+    functions: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Cycles of the calls of a phase.
+
+    Attributes:
+        serial: nothing overlaps.
+        units: cycles by :class:`Unit`'s value.
+        kinds: those that cost most.
+        unmeasured: instructions whose cost is not known, by kind, as a share of all
+            instructions; they count no cycles.
+        assumed: share of the serial cycles by what was assumed instead of measured.
+    """
+
+    serial: int
+    units: Mapping[str, int]
+    kinds: tuple[KindCycles, ...]
+    unmeasured: Mapping[str, float]
+    assumed: Mapping[str, float]
+
+    @property
+    def vec_serial(self) -> int:
+        """The larger of vector memory + vector arithmetic, and scalar."""
+        vector = self.units[Unit.MEMORY.value] + self.units[Unit.ARITHMETIC.value]
+        return max(vector, self.units[Unit.SCALAR.value])
+
+    @property
+    def marked(self) -> bool:
+        """More was not measured than a figure bears."""
+        return sum(self.unmeasured.values()) > MOST_UNMEASURED
+
+
+def cycles_of(core: Core, histogram: Histogram, calls: int) -> Cycles:
+    """The cycles of one call, as the mean of those in a histogram."""
+    by_kind: dict[Kind, dict[str, Executed]] = defaultdict(dict)
+    for (symbol, kind), executed in histogram.items():
+        by_kind[kind][symbol] = executed
+    units = dict.fromkeys((unit.value for unit in Unit), 0.0)
+    costs: list[tuple[float, Kind]] = []
+    unmeasured: dict[str, int] = defaultdict(int)
+    assumed: dict[str, float] = defaultdict(float)
+    for kind, where in by_kind.items():
+        cost = sum(core.total(kind, executed) for executed in where.values())
+        if math.isnan(cost):
+            unmeasured[name_of(kind)] += sum(one.runs for one in where.values())
+            continue
+        units[kind.instruction.unit.value] += cost
+        costs.append((cost, kind))
+        if why := core.cost(kind).assumed:
+            assumed[why] += cost
+    serial = sum(units.values())
+    insns = sum(executed.runs for executed in histogram.values())
+    top = sorted(costs, key=lambda pair: (-pair[0], name_of(pair[1])))[:TOP_KINDS]
+    return Cycles(
+        serial=round(serial / calls),
+        units={unit: round(cost / calls) for unit, cost in units.items()},
+        kinds=tuple(_kind_cycles(core, k, by_kind[k], cost, serial, calls) for cost, k in top),
+        unmeasured={name: runs / insns for name, runs in _largest(unmeasured)},
+        assumed={why: cost / serial for why, cost in _largest(assumed)},
+    )
+
+
+def _kind_cycles(
+    core: Core,
+    kind: Kind,
+    where: Mapping[str, Executed],
+    cost: float,
+    serial: float,
+    calls: int,
+) -> KindCycles:
+    costs = {symbol: core.total(kind, executed) for symbol, executed in where.items()}
+    functions = [(symbol, round(part / cost, 4)) for symbol, part in _largest(costs) if symbol]
+    return KindCycles(
+        kind=name_of(kind),
+        runs=round(sum(executed.runs for executed in where.values()) / calls),
+        cycles=round(cost / calls),
+        share=round(cost / serial, 4),
+        functions=tuple(functions[:TOP_FUNCTIONS]),
+    )
+
+
+def _largest(numbers: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    yield from sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+
+
+def name_of(kind: Kind) -> str:
+    """A kind for people: ``vlse32.v zero e32m8``."""
+    instruction = kind.instruction
+    words = [instruction.mnemonic]
+    words += ["zero"] * instruction.zero_stride + ["masked"] * instruction.masked
+    if instruction.vector and not instruction.registers:
+        words.append(column_of(kind) or "unknown vtype")
+    return " ".join(words)
