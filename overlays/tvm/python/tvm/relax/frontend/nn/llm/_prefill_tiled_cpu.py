@@ -76,6 +76,11 @@ def prefill_tile(target: Target, d: int) -> PrefillTile:  # noqa: ARG001
     return PrefillTile(kv_tile=32 if lanes >= 32 else 16)
 
 
+def first_tile(kv_first, window: int):
+    """Return the first tile of keys, which `kv_first` holds when there is a window."""
+    return kv_first[0] if window else 0
+
+
 def _attention_prefill_cpu(
     h_kv: int,
     h_q: int,
@@ -214,6 +219,7 @@ def _attention_prefill_cpu(
                 scale = T.sblock_alloc_buffer((q_tile,), "float32")
                 d_lanes = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
                 d_sum = T.sblock_alloc_buffer((1,), "float32")
+                kv_first = T.sblock_alloc_buffer((1,), "int32")
                 by: T.let[T.int32] = head_tile // num_tiles[0]
                 b: T.let[T.int32] = tiles[head_tile % num_tiles[0], 0]
                 row_begin: T.let[T.int32] = tiles[head_tile % num_tiles[0], 1]
@@ -224,7 +230,10 @@ def _attention_prefill_cpu(
                 kv_len: T.let[T.int32] = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, sliding_window), 0)
                 stage_q(q, Q_tile, q_cos, q_sin, seq_begin, row_begin, by, q_len, rotary_mode, sm_scale)
                 init_state(O_tile, m_tile, d_lanes)
-                for kv_idx in T.serial(first_visible(causal, row_begin // group_size, kv_len, window) // kv_tile, T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len, window), kv_tile)):
+                # In memory: TVM simplifies a loop that begins at such an expression for 20 s.
+                if window > 0:
+                    kv_first[0] = first_visible(causal, row_begin // group_size, kv_len, window) // kv_tile
+                for kv_idx in T.serial(first_tile(kv_first, window), T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // group_size, q_len, kv_len, window), kv_tile)):
                     kv_begin: T.let[T.int32] = kv_idx * kv_tile
                     num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, kv_tile)
                     if rotary_mode == 1:
