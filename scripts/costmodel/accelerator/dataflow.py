@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from costmodel.accelerator.settings import library_file, read_toml
 from costmodel.counting.closed_form import ClosedForm, lower
 from costmodel.counting.enumeration import Enumerated, TooLargeError, enumerate_all
+from costmodel.counting.extrapolation import NoPolynomialError, extrapolate, period
 from costmodel.counting.relations import Position, Relation, parse_relations
 from costmodel.counting.space import (
     Access,
@@ -152,11 +153,10 @@ def count(
         line = dataflow.space
         pair = " and ".join(_point(domain, p) for p in (clash.first, clash.second))
         problem = f"the map is not injective: {pair} share a PE and a time stamp"
-        raise line.source.error(
-            f"{line.text}  {dataflow.time.text}",
-            problem,
-            "let the maps tell all instances apart, or raise macs_per_pe",
-        ) from clash
+        remedy = "let the maps tell all instances apart"
+        if clash.lanes:
+            remedy += f", or give every PE that many lanes: --macs-per-pe {clash.lanes}"
+        raise line.source.error(f"{line.text}  {dataflow.time.text}", problem, remedy) from clash
     except OutsideArrayError as outside:
         raise dataflow.space.error(str(outside)) from outside
     except TooLargeError as error:
@@ -176,7 +176,44 @@ def _count(
     try:
         return _counted(lower(domain, mapping, fabric, accesses), domain, accesses)
     except NonSeparableMapError:
+        pass
+    try:
         return _counted(enumerate_all(domain, mapping, fabric, accesses), domain, accesses)
+    except TooLargeError:
+        if domain.constraints or any(low for low, _ in domain.bounds):
+            raise
+        return _extrapolated(domain, mapping, fabric, accesses)
+
+
+def _extrapolated(
+    domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: tuple[Access, ...]
+) -> Volumes:
+    """Volumes of a box that cannot be visited, from smaller boxes."""
+    texts = [*mapping.space, *mapping.time, *(e for a in accesses for i in a.indices for e in i)]
+    periods = [period(name, texts) for name in domain.names]
+
+    def visit(extents: tuple[int, ...]) -> dict[str, int]:
+        box = Box.of(dict(zip(domain.names, extents, strict=True)))
+        found = _counted(enumerate_all(box, mapping, fabric, accesses), box, accesses)
+        return {
+            **vars(found.occupancy),
+            **{f"unique {t}": v for t, v in found.unique.items()},
+            **{f"total {t}": v for t, v in found.total.items()},
+        }
+
+    try:
+        counts = extrapolate(tuple(high for _, high in domain.bounds), periods, visit)
+    except (NoPolynomialError, TooLargeError) as error:
+        raise TooLargeError(f"{domain.size} instances are too many to visit") from error
+    occupancy = Occupancy(**{f.name: counts[f.name] for f in fields(Occupancy)})
+    by_name = {
+        a.tensor: (counts[f"total {a.tensor}"], counts[f"unique {a.tensor}"]) for a in accesses
+    }
+    return Volumes(
+        occupancy,
+        {t: total for t, (total, _) in by_name.items()},
+        {t: unique for t, (_, unique) in by_name.items()},
+    )
 
 
 def _counted(engine: ClosedForm | Enumerated, domain: Box, accesses: tuple[Access, ...]) -> Volumes:

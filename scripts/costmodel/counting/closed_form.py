@@ -98,13 +98,15 @@ class ClosedForm:
             first = [0] * len(sizes)
             second = list(first)
             second[next(n for n in self.lane_digits if sizes[n] > 1)] = 1
-            raise NotInjectiveError(self.domain.values(first), self.domain.values(second))
+            raise NotInjectiveError(self.domain.values(first), self.domain.values(second), lanes)
         free = [0 if n in self.lane_digits else s - 1 for n, s in enumerate(sizes)]
         matrix = [list(r.weights) for r in (*self.space, *self.time)]
         zero = [0] * len(matrix)
         for step in solutions(matrix, zero, [-s for s in free], free):
             if any(step):
                 pair = self._clash(np.array(step))
+                if pair is not None and self.fabric.lanes > 1:
+                    raise NonSeparableMapError("instances of several digits share a PE and a stamp")
                 if pair is not None:
                     raise NotInjectiveError(*pair)
         return lanes
@@ -310,14 +312,19 @@ class _Reuse:
         """Vectors to an instance with the same element, nearby, in the same or the last stamp."""
         counter = self.counter
         still = [0] * len(counter.fabric.shape)
-        places = [tuple(still), *counter.fabric.feeds] if move else counter.fabric.feeds
+        places = [tuple(still), *counter.fabric.feeds]
         forms = (*counter.space, *counter.stamps.forms, *self.rows)
         matrix = [list(f.weights) for f in forms]
         spans = [0 if n in self.pins else d.size - 1 for n, d in enumerate(counter.domain.digits)]
         back = list(move) if move else [0] * len(counter.stamps.forms)
         for place in places:
             right = [*place, *back, *([0] * len(self.rows))]
-            yield from solutions(matrix, right, [-s for s in spans], spans)
+            found = solutions(matrix, right, [-s for s in spans], spans)
+            if move or any(place):
+                yield from found
+            else:
+                # Lanes of one PE that touch one element in one stamp: the first fetches it.
+                yield from (step for step in found if step < (0,) * len(step))
 
 
 def _ends(form: LinearForm, low: Ints, high: Ints) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class Enumerated:
         starts = np.nonzero(np.diff(ranked, prepend=ranked[:1] - 1))[0]
         lanes = int(np.diff(starts, append=len(ranked)).max())
         if lanes > self.fabric.lanes:
-            raise NotInjectiveError(*self._clash(slots, ranked))
+            raise NotInjectiveError(*self._clash(slots, ranked), lanes)
         per_pe = np.bincount(self.place)
         return Occupancy(
             instances=len(slots),

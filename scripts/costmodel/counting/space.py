@@ -100,11 +100,12 @@ class NotInjectiveError(Exception):
 
     Attributes:
         first: one instance; second: another at the same place and time (may be empty).
+        lanes: multiply-accumulates of a PE that would do, 0 when that is not known.
     """
 
-    def __init__(self, first: dict[str, int], second: dict[str, int]) -> None:
+    def __init__(self, first: dict[str, int], second: dict[str, int], lanes: int = 0) -> None:
         super().__init__("the space-time map is not injective")
-        self.first, self.second = first, second
+        self.first, self.second, self.lanes = first, second, lanes
 
 
 class OutsideArrayError(Exception):

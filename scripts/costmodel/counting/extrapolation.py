@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts of maps that are too large to visit, from the counts of smaller boxes.
+
+The points of a box under a quasi-affine map are counted by a quasi-polynomial of the box's
+extents (Ehrhart; Verdoolaege et al., *Counting Integer Points in Parametric Polytopes Using
+Barvinok's Rational Functions*, Algorithmica 2007): with every extent in one class modulo the
+divisors of the map, a polynomial. It is fitted to boxes that can be visited, extent by extent, and
+taken only if it gives the counts of further, larger boxes to the digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import product
+from math import lcm
+
+from costmodel.counting.affine import Affine
+
+Extents = tuple[int, ...]
+Counts = Mapping[str, int]
+DEGREES = (1, 2)
+FIRST = 2  # periods in the smallest box: below, a border may reach across
+MOST_POINTS = 1 << 27  # visited in all
+
+
+class NoPolynomialError(Exception):
+    """The counts of the sample boxes are not those of one polynomial, or there are too many."""
+
+
+def period(name: str, expressions: Sequence[Affine]) -> int:
+    """Common multiple of the divisors through which a dimension passes."""
+    found = 1
+    for expression in expressions:
+        for atom, _ in expression.terms:
+            if not isinstance(atom, str) and name in set(atom.inner.variables()):
+                inner = period(name, [atom.inner])
+                found = lcm(found, atom.divisor * inner)
+    return found
+
+
+def extrapolate(
+    extents: Extents, periods: Sequence[int], counts: Callable[[Extents], Counts]
+) -> dict[str, int]:
+    """Counts of a box by the counts of smaller ones.
+
+    Args:
+        extents: of the box.
+        periods: of its dimensions, see :func:`period`.
+        counts: visits a small box.
+
+    Raises:
+        NoPolynomialError: no polynomial of low degree gives the sample boxes.
+    """
+    known: dict[Extents, Counts] = {}
+
+    def visited(box: Extents) -> Counts:
+        if box not in known:
+            known[box] = counts(box)
+        return known[box]
+
+    bases = [_base(e, p) for e, p in zip(extents, periods, strict=True)]
+    for degree in DEGREES:
+        nodes = [_nodes(e, p, b, degree) for e, p, b in zip(extents, periods, bases, strict=True)]
+        checks = list(_checks(extents, periods, nodes))
+        boxes = {*product(*nodes), *checks}
+        if sum(_size(b) for b in boxes - set(known)) > MOST_POINTS:
+            break
+        if all(_fitted(c, nodes, visited) == dict(visited(c)) for c in checks):
+            return _fitted(extents, nodes, visited)
+    raise NoPolynomialError
+
+
+def _base(extent: int, step: int) -> int:
+    return min(extent, extent % step + FIRST * step)
+
+
+def _nodes(extent: int, step: int, base: int, degree: int) -> list[int]:
+    found = [base + n * step for n in range(degree + 1)]
+    return found if found[-1] < extent else [extent]
+
+
+def _checks(extents: Extents, periods: Sequence[int], nodes: list[list[int]]) -> Iterator[Extents]:
+    """Boxes beyond the fitted ones: one extent larger, and all of them."""
+    larger = [n[-1] + p if len(n) > 1 else n[-1] for n, p in zip(nodes, periods, strict=True)]
+    for place, own in enumerate(nodes):
+        if len(own) > 1:
+            yield tuple(larger[n] if n == place else nodes[n][0] for n in range(len(extents)))
+    yield tuple(larger)
+
+
+def _size(box: Extents) -> int:
+    found = 1
+    for side in box:
+        found *= side
+    return found
+
+
+def _fitted(
+    wanted: Extents, nodes: list[list[int]], visited: Callable[[Extents], Counts]
+) -> dict[str, int]:
+    """Lagrange's polynomial through the nodes, in exact fractions."""
+    sums: dict[str, Fraction] = {}
+    for box in product(*nodes):
+        weight = Fraction(1)
+        for at, node, own in zip(wanted, box, nodes, strict=True):
+            for other in own:
+                if other != node:
+                    weight *= Fraction(at - other, node - other)
+        for name, value in visited(box).items():
+            sums[name] = sums.get(name, Fraction(0)) + weight * value
+    if any(v.denominator != 1 for v in sums.values()):
+        raise NoPolynomialError
+    return {name: int(value) for name, value in sums.items()}
