@@ -87,6 +87,11 @@ def parser() -> argparse.ArgumentParser:
     output.add_argument(
         "--data", type=Path, metavar="DIR", help="with --study: its CSV and further figures"
     )
+    output.add_argument(
+        "--compare",
+        action="store_true",
+        help="only the table of ms, tokens/s, mJ and bytes a token",
+    )
     output.add_argument("--quiet", action="store_true", help="no tables")
     return found
 
@@ -133,7 +138,7 @@ def _run(args: argparse.Namespace, console: Console) -> None:
     results = every_combination(phases, hardware, dataflows, _schemes(args), tile)
     _write(args, results)
     if not args.quiet:
-        _show(console, results, single=args.gemm is not None)
+        _show(console, results, single=args.gemm is not None, compare=args.compare)
 
 
 def _tenet(args: argparse.Namespace, console: Console) -> None:
@@ -218,12 +223,12 @@ def _with_matplotlib(name: str) -> Any:
         )
 
 
-def _show(console: Console, results: Sequence[PhaseCost], single: bool) -> None:
-    for result in results:
+def _show(console: Console, results: Sequence[PhaseCost], single: bool, compare: bool) -> None:
+    for result in [] if compare else results:
         if single:
             for item in result.items:
                 report.show_gemm(console, item.cost)
         else:
             report.show_phase(console, result)
-    if len(results) > 1:
+    if len(results) > 1 or compare:
         report.show_comparison(console, results)

@@ -3,13 +3,19 @@
 
 With the dependency group `scalesim` installed::
 
-    python tests/costmodel/scalesim_record.py > tests/costmodel/data/scalesim.json
+    cd tests/costmodel
+    python scalesim_record.py > data/scalesim.json
+    python scalesim_record.py --random 200 > data/scalesim_random.json
+
+The first are shapes that the array divides evenly and ragged ones; the second are drawn at random.
 """
 
+import argparse
 import contextlib
 import csv
 import io
 import json
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -31,8 +37,17 @@ CASES = [
         (8, 8, 16, 48, 24),
         (16, 16, 64, 32, 80),
         (4, 4, 4, 12, 8),
+        (8, 8, 33, 17, 9),
+        (8, 8, 1, 576, 40),
+        (8, 8, 5, 7, 3),
+        (8, 16, 20, 50, 70),
+        (16, 4, 31, 33, 35),
+        (32, 32, 33, 100, 64),
+        (8, 8, 9, 64, 65),
     )
 ]
+SIDES = (4, 8, 12, 16, 32)
+LONGEST = 200
 SETTINGS = {
     "general": {"run_name": "run"},
     "architecture_presets": {
@@ -113,10 +128,29 @@ def report(folder: Path, name: str) -> dict[str, str]:
     return dict(zip(rows[0], rows[1], strict=False))
 
 
+def drawn(number: int) -> list[tuple[str, int, int, int, int, int]]:
+    """Cases at random, extents spread evenly over their logarithm."""
+    source = random.Random(17)
+
+    def extent() -> int:
+        return min(LONGEST, round(LONGEST ** source.random()))
+
+    return [
+        (
+            source.choice(("os", "ws", "is")),
+            *(source.choice(SIDES) for _ in range(2)),
+            *(extent() for _ in range(3)),
+        )
+        for _ in range(number)
+    ]
+
+
 def main() -> None:
-    cases = [run(*case) for case in CASES]
-    json.dump({"scalesim": "3.0.0", "cases": cases}, sys.stdout, indent=1)
-    print()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--random", type=int, default=0, metavar="NUMBER")
+    number = parser.parse_args().random
+    rows = [json.dumps(run(*case)) for case in (drawn(number) if number else CASES)]
+    sys.stdout.write('{"scalesim": "3.0.0", "cases": [\n' + ",\n".join(rows) + "\n]}\n")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def count(
             many instances to visit.
     """
     try:
-        return _count(domain, mapping, fabric, tuple(accesses))
+        return _joined([_count(domain, mapping, fabric, (a,)) for a in accesses])
     except NotInjectiveError as clash:
         line = dataflow.space
         pair = " and ".join(_point(domain, p) for p in (clash.first, clash.second))
@@ -165,11 +165,18 @@ def count(
         raise dataflow.time.error(problem, remedy) from error
 
 
+def _joined(parts: Sequence[Volumes]) -> Volumes:
+    """One record of the volumes of tensors that were counted one by one."""
+    total = {t: v for p in parts for t, v in p.total.items()}
+    unique = {t: v for p in parts for t, v in p.unique.items()}
+    return Volumes(parts[0].occupancy, total, unique)
+
+
 def _point(domain: Box, values: Mapping[str, int]) -> str:
     return f"S[{','.join(str(values[n]) for n in domain.names)}]"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def _count(
     domain: Box, mapping: SpaceTime, fabric: Fabric, accesses: tuple[Access, ...]
 ) -> Volumes:

@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
+from typing import Any
+
+import numpy as np
 
 from costmodel.accelerator import settings
 from costmodel.accelerator.settings import TomlTable, library_file, read_toml
@@ -17,6 +20,7 @@ MAX_AXES = 3
 _LEVEL_KEYS = (
     *("name", "size", "latency", "bandwidth", "read_bandwidth", "write_bandwidth"),
     *("energy", "read_energy", "write_energy"),
+    *("ports", "double_buffered", "split"),
 )
 
 
@@ -29,6 +33,9 @@ class Level:
         read, write: bandwidth in bits a cycle.
         latency: average cycles from request to data.
         read_energy, write_energy: pJ a bit.
+        shared: reads and writes take turns on one port.
+        double_buffered: the next tile is fetched while one is worked on.
+        split: bits for A, B and C, where each has a memory of its own.
     """
 
     name: str
@@ -38,6 +45,15 @@ class Level:
     latency: int
     read_energy: float
     write_energy: float
+    shared: bool = False
+    double_buffered: bool = True
+    split: tuple[int, ...] | None = None
+
+    def cycles(self, read: Any, write: Any) -> Any:
+        """Cycles to move so many bits, latency left out."""
+        if self.shared:
+            return read / self.read + write / self.write
+        return np.maximum(read / self.read, write / self.write)
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,8 @@ class Hardware:
         clock: Hz.
         mac_energy: pJ of one multiply-accumulate, by the wider operand's bits.
         register_energy: pJ a bit read or written beside a PE.
+        drains_whole: every pass takes the skew of the whole array, also where it is ragged, as
+            scalesim counts it; otherwise that of the PEs in use.
     """
 
     name: str
@@ -56,6 +74,7 @@ class Hardware:
     levels: tuple[Level, ...]
     mac_energy: tuple[tuple[int, float], ...]
     register_energy: float
+    drains_whole: bool = False
 
     @property
     def peak(self) -> int:
@@ -92,11 +111,12 @@ def hardware_from(table: TomlTable) -> Hardware:
         levels=_levels(table, clock),
         mac_energy=_mac_energy(energy),
         register_energy=energy.quantity("register", settings.ENERGIES_PER_BIT),
+        drains_whole=_drain(array),
     )
 
 
 def _fabric(array: TomlTable) -> Fabric:
-    array.only(["shape", "feeds", "macs_per_pe"])
+    array.only(["shape", "feeds", "macs_per_pe", "drain"])
     shape = array.get("shape", list)
     if not 1 <= len(shape) <= MAX_AXES or any(type(n) is not int or n < 1 for n in shape):
         raise array.error("shape", "'shape' must be 1 to 3 positive integers")
@@ -106,6 +126,13 @@ def _fabric(array: TomlTable) -> Fabric:
     source = array.source("feeds")
     relations = [r for t in array.get("feeds", list) for r in parse_relations(str(t), source)]
     return Fabric(tuple(shape), displacements(relations, len(shape), source), lanes)
+
+
+def _drain(array: TomlTable) -> bool:
+    drain = str(array.get("drain", str, "used"))
+    if drain not in ("used", "whole"):
+        raise array.error("drain", f"'drain' is {drain!r}", "one of: used, whole")
+    return drain == "whole"
 
 
 def displacements(
@@ -127,7 +154,8 @@ def displacements(
 
 
 def _levels(table: TomlTable, clock: float) -> tuple[Level, ...]:
-    levels = tuple(_level(t, clock) for t in table.tables("level"))
+    parts = table.tables("level")
+    levels = tuple(_level(t, clock, n > 0 and n == len(parts) - 1) for n, t in enumerate(parts))
     if not levels:
         raise table.error("level", "at least one [[level]] is needed")
     for inner, part in zip(levels[:-1], table.tables("level"), strict=False):
@@ -136,8 +164,15 @@ def _levels(table: TomlTable, clock: float) -> tuple[Level, ...]:
     return levels
 
 
-def _level(part: TomlTable, clock: float) -> Level:
+def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
+    """Read a level; an outermost memory behind others has one bus unless it says otherwise."""
     part.only(_LEVEL_KEYS)
+    ports = part.get("ports", str, "shared" if outermost else "separate")
+    if ports not in ("shared", "separate"):
+        raise part.error("ports", f"'ports' is {ports!r}", "one of: shared, separate")
+    split = tuple(part.get("split", list)) if "split" in part.values else None
+    if split is not None and (len(split) != 3 or not all(type(s) is int and s > 0 for s in split)):
+        raise part.error("split", "'split' must be three positive numbers of bytes, for A, B and C")
     size = None
     if part.get("size", str) != "unbounded":
         size = floor(part.quantity("size", settings.SIZES))
@@ -154,6 +189,9 @@ def _level(part: TomlTable, clock: float) -> Level:
         latency=floor(part.quantity("latency", settings.CYCLES)),
         read_energy=energies[0],
         write_energy=energies[1],
+        shared=ports == "shared",
+        double_buffered=part.get("double_buffered", bool, True),
+        split=None if split is None else tuple(8 * s for s in split),
     )
 
 

@@ -20,6 +20,8 @@ class Grain(Enum):
     TENSOR = "tensor"
     CHANNEL = "channel"
     TOKEN = "token"
+    EMBEDDING = "embedding"
+    ROW = "row"
     GROUP = "group"
 
 
@@ -30,34 +32,59 @@ class Scheme:
     Attributes:
         activation, weight: width of A and of B as they travel.
         accumulator: width of partial sums; output: width of a finished element of C.
-        activation_grain: TENSOR or TOKEN (a scale for each row of A).
-        weight_grain: TENSOR, CHANNEL (a scale for each column) or GROUP.
+        activation_grain: TENSOR, TOKEN (a scale for each row of A) or EMBEDDING (for each column,
+            an activation channel).
+        weight_grain: TENSOR, CHANNEL (a scale for each column), ROW or GROUP.
+        cache: width of the keys and values of attention; below 16 bits each entry of a head has
+            a scale.
         group: weights along K that share a scale.
         scale, zero_point: widths; a zero point of 0 bits is symmetric quantization.
 
     Grouped weights are scaled where they enter the array (the product is done at the
-    activation's width). All other scales are applied to finished sums as they leave it.
+    activation's width), and so are activations with a scale for each channel. All other scales are
+    applied to finished sums as they leave it. Sums are 32 bits wide whatever the operands are.
     """
 
     name: str
     activation: int = 16
     weight: int = 16
-    accumulator: int = 16
+    accumulator: int = 32
     output: int = 16
     activation_grain: Grain = Grain.NONE
     weight_grain: Grain = Grain.NONE
     group: int = 0
     scale: int = 16
     zero_point: int = 0
+    cache: int = 16
 
     @property
     def compute(self) -> int:
         """Width at which the PEs multiply."""
-        if self.weight_grain is Grain.GROUP:
-            return self.activation
+        if self.weight_grain is Grain.GROUP or self.activation_grain is Grain.EMBEDDING:
+            return max(self.activation, self.output)
         return max(self.activation, self.weight)
 
-    def weight_bits(self, k: int, n: int) -> int:
+    def for_cache(self, values: bool) -> Scheme:
+        """The scheme of attention's products, whose B is the cache: keys, or values."""
+        wide = max(self.output, 16)
+        width = max(self.cache, wide) if self.cache >= 16 else self.cache
+        scaled = Grain.ROW if values else Grain.CHANNEL
+        grain = Grain.NONE if self.cache >= 16 else scaled
+        return Scheme(self.name, wide, width, self.accumulator, self.output, weight_grain=grain)
+
+    def activation_bits(self, m: Any, k: Any) -> Any:
+        """Bits of an ``m x k`` piece of activations with its scales; arrays broadcast."""
+        own = m * k * self.activation
+        match self.activation_grain:
+            case Grain.TENSOR:
+                return own + self.scale
+            case Grain.TOKEN:
+                return own + m * self.scale
+            case Grain.EMBEDDING:
+                return own + k * self.scale
+        return own
+
+    def weight_bits(self, k: Any, n: Any) -> Any:
         """Bits of a ``k x n`` piece of weights with its scales and zero points."""
         own = k * n * self.weight
         beside = self.scale + self.zero_point
@@ -66,27 +93,33 @@ class Scheme:
                 return own + beside
             case Grain.CHANNEL:
                 return own + n * beside
+            case Grain.ROW:
+                return own + k * beside
             case Grain.GROUP:
                 return own + -(-k // self.group) * n * beside
         return own
 
 
 FLOAT16 = Scheme("float16")
-FLOAT32 = Scheme("float32", 32, 32, 32, 32)
+FLOAT32 = Scheme("float32", 32, 32, 32, 32, cache=32)
 
 
 def _int8(name: str, activation: Grain, weight: Grain) -> Scheme:
     return Scheme(name, 8, 8, 32, 16, activation, weight)
 
 
-def int4(group: int, zero_point: int = 0) -> Scheme:
-    """Four-bit weights in groups along K, 16-bit activations."""
+def int4(group: int, zero_point: int = 0, cache: int = 16, activation: int = 16) -> Scheme:
+    """Four-bit weights in groups along K; below 16 bits activations have a scale a token."""
+    beside = (f"-a{activation}" if activation < 16 else "") + (f"-kv{cache}" if cache < 16 else "")
     return Scheme(
-        f"int4-g{group}",
+        f"int4-g{group}{beside}",
+        activation=activation,
         weight=4,
+        activation_grain=Grain.TOKEN if activation < 16 else Grain.NONE,
         weight_grain=Grain.GROUP,
         group=group,
         zero_point=zero_point,
+        cache=cache,
     )
 
 
@@ -101,9 +134,19 @@ SCHEMES: dict[str, Scheme] = {
         int4(32),
         int4(64),
         int4(128),
+        # TENET's table has sums as wide as the operands.
+        Scheme("float16-sum16", accumulator=16),
+        _int8("int8-embedding", Grain.EMBEDDING, Grain.CHANNEL),
+        int4(64, cache=8),
+        int4(64, cache=4),
+        int4(64, cache=8, activation=8),
+        int4(64, cache=4, activation=4),
     )
 }
-COMPARED = tuple(name for name in SCHEMES if name != "float32")
+COMPARED = (
+    *("float16", "int8-tensor", "int8-channel", "int8-token"),
+    *("int4-g32", "int4-g64", "int4-g128"),
+)
 
 
 def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
@@ -127,9 +170,9 @@ def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
     return tuple(dict.fromkeys(found))
 
 
-_WIDTHS = ("activation", "weight", "accumulator", "output", "scale", "zero_point")
+_WIDTHS = ("activation", "weight", "accumulator", "output", "scale", "zero_point", "cache")
 _GRAINS = {
-    "activation_grain": (Grain.NONE, Grain.TENSOR, Grain.TOKEN),
+    "activation_grain": (Grain.NONE, Grain.TENSOR, Grain.TOKEN, Grain.EMBEDDING),
     "weight_grain": (Grain.NONE, Grain.TENSOR, Grain.CHANNEL, Grain.GROUP),
 }
 

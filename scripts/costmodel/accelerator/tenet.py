@@ -114,7 +114,17 @@ def hardware_from_pe_file(path: Path) -> Hardware:
         name=path.stem,
         fabric=Fabric(shape, feeds),
         clock=1e9,
-        levels=(Level("L2", None, bandwidth, bandwidth, latency, *[L2_ENERGY / DEFAULT_BITS] * 2),),
+        levels=(
+            Level(
+                "L2",
+                None,
+                bandwidth,
+                bandwidth,
+                latency,
+                L2_ENERGY / DEFAULT_BITS,
+                L2_ENERGY / DEFAULT_BITS,
+            ),
+        ),
         mac_energy=((64, 1.0),),
         register_energy=L1_ENERGY / DEFAULT_BITS,
     )

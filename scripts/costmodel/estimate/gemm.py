@@ -3,28 +3,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
 
 from costmodel.accelerator.dataflow import BoundDataflow, Dataflow, Volumes, count
 from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import FLOAT16, Grain, Scheme
 from costmodel.accelerator.tenet import transfer_delay
 from costmodel.counting.affine import Affine, floor_div, variable
-from costmodel.counting.closed_form import lower
-from costmodel.counting.space import Access, Box, Fabric, NonSeparableMapError, SpaceTime
+from costmodel.counting.extrapolation import period
+from costmodel.counting.loading import folds
+from costmodel.counting.space import Access, Box, SpaceTime
 from costmodel.errors import CostError
+from costmodel.estimate.pipeline import State, duration, steps
 from costmodel.estimate.tiling import (
     BufferTile,
-    TileObjective,
-    footprint,
-    outer_traffic,
-    pieces,
-    search,
+    Holding,
+    Passes,
+    attention_holding,
+    choose,
+    fits,
+    room,
 )
 
 OUTPUT = "C"
+
+
+class Role(Enum):
+    """A product's place in the model: attention's two are fused, their scores stay on chip."""
+
+    PRODUCT = "product"
+    SCORES = "scores"
+    VALUES = "values"
+
+    @property
+    def on_chip(self) -> frozenset[str]:
+        """The operand that does not go beyond the first level."""
+        held = {Role.SCORES: frozenset("C"), Role.VALUES: frozenset("A")}
+        return held.get(self, frozenset())
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,9 @@ class Gemm:
     """``batch`` products of an ``m x k`` by a ``k x n`` matrix.
 
     Attributes:
-        weight: B is a weight; only weights are quantized by a scheme.
+        weight: B is a weight; only weights are quantized by a scheme's ``weight``.
+        role: SCORES and VALUES are queries by keys and scores by values of fused attention, one
+            product a sequence and key-value head; B is the cache.
     """
 
     name: str
@@ -41,6 +61,7 @@ class Gemm:
     k: int
     batch: int = 1
     weight: bool = True
+    role: Role = Role.PRODUCT
 
     @property
     def macs(self) -> int:
@@ -65,16 +86,18 @@ class GemmCost:
 
     Attributes:
         stamps: ``|T|``, compute cycles with the skew of the array.
-        compute_delay: compute cycles without it, MACs by active PEs (TENET).
+        loading: cycles in which stationary operands are put into the array.
+        compute_delay: compute cycles without either, MACs by active PEs (TENET).
         busiest: instances of the busiest PE: no schedule of this map is shorter.
-        in_delay, out_delay: transfer between the first level and the array (TENET).
-        outer_read, outer_write: transfer delays of the outer level, 0 without one.
+        in_delay, out_delay: transfer between the first level and the array (TENET's, with the
+            partial sums that come back).
+        latency: cycles, from the double buffering of every tile.
+        waiting: of these, cycles in which the array waits for outer memories.
         total, unique: elements by tensor; scales are tensors too.
         partial_sums: elements of C that left the array unfinished.
         rescales: multiplications by scales.
-        intensity: MACs per bit of the outermost level's busier direction; attainable: the
-            roof there in MACs a cycle.
-        tile: what is held in the first level, None when all of it is.
+        intensity: MACs per bit of the outermost level; attainable: the roof there in MACs a cycle.
+        plan: what each memory holds, from the array outwards; empty when one holds everything.
     """
 
     gemm: Gemm
@@ -82,6 +105,7 @@ class GemmCost:
     dataflow: str
     scheme: str
     stamps: int
+    loading: int
     compute_delay: int
     busiest: int
     active_pes: int
@@ -92,12 +116,12 @@ class GemmCost:
     partial_sums: int
     in_delay: int
     out_delay: int
-    outer_read: int
-    outer_write: int
+    latency: int
+    waiting: int
     traffic: tuple[Traffic, ...]
     energy: Mapping[str, float]
     rescales: int
-    tile: BufferTile | None
+    plan: Mapping[str, Holding]
     intensity: float
     attainable: float
 
@@ -107,39 +131,34 @@ class GemmCost:
         return self.gemm.macs
 
     @property
+    def array(self) -> int:
+        """Cycles in which the array computes or is loaded."""
+        return self.stamps + self.loading
+
+    @property
     def delay(self) -> int:
         """TENET's delay: the largest of in, out and compute."""
         return max(self.in_delay, self.out_delay, self.compute_delay)
 
     @property
-    def latency(self) -> int:
-        """Cycles with the outer memory taken in."""
-        return max(self.delay, self.outer_read, self.outer_write)
+    def tile(self) -> BufferTile | None:
+        """The tile of the first level."""
+        return next((h.tile for h in self.plan.values()), None)
 
     @property
     def bound(self) -> str:
-        """Name of the delay that is the latency."""
-        named = {
-            "compute": self.compute_delay,
-            "array read": self.in_delay,
-            "array write": self.out_delay,
-            "memory read": self.outer_read,
-            "memory write": self.outer_write,
-        }
-        return max(named, key=lambda n: named[n])
+        """The part of the machine that takes most of the latency."""
+        if 2 * self.waiting > self.latency:
+            return "memory"
+        inside = {"array read": self.in_delay, "array write": self.out_delay, "array": self.array}
+        return max(inside, key=lambda name: inside[name])
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Counts added up over tiles and batch."""
-
-    instances: int
-    stamps: int
-    active_pes: int
-    compute: int
-    busiest: int
-    total: dict[str, int]
-    unique: dict[str, int]
+def effective_scheme(gemm: Gemm, scheme: Scheme) -> Scheme:
+    """The widths that a product has under a scheme: only weights and the cache are quantized."""
+    if gemm.role is not Role.PRODUCT:
+        return scheme.for_cache(gemm.role is Role.VALUES)
+    return scheme if gemm.weight or scheme.activation > FLOAT16.activation else FLOAT16
 
 
 def cost(
@@ -148,17 +167,38 @@ def cost(
     dataflow: Dataflow,
     scheme: Scheme = FLOAT16,
     tile: BufferTile | None = None,
+    plan: tuple[Holding, ...] = (),
 ) -> GemmCost:
     """Estimate a GEMM.
 
-    A GEMM without a weight keeps 16 bits whatever the scheme. The tile, what the first level
-    holds at a time, is searched when the hardware has an outer level and none is given.
+    Without a tile or a plan, each memory holds the tile with the least traffic behind it.
+
+    Args:
+        gemm: the product.
+        hardware: the accelerator.
+        dataflow: how the product is laid out on the array.
+        scheme: widths; a GEMM without a weight keeps 16 bits.
+        tile: what the first level holds.
+        plan: what every bounded level holds, from the array outwards.
 
     Raises:
         CostError: the dataflow does not fit the array, the tile does not fit the buffer.
     """
-    effective = scheme if gemm.weight or scheme.activation > FLOAT16.activation else FLOAT16
-    return _cost(gemm, hardware, dataflow, effective, scheme.name, tile)
+    if tile is not None:
+        order = _tile_order(dataflow.bind(hardware.fabric))
+        limited = BufferTile(
+            *(min(s, e) for s, e in zip(_sides(tile), _extents(gemm), strict=True))
+        )
+        plan = (Holding(limited, order),)
+    return _cost(gemm, hardware, dataflow, effective_scheme(gemm, scheme), scheme.name, plan)
+
+
+def _sides(tile: BufferTile) -> tuple[int, int, int]:
+    return tile.m, tile.n, tile.k
+
+
+def _extents(gemm: Gemm) -> tuple[int, int, int]:
+    return gemm.m, gemm.n, gemm.k
 
 
 @lru_cache(maxsize=8192)
@@ -168,16 +208,44 @@ def _cost(
     dataflow: Dataflow,
     scheme: Scheme,
     label: str,
-    tile: BufferTile | None,
+    plan: tuple[Holding, ...],
 ) -> GemmCost:
     case = _Case(gemm, hardware, dataflow.bind(hardware.fabric), scheme)
-    chosen = case.tile(tile)
-    tiles = pieces(gemm.m, gemm.n, gemm.k, chosen) if chosen else [(_whole(gemm), 1)]
-    return case.result(label, chosen, case.counts(tiles))
+    return case.result(label, case.plan(plan))
 
 
-def _whole(gemm: Gemm) -> BufferTile:
-    return BufferTile(gemm.m, gemm.n, gemm.k)
+@dataclass
+class _Counts:
+    """Counts added up over tiles and batch; bits by level."""
+
+    instances: int = 0
+    stamps: int = 0
+    loading: int = 0
+    active_pes: int = 0
+    compute: int = 0
+    busiest: int = 0
+    total: dict[str, int] = field(default_factory=dict)
+    unique: dict[str, int] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
+    write: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: _Counts, times: int) -> None:
+        """Add another part's counts, ``times`` over."""
+        for name in ("instances", "stamps", "loading", "compute", "busiest"):
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
+        self.active_pes = max(self.active_pes, other.active_pes)
+        for name in ("total", "unique", "read", "write"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            for key, value in theirs.items():
+                mine[key] = mine.get(key, 0) + times * value
+
+
+@dataclass(frozen=True)
+class _Region:
+    """A product or a tile of it: its counts, and its cycles."""
+
+    counts: _Counts
+    cycles: float
 
 
 @dataclass(frozen=True)
@@ -189,124 +257,189 @@ class _Case:
     bound: BoundDataflow
     scheme: Scheme
 
-    def tile(self, given: BufferTile | None) -> BufferTile | None:
-        """The tile that the first level holds; None when it holds everything.
+    @property
+    def holders(self) -> list[Level]:
+        """Memories that hold tiles: each larger than the one inside it; others pass through."""
+        found: list[Level] = []
+        for level in self.hardware.levels[:-1]:
+            if not found or (level.size or 0) > (found[-1].size or 0):
+                found.append(level)
+        return [] if self.hardware.levels[0].size is None else found
+
+    def behind(self, holder: Level) -> list[Level]:
+        """Memories between a holder and the next one, that one included."""
+        levels, holders = list(self.hardware.levels), self.holders
+        place = holders.index(holder) + 1
+        end = levels.index(holders[place]) if place < len(holders) else len(levels) - 1
+        return levels[levels.index(holder) + 1 : end + 1]
+
+    def plan(self, given: tuple[Holding, ...]) -> dict[str, Holding]:
+        """Tiles that the memories hold, from the array outwards.
 
         Raises:
-            CostError: ``given`` does not fit, or no tile does.
+            CostError: what is given does not fit, or nothing does.
         """
-        gemm, first = self.gemm, self.hardware.levels[0]
-        if given is not None:
-            limited = BufferTile(*map(min, vars(given).values(), vars(_whole(gemm)).values()))
-            taken = footprint(limited, self.scheme)
-            if first.size is not None and taken > first.size:
-                raise CostError(
-                    f"{self.hardware.name}: tile {limited.m},{limited.n},{limited.k} of "
-                    f"{gemm.name} takes {taken} bits under {self.scheme.name}, "
-                    f"level {first.name} has {first.size}",
-                    remedy="give a smaller --tile, or leave it out to have one searched",
-                )
-            return limited
-        if first.size is None or len(self.hardware.levels) == 1:
-            return None
-        outer, side = self.hardware.levels[-1], max(self.hardware.fabric.shape)
-        stamps = partial(_stamps, self.bound, self.hardware.fabric)
-        goal = TileObjective(first.size, side, outer.read, outer.write, stamps)
-        order = _tile_order(self.bound)
-        found = search(gemm.m, gemm.n, gemm.k, order, self.scheme, goal)
+        holders = self.holders
+        plan: dict[str, Holding] = {}
+        inside = list(_extents(self.gemm))
+        for place in reversed(range(len(holders))):
+            level = holders[place]
+            if place < len(given):
+                plan[level.name] = self._checked(given[place], level)
+            else:
+                plan[level.name] = self._least(tuple(inside), level)
+            inside = list(_sides(plan[level.name].tile))
+        return dict(reversed(plan.items()))
+
+    def _checked(self, given: Holding, level: Level) -> Holding:
+        copies = 2 if level.double_buffered else 1
+        taken = room(*_sides(given.tile), self.scheme, copies)
+        if not fits(taken, level):
+            tile, first = given.tile, level
+            raise CostError(
+                f"{self.hardware.name}: tile {tile.m},{tile.n},{tile.k} of "
+                f"{self.gemm.name} takes {sum(taken)} bits under {self.scheme.name}, "
+                f"level {first.name} has {first.size}",
+                remedy="give a smaller --tile, or leave it out to have one searched",
+            )
+        return given
+
+    def _least(self, extents: tuple[int, ...], level: Level) -> Holding:
+        m, n, k = extents
+        found: Holding | None
+        if self.gemm.role is Role.PRODUCT:
+            levels = (level, slowest(self.behind(level)))
+            order = _tile_order(self.bound)
+            found = choose((m, n, k), order, self.scheme, levels, self._passes())
+        else:
+            context, width = (n, k) if self.gemm.role is Role.SCORES else (k, n)
+            blocks = attention_holding(m, context, width, self.scheme, level)
+            scores = self.gemm.role is Role.SCORES
+            found = blocks and Holding(
+                BufferTile(blocks[0], *((blocks[1], width) if scores else (width, blocks[1])))
+            )
         if found is None:
-            raise CostError(f"{self.hardware.name}: no tile of {gemm.name} fits {first.name}")
+            name = f"{self.hardware.name}: no tile of {self.gemm.name}"
+            raise CostError(f"{name} fits {level.name}")
         return found
 
-    def counts(self, tiles: list[tuple[BufferTile, int]]) -> _Counts:
-        """Counts added up over all tiles and the batch."""
-        total: dict[str, int] = {}
-        unique: dict[str, int] = {}
-        instances = stamps = busiest = active = compute = 0
-        for tile, number in tiles:
-            volumes, repeat = self._volumes(tile, number)
-            for name in volumes.total:
-                total[name] = total.get(name, 0) + repeat * volumes.total[name]
-                unique[name] = unique.get(name, 0) + repeat * volumes.unique[name]
-            full = volumes.occupancy
-            instances += repeat * full.instances
-            stamps += repeat * full.stamps
-            busiest += repeat * full.busiest
-            compute += repeat * (full.instances // (full.active_pes * full.lanes))
-            active = max(active, full.active_pes)
-        return _Counts(instances, stamps, active, compute, busiest, total, unique)
+    def _passes(self) -> Passes:
+        names, mapping = self.bound.gemm_names()[:3], self.bound.mapping
+        m, n, k = (period(d, mapping.space) for d in names)
+        streamed = [
+            period(d, mapping.time) if p == 1 else 1 for d, p in zip(names, (m, n, k), strict=True)
+        ]
+        one = BufferTile(*(s if p == 1 else p for p, s in zip((m, n, k), streamed, strict=True)))
+        sides = _sides(one)
+        counts = self.array((*sides, True, True), 1).counts
+        return Passes(
+            (m, n, k), (streamed[0], streamed[1], streamed[2]), counts.stamps + counts.loading - 1
+        )
 
-    def _volumes(self, tile: BufferTile, number: int) -> tuple[Volumes, int]:
-        """Volumes of one tile (with the batch, when it is not cut), and its repetitions."""
-        m, n, k, batch = self.bound.gemm_names()
-        mapping, name = self.bound.mapping, batch or "b"
-        if batch is None:
-            mapping = SpaceTime(mapping.space, (variable(name), *mapping.time))
-        whole = number == 1
-        extents = {name: self.gemm.batch if whole else 1, m: tile.m, n: tile.n, k: tile.k}
-        listed = accesses(m, n, k, (name,), self.scheme)
-        fabric = self.hardware.fabric
-        volumes = count(self.bound.dataflow, Box.of(extents), mapping, fabric, listed)
-        return volumes, number * (1 if whole else self.gemm.batch)
-
-    def result(self, label: str, tile: BufferTile | None, counts: _Counts) -> GemmCost:
+    def result(self, label: str, plan: dict[str, Holding]) -> GemmCost:
         """Delays, traffic and energy that follow from the counts."""
         gemm, hardware, scheme = self.gemm, self.hardware, self.scheme
-        widths = _widths(counts.unique, scheme)
-        inward = sum(v * widths[t] for t, v in counts.unique.items() if t != OUTPUT)
-        finished = gemm.batch * gemm.m * gemm.n
-        unfinished = counts.unique[OUTPUT] - finished
-        outward = finished * scheme.output + unfinished * scheme.accumulator
-        in_delay, out_delay = _delays(hardware.levels[0], inward, outward)
-        moved = [(inward + unfinished * scheme.accumulator, outward)]
-        outer_read = outer_write = 0
-        for level in hardware.levels[1:]:
-            assert tile is not None
-            order = _tile_order(self.bound)
-            outer = outer_traffic(gemm.m, gemm.n, gemm.k, tile, order, scheme)
-            moved.append((outer.read * gemm.batch, outer.write * gemm.batch))
-            read_delay, write_delay = _delays(level, *moved[-1])
-            outer_read, outer_write = max(outer_read, read_delay), max(outer_write, write_delay)
-        latency = max(counts.compute, in_delay, out_delay, outer_read, outer_write)
+        run = _Run(self, list(plan.values()), {})
+        whole = (*_extents(gemm), True, True)
+        region = run.region(len(plan), whole, gemm.batch)
+        counts = region.counts
+        first, last = hardware.levels[0], hardware.levels[-1]
+        moved = [(counts.read[v.name], counts.write[v.name]) for v in hardware.levels]
+        in_delay = transfer_delay(moved[0][0], first.read, first.latency)
+        out_delay = transfer_delay(moved[0][1], first.write, first.latency)
+        array = counts.stamps + counts.loading
+        inner = max(array, in_delay, out_delay)
+        lag = sum(v.latency - 1 for v in hardware.levels) if plan else 0
+        latency = max(inner, round(region.cycles) + lag)
         rescales = self._rescales(counts)
-        last = hardware.levels[-1]
-        # Reads and writes overlap, so the roof is set by whichever direction takes longer; TENET's
-        # delay does not count partial sums that come back, and neither does the roof over it.
-        read, write = moved[-1] if len(moved) > 1 else (inward, outward)
-        intensity = gemm.macs / max(1.0, read, write * last.read / last.write)
+        bits = (
+            sum(moved[-1])
+            if last.shared
+            else max(moved[-1][0], moved[-1][1] * last.read / last.write)
+        )
+        intensity = gemm.macs / max(1.0, bits)
+        finished = gemm.batch * gemm.m * gemm.n
         return GemmCost(
             gemm=gemm,
             hardware=hardware.name,
             dataflow=self.bound.dataflow.name,
             scheme=label,
             stamps=counts.stamps,
+            loading=counts.loading,
             compute_delay=counts.compute,
             busiest=counts.busiest,
             active_pes=counts.active_pes,
             utilisation=counts.instances / (counts.stamps * hardware.peak),
             total=counts.total,
             unique=counts.unique,
-            widths=widths,
-            partial_sums=unfinished,
+            widths=_widths(counts.unique, scheme),
+            partial_sums=counts.unique[OUTPUT] - finished,
             in_delay=in_delay,
             out_delay=out_delay,
-            outer_read=outer_read,
-            outer_write=outer_write,
+            latency=latency,
+            waiting=latency - inner,
             traffic=tuple(
-                Traffic(v.name, r, w, (r + w) / max(1, counts.compute), (r + w) / max(1, latency))
+                Traffic(v.name, r, w, (r + w) / max(1, array), (r + w) / max(1, latency))
                 for v, (r, w) in zip(hardware.levels, moved, strict=True)
             ),
             energy=self._energy(rescales, moved),
             rescales=rescales,
-            tile=tile,
+            plan=plan,
             intensity=intensity,
             attainable=min(float(hardware.peak), intensity * last.read),
         )
 
+    def array(self, state: State, batch: int) -> _Region:
+        """One tile on the array: exact volumes, and the cycles of compute and of the port."""
+        m, n, k, own = self.bound.gemm_names()
+        name = own or "b"
+        mapping = self.bound.mapping
+        if own is None:
+            mapping = SpaceTime(mapping.space, (variable(name), *mapping.time))
+        extents = {name: batch, m: state[0], n: state[1], k: state[2]}
+        listed = accesses(m, n, k, (name,), self.scheme)
+        fabric, first = self.hardware.fabric, self.hardware.levels[0]
+        volumes = count(self.bound.dataflow, Box.of(extents), mapping, fabric, listed)
+        full, unique = volumes.occupancy, volumes.unique
+        stamps = full.stamps
+        if self.hardware.drains_whole:
+            stamps = self._padded(extents, mapping).occupancy.stamps
+        operands = [a for a in listed if a.tensor in ("A", "B")]
+        loading = folds(Box.of(extents), mapping, operands) * fabric.shape[0]
+        widths, done = _widths(unique, self.scheme), batch * state[0] * state[1]
+        inward = sum(v * widths[t] for t, v in unique.items() if t != OUTPUT)
+        inward += (unique[OUTPUT] - (done if state[3] else 0)) * self.scheme.accumulator
+        whole = done if state[4] else 0
+        outward = whole * self.scheme.output + (unique[OUTPUT] - whole) * self.scheme.accumulator
+        port = max(inward // first.read, outward // first.write)
+        counts = _Counts(
+            instances=full.instances,
+            stamps=stamps,
+            loading=loading,
+            active_pes=full.active_pes,
+            compute=full.instances // (full.active_pes * full.lanes),
+            busiest=full.busiest,
+            total=dict(volumes.total),
+            unique=dict(unique),
+            read={first.name: inward},
+            write={first.name: outward},
+        )
+        return _Region(counts, max(stamps + loading, port))
+
+    def _padded(self, extents: Mapping[str, int], mapping: SpaceTime) -> Volumes:
+        """The same with every pass over the whole array."""
+        passes = {d: period(d, mapping.space) for d in extents}
+        whole = {d: -(-e // passes[d]) * passes[d] for d, e in extents.items()}
+        fabric = self.hardware.fabric
+        access = Access(OUTPUT, (tuple(variable(d) for d in extents),))
+        return count(self.bound.dataflow, Box.of(whole), mapping, fabric, (access,))
+
     def _rescales(self, counts: _Counts) -> int:
         """Multiplications by scales: of weights as they enter, or of finished sums."""
-        if self.scheme.weight_grain is Grain.GROUP:
+        if self.scheme.weight_grain in (Grain.GROUP, Grain.ROW):
             return counts.unique["B"]
+        if self.scheme.activation_grain is Grain.EMBEDDING:
+            return counts.unique["A"] + self.gemm.batch * self.gemm.m * self.gemm.n
         if self.scheme.weight_grain is Grain.NONE:
             return 0
         each = 2 if self.scheme.activation_grain is Grain.TOKEN else 1
@@ -338,15 +471,52 @@ def _tile_order(bound: BoundDataflow) -> tuple[str, ...]:
     return order
 
 
-@lru_cache(maxsize=65536)
-def _stamps(bound: BoundDataflow, fabric: Fabric, tile: BufferTile) -> int:
-    """Time stamps of one tile; a map without a closed form counts as one without skew."""
-    m, n, k, batch = bound.gemm_names()
-    extents = {m: tile.m, n: tile.n, k: tile.k} | ({batch: 1} if batch else {})
-    try:
-        return lower(Box.of(extents), bound.mapping, fabric, ()).stamps.count()
-    except NonSeparableMapError:
-        return -(-tile.m * tile.n * tile.k // (fabric.pes * fabric.lanes))
+@dataclass(frozen=True)
+class _Run:
+    """The walk over the tiles of every memory, the outermost first.
+
+    Attributes:
+        known: regions by memory, tile and state: equal ones are counted once.
+    """
+
+    case: _Case
+    plan: list[Holding]
+    known: dict[tuple[int, State, int], _Region]
+
+    def region(self, depth: int, state: State, batch: int = 1) -> _Region:
+        """Walk over a region by the tiles of the ``depth`` innermost memories."""
+        key = (depth, state, batch)
+        if key not in self.known:
+            self.known[key] = (
+                self._walk(depth, state, batch) if depth else self.case.array(state, batch)
+            )
+        return self.known[key]
+
+    def _walk(self, depth: int, state: State, batch: int) -> _Region:
+        case = self.case
+        holder = case.holders[depth - 1]
+        behind = case.behind(holder)
+        listed = steps(state, self.plan[depth - 1], case.scheme, case.gemm.role.on_chip)
+        counts = _Counts()
+        for number, kind in enumerate(listed.kinds):
+            times = int((listed.kind == number).sum())
+            counts.add(self.region(depth - 1, kind).counts, times * batch)
+        for level in behind:
+            counts.read[level.name] = listed.read * batch
+            counts.write[level.name] = listed.write * batch
+        cycles = duration(
+            listed,
+            lambda kind: self.region(depth - 1, kind).cycles,
+            slowest(behind),
+            holder.double_buffered,
+            batch,
+        )
+        return _Region(counts, cycles)
+
+
+def slowest(levels: Sequence[Level]) -> Level:
+    """The memory that takes longest to move a bit."""
+    return max(levels, key=lambda level: float(level.cycles(1.0, 1.0)))
 
 
 def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> tuple[Access, ...]:
@@ -365,6 +535,8 @@ def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> 
                 found.append(Access(f"{kind}_B", ((),), (k,)))
             case Grain.CHANNEL:
                 found.append(Access(f"{kind}_B", ((column,),), (k,)))
+            case Grain.ROW:
+                found.append(Access(f"{kind}_B", ((*own, depth),)))
             case Grain.GROUP:
                 groups = (floor_div(depth, scheme.group), column)
                 found.append(Access(f"{kind}_B", (groups,)))
@@ -373,6 +545,8 @@ def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> 
             found.append(Access("scale_A", ((),), (k,)))
         case Grain.TOKEN:
             found.append(Access("scale_A", ((*own, row),), (k,)))
+        case Grain.EMBEDDING:
+            found.append(Access("scale_A", ((depth,),)))
     return tuple(found)
 
 
@@ -384,11 +558,3 @@ def _widths(names: Mapping[str, int], scheme: Scheme) -> dict[str, int]:
         elif name.startswith("zero"):
             widths[name] = scheme.zero_point
     return widths
-
-
-def _delays(level: Level, read: int, write: int) -> tuple[int, int]:
-    """Cycles to read and to write so many bits."""
-    return (
-        transfer_delay(read, level.read, level.latency),
-        transfer_delay(write, level.write, level.latency),
-    )

@@ -30,16 +30,14 @@ class Totals:
     """Sums over executions: MACs, cycles, bits at the outermost level, pJ, scalings.
 
     Attributes:
-        stamps: compute cycles with array skew; compute: without.
+        stamps: cycles in which the array computes or is loaded, skew included; compute: without.
         latency: cycles, one product after the other.
-        skewed: the same where the skew of the array is not hidden.
     """
 
     macs: int = 0
     stamps: int = 0
     compute: int = 0
     latency: int = 0
-    skewed: int = 0
     bits: int = 0
     energy: float = 0.0
     rescales: int = 0
@@ -93,10 +91,9 @@ def item_totals(item: ItemCost) -> Totals:
     outer = one.traffic[-1]
     return Totals(
         macs=times * one.macs,
-        stamps=times * one.stamps,
+        stamps=times * one.array,
         compute=times * one.compute_delay,
         latency=times * one.latency,
-        skewed=times * max(one.latency, one.stamps),
         bits=times * (outer.read + outer.write),
         energy=times * sum(one.energy.values()),
         rescales=times * one.rescales,
@@ -133,11 +130,13 @@ def _other(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
     width = compiled if isinstance(scheme, str) else max(scheme.output, FLOAT16.output)
     total = Totals()
     for work in phase.others:
+        if work.view:
+            continue
         read = work.bits_read * work.count * width // compiled
         write = work.bits_written * work.count * width // compiled
-        cycles = int(max(read / level.read, write / level.write))
+        cycles = int(level.cycles(read, write))
         energy = read * level.read_energy + write * level.write_energy
-        total += Totals(latency=cycles, skewed=cycles, bits=read + write, energy=energy)
+        total += Totals(latency=cycles, bits=read + write, energy=energy)
     return total
 
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of a GEMM that fit the on-chip buffer, and their outer traffic."""
+"""Tiles that the memories hold: their room, and what crosses the boundary behind them.
+
+Sizes and counts may be integers or numpy arrays of integers, so that a search can look at many
+tiles at once.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
+import numpy as np
+
+from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 
-MAX_CANDIDATES = 48
-OPERAND_COPIES = 2  # one tile is computed on while the next one is fetched
+Count = Any  # an int, or a numpy array of int64
+DIMENSIONS = ("m", "n", "k")
+OPERANDS = {"A": "n", "B": "m", "C": "k"}  # the one loop that an operand does not depend on
 
 
 @dataclass(frozen=True)
 class BufferTile:
-    """Extents of a tile of the buffer."""
+    """Extents of a tile."""
 
     m: int
     n: int
@@ -24,30 +33,50 @@ class BufferTile:
 
 
 @dataclass(frozen=True)
-class OuterTraffic:
-    """Bits moved between the buffer and the level behind it, for one GEMM of the batch."""
+class Holding:
+    """A tile that a memory holds, and the order in which tiles are visited, outermost first."""
 
-    activation: int
-    weight: int
-    partial_read: int
-    partial_write: int
-    output: int
+    tile: BufferTile
+    order: tuple[str, ...] = DIMENSIONS
+
+
+@dataclass(frozen=True)
+class OuterTraffic:
+    """Bits moved between a memory and the level behind it, for one GEMM of the batch."""
+
+    activation: Count
+    weight: Count
+    partial_read: Count
+    partial_write: Count
+    output: Count
 
     @property
-    def read(self) -> int:
+    def read(self) -> Count:
         """Bits read from the outer level."""
         return self.activation + self.weight + self.partial_read
 
     @property
-    def write(self) -> int:
+    def write(self) -> Count:
         """Bits written to the outer level."""
         return self.partial_write + self.output
 
 
-def footprint(tile: BufferTile, scheme: Scheme) -> int:
-    """Bits of buffer a tile takes: two copies of the operands, one of the sums."""
-    operands = tile.m * tile.k * scheme.activation + scheme.weight_bits(tile.k, tile.n)
-    return OPERAND_COPIES * operands + tile.m * tile.n * scheme.accumulator
+def room(m: Count, n: Count, k: Count, scheme: Scheme, copies: int) -> tuple[Count, Count, Count]:
+    """Bits that a tile's A, B and C take; operands as often as they are kept."""
+    operands = copies * scheme.activation_bits(m, k), copies * scheme.weight_bits(k, n)
+    return (*operands, m * n * scheme.accumulator)
+
+
+def fits(taken: tuple[Count, ...], level: Level) -> Count:
+    """Tell whether operands of these bits fit a memory, shared or split between them."""
+    if level.size is None:
+        return taken[0] >= 0
+    if level.split is None:
+        return sum(taken) <= level.size
+    inside = taken[0] <= level.split[0]
+    for bits, limit in zip(taken[1:], level.split[1:], strict=True):
+        inside = inside & (bits <= limit)
+    return inside
 
 
 def pieces(m: int, n: int, k: int, tile: BufferTile) -> list[tuple[BufferTile, int]]:
@@ -60,97 +89,160 @@ def pieces(m: int, n: int, k: int, tile: BufferTile) -> list[tuple[BufferTile, i
 
 
 def outer_traffic(
-    m: int, n: int, k: int, tile: BufferTile, order: Sequence[str], scheme: Scheme
+    extents: tuple[int, int, int],
+    tile: tuple[Count, Count, Count],
+    order: Sequence[str],
+    scheme: Scheme,
+    on_chip: frozenset[str] = frozenset(),
 ) -> OuterTraffic:
     """Count the bits that cross the outer boundary when tiles are visited in ``order``.
 
-    A tile stays in the buffer as long as the next step needs the same one, so a tensor is
-    fetched again only for the loops outside the innermost loop that it depends on.
+    A tile stays in the memory as long as the next step needs the same one, so a tensor is
+    fetched again only for a loop that it does not depend on and that stands outside the innermost
+    loop that it does depend on.
 
-    ``order`` names ``m``, ``n`` and ``k``, outermost first.
+    Args:
+        extents: M, N, K.
+        tile: extents of the tiles.
+        order: ``m``, ``n`` and ``k``, outermost first.
+        scheme: widths and scales.
+        on_chip: operands that a fused neighbour makes or takes.
     """
-    trips = {"m": -(-m // tile.m), "n": -(-n // tile.n), "k": -(-k // tile.k)}
-    again_a = _repeats(order, trips, {"m", "k"})
-    again_b = _repeats(order, trips, {"n", "k"})
-    again_c = _repeats(order, trips, {"m", "n"})
-    columns = m * n
-    spilled = columns * (again_c - 1) * scheme.accumulator
+    m, n, k = extents
+    trips = {d: -(-e // t) for d, e, t in zip(DIMENSIONS, extents, tile, strict=True)}
+    again = {name: _repeats(order, trips, other) for name, other in OPERANDS.items()}
+    nothing = 0 * trips["m"]
+    spilled = m * n * (again["C"] - 1) * scheme.accumulator
+    if "C" in on_chip:
+        spilled = nothing
     return OuterTraffic(
-        activation=m * k * scheme.activation * again_a,
-        weight=_weights(n, k, tile, scheme) * again_b,
+        activation=nothing if "A" in on_chip else _activations(m, k, tile, scheme) * again["A"],
+        weight=_weights(n, k, tile, scheme) * again["B"],
         partial_read=spilled,
         partial_write=spilled,
-        output=columns * scheme.output,
+        output=nothing + (0 if "C" in on_chip else m * n * scheme.output),
     )
 
 
-def _weights(n: int, k: int, tile: BufferTile, scheme: Scheme) -> int:
+def _in_tiles(extent: int, size: Count, bits: Callable[[Count], Count]) -> Count:
+    """Sum over full tiles and the ragged one along one dimension."""
+    rest = extent % size
+    return (extent // size) * bits(size) + np.where(rest, bits(np.maximum(rest, 1)), 0)
+
+
+def _weights(n: int, k: int, tile: tuple[Count, Count, Count], scheme: Scheme) -> Count:
     """Bits of all weights in tiles; a scale that two tiles share is fetched for both."""
-    tiles = pieces(1, n, k, BufferTile(1, tile.n, tile.k))
-    return sum(scheme.weight_bits(t.k, t.n) * number for t, number in tiles)
+    return _in_tiles(
+        k, tile[2], lambda depth: _in_tiles(n, tile[1], lambda w: scheme.weight_bits(depth, w))
+    )
 
 
-def _repeats(order: Sequence[str], trips: dict[str, int], own: set[str]) -> int:
-    """Number of fetches of the whole tensor: trips of other loops outside its innermost."""
-    live = [name for name in order if trips[name] > 1]
-    inner = max((p for p, name in enumerate(live) if name in own), default=-1)
-    return prod(trips[name] for name in live[: inner + 1] if name not in own)
+def _activations(m: int, k: int, tile: tuple[Count, Count, Count], scheme: Scheme) -> Count:
+    return _in_tiles(
+        k, tile[2], lambda depth: _in_tiles(m, tile[0], lambda r: scheme.activation_bits(r, depth))
+    )
 
 
-@dataclass(frozen=True)
-class TileObjective:
-    """Constraints and measure of the search for a tile.
+def _repeats(order: Sequence[str], trips: dict[str, Count], other: str) -> Count:
+    """Times that a tensor is fetched which depends on all loops but ``other``."""
+    held = prod(trips[d] for d in order[list(order).index(other) + 1 :]) == 1
+    return np.where(held, 1, trips[other])
 
-    Attributes:
-        capacity: bits of the buffer.
-        grain: the array's extents; candidates are multiples of them.
-        read, write: bits a cycle of the outer level.
-        stamps: time stamps of one tile of these extents, array skew in it.
+
+def sizes(extent: int, grain: int) -> list[int]:
+    """Tile sizes of one dimension that are worth a look.
+
+    Traffic depends on the number of tiles alone, and the smallest tile of a number of tiles takes
+    the least room: ``ceil(extent / number)`` for every number leaves nothing out. They are rounded
+    up to whole passes of the array, ``grain``: of a tile that fills them in part, its time is
+    that of the whole.
     """
-
-    capacity: int
-    grain: int
-    read: float
-    write: float
-    stamps: Callable[[BufferTile], int]
-
-
-def search(
-    m: int, n: int, k: int, order: Sequence[str], scheme: Scheme, goal: TileObjective
-) -> BufferTile | None:
-    """Find the fitting tile with the least time, where neither skew nor memory is hidden.
-
-    Candidates are the whole extents and their halvings, rounded up to the array's extents; of
-    those that fit, the ones with the least outer traffic are looked at. Among equals the one
-    with less traffic wins, then the larger. None: even the smallest does not fit.
-    """
-    fitting = []
-    for sides in product(*(_sizes(e, goal.grain) for e in (m, n, k))):
-        tile = BufferTile(*sides)
-        if footprint(tile, scheme) <= goal.capacity:
-            traffic = outer_traffic(m, n, k, tile, order, scheme)
-            fitting.append((traffic.read + traffic.write, -prod(sides), tile, traffic))
-    best: tuple[float, int, int] | None = None
-    chosen = None
-    for bits, size, tile, traffic in sorted(fitting, key=lambda f: f[:2])[:MAX_CANDIDATES]:
-        tiles = prod(-(-e // s) for e, s in ((m, tile.m), (n, tile.n), (k, tile.k)))
-        memory = max(traffic.read / goal.read, traffic.write / goal.write)
-        score = (max(memory, float(tiles * goal.stamps(tile))), bits, size)
-        if best is None or score < best:
-            best, chosen = score, tile
-    return chosen
-
-
-def _sizes(extent: int, grain: int) -> list[int]:
-    found = {extent}
-    parts = 2
-    while -(-extent // parts) > grain:
-        found.add(min(extent, _up(_up(extent, parts) // parts, grain)))
-        parts *= 2
-    found.add(min(extent, grain))
+    found: set[int] = set()
+    parts = 1
+    while parts <= extent:
+        size = -(-extent // parts)
+        found.add(min(extent, -(-size // grain) * grain))
+        parts = -(-extent // (size - 1)) if size > 1 else extent + 1
     return sorted(found)
 
 
-def _up(value: int, step: int) -> int:
-    """The next multiple of ``step``."""
-    return (value + step - 1) // step * step
+@dataclass(frozen=True)
+class Passes:
+    """The array's time for a tile, good enough to choose one by.
+
+    Attributes:
+        spatial: extents that the array takes in one pass, 1 for a dimension that streams.
+        streamed: elements of a streaming dimension that a PE takes in a cycle.
+        beside: cycles of a pass beside its stream: skew, and loading what is stationary.
+    """
+
+    spatial: tuple[int, int, int]
+    streamed: tuple[int, int, int]
+    beside: int
+
+    def cycles(self, tile: tuple[Count, Count, Count]) -> Count:
+        """Cycles of a tile."""
+        folds: Count = 1
+        stream: Count = 1
+        for size, step, lanes in zip(tile, self.spatial, self.streamed, strict=True):
+            folds = folds * -(-size // step) if step > 1 else folds
+            stream = stream * -(-size // lanes) if step == 1 else stream
+        return folds * (stream + self.beside)
+
+
+def choose(
+    extents: tuple[int, int, int],
+    order: tuple[str, ...],
+    scheme: Scheme,
+    levels: tuple[Level, Level],
+    passes: Passes,
+) -> Holding | None:
+    """Choose the tile with the least time of bus and array together, hidden or not.
+
+    Both count, so that neither a little traffic is bought with an idle array nor the reverse, and
+    the same trade is made for every scheme. Of equals the one with the fewest tiles is taken.
+
+    Args:
+        extents: M, N, K.
+        order: of the loops over tiles.
+        scheme: widths.
+        levels: the memory that holds the tile, and the one behind it.
+        passes: time of the array.
+
+    Returns:
+        None: not even the smallest fits.
+    """
+    level, behind = levels
+    pairs = zip(extents, passes.spatial, strict=True)
+    sides = [np.array(sizes(e, g), dtype=np.int64) for e, g in pairs]
+    grid = [g.ravel() for g in np.meshgrid(*sides, indexing="ij")]
+    copies = 2 if level.double_buffered else 1
+    keep = fits(room(grid[0], grid[1], grid[2], scheme, copies), level)
+    m, n, k = (g[keep] for g in grid)
+    if not len(m):
+        return None
+    traffic = outer_traffic(extents, (m, n, k), order, scheme)
+    tiles: Count = prod(-(-e // s) for e, s in zip(extents, (m, n, k), strict=True))
+    time = behind.cycles(traffic.read, traffic.write) + tiles * passes.cycles((m, n, k))
+    best = np.lexsort((-(m * n * k), tiles, time))[0]
+    return Holding(BufferTile(int(m[best]), int(n[best]), int(k[best])), order)
+
+
+def attention_holding(
+    rows: int, context: int, width: int, scheme: Scheme, level: Level
+) -> tuple[int, int] | None:
+    """Rows of queries and entries of the cache that a memory holds, for fused attention.
+
+    Scores and the sums of the result stay in the memory. The cache is read once for each block of
+    rows, so the fewest blocks are taken, and then the longest part of the cache.
+
+    None: not even one row and one entry fit.
+    """
+    copies = 2 if level.double_buffered else 1
+    parts = np.array(sizes(context, 1), dtype=np.int64)
+    for block in sorted(sizes(rows, 1), reverse=True):
+        queries, keys, scores = room(block, parts, width, scheme, copies)
+        keep = fits((queries, 2 * keys, scores + block * width * scheme.accumulator), level)
+        if keep.any():
+            return block, int(parts[keep].max())
+    return None

@@ -8,16 +8,18 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from costmodel.accelerator.scheme import Grain, Scheme
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
-from costmodel.estimate.gemm import Gemm
+from costmodel.estimate.gemm import Gemm, Role
 
 CONTEXT = "context"
+_VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")
+_SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -47,13 +49,18 @@ class Item:
 
 @dataclass(frozen=True)
 class OtherWork:
-    """Work that is no product: loop instances and bits, as compiled."""
+    """Work that is no product: loop instances and bits, as compiled.
+
+    Attributes:
+        view: the compiler makes it another view of the same memory; nothing moves.
+    """
 
     name: str
     elements: int
     bits_read: int
     bits_written: int
     count: int
+    view: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,14 @@ class Phase:
     items: tuple[Item, ...]
     others: tuple[OtherWork, ...]
     unclassified: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the phase takes in or makes: the prompt's, or one a sequence."""
+        sizes = dict(self.sizes)
+        if "prefill" in self.name:
+            return max(sizes.get("seq_len", sizes.get(CONTEXT, 1)), 1)
+        return max(sizes.get("batch_size", 1), 1)
 
 
 def read_workloads(path: Path) -> dict[str, Any]:
@@ -136,7 +151,7 @@ def bind_entry(
         name=label,
         entry=entry_name,
         sizes=tuple(sorted(sizes.items())),
-        items=tuple(_item(p, value) for p in entry["products"]),
+        items=tuple(_item(p, value, entry_name) for p in entry["products"]),
         others=tuple(
             OtherWork(
                 name=o["function"],
@@ -144,6 +159,7 @@ def bind_entry(
                 bits_read=value(o["bits_read"]),
                 bits_written=value(o["bits_written"]),
                 count=o["count"],
+                view=_is_view(str(o["block"])),
             )
             for o in entry["others"]
         ),
@@ -164,7 +180,8 @@ def _entry_name(report: Mapping[str, Any], name: str) -> str:
 
 
 def _symbols(entry: Mapping[str, Any]) -> set[str]:
-    texts: list[Any] = [p[k] for p in entry["products"] for k in ("batch", "m", "n", "k")]
+    names = ("batch", "m", "n", "k", "sequences")
+    texts: list[Any] = [p[k] for p in entry["products"] for k in names if k in p]
     keys = ("elements", "bits_read", "bits_written")
     texts += [o[k] for o in entry["others"] for k in keys]
     return {
@@ -207,7 +224,11 @@ def _value(node: ast.expr, sizes: Mapping[str, int], where: str, text: str) -> i
     raise CostError(f"{where}: {text!r} is not integer arithmetic")
 
 
-def _item(product: Mapping[str, Any], value: Callable[[int | str], int]) -> Item:
+def _is_view(block: str) -> bool:
+    return all(_VIEW.fullmatch(part) for part in block.split("+"))
+
+
+def _item(product: Mapping[str, Any], value: Callable[[int | str], int], entry: str) -> Item:
     kind, layer = layer_kind(product)
     gemm = Gemm(
         name=f"{product['function']}.{product['block']}",
@@ -217,7 +238,36 @@ def _item(product: Mapping[str, Any], value: Callable[[int | str], int]) -> Item
         batch=value(product["batch"]),
         weight=bool(product["b"]["weight"]),
     )
+    if product["kind"] == "attention":
+        gemm = _attention(gemm, product, value, entry)
     return Item(gemm, kind, layer, int(product["count"]), compiled_scheme(product))
+
+
+def _attention(
+    gemm: Gemm, product: Mapping[str, Any], value: Callable[[int | str], int], entry: str
+) -> Gemm:
+    """One of attention's products as a batch over sequences and key-value heads.
+
+    The query heads that share a key-value head are rows of one product; the index of B in the work
+    file tells them, ``b*3//9`` for nine on three. The file says how many sequences there are; one
+    that does not was written for a token of each sequence in a decode, else for one sequence.
+    """
+    shared = _SHARED_HEAD.search(str(product["b"]["index"]))
+    heads, tokens = gemm.batch, gemm.m
+    kept = int(shared.group(1)) * heads // int(shared.group(2)) if shared else heads
+    one = tokens if "decode" in entry else 1
+    sequences = value(product["sequences"]) if "sequences" in product else one
+    if kept < 1 or heads % kept or tokens % sequences:
+        raise CostError(
+            f"{entry}: attention of {heads} heads on {kept} and of {tokens} tokens in {sequences} "
+            "sequences does not divide"
+        )
+    return replace(
+        gemm,
+        m=heads // kept * (tokens // sequences),
+        batch=kept * sequences,
+        role=Role.SCORES if product["block"] == "QK" else Role.VALUES,
+    )
 
 
 def layer_kind(product: Mapping[str, Any]) -> tuple[str, int | None]:
@@ -245,13 +295,14 @@ def compiled_scheme(product: Mapping[str, Any]) -> Scheme:
         name="as-compiled",
         activation=a["bits"],
         weight=b["bits"],
-        accumulator=width,
+        accumulator=max(width, 32),
         output=width,
         activation_grain=Grain(a["quantization"]["grain"]),
         weight_grain=grain,
         group=b["quantization"]["group"],
         scale=scaled["scale_bits"] or 16,
         zero_point=b["quantization"]["zero_bits"],
+        cache=b["bits"] if product["kind"] == "attention" else 16,
     )
 
 

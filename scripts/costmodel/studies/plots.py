@@ -139,8 +139,6 @@ def _bars(axis: Any, own: Sequence[PhaseCost], kinds: Sequence[str]) -> None:
         hatch = "////" if number >= len(COLOURS) else None
         axis.barh(places, width, left=start, color=colour, hatch=hatch, height=0.75, label=kind)
         start += width
-    skewed = [r.total.skewed / r.hardware.clock * 1e3 for r in own]
-    axis.scatter(skewed, places, marker="|", s=60, color="black", label="with skew", zorder=3)
     flows = _unique([r.dataflow.name for r in own])
     names = [r.scheme if len(flows) == 1 else f"{_short(r.dataflow.name)} {r.scheme}" for r in own]
     axis.set_yticks(places, names, fontsize=7)

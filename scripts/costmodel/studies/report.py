@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from common.files import atomic_write
 from costmodel.accelerator.tenet import TenetResult
 from costmodel.estimate.gemm import OUTPUT, GemmCost
 from costmodel.estimate.model import ItemCost, PhaseCost, Totals
+from costmodel.estimate.tiling import Holding
 
 GIGA = 1e9
 
@@ -34,6 +35,7 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
         "scheme": cost.scheme,
         "macs": cost.macs,
         "T": cost.stamps,
+        "loading": cost.loading,
         "utilisation": cost.utilisation,
         "active_pes": cost.active_pes,
         "busiest_pe": cost.busiest,
@@ -46,9 +48,8 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
         "out_delay": cost.out_delay,
         "compute_delay": cost.compute_delay,
         "delay": cost.delay,
-        "outer_read_delay": cost.outer_read,
-        "outer_write_delay": cost.outer_write,
         "latency": cost.latency,
+        "waiting": cost.waiting,
         "bound": cost.bound,
         "traffic": {
             t.level: {
@@ -62,7 +63,16 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
         "energy_pj": {**cost.energy, "sum": sum(cost.energy.values())},
         "rescales": cost.rescales,
         "tile": vars(cost.tile) if cost.tile else None,
+        "plan": plan_record(cost.plan),
         "roofline": {"macs_per_bit": cost.intensity, "attainable_macs_per_cycle": cost.attainable},
+    }
+
+
+def plan_record(plan: Mapping[str, Holding]) -> dict[str, Any]:
+    """The plan as plain data: the tile's extents, and the order of the loops over tiles."""
+    return {
+        level: {"tile": list(vars(h.tile).values()), "order": list(h.order)}
+        for level, h in plan.items()
     }
 
 
@@ -81,6 +91,7 @@ def phase_record(phase: PhaseCost) -> dict[str, Any]:
         "by_kind": {k: totals_record(t, phase) for k, t in phase.by_kind().items()},
         "by_layer": {k: totals_record(t, phase) for k, t in phase.by_layer().items()},
         "total": totals_record(phase.total, phase),
+        "by_token": token_record(phase),
     }
 
 
@@ -97,7 +108,6 @@ def totals_record(totals: Totals, phase: PhaseCost) -> dict[str, Any]:
         "T": totals.stamps,
         "compute_delay": totals.compute,
         "latency": totals.latency,
-        "latency_with_skew": totals.skewed,
         "seconds": totals.latency / phase.hardware.clock,
         "outer_bits": totals.bits,
         "achieved_bits_per_cycle": totals.bits / cycles,
@@ -163,7 +173,7 @@ def show_phase(console: Console, phase: PhaseCost) -> None:
     """Print one phase by kind of layer."""
     head = f"{phase.phase.name} on {phase.hardware.name}, {phase.dataflow.name}, {phase.scheme}"
     table = Table(title=head, title_justify="left")
-    for name in ("layer kind", "MACs", "|T|", "compute", "latency", "share", "outer bit", "mJ"):
+    for name in ("layer kind", "MACs", "array", "compute", "latency", "share", "outer bit", "mJ"):
         table.add_column(name, justify="left" if name == "layer kind" else "right")
     whole = max(phase.total.latency, 1)
     for kind, totals in [*phase.by_kind().items(), ("total", phase.total)]:
@@ -198,6 +208,7 @@ def show_gemm(console: Console, cost: GemmCost) -> None:
     console.print(
         f"[bold]{gemm.batch} x {gemm.m} x {gemm.n} x {gemm.k}[/] on {cost.hardware}, "
         f"{cost.dataflow}, {cost.scheme}: {cost.macs:,} MACs, |T| {cost.stamps:,}, "
+        f"loading {cost.loading:,}, "
         f"utilisation {cost.utilisation:.1%}"
     )
     console.print(
@@ -225,19 +236,28 @@ def show_gemm(console: Console, cost: GemmCost) -> None:
         console.print(f"  {cost.partial_sums:,} elements of {OUTPUT} leave the array unfinished")
 
 
+def token_record(phase: PhaseCost) -> dict[str, float]:
+    """A phase by token: milliseconds of the phase, tokens a second, mJ and bytes a token."""
+    total, tokens = phase.total, phase.phase.tokens
+    seconds = max(total.latency, 1) / phase.hardware.clock
+    return {
+        "ms": seconds * 1e3,
+        "tokens_per_second": tokens / seconds,
+        "mj_per_token": total.energy / GIGA / tokens,
+        "bytes_per_token": total.bits / 8 / tokens,
+    }
+
+
 def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
-    """Print schemes side by side, a line for each accelerator, dataflow and phase."""
-    names = list(dict.fromkeys(p.scheme for p in phases))
-    table = Table(title="latency in cycles (and with array skew)", title_justify="left")
-    for column in ("phase", "hardware", "dataflow", *names):
-        table.add_column(column, justify="right" if column in names else "left")
-    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    """Print a line for each phase, accelerator, dataflow and scheme."""
+    table = Table(title="by token", title_justify="left")
+    for column in ("phase", "hardware", "dataflow", "scheme"):
+        table.add_column(column)
+    for column in ("ms", "tokens/s", "mJ/token", "bytes/token"):
+        table.add_column(column, justify="right")
     for p in phases:
-        key = (p.phase.name, p.hardware.name, p.dataflow.name)
-        total = p.total
-        rows.setdefault(key, {})[p.scheme] = f"{short(total.latency)} ({short(total.skewed)})"
-    for key, cells in rows.items():
-        table.add_row(*key, *(cells.get(n, "") for n in names))
+        figures = [short(v) for v in token_record(p).values()]
+        table.add_row(p.phase.name, p.hardware.name, p.dataflow.name, p.scheme, *figures)
     console.print(table)
 
 

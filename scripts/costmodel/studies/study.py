@@ -105,8 +105,7 @@ def _page(
     for phase in phases:
         lines += _work_table(phase)
         for heading, value in (
-            ("Latency in milliseconds, the skew of the array hidden", _milliseconds),
-            ("Latency in milliseconds, every tile filling and draining the array", _skewed),
+            ("Latency in milliseconds", _milliseconds),
             ("Energy in millijoules", _energy),
             ("Outer traffic in megabytes", _megabytes),
         ):
@@ -152,10 +151,6 @@ def _scheme_table(
 
 def _milliseconds(result: PhaseCost) -> float:
     return result.total.latency / result.hardware.clock * 1e3
-
-
-def _skewed(result: PhaseCost) -> float:
-    return result.total.skewed / result.hardware.clock * 1e3
 
 
 def _energy(result: PhaseCost) -> float:
