@@ -48,6 +48,9 @@ def register(verbs: Registry) -> None:
     verb.add_argument("--from", dest="old", metavar="VERSION", help="default: the release's")
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument("--continue", dest="go_on", action="store_true", help="after a resolution")
+    choice.add_argument(
+        "--accept", metavar="REASON", help="the change is right where git put it: leave it there"
+    )
     choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped it")
     choice.add_argument("--abort", action="store_true", help="abandon it; everything as before")
     choice.add_argument("--status", action="store_true", help="print its progress")
@@ -170,7 +173,7 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     """Move a series to another version of its upstream, patch by patch."""
-    from forkpatch.rebase import execute, result, workspace  # noqa: PLC0415 - for this verb only
+    from forkpatch.rebase import execute, resolution, result, workspace  # noqa: PLC0415 - for this verb only
 
     name = options.upstream
     fork.lock.versions(name)
@@ -185,12 +188,12 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
         return 0
     if options.status:
         return _rebase_status(fork, name, options.json)
-    if options.go_on or options.skip is not None:
+    if options.go_on or options.skip is not None or options.accept is not None:
         current = workspace.resume(fork, name, chosen)
         current = (
             execute.skip(current, options.skip)
             if options.skip is not None
-            else execute.resolve(current)
+            else resolution.resolve(current, options.accept)
         )
     else:
         if not options.version:

@@ -82,11 +82,12 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
     outlines = {path: outline(path, data) for path, data in base.items()}
     findings: list[DriftFinding] = []
     for patch, places in old.patches.items():
-        now = new.patches.get(patch, ())
-        expected: set[tuple[str, str]] = set()
+        same_hunks = old.hashes.get(patch) == new.hashes.get(patch)
+        expected: dict[tuple[str, str], set[int]] = {}
         for place in places:
             drift, target = _became(place, outlines)
-            expected |= {(place.path, place.symbol), target}
+            for one in ((place.path, place.symbol), target):
+                expected[one] = expected.get(one, set()) | set(place.hunks if same_hunks else ())
             detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
             findings.append(DriftFinding(patch, place.path, place.symbol, drift, detail))
         findings += [
@@ -97,14 +98,20 @@ def compare(old: Record, new: Record, base: Mapping[str, bytes]) -> tuple[DriftF
                 Drift.MISPLACED,
                 "it changed " + (", ".join(p.symbol for p in places) or "nothing") + " before",
             )
-            for place in now
-            if (place.path, place.symbol) not in expected and place.body
+            for place in new.patches.get(patch, ())
+            if place.body and not _is_expected(place, expected)
         ]
     for place in old.shadows:
         drift, target = _became(place, outlines)
         detail = f"now {target[0]}: {target[1]}" if drift is Drift.MOVED else ""
         findings.append(DriftFinding("overlay", place.path, place.symbol, drift, detail))
     return tuple(findings)
+
+
+def _is_expected(place: SymbolPlace, expected: Mapping[tuple[str, str], set[int]]) -> bool:
+    """True when each hunk that changes the symbol now changed it, or what became of it, before."""
+    known = expected.get((place.path, place.symbol))
+    return known is not None and (not known or known >= set(place.hunks))
 
 
 def _became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, tuple[str, str]]:
@@ -120,7 +127,7 @@ def _became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift,
     for path, other in outlines.items():
         for symbol in other.symbols.values():
             same_name = bare_name(symbol.name) == bare and (path, symbol.name) != here
-            if symbol.body == place.body or (body is None and same_name and bare != MODULE):
+            if body is None and bare != MODULE and (symbol.body == place.body or same_name):
                 return Drift.MOVED, (path, symbol.name)
     return (Drift.GONE if body is None else Drift.CHANGED), here
 

@@ -9,7 +9,6 @@ passes even then does not look there, and says nothing about the patch.
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import subprocess
@@ -29,7 +28,6 @@ from forkpatch.runtest import NOT_RUN, PASSED
 from forkpatch.series.derive import record_of
 from forkpatch.tree.variants import write_variant
 
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _TAIL = 4000  # characters of a test's output that are kept as the reason
 
 
@@ -203,31 +201,16 @@ def _spoiled_python(place: SymbolPlace, data: bytes) -> bytes | None:
     if place.symbol == MODULE:
         futures = [line for line in data.splitlines(True) if line.startswith(b"from __future__")]
         return b"".join(futures) + bomb + data
-    try:
-        tree = ast.parse(data)
-    except SyntaxError:
+    symbol = outline(place.path, data).symbols.get(place.symbol)
+    if symbol is None or symbol.node is None:
         return None
-    node: ast.Module | _Definition = tree
-    for name in place.symbol.split("#")[0].split("."):
-        inner = _child(node, name)
-        if inner is None:
-            return None
-        node = inner
-    first = node.body[0]
+    body = symbol.node.child_by_field_name("body")
+    inside = body.named_children[0].start_point if body else None
     lines = data.splitlines(True)
-    at = first.lineno - 1
-    lines.insert(at, b" " * first.col_offset + bomb)
+    row = inside[0] if inside else symbol.first - 1  # a table fails where it is made
+    column = inside[1] if inside else len(lines[row]) - len(lines[row].lstrip())
+    lines.insert(row, b" " * column + bomb)
     return b"".join(lines)
-
-
-def _child(node: ast.AST, name: str) -> _Definition | None:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, _Definition):
-            if child.name == name:
-                return child
-        elif found := _child(child, name):
-            return found
-    return None
 
 
 def _spoiled_text(place: SymbolPlace, data: bytes) -> bytes:

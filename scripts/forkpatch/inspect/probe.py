@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from forkpatch.inspect.symbols import MODULE, bare_name, outline
+from forkpatch.git.merge import merge_data
+from forkpatch.inspect.placement import misplaced
+from forkpatch.inspect.symbols import outline
 from forkpatch.inspect.upstreamed import NewBase, already_there
-from forkpatch.model.diffs import FileDiff, Hunk
+from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import TreePlan
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
-from forkpatch.model.weave import split_lines
-from forkpatch.series.derive import changed_symbols
 
 Contents = Mapping[str, bytes | None]
 
@@ -103,30 +103,17 @@ def _fit(
     for path in patch.paths:
         if path in series.plan.base and path not in contents:
             return PatchFit(patch.name, Fit.UNKNOWN, path), {}
-    base = NewBase(state.get, lambda _word: (), {})
-    there = already_there(patch, before, after, base)
-    if there:
-        return PatchFit(patch.name, Fit.UPSTREAM, "; ".join(there)), {}
+    base = NewBase(state.get, lambda _word: (), series.plan.base.get)
     changed: dict[str, bytes | None] = {}
     for diff in patch.files:
-        if diff.old is None:
-            made = after.get(diff.new or "")
-            if state.get(diff.new or "") is not None:
-                same = state.get(diff.new or "") == made
-                fit = Fit.UPSTREAM if same else Fit.CONFLICT
-                return PatchFit(patch.name, fit, f"{diff.new} is there already"), {}
-            changed[diff.new or ""] = made
-            continue
-        data = state.get(diff.old)
-        if data is None:
-            return PatchFit(patch.name, Fit.MISSING, diff.old), {}
-        fit, result = _fit_file(diff, before[diff.old], after.get(diff.new or "", b""), data)
-        if result is None:
-            return PatchFit(patch.name, fit, diff.old), {}
-        if diff.new != diff.old:
-            changed[diff.old] = None
-        if diff.new is not None:
-            changed[diff.new] = result
+        fit, detail, files = _fit_file(diff, before, after, state)
+        if fit is not Fit.APPLIES:
+            if there := already_there(patch, before, after, base):
+                return PatchFit(patch.name, Fit.UPSTREAM, "; ".join(there)), {}
+            return PatchFit(patch.name, fit, detail), {}
+        changed |= files
+    if all(state.get(path) == data for path, data in changed.items()):
+        return PatchFit(patch.name, Fit.UPSTREAM, "it changes nothing any more"), {}
     return _same_bodies(series, patch, contents), changed
 
 
@@ -141,41 +128,24 @@ def _same_bodies(series: ProbedSeries, patch: Patch, contents: Contents) -> Patc
     return PatchFit(patch.name, Fit.APPLIES)
 
 
-def _fit_file(diff: FileDiff, before: bytes, after: bytes, data: bytes) -> tuple[Fit, bytes | None]:
-    """Apply the hunks of one file at lines inside the symbols that they change."""
-    lines = split_lines(data)
-    symbols = changed_symbols(diff, before, after)
-    for hunk in reversed(diff.hunks):
-        found = _occurrences(lines, list(hunk.old), hunk)
-        if not found:
-            return Fit.CONFLICT, None
-        at = _in_own_symbol(diff.old or "", lines, hunk, found, symbols)
-        if at is None:
-            return Fit.MISPLACED, None
-        new = [line.data for line in hunk.lines if line.kind != "-"]
-        lines[at : at + len(hunk.old)] = new
-    return Fit.APPLIES, b"".join(lines)
-
-
-def _occurrences(lines: list[bytes], block: list[bytes], hunk: Hunk) -> list[int]:
-    """Indices at which the block occurs, the one nearest to the stated line first."""
-    span = len(block)
-    found = [at for at in range(len(lines) - span + 1) if lines[at : at + span] == block]
-    return sorted(found, key=lambda at: abs(at - hunk.first))
-
-
-def _in_own_symbol(
-    path: str, lines: list[bytes], hunk: Hunk, found: list[int], symbols: Sequence[str]
-) -> int | None:
-    """First occurrence whose changed lines are in one of the patch's symbols."""
-    outlined = outline(path, b"".join(lines))
-    wanted = {bare_name(symbol) for symbol in symbols}
-    offset = next(at for at, line in enumerate(hunk.lines) if line.kind != " ")
-    for at in found:
-        around = {
-            bare_name(outlined.at(min(max(at + shift, 1), max(len(lines), 1))).name)
-            for shift in (offset, offset + 1)
-        }
-        if around & wanted or MODULE in wanted:
-            return at
-    return None
+def _fit_file(
+    diff: FileDiff, before: Mapping[str, bytes], after: Mapping[str, bytes], state: Contents
+) -> tuple[Fit, str, dict[str, bytes | None]]:
+    """Merge what a patch does to one file, as a rebase does; the fit, its place, and the files."""
+    path = diff.new or diff.old or ""
+    made = after.get(diff.new or "", b"")
+    if diff.old is None:
+        if state.get(path) not in (None, made):
+            return Fit.CONFLICT, f"{path} is there already", {}
+        return Fit.APPLIES, "", {path: made}
+    data = state.get(diff.old)
+    if data is None:
+        return Fit.MISSING, diff.old, {}
+    merged = merge_data(data, before[diff.old], made)
+    if merged is None or (diff.new is None and data != before[diff.old]):
+        return Fit.CONFLICT, diff.old, {}
+    wrong = misplaced(diff, (before[diff.old], made), (data, merged), diff.old)
+    if wrong and diff.new is not None:
+        return Fit.MISPLACED, f"{diff.old}: {wrong[0].detail}", {}
+    gone = {diff.old: None} if diff.new != diff.old else {}
+    return Fit.APPLIES, "", {**gone, **({diff.new: merged} if diff.new is not None else {})}

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions and classes of a source file: their lines, and hashes of their bodies.
+"""Functions, classes and tables of a source file: names, lines, and hashes of their bodies.
 
-Python is read with ``ast``. Other languages go by git's own rule for the text after ``@@``: a
-symbol begins at a line whose first character is a letter, ``_`` or ``$``, and ends before the
-next such line. A body is hashed without positions, comments and layout, so that only a change
-of meaning changes the hash.
+A file of a language that has a grammar is parsed (:mod:`forkpatch.inspect.grammars`). Any other
+goes by git's own rule for the text after ``@@``: a symbol begins at a line whose first character
+is a letter, ``_`` or ``$``, and ends before the next such line.
+
+The name of a symbol is its identity: the scopes around it, its own name, the types of its
+parameters where a language overloads names, and in brackets the conditions around it, as in
+``net::Pool::take(int) const [CONFIG_NET]``. A body is hashed without positions, comments and
+layout, so that only a change of meaning changes the hash.
 """
 
 from __future__ import annotations
@@ -20,12 +24,14 @@ from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+from tree_sitter import Node
+
+from forkpatch.inspect.grammars import Grammar, conditions, grammar_of, labels
+from forkpatch.inspect.names import described
+
 MODULE = "<file>"
 _HASH_LENGTH = 16
 
-# The fields of a node that hold statements, or what holds statements.
-_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
-_Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _FUNCTION_LINE = re.compile(rb"^[A-Za-z_$]")
 _LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
 _HASH_COMMENTS = {".cmake", ".sh", ".toml", ".yaml", ".yml", ".rb", ".pl", ".py", ".pyi", ".mk"}
@@ -38,23 +44,29 @@ _C_COMMENT = re.compile(
 _HASH_COMMENT = re.compile(
     rb"(?:^|(?<=\s))\#[^\n]*" rb'|("(?:\\.|[^"\\\n])*"|' rb"'(?:\\.|[^'\\\n])*')"
 )
+_PythonNodes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """One function or class, or the rest of a file.
+    """One function, class or table, or the rest of a file.
 
     Attributes:
-        name: dotted for Python; the defining line for other languages; MODULE outside of all.
+        name: the module's docstring describes it; the defining line where there is no grammar;
+            MODULE outside of all.
         first: its first line, from 1, decorators included.
         last: its last line.
         text: gives its normalised text or tree; called only for the hash.
+        family: what it shares with its overloads and with its twins under other conditions.
+        node: its node in the syntax tree; None without one.
     """
 
     name: str
     first: int
     last: int
     text: Callable[[], str] = field(compare=False, repr=False)
+    family: str = ""
+    node: Node | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def body(self) -> str:
@@ -73,27 +85,82 @@ class Outline:
 
     def __init__(self, path: str, data: bytes) -> None:
         self.path = path
+        self.lines = data.split(b"\n")
         self._data = data
+        self._grammar = grammar_of(path)
+
+    @property
+    def is_parsed(self) -> bool:
+        """True when the file's language has a grammar."""
+        return self._grammar is not None
 
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
         """All symbols by name; outer ones before inner ones, MODULE first."""
         suffix = PurePosixPath(self.path).suffix
-        if suffix in (".py", ".pyi"):
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", SyntaxWarning)
-                    tree = ast.parse(self._data)
-            except (SyntaxError, ValueError):
-                tree = None
-            if tree is not None:
-                return _unique(_python_symbols(tree, self._data.count(b"\n") + 1))
-        return _unique(_line_symbols(self._data, suffix))
+        if self._grammar is None:
+            return _unique(_line_symbols(self.lines, suffix))
+        found = list(_parsed_symbols(self._grammar, self._data, self.lines, self.conditions))
+        if suffix in (".py", ".pyi") and (tree := _python_tree(self._data)):
+            found = list(_with_trees(found, tree))
+        rest = self._outside(found, suffix)
+        return _unique([Symbol(MODULE, 1, len(self.lines), rest, MODULE), *found])
+
+    @cached_property
+    def conditions(self) -> list[tuple[str, ...]]:
+        """The preprocessor's conditions around each line, where the language has one."""
+        if self._grammar and self._grammar.preprocessed:
+            return conditions(self.lines)
+        return [()] * len(self.lines)
+
+    @cached_property
+    def _nesting(self) -> tuple[list[Symbol], dict[str, Symbol]]:
+        """The innermost symbol of each line; the symbol around each symbol, by name."""
+        symbols = list(self.symbols.values())  # outer ones come first
+        owners = [symbols[0]] * len(self.lines)
+        outer: dict[str, Symbol] = {}
+        for symbol in symbols[1:]:
+            outer[symbol.name] = owners[symbol.first - 1]
+            owners[symbol.first - 1 : symbol.last] = [symbol] * (symbol.last - symbol.first + 1)
+        return owners, outer
+
+    @cached_property
+    def own_lines(self) -> dict[str, Counter[bytes]]:
+        """The lines of each symbol, without those of the symbols inside of it, and their number."""
+        found: dict[str, Counter[bytes]] = {name: Counter() for name in self.symbols}
+        for owner, line in zip(self._nesting[0], self.lines, strict=True):
+            found[owner.name][line.strip()] += 1
+        return found
 
     def at(self, line: int) -> Symbol:
         """The innermost symbol that line ``line`` (from 1) is in."""
-        lines, _ = self._nesting
-        return lines[min(line, len(lines) - 1)]
+        return self._nesting[0][min(max(line, 1), len(self.lines)) - 1]
+
+    def blocks(self, line: int) -> tuple[str, ...]:
+        """The heads of the blocks around ``line`` inside of its symbol, outermost first."""
+        symbol = self.at(line)
+        around = self.conditions[line - 1]
+        here = around[len(self.conditions[symbol.first - 1]) :] if symbol.node else around
+        text = self.lines[line - 1]
+        column = len(text) - len(text.lstrip())
+        if self._grammar is None:
+            return here
+        if symbol.node is None and column and self._root.has_error:
+            return (*here, self._function_line(line))
+        leaf = self._root.descendant_for_point_range((line - 1, column), (line - 1, column))
+        return (*here, *labels(leaf, symbol.node, self.lines)) if leaf else here
+
+    @cached_property
+    def _root(self) -> Node:
+        assert self._grammar is not None
+        return self._grammar.parse(self._data).root_node
+
+    def _function_line(self, line: int) -> str:
+        """Text that git writes after ``@@``, for a line of code that does not parse."""
+        for text in reversed(self.lines[: line - 1]):
+            if _FUNCTION_LINE.match(text) and not _LABEL.match(text):
+                return text.decode("utf-8", "replace").strip()
+        return ""
 
     def around(self, line: int, known: Container[str]) -> str:
         """The innermost symbol around ``line`` whose name is among ``known``, else MODULE."""
@@ -102,32 +169,26 @@ class Outline:
             symbol = self._nesting[1].get(symbol.name)
         return symbol.name if symbol else MODULE
 
-    @cached_property
-    def _nesting(self) -> tuple[list[Symbol], dict[str, Symbol]]:
-        """The innermost symbol of each line, from 0; the symbol around each symbol, by name."""
-        # Of two that cover the same lines, the later one is inside of the other.
-        symbols = sorted(self.symbols.values(), key=lambda symbol: symbol.first - symbol.last)
-        lines = [symbols[0]] * (max(symbol.last for symbol in symbols) + 1)
-        outer: dict[str, Symbol] = {}
-        for symbol in symbols[1:]:
-            outer[symbol.name] = lines[symbol.first]
-            lines[symbol.first : symbol.last + 1] = [symbol] * (symbol.last + 1 - symbol.first)
-        return lines, outer
-
     def body(self, name: str) -> str | None:
         """The hash of a symbol's body, None when there is no such symbol."""
         symbol = self.symbols.get(name)
         return symbol.body if symbol else None
 
+    def _outside(self, symbols: list[Symbol], suffix: str) -> Callable[[], str]:
+        inside = {row for one in symbols for row in range(one.first - 1, one.last)}
+        rest = (line for row, line in enumerate(self.lines) if row not in inside)
+        return lambda: tokens(b"\n".join(rest), suffix)
+
 
 def bare_name(symbol: str) -> str:
-    """The name of a symbol without what encloses it or its parameters."""
+    """The name of a symbol without what encloses it, its parameters and its conditions."""
     if symbol == MODULE:
         return MODULE
-    called = re.search(r"([A-Za-z_$][\w$]*)\s*\(", symbol)
-    if called:
-        return called.group(1)
-    return symbol.split("#", 1)[0].rpartition(".")[2].rsplit(maxsplit=1)[-1]
+    plain, count = symbol, 1
+    while count:
+        plain, count = re.subn(r"\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|#\d+$", "", plain)
+    words = re.findall(r"[\w$~]+", plain)
+    return words[-1] if words else symbol
 
 
 def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
@@ -139,37 +200,53 @@ def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
         while name in found:
             counts[symbol.name] += 1
             name = f"{symbol.name}#{counts[symbol.name] + 1}"
-        found[name] = replace(symbol, name=name)
+        found[name] = replace(symbol, name=name, family=symbol.family or name)
     return found
 
 
-def _python_symbols(tree: ast.Module, last: int) -> Iterator[Symbol]:
-    yield Symbol(MODULE, 1, last, partial(_outside, tree))
-    yield from _definitions(tree, "")
+def _parsed_symbols(
+    grammar: Grammar, data: bytes, lines: list[bytes], around: list[tuple[str, ...]]
+) -> Iterator[Symbol]:
+    suffix = "" if grammar.package != "tree_sitter_python" else ".py"
+    scopes: list[tuple[Node, str, tuple[str, ...], bool]] = []
+    for node in grammar.definitions(grammar.parse(data)):
+        while scopes and node.start_byte >= scopes[-1][0].end_byte:
+            scopes.pop()
+        outer, prefix, outside, in_function = scopes[-1] if scopes else (None, "", (), False)
+        one = described(node, grammar, in_function=in_function)
+        if one is None:
+            continue
+        first, last = one.first.start_point[0], one.last
+        family = f"{prefix}{grammar.separator}{one.name}" if prefix else one.name
+        here = (*around[first][len(outside) :], *labels(node, outer, lines), *one.conditions)
+        where = f" [{'; '.join(here)}]" if here else ""
+        name = f"{family}{one.signature}{where}"
+        scopes.append((node, name, around[first], one.is_function))
+        text = partial(tokens, b"\n".join(lines[first : last + 1]), suffix)
+        yield Symbol(name, first + 1, last + 1, text, family, node)
 
 
-def _definitions(node: ast.AST, prefix: str) -> Iterator[Symbol]:
-    for block in _BLOCKS:
-        for child in getattr(node, block, ()):
-            if isinstance(child, _Definition):
-                first = min([child.lineno, *(item.lineno for item in child.decorator_list)])
-                name = f"{prefix}{child.name}"
-                last = child.end_lineno or first
-                yield Symbol(name, first, last, partial(canonical, child))
-                yield from _definitions(child, f"{name}.")
-            elif isinstance(child, ast.AST):
-                yield from _definitions(child, prefix)
+def _python_tree(data: bytes) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
-def _outside(tree: ast.Module) -> str:
-    """A module's statements outside of its functions and classes."""
-    parts = [
-        f"{type(child).__name__} {child.name}"
-        if isinstance(child, _Definition)
-        else canonical(child)
-        for child in tree.body
-    ]
-    return "\n".join(parts)
+def _with_trees(symbols: Iterable[Symbol], tree: ast.Module) -> Iterator[Symbol]:
+    """The symbols with Python's own trees as their texts, which layout does not touch."""
+    known = {
+        (node.lineno, type(node) in _PythonNodes): node
+        for node in ast.walk(tree)
+        if isinstance(node, (*_PythonNodes, ast.Assign, ast.AnnAssign))
+    }
+    for symbol in symbols:
+        assert symbol.node is not None
+        row = symbol.node.start_point[0] + 1
+        node = known.get((row, symbol.node.type != "assignment"))
+        yield replace(symbol, text=partial(canonical, node)) if node else symbol
 
 
 def canonical(node: object) -> str:
@@ -189,8 +266,7 @@ def canonical(node: object) -> str:
     return "" if node is None else repr(node)
 
 
-def _line_symbols(data: bytes, suffix: str) -> Iterator[Symbol]:
-    lines = data.split(b"\n")
+def _line_symbols(lines: list[bytes], suffix: str) -> Iterator[Symbol]:
     starts = [
         number
         for number, line in enumerate(lines, 1)
@@ -206,7 +282,7 @@ def _line_symbols(data: bytes, suffix: str) -> Iterator[Symbol]:
 
 
 def tokens(data: bytes, suffix: str) -> str:
-    """The words and signs of a text in a language that is not parsed."""
+    """The words and signs of a text, without comments."""
     comments = _HASH_COMMENT if suffix in _HASH_COMMENTS else _C_COMMENT
     bare = comments.sub(lambda match: match.group(1) or b" ", data)
     return "\0".join(token.decode("latin-1") for token in _TOKEN.findall(bare))

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from forkpatch.inspect.symbols import MODULE, Symbol, bare_name, outline
+from forkpatch.inspect.placement import counterpart
+from forkpatch.inspect.symbols import MODULE, Outline, Symbol, bare_name, outline
 from forkpatch.model.diffs import FileDiff, Hunk
 from forkpatch.model.patchfile import Patch
-from forkpatch.model.weave import split_lines
 from forkpatch.series.derive import changed_symbols
 
 Read = Callable[[str], bytes | None]
@@ -23,16 +24,23 @@ class NewBase:
     Attributes:
         read: the content of a file, None when it has none of that path.
         find: the paths of the files that contain a word.
-        renames: new path by old path, for the files that were renamed.
+        was: the content of a file on the patch's own base, None when that has none.
+        find_renames: gives the new path by old path of the files that were renamed.
     """
 
     read: Read
     find: Find
-    renames: Mapping[str, str]
+    was: Read
+    find_renames: Callable[[], Mapping[str, str]] = dict
+
+    @cached_property
+    def renames(self) -> Mapping[str, str]:
+        """New path by old path of the files that were renamed."""
+        return self.find_renames()
 
     def path_of(self, path: str) -> str:
         """Path of a file of the old version in the new one."""
-        return self.renames.get(path, path)
+        return path if self.read(path) is not None else self.renames.get(path, path)
 
 
 def places_of(base: NewBase, path: str, symbol: str) -> tuple[tuple[str, Symbol], ...]:
@@ -85,19 +93,55 @@ def already_there(
 
 
 def _hunk_there(diff: FileDiff, hunk: Hunk, before: bytes, after: bytes, base: NewBase) -> str:
-    path = diff.new or ""
-    one = replace(diff, hunks=(hunk,))
-    for symbol in changed_symbols(one, before, after):
-        mine = outline(path, before).symbols.get(symbol)
-        old = _block(hunk, "-", mine, hunk.old_start)
-        new = _block(hunk, "+", outline(path, after).symbols.get(symbol), hunk.new_start)
-        if mine and _contains(split_lines(before)[mine.first - 1 : mine.last], new):
-            continue  # it said the same elsewhere before: that it still does proves nothing
-        for candidate, item in places_of(base, diff.old or "", symbol):
-            lines = split_lines(base.read(candidate) or b"")[item.first - 1 : item.last]
-            if _contains(lines, new) and not _contains(lines, old):
-                return f"{candidate}: {item.name}"
+    """The places of a hunk in the new version; empty unless all that it changes is there."""
+    known, changed = outline(diff.old or "", before), outline(diff.new or "", after)
+    found: list[str] = []
+    for name in changed_symbols(replace(diff, hunks=(hunk,)), before, after):
+        symbol = known.symbols[name]
+        old = _block(hunk, "-", symbol, hunk.old_start)
+        new = _block(hunk, "+", changed.symbols.get(name), hunk.new_start)
+        if _contains(_lines(known, symbol), new):
+            return ""  # it said the same elsewhere before: that it still does proves nothing
+        place = _symbol_there(known, symbol, old, new, base)
+        if not place:
+            return ""
+        found.append(place)
+    return "; ".join(found)
+
+
+def _symbol_there(
+    known: Outline, symbol: Symbol, old: list[bytes], new: list[bytes], base: NewBase
+) -> str:
+    """The place at which ``symbol`` says ``new`` in the new version; empty without one.
+
+    While the symbol is in its file, no other is it: it must say so there, and the old lines must
+    not stand there any more. Only when it is gone is it looked for by its full name elsewhere,
+    and what another symbol of that name said on the patch's own base already proves nothing.
+    """
+    here = base.path_of(known.path)
+    data = base.read(here)
+    if data is not None:
+        now = outline(here, data)
+        if own := counterpart(symbol, known, now):
+            lines = _lines(now, own)
+            there = _contains(lines, new) and not _contains(lines, old)
+            return f"{here}: {own.name}" if there else ""
+    for candidate in base.find(bare_name(symbol.name)):
+        if candidate == here or _suffix(candidate) != _suffix(known.path):
+            continue
+        now = outline(candidate, base.read(candidate) or b"")
+        was = outline(candidate, base.was(candidate) or b"")
+        if symbol.name not in now.symbols:
+            continue
+        lines = _lines(now, now.symbols[symbol.name])
+        said = symbol.name in was.symbols and _contains(_lines(was, was.symbols[symbol.name]), new)
+        if _contains(lines, new) and not _contains(lines, old) and not said:
+            return f"{candidate}: {symbol.name}"
     return ""
+
+
+def _lines(known: Outline, symbol: Symbol) -> list[bytes]:
+    return known.lines[symbol.first - 1 : symbol.last]
 
 
 def _block(hunk: Hunk, sign: str, symbol: Symbol | None, start: int) -> list[bytes]:

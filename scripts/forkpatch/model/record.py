@@ -29,11 +29,13 @@ class SymbolPlace:
 
     Attributes:
         body: its hash on the base; empty when the base has no such symbol.
+        hunks: which hunks of the file change it, from 1; none for a shadow.
     """
 
     path: str
     symbol: str
     body: str
+    hunks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,10 @@ def read_record(folder: Path) -> Record | None:
             blobs=dict(raw["blobs"]),
             hashes={name: entry["sha256"] for name, entry in raw["patches"].items()},
             patches={
-                name: tuple(SymbolPlace(**place) for place in entry["places"])
+                name: tuple(_place(**place) for place in entry["places"])
                 for name, entry in raw["patches"].items()
             },
-            shadows=tuple(SymbolPlace(**place) for place in raw["shadows"]),
+            shadows=tuple(_place(**place) for place in raw["shadows"]),
             positions={
                 name: {path: tuple(map(int, lines)) for path, lines in entry["at"].items()}
                 for name, entry in raw["patches"].items()
@@ -99,13 +101,21 @@ def format_record(record: Record) -> str:
         name: {
             "sha256": record.hashes[name],
             **({"at": record.positions[name]} if name in record.positions else {}),
-            "places": [asdict(place) for place in places],
+            "places": [_written(place) for place in places],
         }
         for name, places in record.patches.items()
     }
-    shadows = [asdict(place) for place in record.shadows]
+    shadows = [_written(place) for place in record.shadows]
     value = {"base": record.base, "blobs": record.blobs, "patches": patches, "shadows": shadows}
     return _text(value, "") + "\n"
+
+
+def _place(hunks: list[int] | None = None, **rest: str) -> SymbolPlace:
+    return SymbolPlace(**rest, hunks=tuple(map(int, hunks or ())))
+
+
+def _written(place: SymbolPlace) -> dict[str, Any]:
+    return {key: value for key, value in asdict(place).items() if key != "hunks" or value}
 
 
 def _text(value: Any, indent: str) -> str:

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 
+from forkpatch.git.merge import merge_data
+from forkpatch.git.objects import blob_id
+from forkpatch.inspect.placement import Misplacement, counterpart, misplaced
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import places_of
-from forkpatch.model.diffs import Hunk
-from forkpatch.model.patchfile import parse_patch
+from forkpatch.model.diffs import FileDiff, Hunk
 from forkpatch.model.weave import split_lines
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.series.derive import changed_symbols
-from forkpatch.series.mailbox import FORMAT_PATCH
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 
@@ -71,13 +73,19 @@ def _moved(rebase: Rebase, name: str, path: str) -> str:
     return "; ".join(found)
 
 
-def _breaking_commit(rebase: Rebase, name: str, path: str) -> UpstreamCommit | None:
-    """First upstream commit after which the patch's old lines are no longer there."""
+def history_of(rebase: Rebase) -> History | None:
+    """The upstream's history between both versions; None when no mirror on this machine has it."""
     old, new = rebase.old.upstream, rebase.new
     mirrors = [*mirrors_of(old, rebase.fork.cache, SourceOptions()), old.url]
     known = [one.commit for one in (old, new) if one.commit]
-    history = History.find(mirrors, *known)
-    if history is None or not old.commit:
+    return History.find(mirrors, *known) if old.commit else None
+
+
+def _breaking_commit(rebase: Rebase, name: str, path: str) -> UpstreamCommit | None:
+    """First upstream commit after which the patch's old lines are no longer there."""
+    old, new = rebase.old.upstream, rebase.new
+    history = history_of(rebase)
+    if history is None:
         return None
     newest = new.commit or "HEAD"  # of a wheel, whose commit is not known, it is a guess
     base = split_lines(rebase.old.base.get(path, b""))
@@ -101,28 +109,88 @@ def _in_base(base: list[bytes], hunk: Hunk) -> list[bytes]:
     return []
 
 
-def misplaced(rebase: Rebase, name: str, head: str, picked: str) -> tuple[Conflict, ...]:
-    """Conflicts of a patch that git merged into symbols which it did not change before."""
-    places = rebase.record.patches[name]
-    expected = {bare_name(place.symbol) for place in places}
-    was = ", ".join(sorted(expected))
-    return tuple(
-        Conflict(
-            name,
-            path,
-            ConflictKind.MISPLACED,
-            detail=f"it changes {symbol} now, and changed {was} before",
-        )
-        for path, symbol in _changed_places(rebase, head, picked)
-        if bare_name(symbol) not in expected
-    )
+def placed_wrongly(
+    rebase: Rebase, name: str, now: Mapping[str, bytes], *, whole: bool
+) -> tuple[Conflict, ...]:
+    """Misplacements of a patch that was merged onto the rebase's head.
 
-
-def _changed_places(rebase: Rebase, before: str, commit: str) -> Iterator[tuple[str, str]]:
-    """Path and symbol of everything that a commit changes."""
-    patch = parse_patch(rebase.git.run(*FORMAT_PATCH, commit).stdout, commit)
-    old, new = files_at(rebase.git, (before, commit), patch.paths)
+    Args:
+        rebase: the rebase.
+        name: the patch.
+        now: the files that it changes after the merge, by path on the new base.
+        whole: False when some hunks are known to be left out, for they conflict.
+    """
+    patch, commits = rebase.patch(name), (f"{rebase.original(name)}^", rebase.original(name))
+    before, after = files_at(rebase.git, commits, patch.paths)
+    (ours,) = files_at(rebase.git, [rebase.plan.head], sorted(now))
+    found: list[Conflict] = []
     for diff in patch.files:
-        contents = old.get(diff.old or "", b""), new.get(diff.new or "", b"")
-        for symbol in changed_symbols(diff, *contents):
-            yield diff.new or diff.old or "", symbol
+        if diff.old is None or diff.new is None or not diff.hunks:
+            continue
+        path = rebase.base.path_of(diff.old)
+        here = diff.new if diff.new in now and diff.new != diff.old else path
+        if path not in ours or here not in now:
+            continue
+        old = before[diff.old], after[diff.new]
+        wrong = [*misplaced(diff, old, (ours[path], now[here]), path, whole=whole)]
+        wrong += _followed_wrongly(rebase, diff, old, path) if whole else ()
+        found += [
+            Conflict(
+                name,
+                here,
+                ConflictKind.MISPLACED,
+                detail=one.detail,
+                symbol=one.symbol,
+                blob=blob_id(now[here]),
+            )
+            for one in wrong
+        ]
+    return tuple(found)
+
+
+def merged_files(rebase: Rebase, name: str) -> dict[str, bytes]:
+    """The files of a failed merge, those with conflicts with upstream's side of each."""
+    patch, original = rebase.patch(name), rebase.original(name)
+    before, after, head = files_at(
+        rebase.git, (f"{original}^", original, rebase.plan.head), _paths(rebase, name)
+    )
+    conflicting = {one.path for one in classify(rebase, name)}
+    found = {}
+    for diff in patch.files:
+        path = rebase.base.path_of(diff.old) if diff.old else diff.new or ""
+        file = rebase.tree / path
+        if path in conflicting and diff.old in before and diff.new in after and path in head:
+            merged = merge_data(head[path], before[diff.old], after[diff.new], "--ours")
+            found[path] = merged or b""
+        elif path not in conflicting and file.is_file() and not file.is_symlink():
+            found[path] = file.read_bytes()
+    return found
+
+
+def files_after(rebase: Rebase, name: str, tree: str) -> dict[str, bytes]:
+    """The files that a patch changes, in a commit or tree."""
+    return files_at(rebase.git, [tree], _paths(rebase, name))[0]
+
+
+def _paths(rebase: Rebase, name: str) -> list[str]:
+    """The paths that a patch names, and those at which the new base has them."""
+    paths = rebase.patch(name).paths
+    return sorted({*paths, *map(rebase.base.path_of, paths)})
+
+
+def _followed_wrongly(
+    rebase: Rebase, diff: FileDiff, old: tuple[bytes, bytes], path: str
+) -> Iterator[Misplacement]:
+    """Symbols that were followed to a new path or signature, and live on in another file."""
+    known, now = outline(diff.old or "", old[0]), outline(path, rebase.base.read(path) or b"")
+    for name in changed_symbols(diff, *old):
+        symbol = counterpart(known.symbols[name], known, now)
+        if name == MODULE or symbol is None or (path, symbol.name) == (diff.old, name):
+            continue
+        for other in rebase.base.find(bare_name(name)):
+            if other == path or PurePosixPath(other).suffix != PurePosixPath(path).suffix:
+                continue
+            there = outline(other, rebase.base.read(other) or b"").symbols
+            if name in there and name not in outline(other, rebase.base.was(other) or b"").symbols:
+                detail = f"it changes {symbol.name} of {path}, and {name} is in {other} now"
+                yield Misplacement(symbol.name, detail)

@@ -7,31 +7,66 @@ was merged into another function stops the rebase.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
+from forkpatch.git.merge import ALGORITHM
+from forkpatch.git.objects import Commit, write_commits
 from forkpatch.inspect.upstreamed import already_there
-from forkpatch.rebase.conflicts import classify, misplaced
-from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseStep
+from forkpatch.rebase.conflicts import (
+    classify,
+    files_after,
+    history_of,
+    merged_files,
+    placed_wrongly,
+)
+from forkpatch.rebase.merging import HeadFiles, merge_patch
+from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase, files_at
-from forkpatch.series.mailbox import write_commit
+from forkpatch.series.shared import patch_steps
+from forkpatch.sources.history import UpstreamCommit
 
-_MERGE = ("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false")
 _PERSON = {
     "GIT_COMMITTER_NAME": "forkpatch",
     "GIT_COMMITTER_EMAIL": "forkpatch@localhost",
 }
-_MARKER = re.compile(rb"^(<{7} |={7}$|>{7} |\|{7} )", re.MULTILINE)
+_MERGED = "refs/forkpatch/merged"
+_PICK = (
+    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false"),
+    *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
+    f"--strategy-option=diff-algorithm={ALGORITHM}",
+)
 
 
 def execute(rebase: Rebase) -> Rebase:
     """Execute the pending steps until one has conflicts, or all are done."""
     while rebase.plan.pending and not rebase.plan.conflicts:
-        rebase = _execute_step(rebase, rebase.plan.pending[0])
+        rebase = _merge_clean(rebase)
+        if rebase.plan.pending:
+            rebase = _execute_step(rebase, rebase.plan.pending[0])
     return rebase
+
+
+def _merge_clean(rebase: Rebase) -> Rebase:
+    """Merge the pending patches in memory up to the first that git has to look at."""
+    plan, files = rebase.plan, HeadFiles(rebase.git, rebase.plan.head)
+    known = zip(patch_steps(rebase.old), rebase.old.patch_commits, strict=True)
+    steps = {step.patch.name: (step, commit) for step, commit in known}
+    commits: list[Commit] = []
+    for pending in plan.pending:
+        step, commit = steps[pending.patch]
+        changes = merge_patch(step, files)
+        if changes is None:
+            break
+        files.update(changes)
+        commits.append(replace(commit, changes=changes, parent=plan.head))
+    if not commits:
+        return rebase
+    for oid in write_commits(rebase.git, _MERGED, commits):
+        plan = plan.completed(RebaseOutcome.CLEAN, commit=oid)
+    return rebase.saved(plan)
 
 
 def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
@@ -39,42 +74,56 @@ def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
     rebase.reset(head)
     there = already_there(rebase.patch(step.patch), *_around(rebase, step), rebase.base)
     if there:
-        return _complete(
-            rebase, RebaseOutcome.DROPPED, reason=f"already upstream: {'; '.join(there)}"
-        )
-    pick = (*_MERGE, "cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort")
+        reason = f"already upstream: {'; '.join(there)}"
+        return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
     try:
-        git.run(*pick, step.original, env=_PERSON)
+        git.run(*_PICK, step.original, env=_PERSON)
     except GitError:
         if not (rebase.tree / ".git/CHERRY_PICK_HEAD").exists():
             raise
-        return _stop(rebase, classify(rebase, step.patch))
+        return _conflicting(rebase, step)
     picked, tree, before = git.text(
         "rev-parse", "HEAD", "HEAD^{tree}", f"{head}^{{tree}}"
     ).splitlines()
-    if tree == before:
-        reason = "already upstream: it changes nothing any more"
-        return _complete(rebase, RebaseOutcome.DROPPED, reason=reason)
-    if wrong := misplaced(rebase, step.patch, head, picked):
+    merged = files_after(rebase, step.patch, picked)
+    if wrong := placed_wrongly(rebase, step.patch, merged, whole=True):
         git.run("reset", "-q", "--soft", head)
         return _stop(rebase, wrong)
-    return _complete(rebase, RebaseOutcome.CLEAN, commit=picked)
+    if tree == before:
+        reason = "already upstream: it changes nothing any more"
+        return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
+    return rebase.completed(RebaseOutcome.CLEAN, commit=picked)
+
+
+def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
+    """Drop a patch that conflicts with its own commit upstream; else stop.
+
+    What git merged without a conflict beside the conflicts may be misplaced too.
+    """
+    if commit := _upstream_commit(rebase, step):
+        rebase.git.run("cherry-pick", "--abort")
+        return rebase.completed(RebaseOutcome.DROPPED, reason=f"already upstream: {commit}")
+    conflicts = classify(rebase, step.patch)
+    merged = merged_files(rebase, step.patch)
+    return _stop(rebase, (*conflicts, *placed_wrongly(rebase, step.patch, merged, whole=False)))
+
+
+def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
+    """The upstream commit between both versions that is this very patch."""
+    history, old, new = history_of(rebase), rebase.old.upstream, rebase.new
+    if history is None or not new.commit:
+        return None
+    show = ("diff-tree", "-p", "--no-renames", "--full-index")
+    diff, reverse = (
+        rebase.git.run(*show, *pair).stdout
+        for pair in ((f"{step.original}^", step.original), (step.original, f"{step.original}^"))
+    )
+    paths = rebase.patch(step.patch).paths
+    return history.same_change(old.commit, new.commit, paths, diff, reverse)
 
 
 def _stop(rebase: Rebase, conflicts: tuple[Conflict, ...]) -> Rebase:
     return rebase.saved(replace(rebase.plan, conflicts=conflicts))
-
-
-def _complete(
-    rebase: Rebase,
-    outcome: RebaseOutcome,
-    *,
-    commit: str = "",
-    reason: str = "",
-    by_hand: int = 0,
-) -> Rebase:
-    plan = rebase.plan.completed(outcome, commit=commit, reason=reason, by_hand=by_hand)
-    return rebase.saved(plan)
 
 
 def _around(rebase: Rebase, step: RebaseStep) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
@@ -82,70 +131,6 @@ def _around(rebase: Rebase, step: RebaseStep) -> tuple[Mapping[str, bytes], Mapp
     commits = (f"{step.original}^", step.original)
     before, after = files_at(rebase.git, commits, rebase.patch(step.patch).paths)
     return before, after
-
-
-def resolve(rebase: Rebase) -> Rebase:
-    """Complete the step that has conflicts with the working tree as a person left it.
-
-    Raises:
-        UserError: conflict markers remain, or no change does.
-    """
-    if not rebase.plan.conflicts:
-        return rebase
-    git, head, step = rebase.git, rebase.plan.head, rebase.plan.pending[0]
-    for conflict in rebase.plan.conflicts:
-        path = rebase.tree / conflict.path
-        if path.is_file() and _MARKER.search(path.read_bytes()):
-            raise UserError(f"{path} still has conflict markers", remedy="resolve them first")
-        _remove_leftover(rebase, step.original, conflict)
-    git.run("add", "-A")
-    tree = git.text("write-tree")
-    if tree == git.text("rev-parse", f"{head}^{{tree}}"):
-        raise UserError(
-            f"nothing is left of {step.patch}",
-            remedy=f"drop it: forkpatch rebase {rebase.plan.upstream} --skip 'REASON'",
-        )
-    header, _, message = git.run("cat-file", "commit", step.original).stdout.partition(b"\n\n")
-    kept = [line for line in header.split(b"\n") if not line.startswith((b"tree ", b"parent "))]
-    parents = [b"tree " + tree.encode(), b"parent " + head.encode()]
-    commit = write_commit(git, b"\n".join([*parents, *kept]), message)
-    kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
-    return _complete(
-        rebase,
-        RebaseOutcome.ADAPTED,
-        commit=commit,
-        reason=f"{kinds}: resolved by hand",
-        by_hand=_lines_by_hand(rebase, step.original, tree),
-    )
-
-
-def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
-    """Lines by which a resolution differs from a merge that takes upstream's side in conflicts."""
-    git, head = rebase.git, rebase.plan.head
-    rebase.reset(head)
-    pick = ("cherry-pick", "--no-commit", "--strategy=ort", "--strategy-option=ours")
-    try:
-        git.run(*pick, original)
-        merged = git.text("write-tree")
-    except GitError:  # not a conflict of lines: a file is gone, say
-        merged = f"{head}^{{tree}}"
-    rows = git.text("diff-tree", "-r", "--numstat", "--no-renames", merged, resolved).splitlines()
-    counts = [count for row in rows for count in row.split("\t")[:2]]
-    return sum(int(count) for count in counts if count.isdigit())  # "-" stands for binary
-
-
-def _remove_leftover(rebase: Rebase, original: str, conflict: Conflict) -> None:
-    """Remove a file that is gone upstream and that git left for reference, when it is untouched.
-
-    Otherwise the resolution would add it to the new version, and the patches after this one
-    would find it there and change it.
-    """
-    path = rebase.tree / conflict.path
-    if conflict.kind is not ConflictKind.FILE_GONE or not path.is_file():
-        return
-    (old,) = files_at(rebase.git, [original], [conflict.path])
-    if old.get(conflict.path) == path.read_bytes():
-        path.unlink()
 
 
 def skip(rebase: Rebase, reason: str) -> Rebase:
@@ -158,4 +143,4 @@ def skip(rebase: Rebase, reason: str) -> Rebase:
         raise UserError("a patch is dropped for a reason", remedy="--skip 'why it is not needed'")
     if not rebase.plan.conflicts:
         raise UserError("no patch has stopped the rebase", remedy="go on with --continue")
-    return _complete(rebase, RebaseOutcome.DROPPED, reason=reason.strip())
+    return rebase.completed(RebaseOutcome.DROPPED, reason=reason.strip())

@@ -45,6 +45,8 @@ class Conflict:
         lines: first and last line of each conflict in the working tree's file, from 1.
         detail: the new place of the file or symbol, or the symbol that was hit.
         breaking_commit: the upstream commit that changed these lines; empty without history.
+        symbol: of a misplacement: the symbol that is changed.
+        blob: of a misplacement: the id of the file as git left it; empty when it has conflicts.
     """
 
     patch: str
@@ -53,6 +55,8 @@ class Conflict:
     lines: tuple[tuple[int, int], ...] = ()
     detail: str = ""
     breaking_commit: str = ""
+    symbol: str = ""
+    blob: str = ""
 
     def __str__(self) -> str:
         spans = ", ".join(f"{first}-{last}" for first, last in self.lines)

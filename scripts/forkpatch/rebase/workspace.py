@@ -8,8 +8,9 @@ Each commit of the series is merged onto the new base with the old base as commo
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from forkpatch.errors import UserError
@@ -21,7 +22,7 @@ from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
-from forkpatch.rebase.plan import RebasePlan, RebaseStep, read_plan, write_plan
+from forkpatch.rebase.plan import RebaseOutcome, RebasePlan, RebaseStep, read_plan, write_plan
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.series.derive import record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
@@ -31,6 +32,9 @@ from forkpatch.tree.worktree import add_objects, build_repository
 _TREE = "tree"
 _OLD = "refs/forkpatch/old"
 _NEW = "refs/forkpatch/new"
+
+#: Patterns of git for what editors and merge tools leave beside a file that was resolved.
+LEFTOVERS = ("*.orig", "*.rej", "*~", ".*.sw?", ".#*")
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,21 @@ class Rebase:
         """A patch of the old series."""
         return next(patch for patch in self.old.patches if patch.name == name)
 
+    def original(self, name: str) -> str:
+        """The commit of a patch on the old base."""
+        return next(step.original for step in self.plan.steps if step.patch == name)
+
     def saved(self, plan: RebasePlan) -> Rebase:
         """The rebase with another plan, which is written first."""
         write_plan(self.folder, plan)
         return replace(self, plan=plan)
+
+    def completed(
+        self, outcome: RebaseOutcome, *, commit: str = "", reason: str = "", by_hand: int = 0
+    ) -> Rebase:
+        """The rebase with an outcome for its first pending step, which is written first."""
+        plan = self.plan.completed(outcome, commit=commit, reason=reason, by_hand=by_hand)
+        return self.saved(plan)
 
     def reset(self, commit: str) -> None:
         """Check ``commit`` out, and remove every other file."""
@@ -110,12 +125,14 @@ def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> R
     try:
         (scratch / _TREE).mkdir()
         commits = [series.commits[0], *series.patch_commits]
-        git, ids = build_repository(scratch / _TREE, series.pristine, commits)
+        # Nothing is checked out before a patch has to be looked at.
+        git, ids = build_repository(scratch / _TREE, series.pristine, commits, checkout=False)
         git.run("update-ref", _OLD, ids[-1])
+        with (scratch / _TREE / ".git/info/exclude").open("a", encoding="ascii") as exclude:
+            exclude.writelines(f"{pattern}\n" for pattern in LEFTOVERS)
         add_objects(git, new_tree)
         (base,) = write_commits(git, _NEW, [Commit(f"{new}\n".encode(), tree=new.tree)])
         git.run("update-ref", f"refs/heads/{BRANCH}", base)
-        git.run("read-tree", "-u", "--reset", "HEAD")
         steps = tuple(
             RebaseStep(patch.name, commit)
             for patch, commit in zip(series.patches, ids[1:], strict=True)
@@ -166,21 +183,23 @@ def abort(fork: Fork, name: str) -> bool:
 
 
 def _new_base(git: Git, base: str, old: str) -> NewBase:
-    listed = list_tree(git, base)
-    contents: dict[str, bytes | None] = {}
-
-    def read(path: str) -> bytes | None:
-        if path not in contents:
-            mode, oid = listed.get(path, (SYMLINK_MODE, ""))
-            contents[path] = None if mode == SYMLINK_MODE else read_blobs(git, [oid])[oid]
-        return contents[path]
-
     def find(word: str) -> tuple[str, ...]:
         command = ("grep", "-l", "-z", "-I", "-w", "-F", "-e", word, base, "--")
         out = git.run(*command, ok=(0, 1)).stdout.decode("utf-8", "surrogateescape")
         return tuple(item.partition(":")[2] for item in out.split("\0")[:-1])
 
-    return NewBase(read, find, _renames(git, old, base))
+    return NewBase(_reader(git, base), find, _reader(git, old), lambda: _renames(git, old, base))
+
+
+def _reader(git: Git, tree: str) -> Callable[[str], bytes | None]:
+    listed = list_tree(git, tree)
+
+    @cache
+    def read(path: str) -> bytes | None:
+        mode, oid = listed.get(path, (SYMLINK_MODE, ""))
+        return None if mode == SYMLINK_MODE else read_blobs(git, [oid])[oid]
+
+    return read
 
 
 def _renames(git: Git, old: str, new: str) -> dict[str, str]:

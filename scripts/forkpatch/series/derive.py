@@ -25,10 +25,10 @@ def record_of(fork: Fork, plan: TreePlan) -> Record:
             after_file = commit.changes.get(diff.new or "")
             after = after_file.data if after_file else b""
             base = outline(diff.old or "", plan.base.get(diff.old or "", b""))
-            for symbol in changed_symbols(diff, before, after):
-                path = diff.old or diff.new or ""
+            path = diff.old or diff.new or ""
+            for symbol, hunks in _symbols_by_hunk(diff, before, after).items():
                 body = base.body(symbol) if diff.old in plan.base else None
-                places[path, symbol] = SymbolPlace(path, symbol, body or "")
+                places[path, symbol] = SymbolPlace(path, symbol, body or "", hunks)
         for path, file in commit.changes.items():
             state[path] = file.data if file else b""
         patches[patch.name] = tuple(places.values())
@@ -53,20 +53,28 @@ def changed_symbols(diff: FileDiff, before: bytes, after: bytes) -> tuple[str, .
     A removed line counts for the symbol it was in; an added line for the innermost symbol
     around it that was there before, so that a new function counts for what it was put into.
     """
+    return tuple(_symbols_by_hunk(diff, before, after))
+
+
+def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, tuple[int, ...]]:
+    """The symbols of :func:`changed_symbols`, each with the numbers of its hunks, from 1."""
     if diff.old is None:
-        return (MODULE,)
+        return {MODULE: (1,)}
     old, new = outline(diff.old, before), outline(diff.new or diff.old, after)
-    found: dict[str, None] = {}
-    for hunk in diff.hunks:
+    found: dict[str, tuple[int, ...]] = {}
+    for number, hunk in enumerate(diff.hunks, 1):
         old_line, new_line = max(hunk.old_start, 1), max(hunk.new_start, 1)
+        names: dict[str, None] = {}
         for line in hunk.lines:
             if line.kind == "-" and line.data.strip():
-                found[old.at(old_line).name] = None
+                names[old.at(old_line).name] = None
             elif line.kind == "+" and line.data.strip():
-                found[new.around(new_line, old.symbols)] = None
+                names[new.around(new_line, old.symbols)] = None
             old_line += line.kind != "+"
             new_line += line.kind != "-"
-    return tuple(found) or (MODULE,)
+        for name in names:
+            found[name] = (*found.get(name, ()), number)
+    return found or {MODULE: (1,)}
 
 
 def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:

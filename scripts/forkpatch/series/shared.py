@@ -17,9 +17,10 @@ from pathlib import Path
 
 from common.files import atomic_write
 from forkpatch.errors import PatchError, UserError
-from forkpatch.git.calls import Git, init_repository
+from forkpatch.git.calls import init_repository
+from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
-from forkpatch.inspect.symbols import bare_name
+from forkpatch.inspect.placement import misplaced
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
@@ -34,11 +35,9 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD, format_record, read_record
 from forkpatch.model.weave import Weave
-from forkpatch.series.derive import changed_symbols
 from forkpatch.series.mailbox import Exported, export_commits
 from forkpatch.sources.cache import Pristine
 
-_CONFLICTS = range(128)  # exit codes of git merge-file: the number of conflicts
 _OWN = "give this version a patch of its own of that name, and list it without ../"
 
 Contents = Mapping[str, bytes]
@@ -159,16 +158,10 @@ def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
         lines = tuple(hunk.lines for hunk in diff.hunks)
         if here is None or tuple(hunk.lines for hunk in here.hunks) != lines:
             raise PatchError(f"its hunks of {path} have other lines there")
-        names = {bare_name(one) for one in _symbols(diff, step.before[path], step.after)}
-        for symbol in _symbols(here, ours[path], merged):
-            if bare_name(symbol) not in names:
-                listed = ", ".join(sorted(names))
-                raise PatchError(f"it would change {symbol} of {path}, and changes {listed}")
+        both = (step.before[path], step.after.get(diff.new or "", b"")), (ours[path], merged[path])
+        if wrong := misplaced(diff, *both, path):
+            raise PatchError(f"{path}: {wrong[0].detail}")
     return {path: tuple(hunk.old_start for hunk in found[path].hunks) for path in diffs}
-
-
-def _symbols(diff: FileDiff, before: bytes, after: Contents) -> tuple[str, ...]:
-    return changed_symbols(diff, before, after.get(diff.new or "", b""))
 
 
 def merge_file(path: str, ours: bytes, base: bytes, theirs: bytes) -> bytes:
@@ -177,14 +170,10 @@ def merge_file(path: str, ours: bytes, base: bytes, theirs: bytes) -> bytes:
     Raises:
         PatchError: there is a conflict.
     """
-    with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
-        files = [Path(name, part) for part in ("ours", "base", "theirs")]
-        for file, data in zip(files, (ours, base, theirs), strict=True):
-            file.write_bytes(data)
-        done = Git().run("merge-file", "-p", "-q", *map(str, files), ok=_CONFLICTS)
-    if done.returncode:
+    merged = merge_data(ours, base, theirs)
+    if merged is None:
         raise PatchError(f"it conflicts with {path}")
-    return done.stdout
+    return merged
 
 
 def _diff(before: Contents, after: Contents) -> tuple[FileDiff, ...]:

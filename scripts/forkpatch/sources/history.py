@@ -86,6 +86,39 @@ class History:
             return None
         return data
 
+    def same_change(
+        self, old: str, new: str, paths: Sequence[str], diff: bytes, reverse: bytes
+    ) -> UpstreamCommit | None:
+        """The commit from ``old`` to ``new`` whose change of ``paths`` is ``diff``.
+
+        Changes are compared by git's patch-id. One that was taken back later does not count.
+
+        Args:
+            old: a commit.
+            new: a later one.
+            paths: the files that ``diff`` changes.
+            diff: output of ``git diff-tree -p``.
+            reverse: the same of the opposite change.
+        """
+        show = ("log", "-p", "--no-renames", "--full-index", "--no-ext-diff", "--no-textconv")
+        try:
+            log = self.git.run(*show, f"{old}..{new}", "--", *paths).stdout
+        except GitError:
+            return None  # a partial mirror lacks files
+        (wanted, _), (opposite, _) = (self._patch_ids(one)[0] for one in (diff, reverse))
+        for patch_id, commit in self._patch_ids(log):  # the newest first
+            if patch_id == opposite:
+                return None
+            if patch_id == wanted:
+                subject = self.git.text("log", "-1", "--format=%s", commit)
+                return UpstreamCommit(commit, subject)
+        return None
+
+    def _patch_ids(self, diff: bytes) -> list[tuple[str, str]]:
+        """Patch-id and commit of each commit of a log; the commit is zero without a log."""
+        out = self.git.text("patch-id", "--stable", stdin=diff).splitlines()
+        return [(patch_id, commit) for patch_id, commit in map(str.split, out)] or [("", "")]
+
     def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> UpstreamCommit | None:
         """The first commit after which ``block`` is no longer in ``path``, None if unknown."""
         try:

@@ -89,14 +89,15 @@ def make_inputs(base: str, patches: Sequence[Patch], overlays: Mapping[str, Tree
 
 
 def build_repository(
-    folder: Path, pristine: Pristine, commits: Sequence[Commit]
+    folder: Path, pristine: Pristine, commits: Sequence[Commit], *, checkout: bool = True
 ) -> tuple[Git, list[str]]:
-    """Make a git repository in the empty ``folder`` with these commits checked out.
+    """Make a git repository in the empty ``folder`` with these commits.
 
     Args:
         folder: its ``.git`` holds every object and uses no other repository.
         pristine: the base tree's repository.
         commits: the chain to write, the base first.
+        checkout: False to leave the files of the last one unwritten.
 
     Returns:
         The repository and the commit ids.
@@ -105,7 +106,8 @@ def build_repository(
     add_objects(git, pristine)
     (folder / ".git" / "info" / "exclude").write_text(_EXCLUDES, encoding="ascii")
     ids = write_commits(git, f"refs/heads/{BRANCH}", commits)
-    git.run("read-tree", "-u", "--reset", "HEAD")
+    if checkout:
+        git.run("read-tree", "-u", "--reset", "HEAD")
     return git, ids
 
 

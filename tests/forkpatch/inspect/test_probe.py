@@ -79,10 +79,9 @@ def test_probe_tells_drift_and_misplacement_apart(lab: ForkLab) -> None:
     longer = CORE.replace(b"    return a - b\n", b"    return a - b\n\n\n").replace(
         b"def sub(a, b):\n", b"def sub(a, b):\n    start()\n    more()\n    go()\n"
     )
-    body = CORE[START:END].partition(b"\n")[2]
     cases = {
         "drift": CORE.replace(b"def sub(a, b):", b"@cached\ndef sub(a, b):"),
-        "elsewhere": GONE + b"\n\ndef minus(a, b):\n" + body,
+        "elsewhere": CORE.replace(b"def sub(a, b):", b"def minus(a, b):"),
         "lost": longer.replace(b"return a - b", b"return -b + a"),
     }
     for name, data in cases.items():

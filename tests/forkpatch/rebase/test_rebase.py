@@ -128,7 +128,14 @@ def test_change_that_git_puts_into_another_function_stops_the_rebase(one: ForkLa
     (conflict,) = done.json["plan"]["conflicts"]
     assert conflict["kind"] == "misplaced"
     assert conflict["detail"] == "it changes minus now, and changed sub before"
-    one.ok("rebase", "calc", "--continue")
+    # Going on without a look at it is refused; that it is right there has to be said.
+    refused = one.run("rebase", "calc", "--continue")
+    assert refused.code == 2
+    assert "misplaced still: it changes minus now, and changed sub before" in refused.err
+    assert "--accept 'REASON'" in refused.err
+    assert one.run("rebase", "calc", "--accept", " ").code == 2
+    done = one.ok("rebase", "calc", "--accept", "minus is its new name")
+    assert "turn.patch: adapted: misplaced: accepted: minus is its new name" in done.out
     assert new_tree(one)[CORE_PATH] == renamed.replace(b"return a - b", b"return b - a")
 
 

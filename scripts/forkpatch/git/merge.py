@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merges and diffs of single files that lie in memory."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from forkpatch.git.calls import Git
+
+#: The diff by which files are merged everywhere, so that all verbs come to the same merge.
+ALGORITHM = "myers"
+
+_CONFLICTS = range(128)  # exit codes of git merge-file: the number of conflicts
+_RANGES = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
+
+
+def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes | None:
+    """The three-way merge of one file; None when there is a conflict.
+
+    Args:
+        ours: one side.
+        base: the common ancestor.
+        theirs: the other side.
+        options: of ``git merge-file``: with ``--ours`` a conflict is resolved to that side.
+    """
+    if ours in (base, theirs):
+        return theirs
+    if theirs == base:
+        return ours
+    with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
+        files = _written(name, ours, base, theirs)
+        done = Git().run("merge-file", "-p", "-q", *options, *files, ok=_CONFLICTS)
+    return None if done.returncode else done.stdout
+
+
+def changed_lines(before: bytes, after: bytes) -> tuple[list[int], list[int]]:
+    """Numbers, from 1, of the lines of ``before`` that go, and of those of ``after`` that come."""
+    if before == after:
+        return [], []
+    command = ("diff", "--no-index", "--no-color", "--no-ext-diff", "--no-textconv", "--text")
+    with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
+        files = _written(name, before, after)
+        done = Git().run(*command, f"--diff-algorithm={ALGORITHM}", "-U0", *files, ok=(0, 1))
+    old: list[int] = []
+    new: list[int] = []
+    for found in _RANGES.findall(done.stdout):
+        first, count, start, length = (int(text or 1) for text in found)
+        old += range(first, first + count)
+        new += range(start, start + length)
+    return old, new
+
+
+def _written(folder: str, *contents: bytes) -> Sequence[str]:
+    paths = [Path(folder, str(number)) for number in range(len(contents))]
+    for path, data in zip(paths, contents, strict=True):
+        path.write_bytes(data)
+    return [str(path) for path in paths]

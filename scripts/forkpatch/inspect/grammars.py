@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tree-sitter grammars of the languages whose symbols are parsed, and what a symbol is in each.
+
+A language is an entry of :data:`_LANGUAGES`: its suffixes, its grammar, and the node types that
+define symbols. A file of another language has no grammar; its symbols go by git's function context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import PurePosixPath
+
+from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Rules of one language: which nodes of its syntax tree define symbols.
+
+    Attributes:
+        package: the Python package of the grammar.
+        scopes: types of nodes that define a symbol, of any length.
+        values: types of nodes that define one when they span several lines, outside of functions.
+        separator: what joins the names of scopes.
+        overloads: True when functions of one scope may share a name.
+        preprocessed: True when ``#if`` chooses between definitions.
+        function: the name of the package's function that gives the grammar.
+    """
+
+    package: str
+    scopes: tuple[str, ...]
+    values: tuple[str, ...]
+    separator: str = "."
+    overloads: bool = False
+    preprocessed: bool = False
+    function: str = "language"
+
+    @property
+    def language(self) -> Language:
+        """The loaded grammar."""
+        return _loaded(self.package, self.function)
+
+    def parse(self, data: bytes) -> Tree:
+        """The syntax tree of a file; a part that is not understood is an ERROR node in it."""
+        return Parser(self.language).parse(data)
+
+    def definitions(self, tree: Tree) -> list[Node]:
+        """The nodes that may define symbols, outer ones before inner ones."""
+        wanted = " ".join(f"({kind}) @x" for kind in (*self.scopes, *self.values))
+        found = QueryCursor(_query(self.language, f"[{wanted}]")).captures(tree.root_node)
+        return sorted(found.get("x", ()), key=lambda node: (node.start_byte, -node.end_byte))
+
+
+_C_SCOPES = ("function_definition", "struct_specifier", "union_specifier", "enum_specifier")
+_C_VALUES = (
+    *("declaration", "type_definition", "expression_statement", "compound_statement"),
+    *("preproc_function_def", "preproc_def"),
+)
+_SCRIPT_SCOPES = (
+    *("function_declaration", "generator_function_declaration", "class_declaration", "class"),
+    "method_definition",
+)
+_SCRIPT_VALUES = ("variable_declarator", "pair", "assignment_expression")
+_TYPE_SCOPES = (
+    *(*_SCRIPT_SCOPES, "abstract_class_declaration", "interface_declaration", "enum_declaration"),
+    *("internal_module", "module", "type_alias_declaration", "function_signature"),
+    *("method_signature", "abstract_method_signature"),
+)
+_TYPE_VALUES = (*_SCRIPT_VALUES, "public_field_definition")
+
+_LANGUAGES: dict[str, Grammar] = {
+    ".c": Grammar(
+        "tree_sitter_c",
+        _C_SCOPES,
+        _C_VALUES,
+        preprocessed=True,
+    ),
+    ".cc .cpp .cxx .h .hh .hpp .hxx .inl .ipp .tcc .cu .cuh": Grammar(
+        "tree_sitter_cpp",
+        (*_C_SCOPES, "class_specifier", "namespace_definition", "concept_definition"),
+        (*_C_VALUES, "alias_declaration"),
+        separator="::",
+        overloads=True,
+        preprocessed=True,
+    ),
+    ".py .pyi": Grammar(
+        "tree_sitter_python", ("function_definition", "class_definition"), ("assignment",)
+    ),
+    ".java": Grammar(
+        "tree_sitter_java",
+        (
+            *("class_declaration", "interface_declaration", "enum_declaration"),
+            *("record_declaration", "annotation_type_declaration", "method_declaration"),
+            *("constructor_declaration", "compact_constructor_declaration"),
+            *("static_initializer", "enum_constant"),
+        ),
+        ("field_declaration",),
+        overloads=True,
+    ),
+    ".js .jsx .mjs .cjs": Grammar(
+        "tree_sitter_javascript", _SCRIPT_SCOPES, (*_SCRIPT_VALUES, "field_definition")
+    ),
+    ".ts .mts .cts": Grammar(
+        "tree_sitter_typescript",
+        _TYPE_SCOPES,
+        _TYPE_VALUES,
+        overloads=True,
+        function="language_typescript",
+    ),
+    ".tsx": Grammar(
+        "tree_sitter_typescript",
+        _TYPE_SCOPES,
+        _TYPE_VALUES,
+        overloads=True,
+        function="language_tsx",
+    ),
+    ".go": Grammar(
+        "tree_sitter_go",
+        ("function_declaration", "method_declaration", "type_spec"),
+        ("var_spec", "const_spec"),
+    ),
+    ".rs": Grammar(
+        "tree_sitter_rust",
+        (
+            *("function_item", "function_signature_item", "impl_item", "trait_item", "mod_item"),
+            *("struct_item", "enum_item", "union_item", "macro_definition"),
+        ),
+        ("const_item", "static_item", "type_item", "macro_invocation"),
+        separator="::",
+    ),
+}
+_BY_SUFFIX = {suffix: one for suffixes, one in _LANGUAGES.items() for suffix in suffixes.split()}
+
+
+def grammar_of(path: str) -> Grammar | None:
+    """The grammar of a file's language; None when there is none."""
+    return _BY_SUFFIX.get(PurePosixPath(path).suffix.lower())
+
+
+@cache
+def _loaded(package: str, function: str) -> Language:
+    return Language(getattr(import_module(package), function)())
+
+
+@cache
+def _query(language: Language, text: str) -> Query:
+    return Query(language, text)
+
+
+# Nodes that hold others and whose first line is not the head of a block.
+_PLAIN = (
+    *("decorated_definition", "template_declaration", "export_statement", "ERROR"),
+    "linkage_specification",
+)
+
+
+def labels(node: Node, outer: Node | None, lines: list[bytes]) -> tuple[str, ...]:
+    """The head lines of the blocks around ``node``, inside of ``outer``, outermost first.
+
+    The head of a block is the first line of a node that goes on after it: ``if (x) {``,
+    ``case A:``, ``it("adds", () => {``. Preprocessor lines are left to :func:`conditions`.
+    """
+    found: list[str] = []
+    first = node.start_point[0]
+    stop = outer.id if outer else None
+    row = outer.start_point[0] if outer else -1
+    parent = node.parent
+    while parent is not None and parent.parent is not None and parent.id != stop:
+        start = parent.start_point[0]
+        if row < start < first and _is_head(parent):
+            text = " ".join(lines[start].decode("utf-8", "replace").split())
+            if any(sign.isalnum() for sign in text):
+                found.append(text)
+                first = start
+        parent = parent.parent
+    return tuple(reversed(found))
+
+
+def _is_head(node: Node) -> bool:
+    if node.type in _PLAIN or node.type.startswith("preproc"):
+        return False
+    plain = node.type.endswith(("block", "_list", "body")) or node.type == "declaration_list"
+    return not plain or (node.child_count > 0 and node.children[0].type == "{")
+
+
+def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
+    """The conditions of the preprocessor around each line of a file, outermost first.
+
+    They are read line by line, so that code which does not parse has them too. The guard around
+    a whole header is none.
+    """
+    stack: list[str] = []
+    found: list[tuple[str, ...]] = []
+    guard = _guard(lines)
+    for row, line in enumerate(lines):
+        word, _, rest = line.strip().lstrip(b"#").strip().partition(b" ")
+        text = " ".join(rest.decode("utf-8", "replace").split())
+        directive = word.decode("latin-1") if line.lstrip().startswith(b"#") else ""
+        if directive in ("if", "ifdef", "ifndef"):
+            name = "" if row == guard else text
+            stack.append(_negated(name) if directive == "ifndef" else name)
+        elif directive in ("else", "elif") and stack:
+            stack[-1] = text if directive == "elif" else _negated(stack[-1])
+        elif directive == "endif" and stack:
+            stack.pop()
+        found.append(tuple(filter(None, stack)))
+    return found
+
+
+def _negated(text: str) -> str:
+    if not text:
+        return ""
+    return text[1:] if text.startswith("!") and text[1:].isidentifier() else f"!{text}"
+
+
+def _guard(lines: list[bytes]) -> int:
+    """The row of the ``#ifndef NAME`` that ``#define NAME`` follows at once; -1 without one."""
+    directives = ((row, line.split()) for row, line in enumerate(lines) if line.startswith(b"#"))
+    for row, words in directives:
+        following = next(directives, (0, []))[1]
+        guarded = len(words) == 2 and words[0] == b"#ifndef" and following[:1] == [b"#define"]
+        return row if guarded and following[1:2] == words[1:] else -1
+    return -1

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparison of where a merge put the changes of a patch with where the patch makes them.
+
+Git merges by the likeness of lines, and cannot know that they are in another function now. Here
+each changed line is compared with the line of the patch that it comes from. They must be
+
+- in the same symbol, by its full name. One whose signature or conditions changed is followed
+  when that is certain: the old one is gone, the new one is new, and neither has a twin;
+- in the same block of it, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
+- at the same one of the places in the symbol that read alike.
+
+The rule behind all three: while the old place lives on elsewhere, another is not its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from forkpatch.git.merge import changed_lines
+from forkpatch.inspect.symbols import MODULE, Outline, Symbol, outline
+from forkpatch.model.diffs import FileDiff, Hunk
+
+_COUNTED = re.compile(r"#\d+$")
+_LIKE_LINES = 50  # of so many lines that read alike in one symbol, the block need not be tried
+
+
+@dataclass(frozen=True)
+class Misplacement:
+    """A change that a merge put elsewhere than the patch makes it.
+
+    Attributes:
+        symbol: where it is now; where it was, when it got lost.
+        detail: what is wrong.
+    """
+
+    symbol: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A changed line: ``sign`` is ``-`` or ``+``; ``number`` counts from 1 in ``outline``."""
+
+    sign: str
+    outline: Outline
+    number: int
+
+    @property
+    def text(self) -> bytes:
+        return self.outline.lines[self.number - 1].strip()
+
+    @property
+    def symbol(self) -> Symbol:
+        return self.outline.at(self.number)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file before and after a change, and the numbers of the lines that go and come."""
+
+    before: Outline
+    after: Outline
+    removed: Sequence[int]
+    added: Sequence[int]
+
+    @classmethod
+    def of_diff(cls, diff: FileDiff, before: bytes, after: bytes) -> Change:
+        """The change that a patch makes."""
+        removed: list[int] = []
+        added: list[int] = []
+        for hunk in diff.hunks:
+            old, new = max(hunk.old_start, 1), max(hunk.new_start, 1)
+            for line in hunk.lines:
+                removed += [old] if line.kind == "-" else []
+                added += [new] if line.kind == "+" else []
+                old += line.kind != "+"
+                new += line.kind != "-"
+        paths = diff.old or diff.new or "", diff.new or diff.old or ""
+        return cls(outline(paths[0], before), outline(paths[1], after), removed, added)
+
+    @classmethod
+    def between(cls, path: str, before: bytes, after: bytes) -> Change:
+        """The change between two contents of a file."""
+        return cls(outline(path, before), outline(path, after), *changed_lines(before, after))
+
+    @cached_property
+    def lines(self) -> list[_Line]:
+        """The changed lines that say something.
+
+        A diff may begin a block of lines one line too early or too late when the lines around
+        it read alike. What a symbol has as often before as after is no change of it.
+        """
+        every = [_Line("-", self.before, number) for number in self.removed]
+        every += [_Line("+", self.after, number) for number in self.added]
+        return [one for one in every if _says_something(one.text) and self._counts(one)]
+
+    def _counts(self, line: _Line) -> bool:
+        name = line.symbol.name
+        if name not in self.before.symbols or name not in self.after.symbols:
+            return True
+        counts = self.before.own_lines[name][line.text], self.after.own_lines[name][line.text]
+        return counts[0] != counts[1] or self._moves(line, name)
+
+    def _moves(self, line: _Line, name: str) -> bool:
+        """True when the symbol loses the line at one place and gets it at another."""
+        numbers, other = (
+            (self.added, self.after) if line.sign == "-" else (self.removed, self.before)
+        )
+        return any(
+            other.lines[number - 1].strip() == line.text and other.at(number).name == name
+            for number in numbers
+        )
+
+
+def misplaced(
+    diff: FileDiff,
+    old: tuple[bytes, bytes],
+    new: tuple[bytes, bytes],
+    path: str,
+    *,
+    whole: bool = True,
+) -> tuple[Misplacement, ...]:
+    """The changes of one file that a merge put elsewhere than the patch makes them.
+
+    Args:
+        diff: what the patch does to the file.
+        old: the file before and after the patch on its own base.
+        new: the file before and after the merge.
+        path: its path on the new base.
+        whole: False when some hunks are known to be left out, for they conflict.
+    """
+    if old[0] == new[0] and old[1] == new[1]:
+        return ()
+    mine, theirs = Change.of_diff(diff, *old), Change.between(path, *new)
+    found = dict.fromkeys(_moved(mine, theirs))
+    if whole:
+        found |= dict.fromkeys(_lost(mine, theirs))
+        for hunk in diff.hunks:
+            found |= dict.fromkeys(_at_another_copy(hunk, mine, theirs))
+    return tuple(found)
+
+
+def same_symbol(one: Symbol, first: Outline, other: Symbol, second: Outline) -> bool:
+    """True when ``other`` of the outline ``second`` is certainly ``one`` of ``first``."""
+    if one.name == other.name:
+        return _twins(one.name, first) == _twins(one.name, second)
+    if one.family != other.family or MODULE in (one.name, other.name):
+        return False
+    gone = [item for item in _family(one, first) if item.name not in second.symbols]
+    come = [item for item in _family(other, second) if item.name not in first.symbols]
+    return gone == [one] and come == [other]
+
+
+def counterpart(one: Symbol, first: Outline, second: Outline) -> Symbol | None:
+    """The symbol of ``second`` that is certainly ``one`` of ``first``; None without one."""
+    known = second.symbols.get(one.name)
+    candidates = [known] if known else _family(one, second)
+    return next((item for item in candidates if same_symbol(one, first, item, second)), None)
+
+
+def _family(one: Symbol, known: Outline) -> list[Symbol]:
+    return [item for item in known.symbols.values() if item.family == one.family]
+
+
+def _twins(name: str, known: Outline) -> int:
+    stem = _COUNTED.sub("", name)
+    return sum(_COUNTED.sub("", item) == stem for item in known.symbols)
+
+
+def _moved(mine: Change, theirs: Change) -> Iterator[Misplacement]:
+    """Changed lines in other symbols, or other blocks, than the patch's."""
+    left: dict[tuple[str, bytes], list[_Line]] = {}
+    for one in mine.lines:
+        left.setdefault((one.sign, one.text), []).append(one)
+    for line in theirs.lines:
+        same = left.get((line.sign, line.text), [])
+        here = [
+            one for one in same if same_symbol(one.symbol, one.outline, line.symbol, line.outline)
+        ]
+        moved = [(one, _block_moved(one, line)) for one in here[:_LIKE_LINES]]
+        if moved:
+            one, detail = next((pair for pair in moved if not pair[1]), moved[0])
+            same.remove(one)
+            if detail:
+                yield Misplacement(line.symbol.name, detail)
+        elif same or not _changes(mine, line):
+            was = ", ".join(dict.fromkeys(one.symbol.name for one in same or mine.lines))
+            now = line.symbol.name
+            yield Misplacement(now, f"it changes {now} now, and changed {was} before")
+
+
+def _changes(mine: Change, line: _Line) -> bool:
+    """True when the patch changes the symbol of a line, though not by that very line."""
+    return any(
+        same_symbol(one.symbol, one.outline, line.symbol, line.outline)
+        for one in mine.lines
+        if one.sign == line.sign
+    )
+
+
+def _block_moved(one: _Line, other: _Line) -> str | None:
+    """A message when a line is in another block of its symbol than the patch's line is.
+
+    The head of a block that only one side has was changed by upstream, and tells nothing.
+    """
+    first, second = one.outline.blocks(one.number), other.outline.blocks(other.number)
+    if first == second:
+        return None
+    known, now = _heads(one), _heads(other)
+    kept = [head for head in first if head in now]
+    found = [head for head in second if head in known]
+    if kept == found:
+        return None
+    place = " > ".join(second) or "no block"
+    return f"it changes {other.symbol.name} in {place} now, and in {' > '.join(first)} before"
+
+
+def _heads(line: _Line) -> set[str]:
+    """The heads of all blocks of a line's symbol."""
+    known, symbol = line.outline, line.symbol
+    numbers = range(symbol.first, symbol.last + 1)
+    return {
+        head
+        for number in numbers
+        if known.lines[number - 1].strip() and known.at(number) == symbol
+        for head in known.blocks(number)
+    }
+
+
+def _lost(mine: Change, theirs: Change) -> Iterator[Misplacement]:
+    """Lines that the patch adds and that are not in its symbol after the merge."""
+    counted = Counter(line.text for line in theirs.lines if line.sign == "+")
+    for line in mine.lines:
+        if line.sign == "-":
+            continue
+        if counted[line.text]:
+            counted[line.text] -= 1
+            continue
+        name, symbol = line.symbol.name, counterpart(line.symbol, line.outline, theirs.after)
+        if symbol is None:
+            yield Misplacement(
+                name, f"git finds its change of {name} made already, and there is no {name} now"
+            )
+        elif line.text not in theirs.after.own_lines[symbol.name]:
+            yield Misplacement(name, f"git finds its change of {name} made already elsewhere")
+
+
+def _at_another_copy(hunk: Hunk, mine: Change, theirs: Change) -> Iterator[Misplacement]:
+    """A hunk whose lines stand several times in the symbol, or stand there still."""
+    offset = next(at for at, line in enumerate(hunk.lines) if line.kind != " ")
+    block = [line.data.rstrip(b"\n") for line in hunk.lines if line.kind != "+"]
+    if sum(map(_says_something, block)) < 2:
+        return
+    first = mine.before.at(hunk.first + offset + (hunk.lines[offset].kind == "-"))
+    now = counterpart(first, mine.before, theirs.before)
+    later = [
+        counterpart(first, mine.before, mine.after),
+        now and counterpart(now, theirs.before, theirs.after),
+    ]
+    if now is None or None in later:
+        return
+    after = [line.data.rstrip(b"\n") for line in hunk.lines if line.kind != "-"]
+    before, ours = (
+        _places(block, offset, known, symbol)
+        for known, symbol in ((mine.before, first), (theirs.before, now))
+    )
+    if not ours:
+        return  # upstream changed the lines around it
+    patched, merged = [
+        [which for _, which in sorted(places)]
+        for known, symbol in ((mine.after, later[0]), (theirs.after, later[1]))
+        for places in [
+            [(row, "old") for row in _places(block, offset, known, symbol)]
+            + [(row, "new") for row in _places(after, offset, known, symbol)]
+        ]
+    ]
+    if len(before) != len(ours):
+        counts = f"{len(ours)} times in {now.name} now, and {len(before)} before"
+        yield Misplacement(now.name, f"the lines that it changes stand {counts}")
+    elif patched.count("old") != merged.count("old"):
+        yield Misplacement(now.name, f"the lines that it changes stand in {now.name} still")
+    elif patched != merged:
+        yield Misplacement(now.name, f"it changes another of {len(ours)} like places in {now.name}")
+
+
+def _places(block: list[bytes], offset: int, known: Outline, symbol: Symbol | None) -> list[int]:
+    """Line indices at which the block stands with its changed lines in the symbol."""
+    if symbol is None:
+        return []
+    rows = range(max(symbol.first - 1 - offset, 0), min(symbol.last, len(known.lines)))
+    return [
+        row
+        for row in rows
+        if known.lines[row] == block[0]
+        and known.lines[row : row + len(block)] == block
+        and {known.at(row + offset).name, known.at(row + offset + 1).name} & {symbol.name}
+    ]
+
+
+def _says_something(line: bytes) -> bool:
+    return any(chr(sign).isalnum() for sign in line)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merges of patches in memory, for those that merge cleanly and stay where they belong.
+
+A patch that is not merged here is merged by git in the working tree, where a person can see what
+became of it. Both come to the same result; here nothing is read but the files that it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from forkpatch.git.calls import Git
+from forkpatch.git.merge import merge_data
+from forkpatch.git.objects import TreeFile, list_tree, read_blobs
+from forkpatch.inspect.placement import misplaced
+from forkpatch.model.diffs import FileDiff
+from forkpatch.safety import FILE_MODES
+from forkpatch.series.shared import PatchStep
+
+Changes = dict[str, TreeFile | None]
+Read = Callable[[str], TreeFile | None]
+
+
+class HeadFiles:
+    """The files of a commit, and of the commits that are to follow it."""
+
+    def __init__(self, git: Git, commit: str) -> None:
+        self._git = git
+        self._listed = list_tree(git, commit)
+        self._folders = {path.rpartition("/")[0] for path in self._listed}
+        self._changed: Changes = {}
+
+    def read(self, path: str) -> TreeFile | None:
+        """A file; None when there is none of that path."""
+        if path not in self._changed:
+            if path not in self._listed:
+                return None
+            mode, oid = self._listed[path]
+            if mode not in FILE_MODES:
+                return TreeFile(mode, b"")
+            self._changed[path] = TreeFile(mode, read_blobs(self._git, [oid])[oid] or b"")
+        return self._changed[path]
+
+    def update(self, changes: Mapping[str, TreeFile | None]) -> None:
+        """Take in the changes of a patch."""
+        self._changed |= changes
+
+    def has_room(self, path: str) -> bool:
+        """True when neither the path, nor a folder of it, is a file, and it is no folder."""
+        parts = path.split("/")
+        above = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+        inside = any(folder.startswith(f"{path}/") for folder in self._folders)
+        return not inside and path not in self._folders and not any(map(self.read, above))
+
+
+def merge_patch(step: PatchStep, files: HeadFiles) -> Changes | None:
+    """The files that a patch changes, merged onto others than it was made for.
+
+    Returns:
+        None unless all of it merges cleanly, something is left of it, and every change is in the
+        place where the patch makes it.
+    """
+    changes: Changes = {}
+    for diff in step.patch.files:
+        merged = None if diff.binary or diff.copied else _merged(diff, step, files)
+        if merged is None:
+            return None
+        changes |= merged
+    return changes or None
+
+
+def _merged(diff: FileDiff, step: PatchStep, files: HeadFiles) -> Changes | None:
+    if diff.old is None:
+        path, mode = diff.new or "", diff.new_mode or FILE_MODES[0]
+        is_plain = mode in FILE_MODES and files.has_room(path)
+        return {path: TreeFile(mode, step.after[path])} if is_plain else None
+    here, before = files.read(diff.old), step.before[diff.old]
+    if here is None or here.mode not in FILE_MODES:
+        return None
+    if diff.new is None:
+        return {diff.old: None} if here.data == before else None
+    if diff.new != diff.old:
+        return None
+    after = step.after[diff.new]
+    data = merge_data(here.data, before, after)
+    if data is None or misplaced(diff, (before, after), (here.data, data), diff.old):
+        return None
+    changed = diff.new_mode is not None and diff.old_mode != diff.new_mode
+    file = TreeFile(diff.new_mode if changed and diff.new_mode else here.mode, data)
+    return {} if file == here else {diff.new: file}
