@@ -13,9 +13,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from forkpatch.errors import ForkError
 from forkpatch.machine import full
@@ -109,12 +112,12 @@ class Git:
     def run(
         self,
         *args: str,
-        stdin: bytes = b"",
+        stdin: bytes | IO[bytes] = b"",
         env: Mapping[str, str] | None = None,
         ok: Iterable[int] = (0,),
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run ``git ARGS`` and return its output.
+        """Run ``git ARGS`` and return its output; what is large is given to it as an open file.
 
         Raises:
             GitError: the exit code is not among ``ok``, or ``timeout`` seconds have passed.
@@ -122,7 +125,7 @@ class Git:
         environment = neutral_environment({**self.environment, **(env or {})})
         process = subprocess.Popen(
             self.command(*args),
-            stdin=subprocess.PIPE,
+            stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
@@ -132,7 +135,9 @@ class Git:
             start_new_session=timeout is not None,
         )
         try:
-            out, err = process.communicate(stdin, timeout=timeout)
+            out, err = process.communicate(
+                stdin if isinstance(stdin, bytes) else None, timeout=timeout
+            )
         except subprocess.TimeoutExpired:
             # A transport helper of git's would live on without its parent.
             os.killpg(process.pid, signal.SIGKILL)
@@ -147,6 +152,35 @@ class Git:
             remedy = full(place for place in (self.git_dir, self.work_tree) if place)
             raise GitError(args, process.returncode, err.decode("utf-8", "replace"), remedy)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    @contextmanager
+    def reading(self, *args: str, stdin: IO[bytes]) -> Iterator[IO[bytes]]:
+        """The output of ``git ARGS``, to be read while it runs.
+
+        Raises:
+            GitError: at the end, when it failed.
+        """
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                self.command(*args),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=neutral_environment(self.environment),
+                cwd=self.work_tree or self.git_dir or "/",
+                close_fds=False,
+            )
+            assert process.stdout is not None
+            try:
+                with process.stdout:
+                    yield process.stdout
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            if process.wait():
+                errors.seek(0)
+                raise GitError(args, process.returncode, errors.read().decode("utf-8", "replace"))
 
     def text(self, *args: str, stdin: bytes = b"") -> str:
         """Like :meth:`run`: the output as text, without its last newline."""

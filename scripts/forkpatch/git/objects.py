@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from forkpatch.git.calls import Git
 
+# A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
+_FAST_IMPORT = ("-c", "core.bigFileThreshold=16m", "fast-import")
 IDENTITY = b"forkpatch <forkpatch@localhost>"
 EPOCH = b"0 +0000"
 
@@ -35,6 +39,7 @@ class Commit:
         author: ``Name <email>``.
         date: ``<seconds since 1970> <+hhmm>``.
         changes: new contents by path; None removes the file.
+        files: more new contents, which need not be in memory at once.
         tree: start from this tree of the repository instead of the parent's.
         parent: the commit of the repository that the first of a chain follows.
     """
@@ -43,6 +48,7 @@ class Commit:
     author: bytes = IDENTITY
     date: bytes = EPOCH
     changes: Mapping[str, TreeFile | None] = field(default_factory=dict)
+    files: Iterable[tuple[str, TreeFile]] = ()
     tree: str = ""
     parent: str = ""
 
@@ -60,48 +66,63 @@ def write_commits(git: Git, ref: str, commits: Iterable[Commit]) -> list[str]:
     Returns:
         The commit ids, in order.
     """
-    stream = [b"feature done\n"]
     count = 0
-    for count, commit in enumerate(commits, 1):
-        stream += _commit_command(ref, count, commit)
-    stream += [b"get-mark :%d\n" % mark for mark in range(1, count + 1)]
-    stream.append(b"done\n")
-    out = git.run("fast-import", "--quiet", "--force", "--date-format=raw", stdin=b"".join(stream))
+    # In a file, not in memory: a tree may be larger than that.
+    with tempfile.TemporaryFile(dir=git.git_dir) as stream:
+        stream.write(b"feature done\n")
+        for count, commit in enumerate(commits, 1):
+            stream.writelines(_commit_command(ref, count, commit))
+        stream.writelines(b"get-mark :%d\n" % mark for mark in range(1, count + 1))
+        stream.write(b"done\n")
+        stream.seek(0)
+        out = git.run(*_FAST_IMPORT, "--quiet", "--force", "--date-format=raw", stdin=stream)
     return out.stdout.decode("ascii").split()
 
 
-def _commit_command(ref: str, mark: int, commit: Commit) -> list[bytes]:
+def _commit_command(ref: str, mark: int, commit: Commit) -> Iterator[bytes]:
     parent = commit.parent if mark == 1 else f":{mark - 1}"
-    parts = [
-        b"reset %s\n" % ref.encode() if mark == 1 else b"",
-        b"commit %s\nmark :%d\n" % (ref.encode(), mark),
-        b"author %s %s\ncommitter %s %s\n" % (commit.author, commit.date, IDENTITY, commit.date),
-        _data(commit.message),
-        b"from %s\n" % parent.encode() if parent else b"",
-        b'M 040000 %s ""\n' % commit.tree.encode() if commit.tree else b"",
-    ]
+    yield b"reset %s\n" % ref.encode() if mark == 1 else b""
+    yield b"commit %s\nmark :%d\n" % (ref.encode(), mark)
+    yield b"author %s %s\n" % (commit.author, commit.date)
+    yield b"committer %s %s\n" % (IDENTITY, commit.date)
+    yield from _data(commit.message)
+    yield b"from %s\n" % parent.encode() if parent else b""
+    yield b'M 040000 %s ""\n' % commit.tree.encode() if commit.tree else b""
     # What goes comes first: a folder may take the place of a file, or a file of a folder.
-    for path, file in sorted(commit.changes.items(), key=_goes_first):
+    for path, file in chain(sorted(commit.changes.items(), key=_goes_first), commit.files):
         name = _quoted(path)
         if file is None:
-            parts.append(b"D %s\n" % name)
+            yield b"D %s\n" % name
         else:
-            parts += [b"M %s inline %s\n" % (file.mode.encode(), name), _data(file.data)]
-    return parts
+            yield b"M %s inline %s\n" % (file.mode.encode(), name)
+            yield from _data(file.data)
 
 
 def _goes_first(change: tuple[str, TreeFile | None]) -> tuple[bool, str]:
     return change[1] is not None, change[0]
 
 
-def _data(data: bytes) -> bytes:
-    return b"data %d\n%s\n" % (len(data), data)
+def _data(data: bytes) -> Iterator[bytes]:
+    yield b"data %d\n" % len(data)
+    yield data
+    yield b"\n"
 
 
 def _quoted(path: str) -> bytes:
     """A path for fast-import, which reads C-style quotes."""
     raw = path.encode("utf-8", "surrogateescape")
     return b'"%s"' % raw.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+
+
+def tree_id(git: Git, files: Mapping[str, tuple[str, str]]) -> str:
+    """Write the tree that holds these files: path -> (mode, object id). Blobs may be lacking."""
+    with tempfile.TemporaryDirectory(dir=git.git_dir) as folder:
+        index = {"GIT_INDEX_FILE": f"{folder}/index"}
+        lines = (f"{mode} {oid}\t{path}\0" for path, (mode, oid) in files.items())
+        text = "".join(lines).encode("utf-8", "surrogateescape")
+        git.run("update-index", "-z", "--index-info", stdin=text, env=index)
+        written = git.run("write-tree", "--missing-ok", env=index).stdout
+    return written.decode("ascii").strip()
 
 
 def list_tree(git: Git, treeish: str, *paths: str) -> dict[str, tuple[str, str]]:
@@ -140,3 +161,24 @@ def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
         contents[name] = data[at : at + size]
         at += size + 1
     return contents
+
+
+def stream_blobs(git: Git, oids: Sequence[str]) -> Iterator[bytes | None]:
+    """The contents of objects, in order and one at a time; None for one that is lacking.
+
+    Raises:
+        GitError: git ended before it gave all of them.
+    """
+    with tempfile.TemporaryFile() as wanted:
+        wanted.writelines(f"{oid}\n".encode() for oid in oids)
+        wanted.seek(0)
+        with git.reading("cat-file", "--batch", stdin=wanted) as out:
+            for _ in oids:
+                head = out.readline()
+                if head.endswith(b" missing\n"):
+                    yield None
+                    continue
+                if not head:
+                    return
+                yield out.read(int(head.rpartition(b" ")[2]))
+                out.read(1)

@@ -14,9 +14,10 @@
 
     [upstreams.foo.versions."1.2"]
     tag = "v1.2"                             # where the commit was looked up; may be absent
-    commit = "<40 hexadecimal digits>"       # absent: known as a wheel only
-    include = ["python", "LICENSE"]          # files and folders of the git tree
+    commit = "<40 hexadecimal digits>"       # absent: `lock` looks the tag up; or a wheel only
+    include = ["python", "LICENSE"]          # files and folders of the git tree; absent: all
     exclude = ["python/*.cu"]                # globs over git paths; * also spans /
+    submodules = ["3rdparty/bar"]            # those that are part of the tree; ["*"] for all
     executable = ["python/run.sh"]           # what git has as executable (a wheel forgets it)
     tree = "<git tree id of the materialised tree>"
 
@@ -41,6 +42,9 @@ from typing import Any
 
 from forkpatch.errors import UserError
 from forkpatch.safety import check_name, check_object_id, check_path
+
+#: What ``include`` holds for the whole tree.
+WHOLE = "."
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,9 @@ class Upstream:
     """One pinned version of one upstream.
 
     Attributes:
-        commit: the pinned commit; empty when the version is known as a wheel only.
+        commit: the pinned commit; empty when the version is known as a wheel only, or its tag
+            has not been looked up yet.
+        submodules: paths of the submodules whose files are part of the tree; ``*`` for all.
         tree: git tree id of the materialised tree: the included files, and nothing else.
     """
 
@@ -90,11 +96,28 @@ class Upstream:
     executable: frozenset[str]
     tree: str
     wheel: Wheel | None
+    submodules: tuple[str, ...] = ()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The included paths; none for the whole tree."""
+        return () if WHOLE in self.include else self.include
 
     def selects(self, path: str) -> bool:
         """True when the git path belongs to the materialised tree."""
-        included = any(path == top or path.startswith(top + "/") for top in self.include)
-        return included and not _matches(path, self.exclude)
+        folders = self.folders
+        included = any(path == top or path.startswith(top + "/") for top in folders)
+        return (included or not folders) and not _matches(path, self.exclude)
+
+    def has_submodule(self, path: str) -> bool:
+        """True when the files of the submodule at ``path`` are part of the tree."""
+        below = any(item.startswith(f"{path}/") for item in self.submodules)
+        return below or path in self.submodules or "*" in self.submodules
+
+    @property
+    def unpinned(self) -> bool:
+        """True for a version whose tag or tree has yet to be looked up."""
+        return not self.tree or bool(self.tag and not self.commit)
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -184,25 +207,31 @@ def _upstream(
     name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> Upstream:
     where = f"lock: {name} {version}"
-    if not entry["include"]:
+    include = entry.get("include", [WHOLE])
+    if not include:
         raise UserError(
             f"{where}: include names no file and no folder, so that nothing is pinned",
-            remedy='name what the fork needs: include = ["src", "LICENSE"]',
+            remedy='name what the fork needs: include = ["src", "LICENSE"]; without the key it'
+            " is the whole tree",
         )
     wheel = _wheel(entry["wheel"]) if "wheel" in entry else None
     wheel_only = wheel is not None and not {"commit", "tag"} & entry.keys()
+    later = bool(entry.get("tag")) and not entry.get("commit")
     return Upstream(
         name=name,
         version=version,
         url=_check_url(table["url"], where),
         optional=bool(table.get("optional", False)),
         tag=entry.get("tag", ""),
-        commit="" if wheel_only else check_object_id(entry["commit"], f"{where}: commit"),
-        include=tuple(check_path(item, where) for item in entry["include"]),
+        commit="" if later or wheel_only else check_object_id(entry["commit"], f"{where}: commit"),
+        include=tuple(item if item == WHOLE else check_path(item, where) for item in include),
         exclude=tuple(entry.get("exclude", ())),
         executable=frozenset(entry.get("executable", ())),
         tree=entry.get("tree", ""),
         wheel=wheel,
+        submodules=tuple(
+            item if item == "*" else check_path(item, where) for item in entry.get("submodules", ())
+        ),
     )
 
 

@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
-from common.hashing import sha256_of
+from common.hashing import digest, sha256_of
 from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
 from forkpatch.git.objects import list_tree
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream, Wheel, WheelFile
+from forkpatch.output import warn
 from forkpatch.safety import FILE_MODES
 from forkpatch.sources.cache import Pristine
-from forkpatch.sources.obtain import SourceKind, SourceOptions, mirrors_of
-from forkpatch.sources.repository import commit_of_tag, git_files, local_path, open_repository
+from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
+from forkpatch.sources.repository import commit_of_tag, find_tree, local_path, open_repository
 from forkpatch.sources.wheels import download_wheel, wheel_files
 
 
@@ -29,6 +31,12 @@ class _Notes:
 
     def add(self, upstream: Upstream, what: str, error: ForkError) -> None:
         self.lines.append(f"{upstream}: {what}: {error.what}")
+
+    def left_out(self, upstream: Upstream, paths: Sequence[str]) -> None:
+        for path in paths:
+            warn(
+                f'{upstream}: left out: the submodule {path}: submodules = ["{path}"] brings it in'
+            )
 
 
 @dataclass(frozen=True)
@@ -61,11 +69,9 @@ def relock(fork: Fork, options: SourceOptions) -> Relocked:
 
 
 def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
-    places = list(mirrors_of(upstream, fork.cache, options))
-    if not options.offline:
-        places.append(upstream.url)
+    places = list(places_of(upstream, fork.cache, options))
     upstream = replace(upstream, commit=_commit(upstream, places, notes))
-    from_git = _from_git(fork, upstream, places, notes) if upstream.commit else None
+    from_git = _from_git(fork, upstream, options, notes) if upstream.commit else None
     if from_git:
         listed = list_tree(from_git.git, from_git.tree)
         runs = frozenset(path for path, (mode, _) in listed.items() if mode == FILE_MODES[1])
@@ -83,6 +89,11 @@ def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Not
         pristine = from_git or from_wheel
     pristine = pristine or fork.cache.find(upstream.tree)
     if pristine is None:
+        if upstream.unpinned:
+            raise SourceError(
+                f"{upstream} could not be pinned: {'; '.join(notes.lines)}",
+                remedy=f"name a repository that has it: --mirror {upstream.name}=PATH_OR_URL",
+            )
         return upstream
     _check_overlays(fork, upstream, places)
     return replace(upstream, tree=pristine.tree)
@@ -102,14 +113,34 @@ def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
     return upstream.commit
 
 
-def _from_git(fork: Fork, upstream: Upstream, places: list[str], notes: _Notes) -> Pristine | None:
+def _from_git(
+    fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes
+) -> Pristine | None:
+    """The tree of the pinned commit; one that is in the cache is not read again."""
     errors = []
-    for place in places:
+    selection = (upstream.include, upstream.exclude, upstream.submodules)
+    name = f"commit {upstream.commit} {digest(repr(selection))}"
+    if (kept := fork.cache.known(fork.cache.seen(name))) is not None:
+        return kept
+    for place in places_of(upstream, fork.cache, options):
         source = SourceKind.GIT if place == upstream.url else SourceKind.MIRROR
         try:
-            return fork.cache.store(git_files(upstream, place, fork.cache), source, "")
+            with ExitStack() as stack:
+                found = find_tree(
+                    stack,
+                    upstream,
+                    place,
+                    fork.cache,
+                    lambda inner: places_of(inner, fork.cache, options),
+                )
+                notes.left_out(upstream, found.left_out)
+                tree = found.tree_id(fork.cache)
+                pristine = fork.cache.store(found.files(), source, tree)
         except SourceError as error:
             errors.append(error)
+            continue
+        fork.cache.note(name, tree)
+        return pristine
     reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
     notes.add(upstream, "its git tree was not looked up", reason)
     return None
@@ -130,8 +161,14 @@ def _from_wheels(
                 notes.add(upstream, f"the wheel {what} was not looked up", error)
                 files += [pinned] if pinned.name else []
                 continue
-            members = wheel_files(upstream, wheel, path)
-            found = fork.cache.store(members, SourceKind.WHEEL, "")
+            sha256 = sha256_of(path)
+            layout = (wheel.prefixes, wheel.exclude, upstream.include, upstream.exclude)
+            name = f"wheel {sha256} {digest(repr(layout), *sorted(upstream.executable))}"
+            found = fork.cache.known(fork.cache.seen(name))
+            if found is None:
+                members = wheel_files(upstream, wheel, path)
+                found = fork.cache.store(members, SourceKind.WHEEL, "")
+                fork.cache.note(name, found.tree)
             if pristine and pristine.tree != found.tree:
                 differing = _tree_differences(pristine, found, files[-1].name, path.name)
                 raise IntegrityError(
@@ -139,7 +176,7 @@ def _from_wheels(
                     remedy="correct exclude and map of the wheel in the lock",
                 )
             pristine = found
-            files.append(WheelFile(path.name, sha256_of(path)))
+            files.append(WheelFile(path.name, sha256))
             if path.is_relative_to(scratch):
                 fork.cache.keep_wheel(path, files[-1].sha256)
     return replace(wheel, files=tuple(files)), pristine

@@ -59,6 +59,13 @@ class Cache:
         """File with the mirrors that a user named."""
         return self.root / "mirrors.json"
 
+    def known(self, tree: str) -> Pristine | None:
+        """The pristine tree with this id, None when it is not here; its files are not verified."""
+        git = Git(self._folder(tree))
+        if not tree or git.run("cat-file", "-e", f"{tree}^{{tree}}", ok=(0, 1, 128)).returncode:
+            return None
+        return Pristine(git, tree, self._origins(tree))
+
     def find(self, tree: str) -> Pristine | None:
         """The pristine tree with this id, None when it is not here or is damaged."""
         folder = self._folder(tree)
@@ -92,7 +99,7 @@ class Cache:
         """
         with self.scratch() as scratch:
             git = init_repository(scratch / "tree.git")
-            commit = Commit(b"Pristine tree\n", changes=dict(files))
+            commit = Commit(b"Pristine tree\n", files=files)
             write_commits(git, PRISTINE, [commit])
             tree = git.text("rev-parse", "--verify", f"{PRISTINE}^{{tree}}")
             if expected and tree != expected:

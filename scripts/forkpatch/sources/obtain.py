@@ -55,7 +55,7 @@ class SourceOptions:
     def check(self, lock: Lock) -> None:
         """Raise when an option names an upstream, source or folder that does not exist."""
         for name in (*self.mirrors, *self.forced, *sorted(self.required)):
-            lock.versions(name)
+            lock.versions(name.partition("/")[0])  # of a submodule: UPSTREAM/PATH
         for name, kind in self.forced.items():
             if kind not in _FORCED:
                 raise UserError(
@@ -126,7 +126,7 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
         MissingUpstreamError: none has it.
         IntegrityError: one gives something else than the lock pins.
     """
-    if not upstream.tree:
+    if upstream.unpinned:
         raise UserError(
             f"the lock pins no tree for {upstream}", remedy="type: forkpatch lock, and look it over"
         )
@@ -164,6 +164,12 @@ def mirrors_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tupl
     return tuple(dict.fromkeys([*named, *cache.mirrors().get(upstream.name, []), *instead]))
 
 
+def places_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple[str, ...]:
+    """The repositories to look in: the mirrors, and the URL unless this run is offline."""
+    mirrors = mirrors_of(upstream, cache, options)
+    return mirrors if options.offline else tuple(dict.fromkeys((*mirrors, upstream.url)))
+
+
 def rewritten_url(url: str) -> str:
     """``url`` after the ``url.<base>.insteadOf`` rules of the user's git configuration.
 
@@ -188,7 +194,7 @@ def _candidates(
     upstream: Upstream, cache: Cache, options: SourceOptions
 ) -> Iterator[tuple[SourceKind, str, Callable[[], Files]]]:
     for place in mirrors_of(upstream, cache, options) if upstream.commit else ():
-        yield SourceKind.MIRROR, place, _from_git(upstream, place, cache)
+        yield SourceKind.MIRROR, place, _from_git(upstream, place, cache, options)
     wheel = upstream.wheel
     if wheel is not None:
 
@@ -203,11 +209,13 @@ def _candidates(
     elif options.offline:
         yield SourceKind.GIT, upstream.url, _offline
     else:
-        yield SourceKind.GIT, upstream.url, _from_git(upstream, upstream.url, cache)
+        yield SourceKind.GIT, upstream.url, _from_git(upstream, upstream.url, cache, options)
 
 
-def _from_git(upstream: Upstream, place: str, cache: Cache) -> Callable[[], Files]:
-    return lambda: git_files(upstream, place, cache)
+def _from_git(
+    upstream: Upstream, place: str, cache: Cache, options: SourceOptions
+) -> Callable[[], Files]:
+    return lambda: git_files(upstream, place, cache, lambda inner: places_of(inner, cache, options))
 
 
 def _wheel_only() -> Files:

@@ -4,19 +4,25 @@
 Both may lack what is not asked for. A repository on this machine is read object by object, so
 a partial clone will do when it has the included paths; from a URL nothing but the pinned
 commit, its folders and the included files are fetched.
+
+A submodule that the lock names is part of the tree: its files, at its path, from the commit that
+the upstream's own commit pins. It has a repository of its own, which is an upstream in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from forkpatch.errors import IntegrityError, SourceError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
-from forkpatch.git.objects import TreeFile, list_tree, read_blobs
-from forkpatch.model.lock import Upstream
+from forkpatch.git.objects import TreeFile, list_tree, stream_blobs, tree_id
+from forkpatch.model.lock import WHOLE, Upstream
 from forkpatch.safety import GITLINK_MODE
 from forkpatch.sources.cache import Cache
 
@@ -35,22 +41,6 @@ def _is_scp(place: str) -> bool:
     """True for ssh's short form, ``host:path``."""
     head, colon, _ = place.partition(":")
     return bool(colon) and "/" not in head and not Path(place).exists()
-
-
-def git_files(upstream: Upstream, place: str, cache: Cache) -> Iterator[tuple[str, TreeFile]]:
-    """The files of the materialised tree, from the repository at ``place``.
-
-    Raises:
-        SourceError: it cannot be reached, or lacks the commit or an included file.
-    """
-    path = local_path(place)
-    if path is not None:
-        yield from _read(upstream, open_repository(path))
-        return
-    with cache.scratch() as scratch:
-        git = init_repository(scratch / "fetch.git")
-        fetch(upstream, place, git)
-        yield from _read(upstream, git)
 
 
 def open_repository(path: Path) -> Git:
@@ -83,30 +73,205 @@ def commit_of_tag(place: str, tag: str) -> str:
     return out.splitlines()[-1].split("\t")[0]
 
 
-def _read(upstream: Upstream, git: Git) -> Iterator[tuple[str, TreeFile]]:
+@dataclass(frozen=True)
+class GitPart:
+    """Files of a materialised tree that one repository has.
+
+    Attributes:
+        files: path in the materialised tree -> (mode, object id).
+    """
+
+    git: Git
+    files: Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class GitTree:
+    """A materialised tree, found but not read yet.
+
+    Attributes:
+        left_out: paths of the submodules that are not part of it.
+    """
+
+    parts: tuple[GitPart, ...]
+    left_out: tuple[str, ...]
+
+    def tree_id(self, cache: Cache) -> str:
+        """Its tree id, for which no file is read."""
+        files = {path: entry for part in self.parts for path, entry in part.files.items()}
+        with cache.scratch() as scratch:
+            return tree_id(init_repository(scratch / "index.git"), files)
+
+    def files(self) -> Iterator[tuple[str, TreeFile]]:
+        """Path and content of every file, one at a time.
+
+        Raises:
+            SourceError: a repository lacks a file.
+            IntegrityError: a file is not what its id says.
+        """
+        for part in self.parts:
+            contents = stream_blobs(part.git, [oid for _, oid in part.files.values()])
+            try:
+                for (path, (mode, oid)), data in zip(part.files.items(), contents, strict=True):
+                    if data is None:
+                        raise SourceError(f"it is partial and lacks the file {path} ({oid})")
+                    file = TreeFile(mode, data)
+                    if file.blob != oid:
+                        raise IntegrityError(
+                            f"{part.git.git_dir}: the file {path} is damaged: it is not {oid}"
+                        )
+                    yield path, file
+            except (GitError, ValueError) as error:  # of zip: git ended too early
+                raise SourceError(f"it is partial and lacks included files: {error}") from error
+
+
+#: The repositories in which a submodule, as an upstream of its own, may be looked for.
+Places = Callable[[Upstream], Sequence[str]]
+
+
+def find_tree(
+    stack: ExitStack, upstream: Upstream, place: str, cache: Cache, places: Places
+) -> GitTree:
+    """The materialised tree of an upstream in the repository at ``place``.
+
+    Args:
+        stack: what is fetched is gone when it closes.
+        upstream: the upstream version, or a submodule.
+        place: path or URL.
+        cache: where to fetch to.
+        places: gives the repositories to look for a submodule in.
+
+    Raises:
+        SourceError: it cannot be reached, lacks the commit or the included paths, or a
+            submodule is in no repository.
+    """
+    path = local_path(place)
+    if path is not None:
+        git = open_repository(path)
+    else:
+        git = init_repository(stack.enter_context(cache.scratch()) / "fetch.git")
+        fetch(upstream, place, git)
+    selected = _selected(upstream, git)
+    links = {name: oid for name, (mode, oid) in selected.items() if mode == GITLINK_MODE}
+    files = {name: entry for name, entry in selected.items() if name not in links}
+    if not selected:
+        raise SourceError(f"commit {upstream.commit} has none of the included paths")
+    wanted = {name for name in links if upstream.has_submodule(name)}
+    parts, left_out = [GitPart(git, files)], sorted(links.keys() - wanted)
+    for name in upstream.submodules:
+        if name != "*" and not any(f"{name}/".startswith(f"{link}/") for link in links):
+            raise SourceError(f"commit {upstream.commit} has no submodule {name}")
+    named = _gitmodules(upstream, git) if wanted else {}
+    for name in sorted(wanted):
+        inner = _submodule(upstream, name, links[name], named)
+        found = _find_submodule(stack, inner, cache, places, _inside(git, path, name, named))
+        parts += (_placed(part, name, upstream) for part in found.parts)
+        left_out += (f"{name}/{other}" for other in found.left_out)
+    return GitTree(tuple(parts), tuple(left_out))
+
+
+def _selected(upstream: Upstream, git: Git) -> dict[str, tuple[str, str]]:
     try:
-        listed = list_tree(git, f"{upstream.commit}^{{tree}}", *upstream.include)
+        listed = list_tree(git, f"{upstream.commit}^{{tree}}", *upstream.folders)
     except GitError as error:
         raise SourceError(f"it lacks commit {upstream.commit}: {error}") from error
-    chosen = {
-        path: (mode, oid)
-        for path, (mode, oid) in listed.items()
-        if upstream.selects(path) and mode != GITLINK_MODE
-    }
-    if not chosen:
-        raise SourceError(f"commit {upstream.commit} has none of the included paths")
+    return {path: entry for path, entry in listed.items() if upstream.selects(path)}
+
+
+def _gitmodules(upstream: Upstream, git: Git) -> dict[str, tuple[str, str]]:
+    """Name and URL of each submodule, by path, as the pinned commit has them."""
     try:
-        blobs = read_blobs(git, (oid for _, oid in chosen.values()))
+        text = git.run("cat-file", "blob", f"{upstream.commit}:.gitmodules").stdout
     except GitError as error:
-        raise SourceError(f"it is partial and lacks included files: {error}") from error
-    for path, (mode, oid) in chosen.items():
-        data = blobs[oid]
-        if data is None:
-            raise SourceError(f"it is partial and lacks the file {path} ({oid})")
-        file = TreeFile(mode, data)
-        if file.blob != oid:
-            raise IntegrityError(f"{git.git_dir}: the file {path} is damaged: it is not {oid}")
-        yield path, file
+        raise SourceError(f"commit {upstream.commit} has no .gitmodules") from error
+    config = git.run("config", "--null", "--list", "--file", "-", stdin=text).stdout
+    sections: dict[str, dict[str, str]] = {}
+    for record in config.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        key, _, value = record.partition("\n")
+        name, _, what = key.removeprefix("submodule.").rpartition(".")
+        sections.setdefault(name, {})[what] = value
+    return {
+        one["path"]: (name, one["url"])
+        for name, one in sections.items()
+        if {"path", "url"} <= one.keys()
+    }
+
+
+def _submodule(
+    upstream: Upstream, path: str, commit: str, named: Mapping[str, tuple[str, str]]
+) -> Upstream:
+    """The submodule at ``path`` as an upstream of its own."""
+    if path not in named:
+        raise SourceError(f"the submodule {path} is not in .gitmodules")
+    url = named[path][1]
+    if url.startswith(("./", "../")):
+        scheme, mark, rest = upstream.url.rpartition("://")
+        url = scheme + mark + posixpath.normpath(posixpath.join(rest, url))
+    if url.startswith("-") or "::" in url:
+        raise SourceError(f"the submodule {path} has the URL {url!r}, which is no plain URL")
+    start = f"{path}/"
+    inner = tuple(
+        item.removeprefix(start) for item in upstream.submodules if item.startswith(start)
+    )
+    return replace(
+        upstream,
+        name=f"{upstream.name}/{path}",
+        url=url,
+        tag="",
+        commit=commit,
+        include=_below(upstream.include, path),
+        exclude=(),
+        submodules=("*",) if "*" in upstream.submodules else inner,
+        tree="",
+        wheel=None,
+    )
+
+
+def _below(include: Sequence[str], path: str) -> tuple[str, ...]:
+    """The included paths as they are below the folder ``path``."""
+    if any(top in (WHOLE, path) or path.startswith(f"{top}/") for top in include):
+        return (WHOLE,)
+    return tuple(top.removeprefix(f"{path}/") for top in include if top.startswith(f"{path}/"))
+
+
+def _inside(
+    git: Git, folder: Path | None, path: str, named: Mapping[str, tuple[str, str]]
+) -> list[str]:
+    """Repositories of a submodule in a clone that has it."""
+    if folder is None or git.git_dir is None or path not in named:
+        return []
+    found = (git.git_dir / "modules" / named[path][0], folder / path)
+    return [str(one) for one in found if (one / "HEAD").is_file() or (one / ".git").exists()]
+
+
+def _find_submodule(
+    stack: ExitStack, upstream: Upstream, cache: Cache, places: Places, first: Sequence[str]
+) -> GitTree:
+    reasons = []
+    for place in dict.fromkeys((*first, *places(upstream))):
+        try:
+            return find_tree(stack, upstream, place, cache, places)
+        except SourceError as error:
+            reasons.append(f"{place}: {error.what}")
+    raise SourceError(
+        f"the submodule {upstream.name} at {upstream.commit} was not found:"
+        f" {'; '.join(reasons) or 'no mirror was named, and this run is offline'};"
+        f" a repository that has it: --mirror {upstream.name}=PATH_OR_URL"
+    )
+
+
+def _placed(part: GitPart, folder: str, upstream: Upstream) -> GitPart:
+    """The files of a submodule at their paths in the tree it is part of."""
+    files = {f"{folder}/{path}": entry for path, entry in part.files.items()}
+    return replace(part, files={path: one for path, one in files.items() if upstream.selects(path)})
+
+
+def git_files(
+    upstream: Upstream, place: str, cache: Cache, places: Places
+) -> Iterator[tuple[str, TreeFile]]:
+    """The files of the materialised tree; see :func:`find_tree`."""
+    with ExitStack() as stack:
+        yield from find_tree(stack, upstream, place, cache, places).files()
 
 
 def fetch(upstream: Upstream, url: str, git: Git) -> None:
@@ -116,8 +281,10 @@ def fetch(upstream: Upstream, url: str, git: Git) -> None:
         for name, value in (("url", url), ("promisor", "true")):
             git.run("config", f"remote.origin.{name}", value)
         _fetch_commit(upstream, git)
-        listed = list_tree(git, f"{upstream.commit}^{{tree}}", *upstream.include)
-        wanted = {oid for path, (_, oid) in listed.items() if upstream.selects(path)}
+        listed = _selected(upstream, git)
+        wanted = {oid for mode, oid in listed.values() if mode != GITLINK_MODE}
+        if upstream.submodules and (names := list_tree(git, upstream.commit, ".gitmodules")):
+            wanted.add(names[".gitmodules"][1])
         missing = _missing(git, wanted)
         if missing:
             _fetch_objects(git, sorted(missing), "--filter=blob:none")
