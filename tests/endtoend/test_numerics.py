@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pinned model reads 128 tokens and goes on for 32, as a float32 reference does.
+"""A model reads 128 tokens and goes on for 32, as a float32 reference does.
 
 The reference takes the same stored weights: those of the project's own definition in q0f32, and
-MLC-LLM's in q4f32_1. Libraries, parameters and runners are those of the main job, from the same
-cache.
+MLC-LLM's in q4f32_1. The tiny model has the pinned one's attention; the pinned one takes minutes
+in the emulator: ``-m long`` asks it, with libraries, parameters and runners of the main job.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from support import tiny_model
 from support.mlc_tree import tools
 from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
@@ -28,11 +30,11 @@ from crosslab.job.main_job import (
     run_model,
 )
 from crosslab.models.asset import fetch_asset
-from crosslab.models.config import read_config
+from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import param_shapes
 from crosslab.models.params import read_params
 from crosslab.models.pins import read_pins
-from crosslab.models.reference import answer
+from crosslab.models.reference import F32, answer
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
@@ -42,9 +44,13 @@ TEXT = Path(__file__).parent / "data" / "prompt-128.txt"
 PROMPT = 128
 STEPS = 32
 CHUNK = 77  # parts the prompt in two; no multiple of a tile
-# More different tokens than these are answered: quantized, the model repeats one sentence.
+PINNED = "smollm2-135m"
+# More different tokens than these are answered: quantized, the pinned model repeats one sentence.
 DISTINCT = {"q0f32": STEPS / 3, "q4f32_1": 4}
-# Of a step's largest logit.
+MODELS = [
+    *((tiny_model.NAME, quantization) for quantization in DISTINCT),
+    *(pytest.param((PINNED, q), marks=pytest.mark.long, id=f"{PINNED}-{q}") for q in DISTINCT),
+]
 BOUND = 1e-3
 SAME_SUMS = 1e-5
 
@@ -59,20 +65,36 @@ class Answered:
     said: RunResult
 
 
-def job_of(quantization: str) -> Job:
+def job_of(model: str, quantization: str, project: Path) -> Job:
     need_emulator(plugins=True)
     cross()
-    options = ["--project", str(PROJECT), "--tvm-tree", str(tvm_tree())]
+    if model == tiny_model.NAME:
+        tiny_model.make_project(project)
+    else:
+        project = PROJECT
+    options = ["--project", str(project), "--tvm-tree", str(tvm_tree()), "--model", model]
     options += ["--quantization", quantization, "--max-new", str(1 + STEPS)]
     if quantization != "q0f32":
         options += ["--mlc-tree", str(tools().mlc_tree)]
     # Two threads halve the emulator's minutes, and have to give the same sums as one.
     job = parse_job([*options, "--threads", str(min(2, os.cpu_count() or 1))])
     try:
-        fetch_asset(read_pins(PROJECT).asset(job.model), job.cache)
+        fetch_asset(read_pins(project).asset(job.model), job.cache)
     except LabError as error:
         pytest.skip(f"the model cannot be had: {error.what}")
     return job
+
+
+def read_model(job: Job, asked: Question) -> tuple[LlamaConfig, dict[str, F32]]:
+    """The model's sizes and its stored weights as float32."""
+    config = read_config(asked.model / "config.json")
+    widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
+    return config, read_params(asked.params, widths, job.weights.packing)
+
+
+def deviation(logits: F32, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A step's largest error, of its largest logit."""
+    return np.abs(logits - wanted).max(axis=1) / np.abs(wanted).max(axis=1)
 
 
 def question_of(job: Job) -> Question:
@@ -80,9 +102,8 @@ def question_of(job: Job) -> Question:
     asked = ask(replace(job, max_new=1), Clock())
     tokenizer = asked.tokenizer.tokenizer
     ids = tokenizer.encode(TEXT.read_text(encoding="utf-8").strip(), add_special_tokens=False).ids
-    config = read_config(asked.model / "config.json")
-    widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
-    values = read_params(asked.params, widths, job.weights.packing)
+    ids = ids[:PROMPT]
+    config, values = read_model(job, asked)
     reference = answer(config, values, ids, max_new=1 + STEPS)
     no_stop = ChatTokenizer(tokenizer, {})
     options = ("--tokens", ",".join(map(str, ids)))
@@ -91,9 +112,9 @@ def question_of(job: Job) -> Question:
     )
 
 
-@pytest.fixture(scope="module", params=["q0f32", "q4f32_1"])
-def answered(request: pytest.FixtureRequest) -> Answered:
-    job, clock = job_of(request.param), Clock()
+@pytest.fixture(scope="module", params=MODELS, ids="-".join)
+def answered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answered:
+    job, clock = job_of(*request.param, tmp_path_factory.mktemp("numerics") / "project"), Clock()
     question = question_of(job)
     runner = build_runner(job.recipe(question.model), job.cache, clock).program
     return Answered(job, question, runner, run_model(job, question, runner, clock))
@@ -108,16 +129,28 @@ def test_the_text_is_as_long_as_it_says(answered: Answered) -> None:
 def test_every_step_says_what_the_reference_says(answered: Answered) -> None:
     reference = answered.question.reference
     assert answered.said.tokens == reference.tokens
-    # A model that says one thing over and over would hide mistakes of position.
-    assert len(set(reference.tokens)) > DISTINCT[answered.job.quantization]
+    if answered.job.model == PINNED:
+        # A model that says one thing over and over would hide mistakes of position.
+        assert len(set(reference.tokens)) > DISTINCT[answered.job.quantization]
     wanted = reference.logits.astype(np.float64)
-    errors = np.abs(answered.said.logits - wanted).max(axis=1) / np.abs(wanted).max(axis=1)
+    errors = deviation(answered.said.logits, wanted)
     assert errors.shape == (1 + STEPS,)
     print(f"\nlargest logit error {errors.max():.2e}, at step {errors.argmax()}")
     assert errors.max() < BOUND
 
 
-@pytest.mark.long
+def test_the_logits_tell_positions_apart(answered: Answered) -> None:
+    """With random weights the tiny model repeats a token; its logits show where it stands."""
+    asked = answered.question
+    config, values = read_model(answered.job, asked)
+    turned = replace(config, rope_theta=config.rope_theta * 1.1)
+    other = answer(turned, values, asked.prompt, max_new=1 + STEPS)
+    steps = [a == b for a, b in zip(other.tokens, asked.reference.tokens, strict=True)]
+    same = [*steps, False].index(False) + 1  # as long as both have read the same tokens
+    apart = deviation(other.logits[:same], asked.reference.logits[:same].astype(np.float64))
+    assert apart.max() > 10 * BOUND
+
+
 def test_a_prompt_in_two_chunks_gives_the_same_logits(answered: Answered, tmp_path: Path) -> None:
     logits = tmp_path / "logits.bin"
     arguments = ["--params", str(answered.question.params), "--logits", str(logits), "--json"]

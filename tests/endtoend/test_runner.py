@@ -412,9 +412,9 @@ def test_a_runner_without_library_is_refused(tmp_path: Path, library: Path) -> N
     bad = tmp_path / "bad.tar"
     bad.write_bytes(b"no archive")
     with pytest.raises(LabError, match="is not a model library"):
-        link_runner(LinkRequest(*parts, library=bad), tmp_path)
+        link_runner(LinkRequest(*parts, library=bad), shared_builds.CACHE)
     with pytest.raises(LabError, match="is not there"):
-        link_runner(LinkRequest(*parts, library=tmp_path / "gone.tar"), tmp_path)
+        link_runner(LinkRequest(*parts, library=tmp_path / "gone.tar"), shared_builds.CACHE)
 
 
 def test_answers_on_this_machine_with_sanitizers(
