@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from crosslab.run.counter import Executed, Kind
 from crosslab.run.decode import Unit
 
 ASSUMPTIONS = "assumptions.toml"
+WIDTH = "width"
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class StandIn:
     Attributes:
         missing: regular expression of the instruction's whole name.
         instead: name to look up.
-        columns: name of the column, as ``e32m4``; empty: SEW and LMUL in force.
+        columns: name of the column, as ``e32m4``; ``width``: that of the element width and the
+            group of registers that a load or store names; empty: SEW and LMUL in force.
         why: for people.
     """
 
@@ -121,9 +124,9 @@ class Core:
             return Cost(cycles, self.assumptions.why)
         name = instruction.mnemonic
         name += " zero" * instruction.zero_stride + " masked" * instruction.masked
-        return self._table(name, column_of(kind), "")
+        return self._table(kind, name, column_of(kind), "")
 
-    def _table(self, name: str, column: str, assumed: str) -> Cost:
+    def _table(self, kind: Kind, name: str, column: str, assumed: str) -> Cost:
         cycles = self.cycles.get(name, {}).get(column, math.nan)
         if not math.isnan(cycles):
             return Cost(cycles, assumed)
@@ -131,7 +134,10 @@ class Core:
             match = re.fullmatch(one.missing, name)
             if match:
                 at = match.expand(one.columns) if one.columns else column
-                return self._table(match.expand(one.instead), at, one.why)
+                at = width_column(kind) if at == WIDTH else at
+                instead = match.expand(one.instead)
+                if (instead, at) != (name, column):
+                    return self._table(kind, instead, at, one.why)
         return UNKNOWN
 
 
@@ -140,8 +146,19 @@ def column_of(kind: Kind) -> str:
     if kind.vtype is None:
         # Its registers are in the encoding; what is in force does not matter to it.
         return f"e8m{kind.instruction.registers}" if kind.instruction.registers else ""
-    lmul = kind.lmul
-    return f"e{kind.sew}" + (f"m{lmul}" if lmul >= 1 else f"mf{lmul.denominator}")
+    return _column(kind.sew, kind.lmul)
+
+
+def _column(width: int, lmul: Fraction) -> str:
+    return f"e{width}" + (f"m{lmul}" if lmul >= 1 else f"mf{lmul.denominator}")
+
+
+def width_column(kind: Kind) -> str:
+    """The column of the element width and registers that a load or store names itself."""
+    width = kind.instruction.element_width
+    if kind.vtype is None or not width:
+        return ""
+    return _column(width, kind.lmul * width / kind.sew)
 
 
 def core_names(folder: Path) -> list[str]:

@@ -26,7 +26,7 @@ MOST_UNMEASURED = 0.02
 
 @dataclass(frozen=True)
 class KindCycles:
-    """What one kind of instruction costs.
+    """Cycles of one kind of instruction.
 
     Attributes:
         kind: mnemonic, column of the table, and what else tells it apart.

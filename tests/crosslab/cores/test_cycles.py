@@ -135,6 +135,8 @@ def test_costs_come_from_the_table_or_what_stands_in() -> None:
     assert whole.cycles == core.cost(Kind(LOAD, E32M8)).cycles
     assert "whole-register load" in whole.assumed
     assert core.cost(Kind(ADD)).assumed
+    # Loads of 32 bits while SEW is 16 and LMUL 1: groups of two registers.
+    assert core.cost(Kind(LOAD, 0b001_000)).cycles == 4.35
     masked = Instruction("vredsum.vs", Unit.ARITHMETIC, masked=True)
     assert not math.isnan(core.cost(Kind(masked, E32M1)).cycles)
     for unknown in (Kind(FMACC), Kind(Instruction("vector crypto", Unit.ARITHMETIC), E8M1)):

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab core-check``: predicted cycles of whole loops against those measured on silicon.
+
+The loops are our own, of the instructions of the loops whose cycles rvv-bench-results publishes
+(``cores/published_loops.csv``). A prediction is the sum of the core's table, as the bench makes
+it. The errors printed are what the measure is worth: the table cannot fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.cached_build import default_cache
+from crosslab.cores.core import core_names, read_core
+from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.errors import LabError, UserError
+from crosslab.host.toolchain import find_cross
+from crosslab.run.counter import count_guest
+from crosslab.run.emulator import GuestMachine
+
+SOURCES = Path(__file__).parents[1] / "native" / "core_check"
+PUBLISHED = "published_loops.csv"
+
+
+@dataclass(frozen=True)
+class PublishedLoop:
+    """A loop whose cycles were measured on a core.
+
+    Attributes:
+        core: name of the core's file.
+        loop: ours, of the same instructions.
+        published: its name in rvv-bench-results.
+        elements: that it was given.
+        rate: elements a cycle that were measured.
+    """
+
+    core: str
+    loop: str
+    published: str
+    elements: int
+    rate: float
+
+    @property
+    def cycles(self) -> float:
+        """Cycles that were measured."""
+        return self.elements / self.rate
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A loop, and what the tables make of it."""
+
+    loop: PublishedLoop
+    cycles: Cycles
+
+    def error(self, predicted: int) -> float:
+        """Relative error: positive when more cycles are predicted than were measured."""
+        return predicted / self.loop.cycles - 1
+
+
+def read_loops(folder: Path) -> list[PublishedLoop]:
+    """The loops of ``<folder>/published_loops.csv``.
+
+    Raises:
+        UserError: the file is missing or not of its form.
+    """
+    path = folder / PUBLISHED
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            _, *rows = csv.reader(file)
+        return [
+            PublishedLoop(c, ours, name, int(n), float(rate)) for c, ours, name, n, rate in rows
+        ]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def predict(project: Path, loops: Sequence[PublishedLoop], cache: Path) -> list[Prediction]:
+    """Run the loops of one core under the counter.
+
+    Raises:
+        LabError: they do not compile or run.
+    """
+    core = read_core(project / "cores", loops[0].core)
+    toolchain = find_cross()
+    with tempfile.TemporaryDirectory(prefix="core-check-") as folder:
+        program, loops_object = Path(folder) / "core_check", Path(folder) / "loops.o"
+        plain = [flag for flag in toolchain.cc if not flag.startswith("-march")]
+        vectors = "-march=rv64gcv"
+        _run([*plain, vectors, "-c", str(SOURCES / "loops.S"), "-o", str(loops_object)])
+        parts = [str(SOURCES / "main.c"), str(loops_object), "-o", str(program)]
+        _run([*toolchain.cc, *toolchain.link, "-O1", "-static", *parts])
+        words = [word for loop in loops for word in (loop.loop, str(loop.elements))]
+        _, measured = count_guest(program, words, GuestMachine(core.vlen), cache)
+    return [
+        Prediction(loop, cycles_of(core, measured.histogram([index]), 1))
+        for index, loop in enumerate(loops)
+    ]
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LabError(f"compiling the loops failed:\n{done.stderr.strip()}")
+
+
+def table_of(name: str, predictions: Sequence[Prediction]) -> Table:
+    """The predictions for one core."""
+    table = Table(title=f"{name}: cycles of whole loops", box=None, padding=(0, 1, 0, 0))
+    table.add_column("published loop", overflow="fold")
+    for heading in ("elements", "measured", "serial", "error", "vec-serial", "error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in predictions:
+        cycles = one.cycles
+        errors = (one.error(cycles.serial), one.error(cycles.vec_serial))
+        table.add_row(
+            one.loop.published,
+            str(one.loop.elements),
+            f"{one.loop.cycles:,.0f}",
+            f"{cycles.serial:,}",
+            f"{errors[0]:+.0%}",
+            f"{cycles.vec_serial:,}",
+            f"{errors[1]:+.0%}",
+        )
+    return table
+
+
+def summary_of(predictions: Sequence[Prediction]) -> str:
+    """The sizes of the errors, in a line."""
+    parts = []
+    for name, errors in (
+        ("serial", [abs(one.error(one.cycles.serial)) for one in predictions]),
+        ("vec-serial", [abs(one.error(one.cycles.vec_serial)) for one in predictions]),
+    ):
+        median, most = statistics.median(errors), max(errors)
+        parts.append(f"{name}: {median:.0%} in the median, {most:.0%} at most")
+    return "error, " + "; ".join(parts)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a table for each core that loops were published for."""
+    options = argparse.ArgumentParser(prog="crosslab core-check", description=__doc__)
+    options.add_argument("--project", type=Path, default=Path(), help="the project's root (.)")
+    options.add_argument("--core", nargs="+", metavar="NAME", help="these alone (all)")
+    options.add_argument("--cache", type=Path, default=default_cache())
+    args = options.parse_args(argv)
+    folder = args.project / "cores"
+    loops = read_loops(folder)
+    console = Console(highlight=False)
+    there = sorted({loop.core for loop in loops})
+    for key in args.core or there:
+        chosen = [loop for loop in loops if loop.core == key]
+        if not chosen:
+            known = ", ".join(there)
+            raise UserError(
+                f"--core {key}: no loops in {folder / PUBLISHED}"
+                + ("" if key in core_names(folder) else ", nor a core of this name"),
+                remedy=f"there are loops for: {known}",
+            )
+        predictions = predict(args.project, chosen, args.cache)
+        console.print(table_of(read_core(folder, key).name, predictions))
+        console.print(summary_of(predictions))
+    return 0

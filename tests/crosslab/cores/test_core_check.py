@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions of whole loops: the counted instructions by hand, and errors as they are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.shared_builds import CACHE, PROJECT, cross, need_emulator
+
+from crosslab.cores.check import predict, read_loops, summary_of
+from crosslab.cores.core import read_core
+from crosslab.errors import UserError
+
+
+@pytest.mark.emulator
+def test_a_loop_costs_what_its_instructions_cost() -> None:
+    need_emulator(plugins=True)
+    cross()
+    loops = [loop for loop in read_loops(PROJECT / "cores") if loop.core == "spacemit-x60"]
+    (loop,) = (loop for loop in loops if loop.loop == "count_m8")
+    (one,) = predict(PROJECT, [loop], CACHE)
+    cycles = read_core(PROJECT / "cores", loop.core).cycles
+    rounds = -(-loop.elements // 256)
+    vector = sum(cycles[name]["e8m8"] for name in ("vle8.v", "vmsgt.vx", "vcpop.m"))
+    assert one.cycles.vec_serial == round(rounds * vector)
+    # Three additions and vsetvli, branch; before and behind: two constants, a move, calls.
+    assert one.cycles.serial - one.cycles.vec_serial == pytest.approx(rounds * 3.5, abs=12)
+    assert -0.2 < one.error(one.cycles.serial) < 0.1
+    assert summary_of([one]).startswith("error, serial: ")
+
+
+def test_every_published_loop_is_one_of_ours() -> None:
+    sources = PROJECT / "scripts" / "crosslab" / "native" / "core_check" / "main.c"
+    text = sources.read_text(encoding="utf-8")
+    loops = read_loops(PROJECT / "cores")
+    assert len({loop.core for loop in loops}) >= 2
+    assert all(f"X({loop.loop})" in text for loop in loops)
+    for name in ("memcpy", "utf8 count", "byteswap32", "mandelbrot", "poly1305"):
+        assert len({loop.core for loop in loops if loop.published.startswith(name)}) >= 2
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "published_loops.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(UserError, match="published_loops"):
+        read_loops(tmp_path)
