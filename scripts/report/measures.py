@@ -57,15 +57,16 @@ def _instructions(counts: Mapping[str, int] | None, unit: str) -> Cell:
     return text(f"{counts['insns'] / MILLION:.1f} M {unit}" if counts else "not counted")
 
 
+STEP_HEADS = ("step", "all", "weighted by LMUL", "cycles", "first / this", "source")
+
+
 def ladder(found: Evidence) -> Content:
-    """Guest instructions from upstream to ours, step by step, and recorded peers."""
+    """Guest instructions, and cycles of a core, from upstream to ours, and of peers."""
     groups = distinct(_group(row) for row in found.first)
     tables, figures = [], []
     for name in groups:
         rows = [row for row in found.first if _group(row) == name]
-        tables.append(
-            Table(name, ("step", "all", "weighted by LMUL", "first / this", "source"), _steps(rows))
-        )
+        tables.append(Table(name, STEP_HEADS, _steps(rows)))
         labels = [_label(row) for row in rows]
         values = [row["insns"] / MILLION for row in rows]
         drawing = bars(labels, values, "M guest instructions", _marks(rows), name)
@@ -81,15 +82,14 @@ def _group(row: Mapping[str, Any]) -> str:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    return f"{row['variant']} (recorded)" if row.get("recorded") else str(row["variant"])
+    shipped = ", as shipped" if row.get("layers") == "as shipped" else ""
+    return f"{row['variant']}{shipped}"
 
 
 def _marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     marks = []
     for row in rows:
-        marks.append(
-            "peer" if row.get("recorded") else "ours" if row["variant"] == OURS else "step"
-        )
+        marks.append("peer" if row.get("layers") else "ours" if row["variant"] == OURS else "step")
     return marks
 
 
@@ -103,11 +103,19 @@ def _steps(rows: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
                 text(_label(row)),
                 number(row["insns"] / MILLION),
                 number(weighted / MILLION if weighted else None),
+                text(_cycles(row)),
                 Cell(f"{first / row['insns']:.1f} x", number=True),
                 text(row.get("source", NONE)),
             ]
         )
     return table
+
+
+def _cycles(row: Mapping[str, Any]) -> str:
+    if not row.get("core"):
+        return NONE
+    serial, vec_serial = row["cycles_serial"] / MILLION, row["cycles_vec_serial"] / MILLION
+    return f"{serial:.2f} / {vec_serial:.2f} on {row['core']}"
 
 
 def _words(labels: Sequence[str], values: Sequence[float]) -> str:

@@ -46,7 +46,7 @@ PARTS = {
         "The ladder of speed",
         measures.ladder,
         "Guest instructions in millions, all of them and weighted by LMUL; they repeat exactly."
-        " Rows marked as recorded were measured once, as their source says.",
+        " Cycles are sums of a core's measured costs, serial / vec-serial, in millions.",
     ),
     "host": ReportSection(
         "On the host",

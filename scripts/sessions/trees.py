@@ -132,6 +132,8 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
     install(session, "forkpatch")
     trees = apply(session, tree_options)
     install_lab(session, trees)
+    if any(option.partition("=")[0] == "--peer" for option in command_options):
+        install(session, "peers")
     return trees, command_options
 
 

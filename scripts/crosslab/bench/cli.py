@@ -9,21 +9,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from crosslab.bench.options import Variant, parse_bench
-from crosslab.bench.peers import peers_of
-from crosslab.bench.rows import PHASES, Row, measured_rows, write_rows
+from crosslab.bench.peers import check_peer, peer_rows
+from crosslab.bench.rows import PHASES, Row, measured_row, write_rows
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import show
 from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
-from crosslab.run.counter import Measurement, build_plugin, count_guest
+from crosslab.run.counter import Measurement, build_plugin, count_guest, phases_of
 from crosslab.run.emulator import GuestMachine
 
 COLUMNS = (
@@ -74,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
     require_qemu()
     subject = Subject(bench)
     bench.check_context(subject.config)
+    if bench.peer:
+        check_peer(subject)
     rows = list(measure_all(subject))
     show(rows, _results, bench.core.name if bench.core else "")
     write_rows(rows, bench.report)
@@ -88,6 +91,7 @@ def measure_all(subject: Subject) -> Iterator[Row]:
         variants = bench.variants_of(quantization)
         for absent in (v for v in bench.variants if v not in variants):
             _progress.print(f"{absent.name}: no such step on the path through MLC-LLM")
+        peers = list(_peers(subject, quantization))
         for vlen in bench.vlens:
             built = [(v, *_built(subject, v, quantization, vlen)) for v in variants]
             runs = [
@@ -96,8 +100,17 @@ def measure_all(subject: Subject) -> Iterator[Row]:
                 for variant, runner, params in built
             ]
             measured = [row for rows in _in_parallel(subject, runs) for row in rows]
-            for prompt in bench.prompts:
-                yield from _with_peers([row for row in measured if row.prompt == prompt])
+            measured += [row for row in peers if row.vlen == vlen]
+            for prompt, phase in product(bench.prompts, PHASES):
+                yield from (r for r in measured if (r.prompt, r.phase) == (prompt, phase))
+
+
+def _peers(subject: Subject, quantization: str) -> Iterator[Row]:
+    if subject.bench.peer:
+        _progress.print(f"building: {subject.bench.peer}, about ten minutes the first time")
+        build_plugin(subject.bench.cache)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            yield from peer_rows(subject, quantization, pool, _progress.print)
 
 
 def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
@@ -123,13 +136,6 @@ def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _with_peers(measured: Sequence[Row]) -> Iterator[Row]:
-    for phase in PHASES:
-        rows = [row for row in measured if row.phase == phase]
-        yield from rows
-        yield from peers_of(rows[0])
 
 
 def _built(subject: Subject, variant: Variant, quantization: str, vlen: int) -> tuple[Runner, Path]:
@@ -161,13 +167,18 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
         "prompt": run.prompt,
         "path": bench.path_of(run.quantization),
     }
-    yield from measured_rows(common, bench, measured, calls, run.runner.program)
+    phases = zip(PHASES, phases_of(len(measured.regions), calls), strict=True)
+    for phase, regions in phases:
+        assert regions is not None  # the options ask for 3 tokens or more
+        tokens = bench.decode if phase == "decode" else run.prompt
+        fields = {**common, "phase": phase, "tokens": tokens}
+        yield measured_row(fields, bench, measured, regions, run.runner.program)
 
 
 def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     """Number of prefill calls, and what the counter saw."""
     bench = subject.bench
-    tokens = ",".join(str((7 * i + 3) % subject.config.vocab) for i in range(run.prompt))
+    tokens = ",".join(map(str, subject.prompt(run.prompt)))
     # The guest runs in the parameters' folder, so that no path's length is in its stack.
     arguments = ["--params", ".", "--tokens", tokens, "--roi", "both", "--json"]
     arguments += ["--max-new", str(bench.decode)]

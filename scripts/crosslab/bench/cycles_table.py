@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crosslab.bench.rows import PHASES, Row
+from crosslab.bench.rows import PHASES, Row, name_of
 from crosslab.cores.cycles import MOST_UNMEASURED
 from crosslab.run.decode import Unit
 
@@ -37,7 +37,7 @@ def cycles_tables(rows: Sequence[Row], name: str) -> Iterator[RenderableType]:
     # Of the steps from upstream to ours the last one; every peer.
     last = [row.variant for row in chosen if row.path][-1:]
     for row in chosen:
-        if not row.path or row.variant in last:
+        if row.layers == "all" or row.variant in last:
             yield _kinds(row)
     yield from map(Text, _notes(chosen))
 
@@ -54,7 +54,7 @@ def _summary(rows: Sequence[Row], name: str) -> Table:
             numbers = (cycles.serial, cycles.vec_serial, *(cycles.units[u.value] for u in units))
             label = f"prefill {row.tokens}" if phase == "prefill" else "decode 1"
             ratio = f"{cycles.serial / max(first.serial, 1):.1%}"
-            variant = row.variant + MARK * cycles.marked
+            variant = name_of(row) + MARK * cycles.marked
             table.add_row(variant, label, *(f"{n / 1e6:.3f}" for n in numbers), ratio)
     return table
 

@@ -21,6 +21,7 @@ from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, REFERENCE_FORMA
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
 SWITCHES = ("kernels",)
+PEERS = ("llama.cpp",)
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 SUPPLY_MLC = (
     "supply it with: nox -s bench -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
@@ -103,6 +104,7 @@ class Bench:
         threads: worker threads of the guest.
         profile: count by function too.
         core: the one whose cycles are told; None: instructions alone.
+        peer: another program that is measured as well; empty: none.
         report: where the JSON goes.
         cache: folder of builds that clones share.
     """
@@ -123,6 +125,7 @@ class Bench:
     report: Path
     cache: Path
     core: Core | None = None
+    peer: str = ""
 
     @property
     def kernels_fit(self) -> bool:
@@ -178,6 +181,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, metavar="N", help="the guest's TVM_NUM_THREADS (1)")
     add("--profile", action="store_true", help="the functions that execute most, too")
     add("--core", metavar="NAME", help="cycles on this core, a file in PROJECT/cores, as well")
+    add("--peer", choices=PEERS, help="build another program and count it beside ours")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
@@ -216,6 +220,7 @@ def parse_bench(argv: Sequence[str]) -> Bench:
         report=args.report or args.project / "out" / "bench.json",
         cache=args.cache,
         core=core,
+        peer=args.peer or "",
     )
     _check_paths(made)
     if made.config:

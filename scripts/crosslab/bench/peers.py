@@ -1,71 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded figures of other programs; nothing here is measured anew."""
+"""Other programs on the same model, counted in the same run by the same counter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
 
-from crosslab.bench.rows import Row
+from crosslab.bench.rows import Row, measured_row
+from crosslab.bench.subject import Subject
+from crosslab.errors import UserError
+from crosslab.peers.gguf_export import export_gguf
+from crosslab.peers.llama_cpp import PeerRun, run_llama_cpp
+from crosslab.peers.llama_cpp_build import NAME, build_llama_cpp, read_source
 
-LLAMA_CPP = (
-    "recorded with llama.cpp 0c1e57098 built for rv64gcv, {}, its best setting for each phase, "
-    "every layer computed for every token; counted under QEMU, 2026-11-21"
-)
+# The formats that stand beside one of ours, and what their products take for activations.
+FORMATS = {"q0": ("F32", "F16"), "q4": ("Q4_0", "Q8_0")}
+ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8"}
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A recorded figure: model S, one thread, VLEN 256, after a prompt of 128 tokens.
+def check_peer(subject: Subject) -> None:
+    """Make sure that the peer can run what the bench measures.
 
-    Attributes:
-        variant: program and format of the weights.
-        quantization: our format that it is comparable to.
-        phase: "prefill" or "decode" (a token).
-        insns: guest instructions.
-        lmul_weighted: likewise by LMUL; None was not recorded.
-        source: where the figure is from.
+    Raises:
+        UserError: it cannot.
     """
-
-    variant: str
-    quantization: str
-    phase: str
-    insns: int
-    lmul_weighted: int | None
-    source: str
-
-
-_F32, _Q4_0 = LLAMA_CPP.format("F32"), LLAMA_CPP.format("Q4_0")
-PEERS = (
-    Peer("llama.cpp F32", "q0f32", "prefill", 50_000_000, 71_000_000, _F32),
-    Peer("llama.cpp F32", "q0f32", "decode", 880_000, 1_660_000, _F32),
-    Peer("llama.cpp Q4_0", "q4f32_1", "prefill", 153_700_000, None, _Q4_0),
-    Peer("llama.cpp Q4_0", "q4f32_1", "decode", 1_930_000, None, _Q4_0),
-)
-RECORDED_WITH = {"model": "S", "vlen": 256, "threads": 1, "prompt": 128}
+    if subject.bench.threads > 1:
+        raise UserError(f"--peer {NAME} is counted with one thread", remedy="leave out --threads")
+    if subject.config.hidden % 32:
+        raise UserError(
+            f"--peer {NAME}: its formats take groups of 32 weights, and {subject.config.hidden} is "
+            "no multiple of it",
+            remedy="leave out --peer, or take another model",
+        )
 
 
-def peers_of(row: Row) -> Iterator[Row]:
-    """The recorded rows that stand beside a measured one: same model, phase, prompt, machine."""
-    if any(getattr(row, name) != value for name, value in RECORDED_WITH.items()):
-        return
-    for peer in PEERS:
-        if (peer.quantization, peer.phase) == (row.quantization, row.phase):
-            yield Row(
-                model=row.model,
-                variant=peer.variant,
-                phase=row.phase,
-                tokens=row.tokens,
-                quantization=row.quantization,
-                vlen=row.vlen,
-                threads=row.threads,
-                insns=peer.insns,
-                vector=None,
-                vsetvl=None,
-                vmem=None,
-                lmul_weighted=peer.lmul_weighted,
-                prompt=row.prompt,
-                path=None,
-                recorded=True,
-                source=peer.source,
-            )
+def peer_rows(
+    subject: Subject, quantization: str, pool: Executor, say: Callable[[str], None]
+) -> Iterator[Row]:
+    """Rows of the peer beside those of a quantization, for each VLEN and prompt.
+
+    Of its builds each phase takes the one of the fewest cycles, or instructions without a core.
+
+    Args:
+        subject: the model and the bench's options.
+        quantization: ours.
+        pool: runs the emulators.
+        say: is told of what was counted.
+    """
+    bench = subject.bench
+    source = read_source(bench.project)
+    builds = build_llama_cpp(source, bench.cache)
+    for format_ in FORMATS.get(quantization[:2], ()):
+        model = export_gguf(subject.folder, format_, bench.cache)
+        for vlen in bench.vlens:
+            for prompt in bench.prompts:
+                tokens = subject.prompt(prompt)
+
+                futures = {
+                    build: pool.submit(
+                        run_llama_cpp,
+                        *(program, model, tokens, bench.decode),
+                        vlen=vlen,
+                        cache=bench.cache,
+                    )
+                    for build, program in builds.items()
+                }
+                runs = {build: future.result() for build, future in futures.items()}
+                say(f"counted: {NAME} {format_}, VLEN {vlen}, prompt of {prompt}")
+                common = {
+                    "model": bench.model,
+                    "variant": f"{NAME} {format_}",
+                    "quantization": quantization,
+                    "vlen": vlen,
+                    "threads": 1,
+                    "prompt": prompt,
+                    "path": None,
+                    "activations": ACTIVATIONS[format_],
+                }
+                yield from _best_rows(subject, common, builds, runs, source.commit)
+
+
+def _best_rows(
+    subject: Subject,
+    common: dict[str, Any],
+    builds: dict[str, Path],
+    runs: dict[str, PeerRun],
+    commit: str,
+) -> Iterator[Row]:
+    bench = subject.bench
+    cases = (("prefill", "all"), ("prefill", "as shipped"), ("decode", "all"))
+    for phase, layers in cases:
+        rows = []
+        for build, run in runs.items():
+            regions = run.decode
+            if phase == "prefill":
+                regions = run.every_layer if layers == "all" else run.as_shipped
+            fields = {
+                **common,
+                "phase": phase,
+                "layers": layers,
+                "tokens": bench.decode if phase == "decode" else common["prompt"],
+                "source": f"llama.cpp {commit[:9]}, {build} build",
+            }
+            rows.append(measured_row(fields, bench, run.measured, regions, builds[build]))
+        yield min(rows, key=lambda row: row.cycles_serial or row.insns)

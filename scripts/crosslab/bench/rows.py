@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from common.files import atomic_write_json
 from crosslab.bench.options import Bench
 from crosslab.cores.cycles import Cycles, cycles_of
-from crosslab.run.counter import Counts, Measurement, phases_of
+from crosslab.run.counter import Counts, Measurement, PhaseRegions
 from crosslab.run.symbols import Symbols
 
 PHASES = ("prefill", "decode")
@@ -35,25 +35,24 @@ class Row:
 
     Attributes:
         model: as the user named it.
-        variant: "upstream", "ours", a step between them, or a recorded peer.
+        variant: "upstream", "ours", a step between them, or a peer and its format of weights.
         phase: "prefill" or "decode".
         tokens: of the prompt, or generated (the first of these is the prefill's).
         quantization: of the weights.
         vlen: bits in a vector register.
         threads: the guest's TVM_NUM_THREADS.
         insns: guest instructions.
-        vector: vector instructions; None, as in the next ones: not recorded.
+        vector: vector instructions.
         vsetvl: vsetvli, vsetivli, vsetvl.
         vmem: vector loads and stores.
         lmul_weighted: instructions weighted by LMUL.
         prompt: tokens of the prompt, in both phases.
-        path: "own" or "mlc-llm", whose definition of the model was compiled.
-        recorded: an old figure of another program, not measured in this run.
-        source: where the figure is from.
+        path: "own" or "mlc-llm", whose definition of the model was compiled; None for a peer.
+        source: where the figure is from: of a peer its revision and its best setting.
         functions: those that execute most, when they were asked for.
-        activations: of the products: "float32", or "int8" where they are quantized as well.
-        layers: of a peer's prefill: "all" for every token, or "as shipped", where the last layer's
-            feed-forward is done for the last token alone; empty for ours, which does all.
+        activations: of the products: "float32", "float16", or "int8" in groups with a scale.
+        layers: of a peer: "all" for every token, as ours does, or "as shipped", where the prefill's
+            last layer is done for the last token alone after its attention; empty for ours.
         core: the one whose cycles these are; None when no core was asked for.
         cycles_serial: its cycles when nothing overlaps.
         cycles_vec_serial: the larger of its vector and its scalar cycles.
@@ -68,13 +67,12 @@ class Row:
     vlen: int
     threads: int
     insns: int
-    vector: int | None
-    vsetvl: int | None
-    vmem: int | None
-    lmul_weighted: int | None
+    vector: int
+    vsetvl: int
+    vmem: int
+    lmul_weighted: int
     prompt: int
     path: str | None
-    recorded: bool = False
     source: str = COUNTED
     functions: tuple[Function, ...] = ()
     activations: str = "float32"
@@ -85,40 +83,46 @@ class Row:
     cycles: Cycles | None = None
 
 
-def measured_rows(
-    common: Mapping[str, Any], bench: Bench, measured: Measurement, calls: int, program: Path
-) -> Iterator[Row]:
-    """The rows of one run: its two phases, with functions and cycles where they were asked for.
+def name_of(row: Row) -> str:
+    """The variant as tables show it; a prefill as shipped is marked."""
+    shipped = row.layers == "as shipped"
+    return f"{row.variant} shipped" if shipped else row.variant
+
+
+def measured_row(
+    common: Mapping[str, Any],
+    bench: Bench,
+    measured: Measurement,
+    regions: PhaseRegions,
+    program: Path,
+) -> Row:
+    """The row of a phase, with functions and cycles where they were asked for.
 
     Args:
-        common: fields of both rows that the counter does not know.
+        common: fields of the row that the counter does not know.
         bench: its options.
-        measured: marks of the prefill's calls, then of each decode step.
-        calls: number of the prefill's.
+        measured: result of the counter.
+        regions: those of the phase.
         program: with symbols, which functions are named by.
     """
     symbols = Symbols.of(program) if bench.profile or bench.core else None
-    phases = zip(PHASES, phases_of(len(measured.regions), calls), strict=True)
-    for name, phase in phases:
-        assert phase is not None  # the options ask for 3 tokens or more
-        counts = asdict(phase.counts(measured.regions))
-        del counts["unknown_lmul"]
-        tokens = bench.decode if name == "decode" else common["prompt"]
-        row = Row(phase=name, tokens=tokens, **counts, **common)
-        if bench.profile and symbols:
-            functions = top_functions(measured.functions(symbols, phase.regions), phase.calls)
-            row = replace(row, functions=functions)
-        if bench.core:
-            histogram = measured.histogram(phase.regions, symbols)
-            cycles = cycles_of(bench.core, histogram, phase.calls)
-            row = replace(
-                row,
-                core=bench.core.key,
-                cycles_serial=cycles.serial,
-                cycles_vec_serial=cycles.vec_serial,
-                cycles=cycles,
-            )
-        yield row
+    counts = asdict(regions.counts(measured.regions))
+    del counts["unknown_lmul"]
+    row = Row(**counts, **common)
+    if bench.profile and symbols:
+        functions = top_functions(measured.functions(symbols, regions.regions), regions.calls)
+        row = replace(row, functions=functions)
+    if bench.core:
+        histogram = measured.histogram(regions.regions, symbols)
+        cycles = cycles_of(bench.core, histogram, regions.calls)
+        row = replace(
+            row,
+            core=bench.core.key,
+            cycles_serial=cycles.serial,
+            cycles_vec_serial=cycles.vec_serial,
+            cycles=cycles,
+        )
+    return row
 
 
 def top_functions(functions: Mapping[str, Counts], calls: int) -> tuple[Function, ...]:

@@ -39,6 +39,10 @@ class Subject:
         """Its sizes."""
         return self.bench.config or read_config(self.folder / "config.json")
 
+    def prompt(self, length: int) -> list[int]:
+        """Token ids of a prompt."""
+        return [(7 * i + 3) % self.config.vocab for i in range(length)]
+
     def recipe(self, variant: Variant, quantization: str, vlen: int) -> Recipe:
         """The inputs of one variant's runner."""
         bench = self.bench

@@ -11,11 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from crosslab.bench.cycles_table import cycles_tables
-from crosslab.bench.rows import PHASES, Row
+from crosslab.bench.rows import PHASES, Row, name_of
 
 LEFT = ("variant", "phase", "function")
 HEADINGS = ("variant", "phase", "all", "vector", "vset", "vmem", "weighted", "of first")
-MARK = "*"
 SYMBOL = 46  # characters
 
 
@@ -53,20 +52,17 @@ def table_of(rows: Sequence[Row]) -> Group:
             label = f"prefill {row.tokens}" if phase == "prefill" else "decode 1"
             counts = (row.insns, row.vector, row.vsetvl, row.vmem, row.lmul_weighted)
             cells = [_millions(count) for count in counts]
-            name = row.variant + MARK * row.recorded
-            table.add_row(name, label, *cells, f"{row.insns / chosen[0].insns:.1%}")
+            table.add_row(name_of(row), label, *cells, f"{row.insns / chosen[0].insns:.1%}")
     return Group(table, Text("weighted: a vector instruction counts as its LMUL"), *_notes(rows))
 
 
-def _millions(count: int | None) -> str:
-    if count is None:
-        return "-"
+def _millions(count: int) -> str:
     return f"{count / 1e6:.3f}" if count < 1e9 else f"{count / 1e6:,.0f}"
 
 
 def _notes(rows: Iterable[Row]) -> list[Text]:
-    sources = dict.fromkeys((row.variant, row.source) for row in rows if row.recorded)
-    notes = [Text(f"* {variant}: {source}") for variant, source in sources]
+    sources = dict.fromkeys((name_of(row), row.phase, row.source) for row in rows if not row.path)
+    notes = [Text(f"{name}, {phase}: {source}") for name, phase, source in sources]
     if any(row.threads > 1 for row in rows):
         notes.append(Text("with several threads, waiting counts too and differs from run to run"))
     return notes

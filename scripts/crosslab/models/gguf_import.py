@@ -177,6 +177,17 @@ def _hf_name(name: str) -> str | None:
     return f"model.layers.{number}.{_LAYER[part]}.{kind}"
 
 
+def gguf_name(name: str) -> str:
+    """The name in GGUF of a weight under Hugging Face's name."""
+    stem, _, kind = name.rpartition(".")
+    outer = {theirs: ours for ours, theirs in _OUTER.items()}
+    if stem in outer:
+        return f"{outer[stem]}.{kind}"
+    number, _, part = stem.removeprefix("model.layers.").partition(".")
+    layer = {theirs: ours for ours, theirs in _LAYER.items()}
+    return f"blk.{number}.{layer[part]}.{kind}"
+
+
 def rotary_halves(weight: F32, heads: int) -> F32:
     """Bring a GGUF query or key weight back to rotary pairs (i, i + d/2) within a head.
 

@@ -8,7 +8,7 @@ import math
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -78,12 +78,12 @@ class PhaseRegions:
         calls: that its figures are the mean of.
     """
 
-    regions: slice
+    regions: tuple[int, ...]
     calls: int
 
     def counts(self, regions: Sequence[Counts]) -> Counts:
         """Counts of one call."""
-        total = asdict(sum(regions[self.regions], Counts()))
+        total = asdict(sum((regions[i] for i in self.regions), Counts()))
         return Counts(**{name: round(value / self.calls) for name, value in total.items()})
 
 
@@ -100,8 +100,8 @@ def phases_of(regions: int, prefills: int) -> tuple[PhaseRegions, PhaseRegions |
     """
     steps = regions - prefills
     first = prefills + 1 if steps > 1 else prefills
-    decode = PhaseRegions(slice(first, regions), regions - first) if steps else None
-    return PhaseRegions(slice(prefills), 1), decode
+    decode = PhaseRegions(tuple(range(first, regions)), regions - first) if steps else None
+    return PhaseRegions(tuple(range(prefills)), 1), decode
 
 
 def phase_counts(regions: Sequence[Counts], prefills: int) -> tuple[Counts, Counts | None]:
@@ -217,10 +217,12 @@ class Measurement:
         """All regions together."""
         return sum(self.regions, Counts())
 
-    def histogram(self, regions: slice = slice(None), symbols: Symbols | None = None) -> Histogram:
-        """The kinds executed in some regions together, by function with a table of symbols."""
+    def histogram(
+        self, regions: Iterable[int] | None = None, symbols: Symbols | None = None
+    ) -> Histogram:
+        """The kinds executed in some regions (all) together, by function with symbols."""
         total: dict[tuple[int, int, int], int] = defaultdict(int)
-        for segment, vtype, index, number in chain.from_iterable(self.records[regions]):
+        for segment, vtype, index, number in self._records(regions):
             total[segment, vtype, index] += number
         found: Histogram = defaultdict(Executed)
         for (number, vtype, index), times in total.items():
@@ -234,14 +236,20 @@ class Measurement:
                 found[symbol, kind].runs += times
         return found
 
-    def functions(self, symbols: Symbols, regions: slice = slice(None)) -> dict[str, Counts]:
+    def functions(
+        self, symbols: Symbols, regions: Iterable[int] | None = None
+    ) -> dict[str, Counts]:
         """Counts of each function itself, without its callees; most instructions first."""
         found: dict[str, Counts] = defaultdict(Counts)
-        for segment, vtype, index, times in chain.from_iterable(self.records[regions]):
+        for segment, vtype, index, times in self._records(regions):
             if index < 0:
                 one = self.segments[segment]
                 found[symbols.at(one.address)] += one.counts(vtype) * times
         return dict(sorted(found.items(), key=lambda item: (-item[1].insns, item[0])))
+
+    def _records(self, regions: Iterable[int] | None) -> Iterator[Record]:
+        chosen = range(len(self.records)) if regions is None else regions
+        return chain.from_iterable(self.records[i] for i in chosen)
 
 
 def build_plugin(cache: Path) -> Path:

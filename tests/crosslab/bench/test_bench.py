@@ -17,7 +17,6 @@ from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.bench.cli import main
 from crosslab.bench.options import Bench, Variant, parse_bench
-from crosslab.bench.peers import PEERS, peers_of
 from crosslab.bench.rows import Function, Row, write_rows
 from crosslab.bench.table import HEADINGS, show
 from crosslab.errors import UserError
@@ -42,7 +41,8 @@ WITH_MLC = [*BASE[:5], "upstream=U,mlc=M", *BASE[6:], "ours=O,mlc=N,kernels"]
 # Every promised field of a row; more may stand beside them.
 FIELDS = {
     *("model", "variant", "phase", "tokens", "quantization", "vlen", "threads"),
-    *("insns", "vector", "vsetvl", "vmem", "lmul_weighted"),
+    *("insns", "vector", "vsetvl", "vmem", "lmul_weighted", "activations", "layers"),
+    *("core", "cycles_serial", "cycles_vec_serial"),
 }
 TINY = LlamaConfig(64, 96, 2, 1, 32, 1, 64, context=64)
 COUNTED = Row(
@@ -60,6 +60,15 @@ COUNTED = Row(
     lmul_weighted=280_560_000,
     prompt=128,
     path="own",
+)
+
+SHIPPED = replace(
+    COUNTED,
+    variant="llama.cpp F32",
+    insns=50_000_000,
+    path=None,
+    layers="as shipped",
+    source="its best",
 )
 
 
@@ -177,28 +186,6 @@ def test_lists_and_paths_of_options() -> None:
     assert replace(read, path="mlc-llm").path_of("q0f32") == "mlc-llm"
 
 
-@pytest.mark.parametrize("quantization", ["q0f32", "q4f32_1"])
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_peers_stand_beside_what_they_were_recorded_for(quantization: str, phase: str) -> None:
-    row = replace(COUNTED, quantization=quantization, phase=phase)
-    (peer,) = peers_of(row)
-    assert peer.recorded
-    assert "llama.cpp 0c1e57098" in peer.source
-    assert (peer.phase, peer.quantization, peer.vector) == (phase, quantization, None)
-    others = ({"model": "smollm2"}, {"vlen": 512}, {"threads": 2}, {"prompt": 64, "tokens": 64})
-    for other in others:
-        assert not list(peers_of(replace(row, **other)))
-
-
-def test_no_peer_is_forgotten() -> None:
-    rows = [
-        replace(COUNTED, quantization=q, phase=p)
-        for q in ("q0f32", "q4f32_1")
-        for p in ("prefill", "decode")
-    ]
-    assert len([peer for row in rows for peer in peers_of(row)]) == len(PEERS)
-
-
 def test_decode_is_the_mean_of_the_steps_after_the_first() -> None:
     regions = [Counts(insns=n) for n in (100, 50, 9, 4, 7)]
     assert phase_counts(regions, 2) == (Counts(insns=150), Counts(insns=6))
@@ -211,25 +198,24 @@ def test_tables_fit_a_narrow_terminal() -> None:
     function = Function("_ZN3tvm" + "7runtime" * 20, 1_000_000, 2_000_000, 0.25)
     ours = replace(COUNTED, variant="ours", functions=(function,))
     huge = replace(COUNTED, variant="vectors", insns=87_654_321_000)
-    rows = [COUNTED, ours, huge, *peers_of(COUNTED)]
+    rows = [COUNTED, ours, huge, SHIPPED]
     sink = io.StringIO()
     show(rows, Console(file=sink, width=80))
     lines = sink.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.split() == " ".join(HEADINGS).split() for line in lines)
-    assert any("llama.cpp F32*" in line and "50.000" in line for line in lines)
-    assert any(line.startswith("* llama.cpp F32: recorded") for line in lines)
+    assert any("llama.cpp F32 shipped" in line and "50.000" in line for line in lines)
+    assert any(line.startswith("llama.cpp F32 shipped, prefill: its best") for line in lines)
     assert any("_ZN3tvm" in line and "25.0%" in line for line in lines)
     assert any("87,654" in line for line in lines)
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     report = tmp_path / "out" / "bench.json"
-    write_rows([COUNTED, *peers_of(COUNTED)], report)
+    write_rows([COUNTED, SHIPPED], report)
     counted, peer = json.loads(report.read_text(encoding="utf-8"))
     assert set(counted) >= FIELDS
-    assert not counted["recorded"]
-    assert (peer["recorded"], peer["insns"], peer["vector"]) == (True, 50_000_000, None)
+    assert (counted["layers"], peer["layers"], peer["insns"]) == ("", "as shipped", 50_000_000)
     assert [p.name for p in report.parent.iterdir()] == ["bench.json"]
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OSError):  # the command line makes it a refusal
@@ -277,7 +263,6 @@ def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert kernels
     assert not kernels & {f["symbol"] for f in rows[0]["functions"]}
     printed = capsys.readouterr().out
-    assert "recorded" not in printed
     assert "millions of cycles on SpacemiT X60" in printed
     # Without a profile both phases come from one run, and are the same.
     again = tmp_path / "again.json"

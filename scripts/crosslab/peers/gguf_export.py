@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model in Hugging Face's layout as a GGUF file, in one of llama.cpp's formats of weights.
+
+Every matrix is in the format, embedding and lm_head too, as in MLC-LLM's; llama.cpp's own
+``llama-quantize`` would keep lm_head of Q4_0 in Q6_K unless told ``--pure``. Weights are first
+rounded to bfloat16, as MLC-LLM's q0f32 stores them, so that both run the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, quantize
+from safetensors import safe_open
+
+from common.hashing import digest
+from crosslab.cached_build import cached_build
+from crosslab.models import gguf_import, params
+from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.gguf_import import F32, gguf_name
+from crosslab.models.params import from_bfloat16, to_bfloat16
+from crosslab.models.weights_file import WEIGHTS_FILE
+
+# Elements of a block of Q4_0 and Q8_0.
+BLOCK = 32
+FORMATS = {
+    "F32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
+    "F16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
+    "Q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+    "Q4_0": (GGMLQuantizationType.Q4_0, LlamaFileType.MOSTLY_Q4_0),
+}
+
+
+def export_gguf(model: Path, format_: str, cache: Path) -> Path:
+    """The GGUF file of a model, made once.
+
+    Args:
+        model: folder with ``config.json`` and weights; a cached build, its name says its content.
+        format_: one of :data:`FORMATS`.
+        cache: folder of finished builds.
+    """
+    sources = [Path(str(module.__file__)) for module in (gguf_import, params)]
+    key = digest(model.name, format_, Path(__file__), *sources)
+    made = cached_build(cache, "gguf", key, lambda out: _export(model, format_, out / "model.gguf"))
+    return made / "model.gguf"
+
+
+def _export(model: Path, format_: str, target: Path) -> None:
+    kind, file_type = FORMATS[format_]
+    config = read_config(model / "config.json")
+    writer = GGUFWriter(target, "llama")
+    writer.add_file_type(file_type)
+    _add_sizes(writer, config)
+    for name, values in _weights(model, config):
+        # Llama.cpp has norms in float32 whatever the matrices are.
+        stored = kind if values.ndim == 2 else GGMLQuantizationType.F32
+        writer.add_tensor(name, quantize(values, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_sizes(writer: GGUFWriter, config: LlamaConfig) -> None:
+    writer.add_context_length(config.context)
+    writer.add_embedding_length(config.hidden)
+    writer.add_block_count(config.layers)
+    writer.add_feed_forward_length(padded(config.intermediate))
+    writer.add_head_count(config.heads)
+    writer.add_head_count_kv(config.kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.eps)
+    writer.add_vocab_size(config.vocab)
+    writer.add_tokenizer_model("none")
+
+
+def padded(intermediate: int) -> int:
+    """A feed-forward width in whole blocks: what is added is zero and changes no answer."""
+    return -(-intermediate // BLOCK) * BLOCK
+
+
+def _weights(model: Path, config: LlamaConfig) -> Iterator[tuple[str, F32]]:
+    more = padded(config.intermediate) - config.intermediate
+    with safe_open(model / WEIGHTS_FILE, framework="numpy") as weights:
+        for name in weights.keys():  # noqa: SIM118 -- no mapping
+            values = from_bfloat16(to_bfloat16(weights.get_tensor(name).astype(np.float32)))
+            target = gguf_name(name)
+            if "attn_q." in target:
+                values = rotary_pairs(values, config.heads)
+            elif "attn_k." in target:
+                values = rotary_pairs(values, config.kv_heads)
+            elif "ffn_down." in target:
+                values = np.pad(values, ((0, 0), (0, more)))
+            elif "ffn_gate." in target or "ffn_up." in target:
+                values = np.pad(values, ((0, more), (0, 0)))
+            yield target, np.ascontiguousarray(values)
+
+
+def rotary_pairs(weight: F32, heads: int) -> F32:
+    """The inverse of :func:`crosslab.models.gguf_import.rotary_halves`."""
+    halves = weight.reshape(heads, 2, -1, weight.shape[1])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp between the marks of the instruction counter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crosslab.errors import LabError
+from crosslab.host.toolchain import require_qemu
+from crosslab.peers.llama_cpp_build import NAME
+from crosslab.run.counter import Measurement, PhaseRegions, count_guest
+from crosslab.run.emulator import GuestMachine
+
+
+def halves(qemu: tuple[int, ...]) -> dict[str, str]:
+    """The emulator's options for halves: Zfh, and Zvfh where there is an option of it.
+
+    Before 8.1 its names begin with a capital, and halves in vectors work without being asked for.
+    """
+    return {"Zfh": "true"} if qemu < (8, 1) else {"zfh": "true", "zvfh": "true"}
+
+
+@dataclass(frozen=True)
+class PeerRun:
+    """One run: a prompt every layer for every token, the same as shipped, and further tokens.
+
+    Attributes:
+        tokens: generated greedily after the prompt.
+        measured: regions in the driver's order.
+    """
+
+    tokens: tuple[int, ...]
+    measured: Measurement
+
+    @property
+    def every_layer(self) -> PhaseRegions:
+        """Prefill: every layer for every token, and lm_head for the last one."""
+        return PhaseRegions((0, 3), 1)
+
+    @property
+    def as_shipped(self) -> PhaseRegions:
+        """Prefill: the last layer's feed-forward, and lm_head, for the last token."""
+        return PhaseRegions((2, 3), 1)
+
+    @property
+    def decode(self) -> PhaseRegions:
+        """A token: the steps after the first."""
+        regions = range(5, len(self.measured.regions))
+        return PhaseRegions(tuple(regions), len(regions))
+
+
+def run_llama_cpp(
+    program: Path,
+    model: Path,
+    prompt: Sequence[int],
+    steps: int,
+    *,
+    vlen: int,
+    cache: Path,
+) -> PeerRun:
+    """Run a build under the counter.
+
+    Args:
+        program: of :func:`build_llama_cpp`.
+        model: GGUF file.
+        prompt: token ids.
+        steps: tokens to generate, the first of them the prefill's; 3 or more.
+        vlen: bits in a vector register.
+        cache: folder of the compiled plugin.
+
+    Raises:
+        LabError: the program fails, or the emulator lacks an instruction that it uses.
+    """
+    words = [model.name, ",".join(map(str, prompt)), str(steps)]
+    machine = GuestMachine(vlen=vlen, features=halves(require_qemu().version))
+    result, measured = count_guest(program, words, machine, cache, cwd=model.parent)
+    try:
+        tokens = tuple(json.loads(result.stdout)["tokens"])
+    except (ValueError, KeyError) as error:
+        raise LabError(f"the answer of {NAME} cannot be read: {result.stdout[:200]!r}") from error
+    return PeerRun(tokens, measured)

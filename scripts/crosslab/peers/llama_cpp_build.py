@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp, cross-built from a pinned source distribution."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.hashing import digest, sha256_of
+from crosslab.cached_build import cached_build
+from crosslab.errors import LabError, UserError
+from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross
+
+NAME = "llama.cpp"
+DRIVER = Path(__file__).parents[1] / "native" / "peers" / "llama_cpp.cpp"
+# What of the distribution a build of the library reads.
+PARTS = ("CMakeLists.txt", "cmake/", "include/", "src/", "ggml/", "vendor/", "LICENSE")
+# Its inline assembly leaves the policies out, which clang 19 does not take; these are the defaults.
+WITHOUT_POLICY = re.compile(r'("vset[i]?vli zero, [^"\\]*?e\d+, *mf?\d)(\\n)')
+# A build with halves in vectors (Zvfh) has other kernels than one without.
+BUILDS = {"zvfh": "ON", "plain": "OFF"}
+OPTIONS = (
+    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DCMAKE_SYSTEM_NAME=Linux"),
+    *("-DCMAKE_SYSTEM_PROCESSOR=riscv64", "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY"),
+    *("-DGGML_NATIVE=OFF", "-DGGML_OPENMP=OFF", "-DGGML_RV_ZICBOP=OFF", "-DLLAMA_OPENSSL=OFF"),
+    *(f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER")),
+    *("-DLLAMA_BUILD_APP=OFF", "-DGGML_CCACHE=OFF"),
+)
+LIBRARIES = (
+    "src/libllama.a",
+    *(f"ggml/src/{library}.a" for library in ("libggml", "libggml-cpu", "libggml-base")),
+)
+
+
+@dataclass(frozen=True)
+class PeerSource:
+    """The pinned source distribution that carries a peer.
+
+    Attributes:
+        package: its name in the package index.
+        version: its version.
+        file: its file name.
+        sha256: of the file.
+        commit: of the peer's own repository.
+    """
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+    commit: str
+
+
+def read_source(project: Path) -> PeerSource:
+    """The pin of llama.cpp in a project's ``VERSIONS.lock``.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = project / "VERSIONS.lock"
+    try:
+        entry = tomllib.loads(path.read_text(encoding="utf-8"))["peers"][NAME]
+        return PeerSource(**{k: v for k, v in entry.items() if k != "license"})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f'{path} has no whole table [peers."{NAME}"]: {error}') from error
+
+
+def build_llama_cpp(source: PeerSource, cache: Path) -> dict[str, Path]:
+    """The program of each of :data:`BUILDS`, made once; about ten minutes of a CPU.
+
+    Raises:
+        UserError: a tool is missing.
+        LabError: the source cannot be had, or does not compile.
+    """
+    toolchain = find_cross()
+    if toolchain.kind is not CompilerKind.CLANG:
+        raise UserError(
+            f"{NAME} is built with clang, which is not here",
+            remedy="type: PYTHONPATH=scripts python -m crosslab prepare",
+        )
+
+    def make_libraries(out: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="llama-cpp-") as folder:
+            tree = _unpack(_download(source, Path(folder)), Path(folder))
+            _compile(tree, Path(folder) / "build", toolchain, out)
+
+    def make_programs(out: Path) -> None:
+        include = f"-I{libraries / 'include'}"
+        for build in BUILDS:
+            parts = [str(libraries / build / Path(name).name) for name in LIBRARIES]
+            command = [*toolchain.cxx, "-std=c++17", "-O2", include, str(DRIVER), *toolchain.link]
+            _run([*command, "-static", *parts, "-o", str(out / build), "-lpthread"])
+
+    key = digest(source.sha256, Path(__file__), toolchain.digest)
+    libraries = cached_build(cache, "peer-llama.cpp", key, make_libraries)
+    made = cached_build(cache, "peer-program", digest(libraries.name, DRIVER), make_programs)
+    return {build: made / build for build in BUILDS}
+
+
+def _download(source: PeerSource, folder: Path) -> Path:
+    pinned = folder / "pinned.txt"
+    pinned.write_text(f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    # Pip asks a source for its metadata; the backend that answers is pinned with our packages.
+    command += ["--no-build-isolation", "--no-binary=:all:", "--dest", str(folder)]
+    done = subprocess.run(
+        [*command, "-r", str(pinned)], capture_output=True, text=True, check=False
+    )
+    found = folder / source.file
+    if done.returncode != 0 or not found.is_file():
+        reason = done.stderr.strip().splitlines() or ["pip said nothing"]
+        raise LabError(
+            f"cannot download {source.package}=={source.version}: {reason[-1]}",
+            remedy="check the network and the package index that pip uses, and that the group "
+            "peers of pyproject.toml is installed (nox -s bench -- --peer does so)",
+        )
+    if sha256_of(found) != source.sha256:
+        raise LabError(f"{found.name} is not the pinned file; nothing of it was used")
+    return found
+
+
+def _unpack(archive: Path, folder: Path) -> Path:
+    """The parts of llama.cpp that a build reads, with policies in its inline assembly."""
+    root = f"{archive.name.removesuffix('.tar.gz')}/vendor/llama.cpp/"
+    with tarfile.open(archive) as packed:
+        wanted = [
+            member
+            for member in packed
+            if member.isfile() and member.name.removeprefix(root).startswith(PARTS)
+        ]
+        packed.extractall(folder, members=wanted, filter="data")
+    tree = folder / root
+    assembly = tree / "ggml" / "src" / "ggml-cpu" / "arch" / "riscv" / "quants.c"
+    text, changed = WITHOUT_POLICY.subn(r"\1, tu, mu\2", assembly.read_text(encoding="utf-8"))
+    if not changed:
+        raise LabError(f"{assembly.name} of {NAME} has no assembly to complete: a new version?")
+    assembly.write_text(text, encoding="utf-8")
+    return tree
+
+
+def _compile(tree: Path, build: Path, toolchain: Toolchain, out: Path) -> None:
+    """Both builds in one folder: they differ in one library, and the rest is compiled once."""
+    cmake, ninja = _tool("cmake"), _tool("ninja")
+    aim = " ".join(toolchain.cc[1:])
+    flags = [f"-DCMAKE_C_COMPILER={toolchain.cc[0]}", f"-DCMAKE_CXX_COMPILER={toolchain.cxx[0]}"]
+    flags += [f"-DCMAKE_C_FLAGS={aim}", f"-DCMAKE_CXX_FLAGS={aim}"]
+    flags += [f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    for name, zvfh in BUILDS.items():
+        configure = [cmake, "-G", "Ninja", "-S", str(tree), "-B", str(build), *OPTIONS, *flags]
+        _run([*configure, f"-DGGML_RV_ZVFH={zvfh}"])
+        _run([ninja, "-C", str(build), "llama"])
+        (out / name).mkdir()
+        for library in LIBRARIES:
+            shutil.copy(build / library, out / name)
+    for headers in (tree / "include", tree / "ggml" / "include"):
+        shutil.copytree(headers, out / "include", dirs_exist_ok=True)
+
+
+def _tool(name: str) -> str:
+    """A program of the Python environment, else of the system."""
+    path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if path is None:
+        raise UserError(
+            f"{name} is missing, which builds {NAME}",
+            remedy="it is in the group peers of pyproject.toml, which nox -s bench -- --peer "
+            "installs",
+        )
+    return path
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        last = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-20:])
+        raise LabError(f"building {NAME} failed at {Path(command[0]).name}:\n{last}")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp as a peer: the model that it is given, the pin, and the phases of its run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGUFReader, dequantize
+from safetensors import safe_open
+from support.shared_builds import PROJECT
+
+from crosslab.bench.cli import main
+from crosslab.errors import UserError
+from crosslab.models.config import LlamaConfig
+from crosslab.models.gguf_import import gguf_name, rotary_halves
+from crosslab.models.llama_params import random_model
+from crosslab.models.params import from_bfloat16, to_bfloat16
+from crosslab.models.weights_file import WEIGHTS_FILE
+from crosslab.peers.gguf_export import FORMATS, export_gguf, padded, rotary_pairs
+from crosslab.peers.llama_cpp import PeerRun, halves
+from crosslab.peers.llama_cpp_build import WITHOUT_POLICY, read_source
+from crosslab.run.counter import Counts, Measurement
+
+# A feed-forward width that no block of 32 divides.
+CONFIG = LlamaConfig(64, 80, 2, 1, 32, 1, 64, context=64)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_the_exported_model_is_the_same_model(tmp_path: Path, format_: str) -> None:
+    model = random_model(CONFIG, 3, tmp_path)
+    reader = GGUFReader(export_gguf(model, format_, tmp_path))
+    stored = {str(t.name): dequantize(t.data, t.tensor_type) for t in reader.tensors}
+    with safe_open(model / WEIGHTS_FILE, framework="numpy") as weights:
+        for name in weights.keys():  # noqa: SIM118 -- no mapping
+            want = from_bfloat16(to_bfloat16(weights.get_tensor(name)))
+            got = stored.pop(gguf_name(name))
+            for part, heads in (("q_proj", CONFIG.heads), ("k_proj", CONFIG.kv_heads)):
+                if part in name:
+                    got = rotary_halves(got, heads)
+            rows = [slice(n) for n in want.shape]
+            left = got.copy()
+            left[tuple(rows)] = 0
+            assert not left.any(), "what is added is zero"
+            exact = format_ == "F32" or want.ndim == 1
+            bound = 0 if exact else {"F16": 1e-3, "Q8_0": 0.01, "Q4_0": 0.14}[format_]
+            assert np.abs(got[tuple(rows)] - want).max() <= bound * np.abs(want).max()
+    assert stored == {}
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    assert fields["llama.feed_forward_length"] == padded(80) == 96
+    assert fields["llama.vocab_size"] == CONFIG.vocab
+
+
+def test_rotary_pairs_undo_rotary_halves() -> None:
+    weight = np.random.default_rng(0).standard_normal((8, 3), dtype=np.float32)
+    assert not np.array_equal(rotary_pairs(weight, 2), weight)
+    assert np.array_equal(rotary_halves(rotary_pairs(weight, 2), 2), weight)
+
+
+def test_the_pin_is_whole(tmp_path: Path) -> None:
+    source = read_source(PROJECT)
+    assert (len(source.sha256), source.file.removesuffix(".tar.gz")[-6:]) == (64, "0.3.36")
+    (tmp_path / "VERSIONS.lock").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"peers\.\"llama\.cpp\""):
+        read_source(tmp_path)
+
+
+def test_policies_are_added_where_assembly_leaves_them_out() -> None:
+    text = r'"vsetivli zero, 16, e8, m1\n\t" "vsetvli zero, %[n], e8, m2, ta, mu\n" "vse8.v v1\n"'
+    done, changed = WITHOUT_POLICY.subn(r"\1, tu, mu\2", text)
+    assert changed == 1
+    assert r"e8, m1, tu, mu\n" in done
+    assert r"e8, m2, ta, mu\n" in done
+
+
+def test_every_layer_takes_the_last_rows_lm_head() -> None:
+    regions = tuple(Counts(insns=n) for n in (1000, 300, 700, 3, 90, 40, 42))
+    run = PeerRun((1, 2, 3), Measurement(Counts(), regions, 1))
+    phases = (run.every_layer, run.as_shipped, run.decode)
+    assert [phase.counts(regions).insns for phase in phases] == [1003, 703, 41]
+
+
+def test_halves_are_asked_for_by_the_emulators_own_names() -> None:
+    assert halves((7, 2, 22)) == {"Zfh": "true"}
+    assert halves((9, 2)) == {"zfh": "true", "zvfh": "true"}
+
+
+def test_several_threads_with_a_peer_are_refused() -> None:
+    options = ["--project", str(PROJECT), "--tvm-tree", "T", "--variant", "ours=T"]
+    with pytest.raises(UserError, match="one thread"):
+        main([*options, "--peer", "llama.cpp", "--threads", "2"])
