@@ -41,6 +41,11 @@ def register(verbs: Registry) -> None:
         action="store_true",
         help="write a file also for each patch that another version has line for line",
     )
+    verb.add_argument(
+        "--format", choices=("quilt", "debian", "format-patch"), help="write it for another tool"
+    )
+    verb.add_argument("--output", type=Path, metavar="DIR", help="with --format: must be new")
+    verb.add_argument("--version", metavar="V", help="with --format (default: the release's)")
     verb = verbs.add("rebase", run_rebase, Claim.WRITE, reads="status")
     add_source_options(verb)
     verb.add_argument("upstream", metavar="NAME")
@@ -71,7 +76,17 @@ def register(verbs: Registry) -> None:
     verb = verbs.add("import-series", run_import, Claim.WRITE)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("folder", type=Path, metavar="FOLDER", help="it holds series and patches")
+    verb.add_argument("folder", type=Path, metavar="FOLDER", help="it holds patches; or a mailbox")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--guard", action="append", default=[], metavar="NAME", help="of a series with guards"
+    )
+    verb.add_argument(
+        "--nearest",
+        action="store_true",
+        help="of several places for a moved hunk take the nearest, as patch(1) does",
+    )
+    choice.add_argument("--no-guards", action="store_true", help="of its guards choose none")
     verb.add_argument("--version", metavar="V", help="default: the one of the default release")
 
 
@@ -103,6 +118,8 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
     """Write the commits of a patched tree back to its series and files."""
     from forkpatch.series.export import export_upstream  # noqa: PLC0415 - for this verb only
 
+    if options.format or options.output or options.version:
+        return _export_foreign(fork, options)
     release, upstreams = fork.lock.release(options.release)
     if options.upstream:
         upstreams = (upstream_of(fork, options.release, options.upstream)[1],)
@@ -125,9 +142,34 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
     return 1 if options.check and any(report.changes for report in reports) else 0
 
 
+def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
+    from forkpatch.foreign.outlet import ExportFormat, export_foreign  # noqa: PLC0415
+    from forkpatch.model.fork import plan_tree  # noqa: PLC0415
+    from forkpatch.sources.obtain import SourceOptions, obtain  # noqa: PLC0415
+
+    if not (options.format and options.output and options.upstream):
+        raise UserError(
+            "an export for another tool needs an upstream, a format and a folder",
+            remedy="forkpatch export UPSTREAM --format quilt|debian|format-patch --output DIR",
+        )
+    if options.check or options.force or options.own:
+        raise UserError("--check, --force and --own are about the fork's own files")
+    if options.version:
+        upstream = fork.lock.upstream(options.upstream, options.version)
+    else:
+        upstream = upstream_of(fork, options.release, options.upstream)[1]
+    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, SourceOptions()).pristine)
+    report = export_foreign(fork, plan, ExportFormat(options.format), options.output.absolute())
+    if options.json != "-":
+        count = counted(len(plan.patches), "patch")
+        say(f"{upstream}: {count} in {report.folder}, {len(report.kept)} as imported")
+    write_report(options.json, report)
+    return 0
+
+
 def run_import(fork: Fork, options: argparse.Namespace) -> int:
-    """Import a quilt-style series of another project."""
-    from forkpatch.series.quilt import import_series  # noqa: PLC0415 - for this verb only
+    """Import a series of another tool: quilt, Debian, format-patch, a mailbox, .patches."""
+    from forkpatch.foreign.intake import import_series  # noqa: PLC0415 - for this verb only
 
     chosen = source_options(options)
     chosen.check(fork.lock)
@@ -135,8 +177,10 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
     upstream = upstream_of(fork, None, options.upstream)[1]
     if options.version:
         upstream = fork.lock.upstream(options.upstream, options.version)
-    report = import_series(fork, upstream, options.folder, chosen)
+    guards = frozenset(options.guard) if options.guard or options.no_guards else None
+    report = import_series(fork, upstream, options.folder, chosen, guards, nearest=options.nearest)
     if options.json != "-":
+        say(*(f"left out: {line}" for line in report.left_out))
         say(*(f"moved: {line}" for line in report.shifted))
         say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
     write_report(options.json, report)

@@ -264,8 +264,8 @@ def _paths(
     for key in moved:
         if not {f"{key} from", f"{key} to"} <= header.keys():
             raise PatchError(f"{where}: a rename or copy without both of its names")
-        old_name = _unquote(header[f"{key} from"])
-        new_name = _unquote(header[f"{key} to"])
+        old_name = unquote(header[f"{key} from"])
+        new_name = unquote(header[f"{key} to"])
     texts = (reader.peek() or b"").startswith(b"--- ")
     created, deleted = "new file mode" in header, "deleted file mode" in header
     if texts:
@@ -293,12 +293,12 @@ def _split_names(named: bytes, where: str) -> tuple[str | None, str | None]:
         match = re.fullmatch(rb'("(?:[^"\\]|\\.)*"|[^"]+) ("(?:[^"\\]|\\.)*"|[^"]+)', named)
         if match is None:
             raise PatchError(f"{where}: the names of the file cannot be read", remedy=_REMEDY)
-        old, new = (_unquote(part) for part in match.groups())
+        old, new = (unquote(part) for part in match.groups())
     else:
         half = (len(named) - 1) // 2
         if named[2:half] != named[half + 3 :]:  # of a rename: its header has the names
             return None, None
-        old, new = _unquote(named[:half]), _unquote(named[half + 1 :])
+        old, new = unquote(named[:half]), unquote(named[half + 1 :])
     for name, prefix in ((old, "a/"), (new, "b/")):
         if not name.startswith(prefix):
             raise PatchError(f"{where}: {name} lacks the prefix {prefix}")
@@ -311,7 +311,7 @@ def _file_line(reader: _Reader, start: bytes, prefix: str, where: str) -> str | 
     if not line.startswith(start):
         raise PatchError(f"{where}: a file's diff could not be read whole", remedy=_REMEDY)
     # Git puts a tab after a name with blanks; one in the name itself is escaped.
-    name = _unquote(line.removeprefix(start).partition(b"\t")[0])
+    name = unquote(line.removeprefix(start).partition(b"\t")[0])
     if name == "/dev/null":
         return None
     if not name.startswith(prefix):
@@ -319,7 +319,7 @@ def _file_line(reader: _Reader, start: bytes, prefix: str, where: str) -> str | 
     return name.removeprefix(prefix)
 
 
-def _unquote(raw: bytes) -> str:
+def unquote(raw: bytes) -> str:
     """A path as it is: git writes unusual characters as C-style escapes in quotes."""
     if len(raw) > 1 and raw.startswith(b'"') and raw.endswith(b'"'):
         raw = _ESCAPE.sub(_unescape, raw[1:-1])

@@ -281,10 +281,9 @@ def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:
             f"{where}:1: no {missing[0]} header: it is not in git's mailbox format",
             remedy="make it with git format-patch, or with the verb export",
         )
-    try:
-        name, address = email.utils.parseaddr(_unfold(mail["From"]))
-    except RecursionError:  # thousands of brackets
-        name = address = ""
+    # Not email.utils.parseaddr: an address in git can be anything, as in root@(none).
+    match = re.fullmatch(r"\s*(.*?)\s*<([^<>]+)>\s*", _unfold(mail["From"]), re.DOTALL)
+    name, address = (email.utils.unquote(match[1]), match[2]) if match else ("", "")
     name = _decode(name, where)
     if not address or re.search("[<>\n]", name):
         raise PatchError(f"{where}: From names no author as 'Name <email>'")

@@ -94,9 +94,17 @@ class Weave:
                 the place of a folder, or a folder of a file.
             UnsafePathError: it goes through a symbolic link, or makes one out of the tree.
         """
-        self._needs[patch.name] = set()
+        self.begin(patch.name)
         for file in patch.files:
-            self._apply_file(patch.name, file)
+            self.apply_file(patch.name, file)
+        self.finish(patch)
+
+    def begin(self, name: str) -> None:
+        """Begin a patch whose files are applied one by one, with :meth:`apply_file`."""
+        self._needs[name] = set()
+
+    def finish(self, patch: Patch) -> None:
+        """End a patch: the files that it made must have room; see :meth:`apply`."""
         for file in patch.files:
             if file.new is not None and file.new != file.old:
                 self._check_room(patch.name, file.new, f"{patch.name}:{file.patch_line}")
@@ -148,7 +156,8 @@ class Weave:
                 result[path] = _render(file, chosen)
         return result
 
-    def _apply_file(self, name: str, diff: FileDiff) -> None:
+    def apply_file(self, name: str, diff: FileDiff) -> None:
+        """Apply the diff of one file; see :meth:`apply`."""
         where = f"{name}:{diff.patch_line}"
         if diff.copied or (diff.binary and diff.change is None):
             how = "by copying" if diff.copied else "as binary, and the patch does not say how"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forkpatch.foreign.origin import copy_origin
 from forkpatch.inspect.drift import Drift, DriftFinding, compare, files_to_compare
 from forkpatch.model.record import format_record
 from forkpatch.rebase.plan import RebaseOutcome, RebaseStep
@@ -75,7 +76,12 @@ def finish(rebase: Rebase) -> RebaseReport:
         one for one in findings if one.drift is not Drift.UNCHANGED and one.what not in dropped
     )
     folder = fork.patch_folder(rebase.new)
-    write_series(folder, patches, format_record(new_record))
+    write_series(
+        folder,
+        patches,
+        format_record(new_record),
+        extra=lambda new: copy_origin(fork.patch_folder(rebase.old.upstream), new),
+    )
     remove_tree(rebase.folder)
     return RebaseReport(plan.upstream, plan.old, plan.new, folder, results, symbols)
 

@@ -11,7 +11,7 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +105,7 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
             data = git.run(*FORMAT_PATCH, oid.stdout.decode("ascii").strip()).stdout
             if not data:
                 raise UserError(f"commit {commit[:12]} changes nothing", remedy="drop it")
-            _check_whole(data, _without_name(text), name, commit)
+            _check_whole(data, head, _without_name(text), name, commit)
             exported.append(Exported(name, data))
     return tuple(exported)
 
@@ -126,15 +126,22 @@ def _in_utf8(raw: bytes) -> tuple[bytes, bytes]:
     return re.sub(r"\nencoding .*", "", head).encode(), message.encode()
 
 
-def _check_whole(data: bytes, message: str, name: str, commit: str) -> None:
-    """Raise unless the message that a patch file gives back is the commit's.
+def _check_whole(data: bytes, head: bytes, message: str, name: str, commit: str) -> None:
+    """Raise unless author and message that a patch file gives back are the commit's.
 
     Of white space it need not have the end of a line, nor the line ends of the subject.
     """
     try:
-        found = parse_head(data, name)[2]
+        author, date, found = parse_head(data, name)
     except PatchError:
-        found = ""
+        author = date = found = ""
+    stated = re.search(rb"\nauthor ([^\n]*)", head)
+    written = f"{author} {date}"
+    if found and stated is not None and stated[1].decode() != written:
+        raise UserError(
+            f"commit {commit[:12]}: its author {stated[1].decode()!r} would become {written!r}",
+            remedy="correct it: git commit --amend --author 'NAME <ADDRESS>', or git rebase -i",
+        )
     wanted = _settled(message)
     if _settled(found) == wanted:
         return
@@ -210,8 +217,20 @@ def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
     )
 
 
-def write_series(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:
+def write_series(
+    folder: Path,
+    patches: Sequence[Exported],
+    record: str,
+    *,
+    extra: Callable[[Path], None] | None = None,
+) -> tuple[str, ...]:
     """Write a series, its files and its record to ``folder``, atomically.
+
+    Args:
+        folder: the folder of the series.
+        patches: its patches.
+        record: the text of its record; empty without one.
+        extra: writes what else belongs into a new folder.
 
     Returns:
         A line for each file that was changed.
@@ -229,6 +248,8 @@ def write_series(folder: Path, patches: Sequence[Exported], record: str) -> tupl
                     shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
         for name, data in _files(folder, patches, record).items():
             (scratch / name).write_bytes(data)
+        if extra is not None:
+            extra(scratch)
         swap_in(scratch, folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)

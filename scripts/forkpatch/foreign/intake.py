@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``import-series``: import of a series of another tool.
+
+A hunk is accepted where it states its lines, else where its lines are the only ones of that kind
+in the file; anything less certain stops the import, and nothing is written, unless the place that
+patch(1) takes is asked for, which is the nearest. What comes out is in this engine's own form and
+exact.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from forkpatch.errors import PatchError, UserError
+from forkpatch.foreign.heads import Head, decoded, read_head
+from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, write_origin
+from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, read_foreign
+from forkpatch.foreign.unified import read_unified, reverse
+from forkpatch.git.calls import init_repository
+from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from forkpatch.model.diffs import FileDiff, Hunk, HunkLine
+from forkpatch.model.fork import Fork
+from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import Patch, parse_trailers
+from forkpatch.model.record import format_record
+from forkpatch.model.weave import Weave, split_lines
+from forkpatch.series.derive import record_of
+from forkpatch.series.mailbox import Exported, export_commits, new_name, planned, write_series
+from forkpatch.sources.cache import Pristine
+from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.swap import scratch_beside
+from forkpatch.tree.worktree import add_objects, patch_commit
+
+_NUMBER = re.compile(r"^\d+[-_.]+")
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """Result of an import.
+
+    Attributes:
+        patches: the names, in order.
+        shifted: the hunks that were not at the lines they state, and where they are.
+        left_out: the files that became no patch, each with the reason.
+    """
+
+    upstream: str
+    version: str
+    folder: Path
+    patches: tuple[str, ...]
+    shifted: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Woven:
+    """A foreign series on a base.
+
+    Attributes:
+        patches: the patches in the engine's form, exact, each with the file it was made of.
+        changes: what all of them together change in the base.
+        steps: what each changes.
+        skipped: the files that became no patch, each with the reason.
+    """
+
+    patches: tuple[tuple[ForeignPatch, Patch], ...]
+    changes: dict[str, TreeFile | None]
+    steps: tuple[dict[str, TreeFile | None], ...]
+    skipped: dict[str, str]
+    shifted: tuple[str, ...]
+
+
+def import_series(
+    fork: Fork,
+    upstream: Upstream,
+    source: Path,
+    options: SourceOptions,
+    guards: Collection[str] | None = None,
+    *,
+    nearest: bool = False,
+) -> ImportReport:
+    """Import the series at ``source`` as the series of an upstream version.
+
+    Args:
+        fork: the fork.
+        upstream: the upstream version.
+        source: a folder, or a mailbox.
+        options: where the upstream may come from.
+        guards: the chosen guards; None when none was asked for.
+        nearest: of several places for a hunk, take the one that patch(1) takes.
+
+    Raises:
+        UserError: there is no series, or the upstream version has one already.
+        PatchError: a patch cannot be read, or its place is not certain.
+    """
+    target = fork.patch_folder(upstream)
+    if target.exists():
+        raise UserError(f"{target} exists", remedy="remove it, or import to another version")
+    foreign = read_foreign(source, guards)
+    pristine = obtain(upstream, fork.cache, options).pristine
+    woven = weave_foreign(foreign, pristine, str(source), nearest=nearest)
+    commits = [Commit(f"{upstream}\n".encode(), tree=upstream.tree)]
+    for (_, patch), changes in zip(woven.patches, woven.steps, strict=True):
+        commits.append(patch_commit(patch, changes))
+    exported = _export(fork, pristine, commits)
+    plan = planned(fork, upstream, exported)
+    if plan.weave.changes() != woven.changes:
+        raise PatchError(f"{source}: the patches as imported do not give the same tree")
+    origin = _origin(foreign, woven, exported)
+    write_series(
+        target,
+        exported,
+        format_record(record_of(fork, plan)),
+        extra=lambda folder: write_origin(folder, origin),
+    )
+    return ImportReport(
+        upstream.name,
+        upstream.version,
+        target,
+        tuple(patch.name for patch in exported),
+        woven.shifted,
+        tuple(f"{file}: {why}" for file, why in woven.skipped.items()),
+    )
+
+
+def _export(fork: Fork, pristine: Pristine, commits: list[Commit]) -> tuple[Exported, ...]:
+    scratch = scratch_beside(fork.settings.work / "import")
+    try:
+        git = init_repository(scratch / "import.git")
+        add_objects(git, pristine)
+        ids = write_commits(git, "refs/heads/import", commits)
+        return export_commits(scratch / "import.git/objects", ids[1:])
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _origin(foreign: ForeignSeries, woven: Woven, exported: tuple[Exported, ...]) -> Origin:
+    made = {source.file: one for (source, _), one in zip(woven.patches, exported, strict=True)}
+    entries, data = [], {}
+    for patch in foreign.patches:
+        one = made.get(patch.file)
+        if one is None or one.data != patch.data:
+            data[patch.file] = patch.data
+        if one is None:
+            entries.append(OriginEntry(patch.file, why=woven.skipped[patch.file]))
+            continue
+        hashes = (hash_it(one.data, one.name) for hash_it in (hash_diff, hash_head))
+        entries.append(OriginEntry(patch.file, one.name, *hashes))
+    return Origin(foreign.format, foreign.list_name, foreign.list_data, tuple(entries), data)
+
+
+def weave_foreign(
+    foreign: ForeignSeries, pristine: Pristine, where: str, *, nearest: bool = False
+) -> Woven:
+    """Put a foreign series onto a base, in memory.
+
+    Args:
+        foreign: the series.
+        pristine: the base.
+        where: the place of the series, for messages.
+        nearest: of several places for a hunk, take the one that patch(1) takes.
+
+    Raises:
+        PatchError: a patch cannot be read, or its place is not certain.
+    """
+    listed = list_tree(pristine.git, pristine.tree)
+    contents: dict[str, bytes] = {}
+
+    def read(path: str) -> bytes:
+        if path not in contents:
+            oid = listed[path][1]
+            contents[path] = read_blobs(pristine.git, [oid])[oid] or b""
+        return contents[path]
+
+    weave = Weave({path: mode for path, (mode, _) in listed.items()}, read)
+
+    def state(path: str) -> TreeFile | None:
+        changed = weave.changes(paths=[path])
+        if path in changed:
+            return changed[path]
+        return TreeFile(listed[path][0], read(path)) if path in listed else None
+
+    patches: list[tuple[ForeignPatch, Patch]] = []
+    steps: list[dict[str, TreeFile | None]] = []
+    skipped: dict[str, str] = {}
+    shifted: list[str] = []
+    for item in foreign.patches:
+        if item.skipped:
+            skipped[item.file] = item.skipped
+            continue
+        data = decoded(item.data)
+        diffs = tuple(read_unified(data, f"{where}/{item.file}", item.strip))
+        if not diffs:
+            skipped[item.file] = "it holds no diff"
+            continue
+        stem = _stem(item.file)
+        patch = _named(read_head(data, stem), new_name(_words(data, stem), weave.patches))
+        files: list[FileDiff] = []
+        weave.begin(patch.name)
+        for one in diffs:
+            diff = one.settled(lambda path: state(path) is not None)
+            diff = reverse(diff, item.file) if item.reverse else diff
+            placing = _Placing(item.file, shifted, nearest)
+            for part in [diff] if one.binary else _settle(diff, state, placing):
+                weave.apply_file(patch.name, part)
+                files.append(part)
+        patch = replace(patch, files=tuple(files))
+        weave.finish(patch)
+        patches.append((item, patch))
+        steps.append({path: state(path) for path in patch.paths})
+    if foreign.format is ForeignFormat.LOOSE:
+        _check_disjoint(patches)
+    return Woven(tuple(patches), weave.changes(), tuple(steps), skipped, tuple(shifted))
+
+
+def _check_disjoint(patches: list[tuple[ForeignPatch, Patch]]) -> None:
+    """Raise when the order of patches without an order would matter."""
+    owner: dict[str, str] = {}
+    for source, patch in patches:
+        for path in patch.paths:
+            if path in owner:
+                raise UserError(
+                    f"{owner[path]} and {source.file} both change {path}, and nothing says which"
+                    " comes first",
+                    remedy="put a file 'series' beside them that names them in order",
+                )
+            owner[path] = source.file
+
+
+def _stem(file: str) -> str:
+    path = PurePosixPath(file)
+    stem = path.stem if path.suffix in (".patch", ".diff") else path.name
+    return _NUMBER.sub("", stem) or stem
+
+
+def _words(data: bytes, stem: str) -> str:
+    """Words for the file name: the foreign name's; a mail's subject, which has only a number."""
+    if re.fullmatch(r"\d+", stem):
+        return read_head(data, stem).message.partition("\n")[0]
+    return stem
+
+
+def _named(head: Head, name: str) -> Patch:
+    return Patch(
+        name=name,
+        author=head.author,
+        date=head.date,
+        message=head.message,
+        trailers=parse_trailers(head.message),
+        files=(),
+        sha256="",
+    )
+
+
+@dataclass(frozen=True)
+class _Placing:
+    """The patch whose hunks are placed, the hunks that were moved, the rule in doubt."""
+
+    name: str
+    shifted: list[str]
+    nearest: bool
+
+
+def _settle(
+    diff: FileDiff, state: Callable[[str], TreeFile | None], placing: _Placing
+) -> Iterator[FileDiff]:
+    """The diff with every hunk at the lines where it certainly belongs.
+
+    A copy becomes a new file, for the engine's own form has no copies; a file of which patch(1)
+    would leave nothing is removed, as quilt and dpkg-source have it.
+    """
+    name = placing.name
+    if diff.old is None:
+        hunks = [replace(hunk, old_start=0, new_start=1) for hunk in diff.hunks]
+        if any(hunk.old_count for hunk in hunks) or len(hunks) > 1:
+            raise PatchError(f"{name}:{diff.patch_line}: {diff.new} is new, but has old lines")
+        yield replace(diff, hunks=tuple(hunks), new_mode=diff.new_mode or "100644")
+        return
+    before = state(diff.old)
+    if before is None:
+        what = f"{diff.old} is not in the tree"
+        raise PatchError(
+            f"{name}:{diff.patch_line}: {what}",
+            remedy="is it among the included paths of the lock? else refresh the patch",
+        )
+    lines = split_lines(before.data)
+    hunks, after = _place(diff, lines, placing)
+    if diff.copied:
+        new = tuple(HunkLine("+", line) for line in after)
+        hunk = Hunk(0, 0, 1, len(new), new, diff.patch_line)
+        mode = diff.new_mode or before.mode
+        made = replace(diff, old=None, new_mode=mode, old_mode=None, copied=False)
+        yield replace(made, hunks=(hunk,) if new else ())
+        return
+    plain = diff.old_mode is None and diff.new_mode is None
+    if diff.new is not None and not after and lines and plain and diff.new == diff.old:
+        diff = replace(diff, new=None)
+    yield replace(diff, hunks=tuple(hunks))
+
+
+def _place(diff: FileDiff, lines: list[bytes], placing: _Placing) -> tuple[list[Hunk], list[bytes]]:
+    """The hunks at their lines, and the lines after them."""
+    hunks: list[Hunk] = []
+    after: list[bytes] = []
+    delta = end = offset = 0
+    for hunk in diff.hunks:
+        size = hunk.old_count
+        at = hunk.first
+        # After a hunk that was moved, patch(1) looks where this one would have moved along.
+        if offset or at < end or lines[at : at + size] != list(hunk.old):
+            at = _search(diff, hunk, lines, end, hunk.first + offset, placing)
+        if at != hunk.first:
+            moved = f"{placing.name}: {diff.old}:{hunk.old_start} is at line {at + 1}"
+            placing.shifted.append(moved)
+        offset = at - hunk.first
+        after += lines[end:at]
+        after += [line.data for line in hunk.lines if line.kind != "-"]
+        end = at + size
+        old_start = at + (hunk.old_count > 0)
+        new_start = at + delta + (hunk.new_count > 0)
+        hunks.append(replace(hunk, old_start=old_start, new_start=new_start))
+        delta += hunk.new_count - hunk.old_count
+    return hunks, after + lines[end:]
+
+
+def _search(
+    diff: FileDiff, hunk: Hunk, lines: list[bytes], first: int, guess: int, placing: _Placing
+) -> int:
+    """The index from ``first`` on at which a hunk's old lines are."""
+    old = list(hunk.old)
+    last = len(lines) - len(old)
+    found = [n for n in range(first, last + 1) if lines[n : n + len(old)] == old]
+    if not old:  # it states no line: it can be anywhere
+        found = [guess] if first <= guess <= len(lines) else []
+    if found and (placing.nearest or len(found) == 1):
+        return min(found, key=lambda at: (abs(at - guess), at < guess))
+    where = f"{placing.name}:{hunk.patch_line}: the hunk at line {hunk.old_start} of {diff.old}"
+    if not found:
+        raise PatchError(
+            f"{where}: its lines are not there",
+            remedy="refresh the patch against this version (quilt refresh), then import",
+        )
+    raise PatchError(
+        f"{where}: there are {len(found)} places",
+        remedy="refresh the patch (quilt refresh), or take the one that patch(1) takes: --nearest",
+    )

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``export --format``: a series written for another tool.
+
+A patch that was imported and has not changed since goes back as it came, byte for byte. Of one
+that changed, the head goes back when author, date and message are as they were. What was written
+is read again as an import does, and must give the same tree.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+
+from forkpatch.errors import IntegrityError, UserError
+from forkpatch.foreign.heads import dep3_head
+from forkpatch.foreign.intake import weave_foreign
+from forkpatch.foreign.lists import parse_list
+from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, read_origin
+from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries
+from forkpatch.foreign.unified import diff_offset
+from forkpatch.model.fork import Fork, TreePlan
+from forkpatch.model.patchfile import SERIES, Patch, split_patch
+from forkpatch.safety import SYMLINK_MODE
+from forkpatch.tree.swap import scratch_beside, swap_in
+
+
+class ExportFormat(StrEnum):
+    """Tool that a series is written for."""
+
+    QUILT = "quilt"
+    DEBIAN = "debian"
+    FORMAT_PATCH = "format-patch"
+
+
+_FAMILIES = {
+    ExportFormat.QUILT: (ForeignFormat.QUILT,),
+    ExportFormat.DEBIAN: (ForeignFormat.QUILT,),
+    ExportFormat.FORMAT_PATCH: (
+        ForeignFormat.NUMBERED,
+        ForeignFormat.LISTED,
+        ForeignFormat.MAILBOX,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ForeignExport:
+    """Result of an export for another tool.
+
+    Attributes:
+        kept: the files that are as they were imported.
+        written: the files that were made anew.
+    """
+
+    upstream: str
+    version: str
+    folder: Path
+    kept: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A patch, its foreign file, and what is known of where it comes from."""
+
+    patch: Patch
+    data: bytes
+    entry: OriginEntry | None
+    original: bytes
+    unchanged: bool
+    same_head: bool
+
+
+def export_foreign(
+    fork: Fork, plan: TreePlan, format_: ExportFormat, output: Path
+) -> ForeignExport:
+    """Write the series of an upstream version to the new folder ``output``.
+
+    Raises:
+        UserError: the folder is not empty, or the tool cannot apply a patch.
+        IntegrityError: what was written does not give the same tree.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} exists and is not empty", remedy="name a folder that is not")
+    origin = read_origin(fork.patch_folder(plan.upstream))
+    if origin is not None and origin.format not in _FAMILIES[format_]:
+        origin = None
+    items = [_item(fork, plan, patch, origin) for patch in plan.patches]
+    if format_ is not ExportFormat.FORMAT_PATCH:
+        for item in items:
+            _check_plain(item.patch)
+    names = _file_names(items, format_, origin)
+    files = {name: _text(item, format_) for name, item in zip(names, items, strict=True)}
+    series = _series(format_, origin, items, names, files)
+    for entry in origin.entries if origin else ():
+        if not entry.name and origin is not None:
+            files[entry.file] = origin.data[entry.file]
+    if series.list_name:
+        files[series.list_name] = series.list_data
+    woven = weave_foreign(series, plan.pristine, str(output), nearest=True)
+    if woven.changes != plan.weave.changes():
+        raise IntegrityError(f"{output}: what would be written does not give the same tree")
+    _write(output, files)
+    kept = tuple(name for name, item in zip(names, items, strict=True) if item.unchanged)
+    return ForeignExport(
+        plan.upstream.name,
+        plan.upstream.version,
+        output,
+        kept,
+        tuple(name for name in names if name not in kept),
+    )
+
+
+def _item(fork: Fork, plan: TreePlan, patch: Patch, origin: Origin | None) -> _Item:
+    data = fork.patch_file(plan.upstream, patch).read_bytes()
+    entry = origin.of(patch.name) if origin else None
+    if origin is None or entry is None:
+        return _Item(patch, data, None, b"", unchanged=False, same_head=False)
+    same_head = hash_head(data, patch.name) == entry.head
+    same = same_head and hash_diff(data, patch.name) == entry.diff
+    original = origin.data.get(entry.file, data)  # else it was what the engine writes
+    return _Item(patch, data, entry, original, unchanged=same, same_head=same_head)
+
+
+def _check_plain(patch: Patch) -> None:
+    """Raise for what patch(1) cannot apply, which quilt and dpkg-source call."""
+    for diff in patch.files:
+        link = SYMLINK_MODE in (diff.old_mode, diff.new_mode, diff.mode)
+        if diff.binary or link:
+            what = "a symbolic link" if link else "a binary file"
+            raise UserError(
+                f"{patch.name}:{diff.patch_line}: {diff.new or diff.old} is {what}, which quilt and"
+                " dpkg-source cannot patch",
+                remedy="export it for git: --format format-patch",
+            )
+
+
+def _text(item: _Item, format_: ExportFormat) -> bytes:
+    """The bytes of a foreign patch."""
+    if item.unchanged:
+        return item.original
+    # A shared patch states the lines of its own version.
+    data = item.data
+    if item.patch.home:
+        data = _at_lines(item.patch, data)
+    head, diff = split_patch(data, item.patch.name)
+    if item.same_head:
+        return item.original[: diff_offset(item.original)] + diff
+    if format_ is ExportFormat.DEBIAN:
+        return dep3_head(item.patch) + diff
+    return head + diff
+
+
+def _at_lines(patch: Patch, data: bytes) -> bytes:
+    """A patch file with its hunks at the lines where they stand in this version."""
+    hunks = {hunk.patch_line: hunk for diff in patch.files for hunk in diff.hunks}
+    lines = data.split(b"\n")
+    for number, hunk in hunks.items():
+        numbers = b"@@ -%d,%d +%d,%d @@" % (
+            *(hunk.old_start, hunk.old_count, hunk.new_start, hunk.new_count),
+        )
+        lines[number - 1] = re.sub(rb"^@@ [^@]* @@", numbers, lines[number - 1])
+    return b"\n".join(lines)
+
+
+def _file_names(items: Sequence[_Item], format_: ExportFormat, origin: Origin | None) -> list[str]:
+    """The foreign file names; those that they had where possible."""
+    numbered = [
+        f"{number:04d}-{PurePosixPath(item.patch.name).stem}.patch"
+        for number, item in enumerate(items, 1)
+    ]
+    listed = origin is not None and bool(origin.list_name)
+    if format_ is ExportFormat.FORMAT_PATCH and not listed:
+        names = [item.entry.file if item.entry else "" for item in items]
+        return names if "" not in names and names == sorted(set(names)) else numbered
+    taken = {item.entry.file for item in items if item.entry}
+    names = []
+    for item in items:
+        name = item.entry.file if item.entry else item.patch.name
+        while item.entry is None and name in taken:
+            name = f"new-{name}"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _series(
+    format_: ExportFormat,
+    origin: Origin | None,
+    items: Sequence[_Item],
+    names: Sequence[str],
+    files: dict[str, bytes],
+) -> ForeignSeries:
+    """The series as it is to be written, in the form in which an import reads it."""
+    plain = tuple(ForeignPatch(name, files[name]) for name in names)
+    listed = bool(origin and origin.list_name)
+    if format_ is ExportFormat.FORMAT_PATCH and not listed:
+        return ForeignSeries(ForeignFormat.NUMBERED, plain)
+    list_name = origin.list_name if origin and listed else SERIES
+    layout = origin.format if origin and listed else ForeignFormat.QUILT
+    old = origin.list_data.decode("utf-8", "surrogateescape") if origin and listed else ""
+    text, options = _list_text(old, items, names, quilt=layout is ForeignFormat.QUILT)
+    patches = tuple(
+        ForeignPatch(name, files[name], *options.get(name, (1, False))) for name in names
+    )
+    return ForeignSeries(layout, patches, list_name, text.encode("utf-8", "surrogateescape"))
+
+
+def _list_text(
+    old: str, items: Sequence[_Item], names: Sequence[str], *, quilt: bool
+) -> tuple[str, dict[str, tuple[int, bool]]]:
+    """The list: a comment, and what is left out, stay above the patch that they stood above."""
+    above: dict[str, str] = {}
+    line_of: dict[str, str] = {}
+    options: dict[str, tuple[int, bool]] = {}
+    known = {item.entry.file for item in items if item.entry}
+    pending = ""
+    every = {line.file: line for line in parse_list(old, SERIES, quilt=quilt) if line.file}
+    gone = {file for file in every if file not in known}
+    for line in parse_list(old, SERIES, quilt=quilt):
+        if line.file in known:
+            above[line.file], line_of[line.file], pending = pending, line.text, ""
+            options[line.file] = (line.strip, line.reverse)
+        elif not line.file or line.file in gone:
+            pending += line.text
+    parts = []
+    for name, item in zip(names, items, strict=True):
+        text = line_of.get(name, f"{name}\n")
+        if not item.unchanged and (options.get(name, (1, False)) != (1, False)):
+            text = f"{name}\n"  # the diff is written anew, with -p1 and forwards
+            options[name] = (1, False)
+        parts.append(above.get(name, "") + (text if text.endswith("\n") else text + "\n"))
+    result = "".join(parts) + pending
+    return (result if old.endswith("\n") or not old else result.removesuffix("\n")), options
+
+
+def _write(output: Path, files: dict[str, bytes]) -> None:
+    scratch = scratch_beside(output)
+    try:
+        for name, data in files.items():
+            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / name).write_bytes(data)
+        swap_in(scratch, output)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A series of another tool as it lies on the disk: its format, its patches in order, its bytes."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from forkpatch.errors import PatchError, UserError
+from forkpatch.foreign.lists import ListLine, parse_list
+from forkpatch.git.calls import Git
+from forkpatch.model.patchfile import SERIES
+
+_PLAIN_LIST = ".patches"
+_SUFFIXES = (".patch", ".diff")
+_NUMBERED = re.compile(r"\d+[-_.]")
+
+
+class ForeignFormat(StrEnum):
+    """Layout of a series.
+
+    Attributes:
+        QUILT: a file ``series``, as quilt, Debian and ungoogled-chromium have it.
+        LISTED: a file ``.patches`` with a name a line, as Electron has it.
+        NUMBERED: files in the order of their numbers, as ``git format-patch`` writes them.
+        LOOSE: files in no order, of which no two change the same file, as Brave has them.
+        MAILBOX: one file of mails.
+    """
+
+    QUILT = "quilt"
+    LISTED = "listed"
+    NUMBERED = "numbered"
+    LOOSE = "loose"
+    MAILBOX = "mailbox"
+
+
+@dataclass(frozen=True)
+class ForeignPatch:
+    """One patch as it is.
+
+    Attributes:
+        file: its path from the folder of the series.
+        skipped: reason for which it does not belong to the series; empty when it does.
+    """
+
+    file: str
+    data: bytes
+    strip: int = 1
+    reverse: bool = False
+    skipped: str = ""
+
+
+@dataclass(frozen=True)
+class ForeignSeries:
+    """A series as it is.
+
+    Attributes:
+        list_name: name of the file that lists the patches; empty without one.
+        list_data: that file.
+    """
+
+    format: ForeignFormat
+    patches: tuple[ForeignPatch, ...]
+    list_name: str = ""
+    list_data: bytes = b""
+
+
+def read_foreign(source: Path, guards: Collection[str] | None = None) -> ForeignSeries:
+    """Read a series: a folder, or a mailbox.
+
+    Args:
+        source: the folder or file; a folder may also be that of a Debian source package.
+        guards: the chosen guards; None when none was asked for.
+
+    Raises:
+        UserError: there is no series, or it has guards and none were chosen.
+        PatchError: a patch that is listed cannot be read.
+    """
+    if source.is_file():
+        return ForeignSeries(ForeignFormat.MAILBOX, _split_mailbox(source))
+    folder = source / "debian/patches" if (source / "debian/patches").is_dir() else source
+    for name, layout in ((SERIES, ForeignFormat.QUILT), (_PLAIN_LIST, ForeignFormat.LISTED)):
+        if (folder / name).is_file():
+            data = (folder / name).read_bytes()
+            files = {path: _read(folder / path) for path in _listed(folder, name, data, layout)}
+            return assemble(layout, name, data, files, guards, where=f"{folder / name}")
+    names = sorted(path.name for path in folder.glob("*") if path.suffix in _SUFFIXES)
+    if not names:
+        raise UserError(
+            f"{folder / SERIES}: there is no series, nor are there patches",
+            remedy="name the folder that holds them, or a mailbox",
+        )
+    numbered = all(_NUMBERED.match(name) for name in names)
+    patches = tuple(ForeignPatch(name, _read(folder / name)) for name in names)
+    return ForeignSeries(ForeignFormat.NUMBERED if numbered else ForeignFormat.LOOSE, patches)
+
+
+def assemble(
+    layout: ForeignFormat,
+    list_name: str,
+    list_data: bytes,
+    files: Mapping[str, bytes],
+    guards: Collection[str] | None = None,
+    *,
+    where: str = "",
+) -> ForeignSeries:
+    """The series that a list and its files are.
+
+    Raises:
+        UserError: the list has guards and none were chosen, or names a patch twice.
+    """
+    lines = _lines(list_data, layout, where or list_name)
+    guarded = next((line for line in lines if line.file and line.guarded), None)
+    if guarded and guards is None:
+        every = sorted({g.lstrip("+-!") for line in lines for g in (*line.before, *line.after)})
+        raise UserError(
+            f"{where or list_name}: {guarded.text.strip()!r} has guards: they choose patches",
+            remedy=f"choose: --guard NAME, of {', '.join(every)}; or none of them: --no-guards",
+        )
+    patches: dict[str, ForeignPatch] = {}
+    for line in lines:
+        if line.file in patches:
+            raise UserError(f"{where or list_name}: {line.file} is listed twice")
+        if line.file:
+            skipped = "" if line.chosen(guards or ()) else "its guards leave it out"
+            patches[line.file] = ForeignPatch(
+                line.file, files[line.file], line.strip, line.reverse, skipped
+            )
+    return ForeignSeries(layout, tuple(patches.values()), list_name, list_data)
+
+
+def _lines(data: bytes, layout: ForeignFormat, where: str) -> tuple[ListLine, ...]:
+    text = data.decode("utf-8", "surrogateescape")
+    return parse_list(text, where, quilt=layout is ForeignFormat.QUILT)
+
+
+def _listed(folder: Path, name: str, data: bytes, layout: ForeignFormat) -> list[str]:
+    return [line.file for line in _lines(data, layout, f"{folder / name}") if line.file]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PatchError(f"{path}: {error.strerror}") from error
+
+
+def _split_mailbox(path: Path) -> tuple[ForeignPatch, ...]:
+    data = _read(path)
+    if not data.startswith(b"From "):
+        raise UserError(
+            f"{path}: it is no mailbox: its first line does not begin with 'From '",
+            remedy="name the folder of the series, or a mailbox",
+        )
+    with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
+        Git().run("mailsplit", "--keep-cr", f"-o{name}", "--", str(path.resolve()))
+        files = sorted(Path(name).iterdir())
+        return tuple(ForeignPatch(f"{file.name}{_SUFFIXES[0]}", _read(file)) for file in files)
