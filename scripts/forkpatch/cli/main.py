@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import io
 import os
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import forkpatch
-from forkpatch.cli import check_verbs, series_verbs, tree_verbs, version_verbs
+from forkpatch.cli import check_verbs, series_verbs, start_verbs, tree_verbs, version_verbs
 from forkpatch.cli.options import Registry, Verb, claim_of
 from forkpatch.errors import ForkError, UserError
 from forkpatch.machine import require_git
 from forkpatch.model.fork import open_fork
-from forkpatch.model.settings import load_settings
+from forkpatch.model.settings import find_root, load_settings
 from forkpatch.tree.claim import claimed
 
 
@@ -32,10 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         require_git()
-        settings = load_settings(options.root)
+        root = options.root or (Path() if options.begins else find_root(Path()))
+        settings = load_settings(root, new=options.begins)
         verb: Verb = options.run
         with claimed(settings, claim_of(options)):
-            return verb(open_fork(settings), options)
+            return verb(open_fork(settings, new=options.begins), options)
     except ForkError as error:
         return _failed(options.verb, error)
     except KeyboardInterrupt:
@@ -61,10 +64,19 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit code 0: all is well; 1: a failure or a finding; 2: a mistake in the"
         " input: options, or the fork's own files.",
     )
+    parser.add_argument("--version", action="version", version=f"forkpatch {_version()}")
     parser.add_argument(
-        "--root", type=Path, default=Path(), metavar="DIR", help="the fork's root (default: .)"
+        "--root", type=Path, metavar="DIR", help="the fork's root (default: . or a folder above)"
     )
     verbs = Registry(parser.add_subparsers(dest="verb", required=True, metavar="VERB"))
-    for module in (tree_verbs, check_verbs, series_verbs, version_verbs):
+    for module in (start_verbs, tree_verbs, check_verbs, series_verbs, version_verbs):
         module.register(verbs)
     return parser
+
+
+def _version() -> str:
+    """Version of the installed package, or of the checkout that this runs from."""
+    project = Path(forkpatch.__file__).parent / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
+    return importlib.metadata.version("forkpatch")

@@ -24,7 +24,13 @@ class Registry:
     parsers: Any
 
     def add(
-        self, name: str, run: Verb, claim: Claim = Claim.NONE, *, reads: str = ""
+        self,
+        name: str,
+        run: Verb,
+        claim: Claim = Claim.NONE,
+        *,
+        reads: str = "",
+        begins: bool = False,
     ) -> argparse.ArgumentParser:
         """Add a verb; the first line of ``run``'s docstring is its help.
 
@@ -33,10 +39,11 @@ class Registry:
             run: its function.
             claim: its claim to the fork.
             reads: name of the option with which a verb that writes only reads.
+            begins: it needs no fork: it makes one.
         """
         line = (run.__doc__ or "").splitlines()[0]
         verb: argparse.ArgumentParser = self.parsers.add_parser(name, help=line, description=line)
-        verb.set_defaults(run=run, claim=claim, reads=reads)
+        verb.set_defaults(run=run, claim=claim, reads=reads, begins=begins)
         verb.add_argument("--json", metavar="PATH", help="write the result as JSON; - prints it")
         return verb
 

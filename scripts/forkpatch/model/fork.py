@@ -98,9 +98,10 @@ class Fork:
         return make_inputs(upstream.tree, self.series(upstream), self.overlays(upstream))
 
 
-def open_fork(settings: Settings) -> Fork:
-    """Read the lock of the fork that ``settings`` describe."""
-    return Fork(settings, read_lock(settings.lock), Cache(settings.cache))
+def open_fork(settings: Settings, *, new: bool = False) -> Fork:
+    """Read the lock of the fork that ``settings`` describe; a new one has none."""
+    lock = Lock(settings.lock, "", {}, {}) if new else read_lock(settings.lock)
+    return Fork(settings, lock, Cache(settings.cache))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import platformdirs
 
 from forkpatch.errors import UserError
 
+_LOCK = "VERSIONS.lock"
 _KEYS = {"cache", "patches", "overlays", "work", "lock", "test", "map"}
 
 
@@ -43,8 +44,20 @@ class Settings:
     map: Mapping[str, Any] = field(default_factory=dict)
 
 
-def load_settings(root: Path) -> Settings:
-    """Read the settings of the fork at ``root``.
+def find_root(start: Path) -> Path:
+    """The fork's root: ``start`` or the nearest folder above it that has a lock.
+
+    Where there is none it is ``start``, about which :func:`load_settings` complains.
+    """
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        if (folder / _table(folder / "pyproject.toml").get("lock", _LOCK)).is_file():
+            return folder
+    return start
+
+
+def load_settings(root: Path, *, new: bool = False) -> Settings:
+    """Read the settings of the fork at ``root``; of a new one, which has no lock yet.
 
     Raises:
         UserError: ``root`` is no fork, or ``[tool.forkpatch]`` holds something unknown.
@@ -58,7 +71,7 @@ def load_settings(root: Path) -> Settings:
         )
     settings = Settings(
         root=root,
-        lock=root / table.get("lock", "VERSIONS.lock"),
+        lock=root / table.get("lock", _LOCK),
         patches=root / table.get("patches", "patches"),
         overlays=root / table.get("overlays", "overlays"),
         work=root / table.get("work", ".work"),
@@ -66,10 +79,11 @@ def load_settings(root: Path) -> Settings:
         map=table.get("map", {}),
         test=tuple(table.get("test", (sys.executable, "-m", "forkpatch.runtest"))),
     )
-    if not settings.lock.is_file():
+    if not new and not settings.lock.is_file():
         raise UserError(
             f"{root} is not a fork's root: it has no {settings.lock.name}",
-            remedy="change to the fork's root, or give it: --root DIR",
+            remedy="change to the fork's root, or give it: --root DIR; or begin one:"
+            " forkpatch init URL",
         )
     return settings
 

@@ -11,7 +11,9 @@ import errno
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
+from pathlib import Path
 
+from common.files import atomic_write
 from common.locks import locked
 from forkpatch.model.settings import Settings
 from forkpatch.tree.swap import recover
@@ -51,6 +53,7 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
         try:
             if claim is Claim.WRITE:
                 settings.work.mkdir(parents=True, exist_ok=True)
+                _ignore(settings.work)
             if claim is not Claim.NONE and settings.work.is_dir():
                 lock = locked(
                     settings.work / _LOCK,
@@ -64,6 +67,12 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
             if claim is Claim.WRITE or error.errno not in _READ_ONLY:
                 raise
         yield
+
+
+def _ignore(work: Path) -> None:
+    """Let the fork's own git repository ignore the work folder, whatever its .gitignore says."""
+    if not (work / ".gitignore").exists():
+        atomic_write(work / ".gitignore", "*\n")
 
 
 def _recover(settings: Settings) -> None:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``init``: the lock of a new fork, with one version of one upstream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from forkpatch.errors import SourceError, UserError
+from forkpatch.model.lock import WHOLE
+from forkpatch.pins.versions import head_of, tags_of
+from forkpatch.safety import check_name, check_object_id
+from forkpatch.sources.repository import local_path
+
+
+def first_lock(
+    url: str,
+    *,
+    name: str,
+    tag: str,
+    commit: str,
+    include: Sequence[str],
+    submodules: Sequence[str],
+    places: Sequence[str],
+) -> str:
+    """The text of a new fork's lock, whose tree is still to be looked up.
+
+    Args:
+        url: the upstream's repository, a URL or a folder.
+        name: the upstream's name; empty: the last part of the URL.
+        tag: the tag to pin; empty: the newest version, unless ``commit`` is given.
+        commit: the commit to pin.
+        include: files and folders to take; none for the whole tree.
+        submodules: submodules to take.
+        places: repositories to look for tags in.
+
+    Raises:
+        UserError: there is no name to be had, or no version.
+    """
+    name = name or re.sub(r"\.git/*$", "", url.rstrip("/")).rpartition("/")[2].rpartition(":")[2]
+    check_name(name, "upstream")
+    path = local_path(url)
+    if path is not None:
+        url = str(path.resolve())
+    version = ""
+    if commit:
+        version = check_object_id(commit, "--commit")[:12]
+    else:
+        tag = tag or _newest(places, name)
+        version = re.sub(r"^[A-Za-z_-]*(?=\d)", "", tag).replace("/", "-")
+    check_name(version, "version")
+    entry: dict[str, Any] = {"tag": tag} if tag else {"commit": commit}
+    if tuple(include) not in ((), (WHOLE,)):
+        entry["include"] = list(include)
+    if submodules:
+        entry["submodules"] = list(submodules)
+    document: dict[str, Any] = {
+        "default-release": version,
+        "releases": {version: {name: version}},
+        "upstreams": {name: {"url": url, "versions": {version: {**entry, "tree": ""}}}},
+    }
+    return tomlkit.dumps(document)
+
+
+def _newest(places: Sequence[str], name: str) -> str:
+    """The tag of the newest version; of pre-releases only when there is nothing else."""
+    reasons = []
+    for place in places:
+        try:
+            tags = [tag for tag in tags_of(place) if tag.version]
+            head = "" if tags else head_of(place)
+        except SourceError as error:
+            reasons.append(error.what)
+            continue
+        final = [tag for tag in tags if tag.version and not tag.version.is_prerelease]
+        if tags:
+            return (final or tags)[-1].name
+        raise UserError(
+            f"{place} has no tag that names a version",
+            remedy=f"name a tag: --tag TAG; or a commit: --commit {head}",
+        )
+    raise UserError(
+        f"no repository of {name} could be asked: {'; '.join(reasons)}",
+        remedy=f"give a URL or folder that git can read, or a clone of it: --mirror {name}=PATH",
+    )
+
+
+def is_new(lock: Path) -> None:
+    """Raise when there is a fork already.
+
+    Raises:
+        UserError: the lock is there.
+    """
+    if lock.exists():
+        raise UserError(
+            f"{lock} is there: this is a fork already",
+            remedy="pin one more version: forkpatch lock --add NAME=VERSION;"
+            " or one more upstream: add its table to the lock",
+        )
