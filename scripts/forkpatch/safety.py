@@ -17,6 +17,10 @@ FILE_MODES = ("100644", "100755")
 #: Modes of what a patch may make or change.
 TREE_MODES = (*FILE_MODES, SYMLINK_MODE)
 
+#: Bytes. Linux takes 4,096, of which the folder of the tree needs some, and 255.
+LONGEST_PATH = 2048
+LONGEST_NAME = 255
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -48,9 +52,10 @@ def check_path(path: str, where: str) -> str:
     Raises:
         UnsafePathError: it is absolute, leaves the tree, or reaches into ``.git``.
     """
-    reason = _unsafe(path)
+    reason = _unsafe(path) or _too_long(path)
     if reason:
-        raise UnsafePathError(f"{where}: refused path {path!r}: {reason}")
+        shown = path if len(path) <= LONGEST_NAME else f"{path[:80]} … {path[-80:]}"
+        raise UnsafePathError(f"{where}: refused path {shown!r}: {reason}")
     return path
 
 
@@ -69,6 +74,13 @@ def _unsafe(path: str) -> str:
         if bare.rstrip(". ").lower() in (".git", "git~1") or bare.lower().startswith(".git:"):
             return "it reaches into .git"
     return ""
+
+
+def _too_long(path: str) -> str:
+    names = os.fsencode(path).split(b"/")
+    if sum(map(len, names)) + len(names) <= LONGEST_PATH and max(map(len, names)) <= LONGEST_NAME:
+        return ""
+    return f"it is longer than {LONGEST_PATH} bytes, or a name in it than {LONGEST_NAME}"
 
 
 def check_no_symlink(

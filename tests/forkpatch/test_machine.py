@@ -147,3 +147,23 @@ def test_cache_removed_while_it_is_used(lab: ForkLab) -> None:
 def test_unwritable_json_is_the_users_mistake(lab: ForkLab, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refuses(lab, [str(tmp_path / "file")], "status", "--json", str(tmp_path / "file" / "x.json"))
+
+
+@pytest.mark.parametrize("value", ["/nowhere", ""])
+def test_variables_of_git_play_no_part(
+    lab: ForkLab, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    lab.change("a.patch", {"src/run.c": b"int run(void)\n{\n    return 1;\n}\n"})
+    lab.ok("record")
+    lab.repo.commit({"src/run.c": b"int run(int)\n{\n    return 2;\n}\n"}, "Go on")
+    mirror = ("--mirror", f"calc={lab.repo.path}")
+    verbs = [["probe", "calc", *mirror], ["watch", *mirror], ["apply"], ["export"], ["status"]]
+    expected = [lab.ok(*verb).out for verb in verbs]
+    for name in (
+        *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE"),
+        *("GIT_NAMESPACE", "GIT_OBJECT_DIRECTORY", "GIT_SHALLOW_FILE", "GIT_WORK_TREE"),
+        *("GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS", "GIT_REPLACE_REF_BASE", "GIT_TRACE"),
+    ):
+        monkeypatch.setenv(name, value)
+    shutil.rmtree(lab.root / ".work")
+    assert [lab.ok(*verb).out for verb in verbs] == expected

@@ -16,6 +16,7 @@ import forkpatch
 from forkpatch.cli import check_verbs, series_verbs, start_verbs, tree_verbs, version_verbs
 from forkpatch.cli.options import Registry, Verb, claim_of
 from forkpatch.errors import ForkError, UserError
+from forkpatch.git.calls import drop_variables
 from forkpatch.machine import require_git
 from forkpatch.model.fork import open_fork
 from forkpatch.model.settings import find_root, load_settings
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text
             stream.reconfigure(errors="backslashreplace")
+    drop_variables()
     try:
         require_git()
         root = options.root or (Path() if options.begins else find_root(Path()))

@@ -234,18 +234,20 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
         return _rebase_status(fork, name, options.json)
     if options.go_on or options.skip is not None or options.accept is not None:
         current = workspace.resume(fork, name, chosen)
-        current = (
-            execute.skip(current, options.skip)
-            if options.skip is not None
-            else resolution.resolve(current, options.accept)
-        )
+        with workspace.at_work(current):
+            current = (
+                execute.skip(current, options.skip)
+                if options.skip is not None
+                else resolution.resolve(current, options.accept)
+            )
     else:
         if not options.version:
             raise UserError("no version was given", remedy=f"forkpatch rebase {name} VERSION")
         old = fork.lock.upstream(name, options.old) if options.old else None
         old = old or upstream_of(fork, None, name)[1]
         current = workspace.start(fork, old, fork.lock.upstream(name, options.version), chosen)
-    current = execute.execute(current)
+    with workspace.at_work(current):
+        current = execute.execute(current)
     if current.plan.conflicts:
         _say_stopped(current, options.json)
         return 1

@@ -10,7 +10,6 @@ exact.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -32,7 +31,7 @@ from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import Exported, export_commits, new_name, planned, write_series
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.swap import scratch_beside
+from forkpatch.tree.swap import discard, scratch_beside
 from forkpatch.tree.worktree import add_objects, patch_commit
 
 _NUMBER = re.compile(r"^\d+[-_.]+")
@@ -135,7 +134,7 @@ def _export(fork: Fork, pristine: Pristine, commits: list[Commit]) -> tuple[Expo
         ids = write_commits(git, "refs/heads/import", commits)
         return export_commits(scratch / "import.git/objects", ids[1:])
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        discard(scratch)
 
 
 def _origin(foreign: ForeignSeries, woven: Woven, exported: tuple[Exported, ...]) -> Origin:

@@ -9,7 +9,6 @@ is read again as an import does, and must give the same tree.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,7 +24,7 @@ from forkpatch.foreign.unified import diff_offset
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
-from forkpatch.tree.swap import scratch_beside, swap_in
+from forkpatch.tree.swap import discard, scratch_beside, swap_in
 
 
 class ExportFormat(StrEnum):
@@ -246,5 +245,5 @@ def _write(output: Path, files: dict[str, bytes]) -> None:
             (scratch / name).write_bytes(data)
         swap_in(scratch, output)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        discard(scratch)
         raise

@@ -11,6 +11,7 @@ whatever writes; reading histories is left to GitPython.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -78,8 +79,12 @@ class GitError(ForkError):
     """
 
     def __init__(self, command: Sequence[str], status: int, stderr: str, remedy: str = "") -> None:
-        last = stderr.strip().splitlines()[-1:] or [f"exit code {status}"]
-        super().__init__(f"git {command[0]}: {last[0]}", remedy=remedy)
+        lines = stderr.strip().splitlines() or [f"exit code {status}"]
+        said = (line for line in lines if line.startswith(("fatal: ", "error: ")))
+        lock = re.search(r"Unable to create '(.*\.lock)': File exists", stderr)
+        if lock:
+            remedy = f"another git is at work there; if none is, remove {lock[1]}"
+        super().__init__(f"git {command[0]}: {next(said, lines[-1])}", remedy=remedy)
         self.stderr = stderr
         self.status = status
 
@@ -92,6 +97,16 @@ def neutral_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
         if not name.startswith("GIT_") or name in _KEPT
     }
     return kept | _ENVIRONMENT | NO_NETWORK | dict(extra or {})
+
+
+def drop_variables() -> None:
+    """Take the caller's ``GIT_*`` out of this process, but for those that are heeded.
+
+    GitPython gives its own git processes the environment of this one.
+    """
+    heeded = {*_KEPT, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}
+    for name in [name for name in os.environ if name.startswith("GIT_") and name not in heeded]:
+        del os.environ[name]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ Each commit of the series is merged onto the new base with the old base as commo
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,10 +26,11 @@ from forkpatch.rebase.plan import RebaseOutcome, RebasePlan, RebaseStep, read_pl
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.series.derive import record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.swap import remove_tree, scratch_beside
+from forkpatch.tree.swap import discard, remove_tree, scratch_beside
 from forkpatch.tree.worktree import add_objects, build_repository
 
 _TREE = "tree"
+_RUNNING = "running"
 _OLD = "refs/forkpatch/old"
 _NEW = "refs/forkpatch/new"
 
@@ -143,7 +144,7 @@ def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> R
             remove_tree(final)
         scratch.rename(final)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        discard(scratch)
         raise
     return _opened(fork, plan, series, new)
 
@@ -171,6 +172,22 @@ def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Re
     git = Git(tree / ".git", tree)
     base = _new_base(git, plan.base, series.upstream.tree)
     return Rebase(fork, plan, git, series, record_of(fork, series), new, base)
+
+
+@contextmanager
+def at_work(rebase: Rebase) -> Iterator[None]:
+    """Mark that forkpatch itself runs git in the rebase's tree during the block.
+
+    When the mark is there already, that run was killed, and maybe its git: the files with which git
+    locks its own are removed. Without the mark they are of a git of the user's, and stay.
+    """
+    mark = rebase.folder / _RUNNING
+    if mark.exists():
+        for lock in (rebase.tree / ".git").rglob("*.lock"):
+            lock.unlink(missing_ok=True)
+    mark.touch()
+    yield
+    mark.unlink(missing_ok=True)
 
 
 def abort(fork: Fork, name: str) -> bool:

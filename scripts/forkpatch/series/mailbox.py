@@ -32,7 +32,7 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD
 from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.swap import scratch_beside, swap_in
+from forkpatch.tree.swap import discard, scratch_beside, swap_in
 from forkpatch.tree.worktree import NAME_TRAILER
 
 FORMAT_PATCH = (
@@ -252,7 +252,7 @@ def write_series(
             extra(scratch)
         swap_in(scratch, folder)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        discard(scratch)
         raise
     return changes
 

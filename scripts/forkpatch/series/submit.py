@@ -9,7 +9,6 @@ Either all of them are written or none.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from forkpatch.series.mailbox import Exported, export_commits, neutral_repositor
 from forkpatch.series.shared import PatchStep, merge_file, patch_steps
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
 from forkpatch.sources.repository import local_path, open_repository
-from forkpatch.tree.swap import scratch_beside
+from forkpatch.tree.swap import discard, scratch_beside
 from forkpatch.tree.worktree import patch_commit
 
 _SENT = ("Pending", "Submitted")
@@ -251,7 +250,7 @@ def _write_files(
             (scratch / name).write_bytes(patch.data)
         scratch.rename(output)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        discard(scratch)
         raise
     return names
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +20,7 @@ from forkpatch.sources.obtain import (
     how_to_supply,
     obtain,
 )
-from forkpatch.tree.swap import scratch_beside, swap_in
+from forkpatch.tree.swap import discard, scratch_beside, swap_in
 from forkpatch.tree.worktree import (
     APPLIED_REF,
     BASE_REF,
@@ -165,7 +164,7 @@ def write_tree(plan: TreePlan, folder: Path, release: str, source: str) -> Stamp
         write_stamp(scratch, stamp)
         swap_in(scratch, folder)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        discard(scratch)
         raise
     return stamp
 

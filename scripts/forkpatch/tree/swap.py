@@ -9,6 +9,7 @@ puts back.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -65,7 +66,42 @@ def remove_tree(folder: Path) -> None:
     if not folder.name.startswith((_SCRATCH, _ASIDE)):
         doomed = scratch_beside(folder)
         folder.rename(doomed)
-    shutil.rmtree(doomed)
+    try:
+        shutil.rmtree(doomed)
+    except (OSError, RecursionError):
+        _remove_deep(doomed)
+
+
+def discard(folder: Path) -> None:
+    """Remove a scratch folder after a failure, which is what is to be told; see :func:`recover`."""
+    with contextlib.suppress(OSError):
+        remove_tree(folder)
+
+
+def _remove_deep(folder: Path) -> None:
+    """Remove a folder however deep it is: each folder in it comes to the top, then goes.
+
+    ``shutil.rmtree`` needs a call of itself for each level, and a path that the system takes.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    first = Path(tempfile.mkdtemp(dir=folder))
+    for entry in list(os.scandir(folder)):
+        if entry.name != first.name:
+            os.rename(entry.path, first / entry.name)  # noqa: PTH104 - of the shorter path
+    pending, count = [first], 0
+    while pending:
+        current = pending.pop()
+        for entry in list(os.scandir(current)):
+            if entry.is_dir(follow_symlinks=False):
+                count += 1
+                pending.append(folder / f"{first.name}-{count}")
+                os.rename(entry.path, pending[-1])  # noqa: PTH104
+            else:
+                os.unlink(entry.path)  # noqa: PTH108
+        current.rmdir()
+    folder.rmdir()
 
 
 def _exchange(one: Path, other: Path) -> bool:

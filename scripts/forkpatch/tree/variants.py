@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from forkpatch.errors import UserError
 from forkpatch.git.objects import Commit
 from forkpatch.model.fork import TreePlan
-from forkpatch.tree.swap import scratch_beside
+from forkpatch.tree.swap import discard, scratch_beside
 from forkpatch.tree.worktree import build_repository
 
 
@@ -39,7 +38,7 @@ def write_variant(
             output.rmdir()
         scratch.rename(output)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        discard(scratch)
         raise
 
 

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leftovers of runs that failed or were killed: nobody has to remove them by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from forklab import ForkLab, core, git
+
+from forkpatch.foreign import intake
+from forkpatch.tree.swap import remove_tree
+
+CORE_PATH = "python/calc/core.py"
+DEEP = 2500
+
+
+def make_deep(folder: Path, name: str) -> None:
+    """Folders in folders, deeper than any path can name, with a file at the bottom."""
+    handle = os.open(folder, os.O_RDONLY)
+    for _ in range(DEEP):
+        os.mkdir(name, dir_fd=handle)
+        inner = os.open(name, os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=handle))
+    os.close(handle)
+
+
+def test_folder_of_any_depth_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "tree"
+    (folder / "beside").mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path)
+    make_deep(folder, "d")
+    remove_tree(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_path_of_2500_folders_is_refused_and_leaves_nothing(lab: ForkLab) -> None:
+    lab.change("a.patch", {CORE_PATH: core(add="a")})
+    lab.ok("apply")
+    series = (lab.patches / "series").read_text()
+    path = "d/" * DEEP + "x"
+    head = "From: A <a@b.c>\nDate: Fri, 2 Jan 2026 03:04:05 +0200\nSubject: [PATCH] Deep\n\n"
+    diff = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
+    lab.add_patch("deep.patch", f"{head}{diff}@@ -0,0 +1 @@\n+x\n".encode())
+    done = lab.run("apply")
+    assert done.code == 2 and "deep.patch" in done.err and "longer than" in done.err
+    assert len(done.err) < 1000
+    # As an earlier version left it.
+    (lab.tree.parent / ".forkpatch-new-x").mkdir()
+    make_deep(lab.tree.parent / ".forkpatch-new-x", "d")
+    (lab.patches / "series").write_text(series)
+    lab.ok("apply")
+    assert [path.name for path in lab.tree.parent.iterdir()] == ["calc"]
+
+
+@pytest.fixture
+def stopped(lab: ForkLab) -> ForkLab:
+    """A rebase that has stopped at a conflict."""
+    lab.change("a.patch", {CORE_PATH: core(sub="b - a")})
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    commit = lab.repo.commit({CORE_PATH: core(sub="a + 1")}, "Move on")
+    with (lab.root / "VERSIONS.lock").open("a") as lock:
+        lock.write(
+            f'\n[upstreams.calc.versions."2.0"]\ncommit = "{commit}"\n'
+            'include = ["python/calc", "src", "LICENSE"]\nexclude = ["src/*.cu"]\n'
+        )
+    lab.ok("lock")
+    assert lab.run("rebase", "calc", "2.0").code == 1
+    return lab
+
+
+def test_locks_of_a_git_killed_with_its_rebase_are_removed(stopped: ForkLab) -> None:
+    folder = stopped.root / ".work/rebase/calc"
+    lock = folder / "tree/.git/index.lock"
+    lock.touch()
+    (folder / "tree" / CORE_PATH).write_bytes(core(sub="b - 1"))
+    done = stopped.run("rebase", "calc", "--continue")
+    assert done.code == 1 and f"remove {lock}" in done.err, "a git of the user's may be at work"
+    (folder / "running").touch()
+    done = stopped.run("rebase", "calc", "--continue")
+    assert done.code == 0, done.err
+    assert (stopped.root / "patches/calc/2.0/series").is_file()
+
+
+def test_killed_import_leaves_no_upstream_among_the_patches(
+    lab: ForkLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diff = f"--- a/{CORE_PATH}\n+++ b/{CORE_PATH}\n@@ -2,1 +2,2 @@\n     check(a)\n+    log(a)\n"
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q/log.patch").write_text(diff)
+    (tmp_path / "q/series").write_text("log.patch\n")
+    monkeypatch.setattr(intake, "export_commits", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    pid = os.fork()
+    if not pid:
+        lab.run("import-series", "calc", str(tmp_path / "q"))
+        os._exit(0)
+    _, code = os.waitpid(pid, 0)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(lab.home / "cache"))
+    assert os.WIFSIGNALED(code)
+    assert not (lab.root / "patches").exists()
+    assert list((lab.root / ".work").glob(".forkpatch-new-*"))
+    lab.ok("import-series", "calc", str(tmp_path / "q"))
+    assert not list((lab.root / ".work").glob(".forkpatch-new-*"))
+    assert (lab.patches / "log.patch").read_bytes() != CORE
