@@ -25,8 +25,8 @@ nox.options.sessions = ["lint", "types", "unit"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
-# Files are spread over the cores; tests of one file share what they build.
-PARALLEL = ("-n", "auto", "--dist", "loadfile", "--durations", "15")
+# Files are spread over the cores, long ones first; tests of one file share what they build.
+PARALLEL = ("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "15")
 
 
 # The two commands of the README.

@@ -52,7 +52,10 @@ _heed_interrupts()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that get the emulator by a fixture; leave out long ones unless asked for."""
+    """Mark the tests that get the emulator by a fixture; leave out long ones unless asked for.
+
+    Files with slow tests come first, so that no core has to wait for one of them in the end.
+    """
     for item in items:
         if {"emulator", "qemu"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.emulator)
@@ -60,6 +63,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+    marks = ("emulator", "slow")
+    slow = {item.path for item in items if any(map(item.get_closest_marker, marks))}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from tvm_ffi import structural_equal
 
+pytestmark = pytest.mark.release
+
 LOADS = """
 @T.prim_func(s_tir=True)
 def twice(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):

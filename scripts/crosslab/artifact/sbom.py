@@ -21,7 +21,6 @@ from cyclonedx.model.component import (
 )
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from crosslab.artifact.manifest import Entry
@@ -75,6 +74,9 @@ def render_sbom(whole: Part, parts: Sequence[Part], files: Sequence[Entry]) -> s
 
 def sbom_problem(text: str) -> str:
     """First violation of CycloneDX's schema in this text; empty when it is valid."""
+    # Imported here: jsonschema's grammar of addresses takes seconds, in every process that starts.
+    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
+
     try:
         found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     except ValueError as error:

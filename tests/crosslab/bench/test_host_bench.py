@@ -29,6 +29,7 @@ def result() -> dict[str, object]:
         GQA,
         host,
         form="shared",
+        gemv=False,
         kernels=cached_kernels(KernelTarget.HOST, CACHE),
         require_tensorize=True,
     )

@@ -26,6 +26,8 @@ from support.passes.attention_reference import (
     make_batch,
 )
 
+pytestmark = pytest.mark.slow
+
 SMALL = Heads(kv=2, q=6, d=20, d_v=20)
 PAGED_HEADS = [
     Heads(kv=2, q=6, d=64, d_v=64),
@@ -105,6 +107,7 @@ def label(heads: Heads) -> str:
     return f"{heads.q}q{heads.kv}kv-d{heads.d}-{heads.d_v}-{heads.dtype}"
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("rotary", [False, True], ids=["plain", "rotary"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("heads", RAGGED_HEADS, ids=label)
@@ -149,6 +152,7 @@ def test_window_of_a_layer(kernels: Any, heads: Heads, causal: bool, size: int) 
     assert_solves(batch, run_paged(kernel, batch, sliding_window=True), expected)
 
 
+@pytest.mark.release
 def test_window_of_a_layer_agrees_with_upstream(tvm: ModuleType, kernels: Any) -> None:
     from tvm.relax.frontend.nn.llm import _prefill_kernels as upstream  # noqa: PLC0415
 
@@ -312,6 +316,7 @@ def test_nan_and_infinity_in_the_input_show(kernels: Any) -> None:
     np.testing.assert_array_equal(np.isnan(out).all(axis=-1), spoilt)
 
 
+@pytest.mark.release
 def test_agrees_with_upstream(tvm: ModuleType, kernels: Any) -> None:
     from tvm.relax.frontend.nn.llm import _prefill_kernels as upstream  # noqa: PLC0415
 

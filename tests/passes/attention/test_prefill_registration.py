@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from support.passes.kv_cache_ir import kv_cache_module
 
+pytestmark = pytest.mark.release
+
 TILED = {
     "tir_attention_prefill_cpu": "batch_prefill_paged_kv_cpu",
     "tir_attention_prefill_cpu_sliding_window": "batch_prefill_paged_kv_cpu_sliding_window",

@@ -16,6 +16,8 @@ from support.passes.rope_kinds import LLAMA3, YARN, frequencies
 
 from crosslab.compile.overlaypass import load_pass
 
+pytestmark = pytest.mark.release
+
 
 def rvv256() -> Any:
     """The vectors of a target with registers of 256 bits."""
