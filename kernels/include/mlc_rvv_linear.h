@@ -18,6 +18,24 @@
 // gemv_<packed>: the same for packed weights and an x that gemv_<packed>_prepare has put into
 //   `ready`, MLC_RVV_READY(k, group) floats.
 //
+// Weights in tiles. Where a library is asked to, it reorders weights when they are loaded, so that
+// kernels read them one after the other: tile by tile, `tile` rows of b in each (the last may have
+// fewer, it is as wide as it is), and in a tile column by column: an element of each row follows
+// that of the row before. Elements are floats, or bytes of packed words, and scales likewise. A
+// matrix takes as many bytes as before. `tile` is at most a group of eight vector registers, VLEN/4.
+//
+// pack_tiles: reorders a matrix [n, columns] of elements of 1, 2 or 4 bytes, in place, by way of
+//   `scratch`, min(n, tile) * columns elements.
+// take_f32, take_<packed>: out[count, k] = b[rows[count], k], of a matrix of n rows.
+// gemm_f32_tiles, gemm_<packed>_tiles, gemv_<packed>_tiles: as those without `_tiles`. The panel is
+//   panel_rows * tile floats. What is ready has the same size, and is made by
+//   gemv_<packed>_prepare_tiles.
+// gemm_<packed>_int8: the same for int8 activations, which quantize_int8 has put into `ready`,
+//   MLC_RVV_INT8_BLOCK bytes for each group of MLC_RVV_INT8_GROUP inputs, row by row: values of
+//   int8, x = value * scale, |value| <= 127; the scale, float32, which is the largest |x| / 127;
+//   and -zero_point * (the sum of the values), int32. A group whose largest is not above
+//   MLC_RVV_INT8_LEAST is zeros. NaN and infinity in x give NaN or infinity.
+//
 // No output overlaps an input. Sums are float32; their order and whether a multiply-add is fused
 // are the implementation's.
 #ifndef MLC_RVV_LINEAR_H_
@@ -45,10 +63,39 @@ typedef void mlc_rvv_gemv_packed(float *y, const float *ready, const uint32_t *q
                                  const float *scales, int64_t n, int64_t k);
 typedef void mlc_rvv_gemv_prepare(float *ready, const float *x, int64_t k);
 
+#define MLC_RVV_INT8_GROUP 32
+#define MLC_RVV_INT8_BLOCK (MLC_RVV_INT8_GROUP + 8)
+#define MLC_RVV_INT8_LEAST 0x1p-100f
+
+void mlc_rvv_pack_tiles(void *data, int64_t item, int64_t n, int64_t columns, int64_t tile,
+                        void *scratch);
+
+void mlc_rvv_take_f32(float *out, const int32_t *rows, const float *b, int64_t count, int64_t n,
+                      int64_t k, int64_t tile);
+
+void mlc_rvv_gemm_f32_tiles(float *c, const float *a, const float *b, int64_t m, int64_t n,
+                            int64_t k, int64_t ld_c, int64_t ld_a, int64_t tile);
+
+void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x);
+
+typedef void mlc_rvv_take_packed(float *out, const int32_t *rows, const uint32_t *quants,
+                                 const float *scales, int64_t count, int64_t n, int64_t k,
+                                 int64_t tile);
+typedef void mlc_rvv_gemv_packed_tiles(float *y, const float *ready, const uint32_t *quants,
+                                       const float *scales, int64_t n, int64_t k, int64_t tile);
+typedef void mlc_rvv_gemm_packed_int8(float *c, const void *ready, const uint32_t *quants,
+                                      const float *scales, int64_t m, int64_t n, int64_t k,
+                                      int64_t ld_c, int64_t tile);
+
 #define MLC_RVV_DECLARE(name, bits, group, zero_point) \
   mlc_rvv_gemm_packed mlc_rvv_gemm_##name;             \
   mlc_rvv_gemv_packed mlc_rvv_gemv_##name;             \
-  mlc_rvv_gemv_prepare mlc_rvv_gemv_##name##_prepare;
+  mlc_rvv_gemv_prepare mlc_rvv_gemv_##name##_prepare;  \
+  mlc_rvv_gemm_packed mlc_rvv_gemm_##name##_tiles;     \
+  mlc_rvv_gemv_packed_tiles mlc_rvv_gemv_##name##_tiles; \
+  mlc_rvv_gemv_prepare mlc_rvv_gemv_##name##_prepare_tiles; \
+  mlc_rvv_gemm_packed_int8 mlc_rvv_gemm_##name##_int8; \
+  mlc_rvv_take_packed mlc_rvv_take_##name;
 MLC_RVV_PACKED(MLC_RVV_DECLARE)
 #undef MLC_RVV_DECLARE
 

@@ -68,3 +68,15 @@ void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64
     n -= (int64_t)lanes;
   }
 }
+
+void mlc_rvv_gemm_f32_tiles(float *c, const float *a, const float *b, int64_t m, int64_t n,
+                            int64_t k, int64_t ld_c, int64_t ld_a, int64_t tile) {
+  while (n > 0) {
+    const int64_t step = n < tile ? n : tile;
+    const mlc_gemm_by by = {k, ld_c, ld_a, step * (int64_t)sizeof(float), (size_t)step, 1, NULL};
+    mlc_gemm_tile(c, a, b, m, &by);
+    c += step;
+    b += step * k;
+    n -= step;
+  }
+}

@@ -139,7 +139,7 @@ static inline mlc_gemm_block mlc_gemm_largest(const mlc_gemm_block blocks[3], in
 
 // m rows of a times the packed panel b.
 static inline void mlc_gemm_panel(float *c, const float *a, const float *panel, int64_t m,
-                                  const mlc_gemm_by *by) {
+                                       const mlc_gemm_by *by) {
   static const mlc_gemm_block of8[3] = {{3, mlc_gemm_3xm8}, {2, mlc_gemm_2xm8}, {1, mlc_gemm_1xm8}};
   static const mlc_gemm_block of4[3] = {{7, mlc_gemm_7xm4}, {3, mlc_gemm_3xm4}, {1, mlc_gemm_1xm4}};
   static const mlc_gemm_block of2[3] = {{7, mlc_gemm_7xm2}, {3, mlc_gemm_3xm2}, {1, mlc_gemm_1xm2}};
@@ -152,6 +152,23 @@ static inline void mlc_gemm_panel(float *c, const float *a, const float *panel, 
     c += block.rows * by->ld_c;
     a += block.rows * by->ld_a;
     m -= block.rows;
+  }
+}
+
+// The same for weights in tiles: in parts of LMUL=4 where seven rows or more share each. On real
+// cores a multiply-add at LMUL=8 takes as long as two at LMUL=4, and what a row of the panel costs
+// is shared by seven rows rather than three (docs/kernels.md has cycles).
+static inline void mlc_gemm_tile(float *c, const float *a, const float *panel, int64_t m,
+                                  const mlc_gemm_by *by) {
+  const size_t part = __riscv_vsetvlmax_e32m4();
+  if (m < 7 || by->lanes <= part) {
+    mlc_gemm_panel(c, a, panel, m, by);
+    return;
+  }
+  for (size_t first = 0; first < by->lanes; first += part) {
+    mlc_gemm_by columns = *by;
+    columns.lanes = by->lanes - first < part ? by->lanes - first : part;
+    mlc_gemm_panel(c + first, a, panel + first, m, &columns);
   }
 }
 

@@ -105,9 +105,11 @@ std::vector<float> LogitsOf(const ffi::Any& result) {
 }  // namespace
 
 Library::Library(const std::string& path, int64_t check_vlen)
-    : vm_((CheckVectorLength(std::max<int64_t>(
-               check_vlen, path.empty() && &mlc_rvv_required_vlen ? mlc_rvv_required_vlen : 0)),
-           StartVm(path.empty() ? LinkedIn() : FromFile(path)))) {
+    : library_((CheckVectorLength(std::max<int64_t>(
+                    check_vlen,
+                    path.empty() && &mlc_rvv_required_vlen ? mlc_rvv_required_vlen : 0)),
+                path.empty() ? LinkedIn() : FromFile(path))),
+      vm_(StartVm(library_)) {
   metadata_ = Json::Parse(Function("_metadata")().cast<std::string>(), "the library's metadata");
   CheckVectorLength(Limit("vlen", 0));
   for (const char* name : {"embed", "prefill", "decode", "create_tir_paged_kv_cache"}) {
@@ -126,6 +128,31 @@ ffi::Function Library::Function(const std::string& name) const {
   const auto function = vm_->GetFunction(name);
   if (!function.has_value()) throw InputError("the model library has no function " + name);
   return *function;
+}
+
+void Library::ArrangeWeights(const ffi::Array<ffi::Any>& params) const {
+  const auto entry = vm_->GetFunction("weights_in_tiles");
+  if (!entry.has_value()) return;
+  const std::string where = "the library's weights_in_tiles";
+  const Json about = Json::Parse((*entry)().cast<std::string>(), where);
+  for (const Json& weight : about.At("parameters", where).List(where)) {
+    const int64_t index = weight.At("index", where).Integer(where);
+    const int64_t item = weight.At("item", where).Integer(where);
+    const std::string name = "reorder_weights_" + std::to_string(8 * item);
+    const auto reorder = library_->GetFunction(name, true);
+    if (!reorder.has_value()) throw InputError("the model library has no function " + name);
+    if (index < 0 || index >= static_cast<int64_t>(params.size())) {
+      throw InputError(where + ": there is no parameter " + std::to_string(index));
+    }
+    const Tensor tensor = params[index].cast<Tensor>();
+    // Matrices [..., rows, columns] of elements of one, two or four bytes, whatever they mean.
+    int64_t count = 1;
+    for (int i = 0; i + 2 < tensor->ndim; ++i) count *= tensor->shape[i];
+    const int64_t rows = tensor->ndim < 2 ? 1 : tensor->shape[tensor->ndim - 2];
+    const int64_t bytes = tensor->shape[tensor->ndim - 1] * (tensor->dtype.bits / 8);
+    const DLDataType bits{kDLUInt, static_cast<uint8_t>(8 * item), 1};
+    (*reorder)(tensor.CreateView(ffi::Shape({count, rows, bytes / item}), bits));
+  }
 }
 
 Model::Model(const Library& library, ffi::Array<ffi::Any> params, int64_t max_seq, int64_t chunk,

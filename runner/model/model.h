@@ -31,7 +31,11 @@ class Library {
   // A function that the library has to have; throws InputError when it lacks it.
   tvm::ffi::Function Function(const std::string& name) const;
 
+  // Reorders, in place, the parameters that the library wants in tiles; not to be done twice.
+  void ArrangeWeights(const tvm::ffi::Array<tvm::ffi::Any>& params) const;
+
  private:
+  tvm::ffi::Module library_;
   tvm::ffi::Module vm_;
   Json metadata_;
 };

@@ -99,6 +99,7 @@ int Run(const std::vector<std::string>& words) {
   const Limits limits = LimitsOf(library, arguments);
   const std::vector<WantedParam> wanted = WantedParams(library.metadata());
   const auto params = LoadParams(arguments.params, wanted);
+  library.ArrangeWeights(params);
   const int64_t vocabulary = Vocabulary(arguments, VocabularySize(wanted, params));
   // A model may have more rows than tokens, to round their number; fewer is a mistake.
   if (tokenizer && static_cast<int64_t>(tokenizer->size()) > vocabulary) {

@@ -32,7 +32,13 @@ from .conftest import WARNINGS, require
 DRIVER = Path(__file__).with_name("linear_driver.c")
 VLENS = (128, 256, 512, 1024)
 UNIT_ROUNDOFF = 2.0**-24
-KINDS = tuple(f"{kind}_{weights}" for kind in ("gemm", "gemv") for weights in packings())
+KINDS = (
+    *(f"{kind}_{weights}" for kind in ("gemm", "gemv") for weights in packings()),
+    *(f"gemm_{weights}_tiles" for weights in packings()),
+    *(f"gemv_{weights}_tiles" for weights, packing in packings().items() if packing),
+    *(f"gemm_{weights}_int8" for weights, packing in packings().items() if packing),
+)
+INT8_GROUP = 32
 
 Floats = NDArray[np.float32]
 
@@ -53,7 +59,12 @@ class Call:
     @property
     def packing(self) -> Packing | None:
         """Of the weights."""
-        return packings()[self.kind.partition("_")[2]]
+        return packings()[self.kind.split("_")[1]]
+
+    @property
+    def int8(self) -> bool:
+        """Activations are rounded to 8 bits."""
+        return self.kind.endswith("_int8")
 
     @property
     def strides(self) -> tuple[int, int, int]:
@@ -61,7 +72,7 @@ class Call:
         return (
             self.n + self.paddings[0],
             self.k + self.paddings[1],
-            self.k + (0 if self.packing else self.paddings[2]),
+            self.k + (0 if self.packing or self.kind.endswith("_tiles") else self.paddings[2]),
         )
 
     def buffers(self) -> tuple[Floats, Floats, NDArray[np.uint32] | Floats, Floats]:
@@ -96,11 +107,13 @@ class Call:
     def check(self, got: Floats) -> None:
         """Compare with float64, within what any order of summation keeps."""
         c, a, b, scales = self.buffers()
-        left = matrix(a, (self.m, self.k), self.strides[1]).astype(np.float64)
+        floats = matrix(a, (self.m, self.k), self.strides[1])
+        left = rounded_to_int8(floats) if self.int8 else floats.astype(np.float64)
         right, size = self.weights(b, scales)
         want = left @ right.T
-        # Packed weights are themselves rounded once, and gemv_q4 adds partial sums of a group.
-        terms = self.k + 12
+        # Packed weights are themselves rounded once, and gemv_q4 adds partial sums of a group. In
+        # tiles it sums up to 55 times an activation, above its size (at least 7) 8 times.
+        terms = (self.k + 12) * (8 if self.packing and self.kind.endswith("_tiles") else 1)
         bound = 1.01 * terms * UNIT_ROUNDOFF * (np.abs(left) @ size.T)
         tile = matrix(got, want.shape, self.strides[0]).astype(np.float64)
         assert np.all(np.abs(tile - want) <= bound), self
@@ -123,6 +136,19 @@ class Call:
         weights = (values - zero_point) * factor
         size = (values + zero_point) * np.abs(factor)
         return weights[:, : self.k], size[:, : self.k]
+
+
+def rounded_to_int8(a: Floats) -> NDArray[np.float64]:
+    """Activations as quantize_int8 rounds them: groups with a scale, which is float32."""
+    padded = np.pad(a, ((0, 0), (0, -a.shape[1] % INT8_GROUP)))
+    groups = padded.reshape(len(a), -1, INT8_GROUP)
+    largest = np.abs(groups).max(axis=2, keepdims=True)
+    zero = largest <= np.float32(2.0**-100)
+    factor = np.where(zero, 0, np.float32(127) / np.where(zero, 1, largest)).astype(np.float32)
+    scale = (largest * np.float32(1 / 127)).astype(np.float64)
+    near = np.rint(groups * factor).astype(np.float64) * scale
+    assert np.all(np.abs(near - groups) <= 0.501 * scale)
+    return near.reshape(padded.shape)[:, : a.shape[1]]
 
 
 def matrix(buffer: Floats, shape: tuple[int, int], stride: int) -> Floats:
@@ -226,3 +252,37 @@ def test_every_number_of_rows(rvv: list[str], rows: int) -> None:
         for columns in (1, 16, 17, 32, 33, 64, 64 + 9, 64 + 24)
     ]
     run(["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0", *rvv], calls)
+
+
+@pytest.mark.parametrize("stored", [0, 15])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_sums_of_int8_fit_16_bits(
+    rvv: list[str], monkeypatch: pytest.MonkeyPatch, stored: int, sign: int
+) -> None:
+    """All activations and weights of a group are the largest there are, of either sign."""
+    calls = [Call("gemm_q4_int8", rows, 70, 64, (0, 0, 0), 32, 64, 0) for rows in (1, 4)]
+    plain = Call.buffers
+
+    def largest(call: Call) -> tuple[Floats, Floats, NDArray[np.uint32] | Floats, Floats]:
+        c, a, quants, scales = plain(call)
+        words = np.full_like(quants.view(np.uint32), stored * 0x11111111)
+        return c, np.full_like(a, sign), words, np.ones_like(scales)
+
+    monkeypatch.setattr(Call, "buffers", largest)
+    run(["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0", *rvv], calls)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_int8_keeps_what_is_not_finite(
+    rvv: list[str], host: list[str], monkeypatch: pytest.MonkeyPatch, bad: float
+) -> None:
+    call = Call("gemm_q4_int8", 2, 40, 70, (0, 0, 0), 32, 32, 1)
+    c, a, quants, scales = call.buffers()
+    a[70 + 40] = bad
+    monkeypatch.setattr(Call, "buffers", lambda _: (c, a, quants, np.abs(scales) + 1))
+    cpu = "rv64,v=true,vlen=256,vext_spec=v1.0"
+    for command in (host, ["qemu-riscv64", "-cpu", cpu, *rvv]):
+        done = subprocess.run(command, input=call.packed(), capture_output=True, check=True)
+        rows = np.frombuffer(done.stdout, dtype=np.float32).reshape(2, 40)
+        assert np.all(np.isfinite(rows[0]))
+        assert not np.any(np.isfinite(rows[1]))

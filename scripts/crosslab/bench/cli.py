@@ -159,6 +159,7 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
     bench = subject.bench
     calls, measured = _count(subject, run)
     common = {
+        "activations": bench.mode.activations if run.variant.kernels else "float32",
         "model": bench.model,
         "variant": run.variant.name,
         "quantization": run.quantization,

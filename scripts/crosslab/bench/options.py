@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from crosslab import bench
 from crosslab.cached_build import default_cache
 from crosslab.compile.mlc import DEFAULT_CONTEXT
+from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError
@@ -105,6 +106,7 @@ class Bench:
         profile: count by function too.
         core: the one whose cycles are told; None: instructions alone.
         peer: another program that is measured as well; empty: none.
+        mode: what the kernels of linear layers read, in variants with kernels.
         report: where the JSON goes.
         cache: folder of builds that clones share.
     """
@@ -126,6 +128,7 @@ class Bench:
     cache: Path
     core: Core | None = None
     peer: str = ""
+    mode: KernelMode = TILES
 
     @property
     def kernels_fit(self) -> bool:
@@ -180,6 +183,8 @@ def parser() -> argparse.ArgumentParser:
     add("--vlen", type=int, choices=VLENS, **several, help="bits in a vector register (256)")
     add("--threads", type=int, default=1, metavar="N", help="the guest's TVM_NUM_THREADS (1)")
     add("--profile", action="store_true", help="the functions that execute most, too")
+    add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
+    add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
     add("--core", metavar="NAME", help="cycles on this core, a file in PROJECT/cores, as well")
     add("--peer", choices=PEERS, help="build another program and count it beside ours")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
@@ -221,6 +226,7 @@ def parse_bench(argv: Sequence[str]) -> Bench:
         cache=args.cache,
         core=core,
         peer=args.peer or "",
+        mode=KernelMode(args.weights, args.activations),
     )
     _check_paths(made)
     if made.config:

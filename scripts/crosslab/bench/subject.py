@@ -10,6 +10,7 @@ from pathlib import Path
 from crosslab.bench.options import MLC, Bench, Variant
 from crosslab.build.runner import Recipe, store_params
 from crosslab.compile.mlc import DEFAULT_CONTEXT
+from crosslab.compile.modes import KernelMode
 from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.gguf_import import import_gguf
@@ -60,6 +61,7 @@ class Subject:
             context=context,
             prefill_chunk=context,
             strip=False,
+            mode=bench.mode if variant.kernels else KernelMode(),
         )
 
     def params(self, variant: Variant, quantization: str, vlen: int) -> Path:

@@ -86,7 +86,9 @@ class Routine:
     """A kernel of linear layers; ``kernels/include/mlc_rvv_linear.h`` says what it computes.
 
     Attributes:
-        kind: "gemm", "gemv" or "gemv_prepare".
+        kind: "gemm", "gemv" or "gemv_prepare"; the same with "_tiles" for weights in tiles;
+            "gemm_int8" for int8 activations, too; "take", of rows from tiles; "pack_tiles" and
+            "quantize_int8" for all weights.
         packing: layout of the weights; None of float32.
         symbol: the C symbol.
     """
@@ -98,11 +100,18 @@ class Routine:
 
 def linear_routines(table: Path = TABLE) -> Iterator[Routine]:
     """The routines for every format of weights."""
+    yield Routine("pack_tiles", None, "mlc_rvv_pack_tiles")
+    yield Routine("quantize_int8", None, "mlc_rvv_quantize_int8")
     for weights, packing in packings(table).items():
         yield Routine("gemm", packing, f"mlc_rvv_gemm_{weights}")
         yield Routine("gemv", packing, f"mlc_rvv_gemv_{weights}")
+        yield Routine("gemm_tiles", packing, f"mlc_rvv_gemm_{weights}_tiles")
+        yield Routine("take", packing, f"mlc_rvv_take_{weights}")
         if packing:
             yield Routine("gemv_prepare", packing, f"mlc_rvv_gemv_{weights}_prepare")
+            yield Routine("gemv_tiles", packing, f"mlc_rvv_gemv_{weights}_tiles")
+            yield Routine("gemv_prepare_tiles", packing, f"mlc_rvv_gemv_{weights}_prepare_tiles")
+            yield Routine("gemm_int8", packing, f"mlc_rvv_gemm_{weights}_int8")
 
 
 def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
@@ -167,6 +176,7 @@ def list_header(kernels: Sequence[Kernel]) -> str:
     packed = {weights: packing for weights, packing in packings().items() if packing}
     for weights, packing in packed.items():
         lines.append(f"#define MLC_RVV_{weights.upper()}_GROUP {packing.group}")
+        lines.append(f"#define MLC_RVV_{weights.upper()}_ZERO_POINT {packing.zero_point}")
     rows = [f"  X({w}, {p.bits}, {p.group}, {p.zero_point})" for w, p in packed.items()]
     lines.append(" \\\n".join(["#define MLC_RVV_PACKED(X)", *rows]))
     return "\n".join(lines) + "\n"
@@ -182,10 +192,13 @@ def write_sources(
     """
     kernels = read_kernels(root / "kernels.toml")
     (directory / "mlc_rvv_kernel_list.h").write_text(list_header(kernels), encoding="utf-8")
-    sources = sorted((root / target.sources).glob("*.c"))
+    sources = sorted(
+        s for folder in ("common", target.sources) for s in (root / folder).glob("*.c")
+    )
     unit = directory / "mlc_rvv_kernels.c"
     unit.write_text("".join(f'#include "{s.name}"\n' for s in sources), encoding="utf-8")
-    include = [f"-I{directory}", f"-I{root / 'include'}", f"-I{root / target.sources}"]
+    folders = (directory, root / "include", root / "common", root / target.sources)
+    include = [f"-I{folder}" for folder in folders]
     return unit, include
 
 

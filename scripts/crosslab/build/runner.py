@@ -22,6 +22,7 @@ from crosslab.compile.mlc import (
     convert_weight,
     device_of,
 )
+from crosslab.compile.modes import TILES, KernelMode
 from crosslab.compile.targets import LabTarget
 from crosslab.host.toolchain import find_cross
 from crosslab.models.config import read_config
@@ -49,6 +50,7 @@ class Recipe:
         prefill_chunk: most tokens that one prefill call takes.
         sizes: further sizes that override the config's, with MLC-LLM alone.
         strip: leave symbols out of the program; counting by function needs them.
+        mode: what the kernels of linear layers read.
     """
 
     model: Path
@@ -64,6 +66,7 @@ class Recipe:
     prefill_chunk: int = DEFAULT_CHUNK
     sizes: tuple[tuple[str, int], ...] = ()
     strip: bool = True
+    mode: KernelMode = TILES
 
     @property
     def target(self) -> LabTarget:
@@ -159,6 +162,7 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
             steps=recipe.steps,
             kernels=kernels,
             require_tensorize=recipe.require_tensorize,
+            mode=recipe.mode,
         )
         return compile_llama(own, cache)
 
@@ -175,6 +179,7 @@ def _mlc_request(recipe: Recipe, kernels: Path | None) -> MlcCompileRequest:
         require_tensorize=recipe.require_tensorize,
         environment=() if steps is None else ((STEPS_VARIABLE, ",".join(steps)),),
         sizes=recipe.sizes,
+        mode=recipe.mode,
     )
 
 

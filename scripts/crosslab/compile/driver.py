@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
+from crosslab.compile.modes import KernelMode
 from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
@@ -41,6 +42,7 @@ class CompileRequest:
         gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does. For x86, LLVM
             takes a minute and more over what it makes of widths that are no multiple of 128.
         linker: compiler command that links "shared" for another machine; empty: the host's.
+        mode: what the kernels of linear layers read.
     """
 
     tvm_tree: Path
@@ -53,6 +55,7 @@ class CompileRequest:
     require_tensorize: bool = False
     gemv: bool = True
     linker: tuple[str, ...] = ()
+    mode: KernelMode = field(default_factory=KernelMode)
 
     @property
     def python(self) -> Path:
@@ -70,6 +73,7 @@ class CompileRequest:
             "steps": None if self.steps is None else list(self.steps),
             "gemv": self.gemv,
             "linker": list(self.linker),
+            **asdict(self.mode),
         }
 
 
@@ -161,6 +165,7 @@ def _run(request: CompileRequest, folder: Path) -> None:
     environment = tree_environment(request.tvm_tree)
     if request.kernels:
         environment["MLC_RVV_KERNELS"] = str(request.kernels.resolve())
+    environment.update(request.mode.variables)
     environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
     if request.steps is not None:
         environment["MLC_RVV_STEPS"] = ",".join(request.steps)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rich.markup import escape
 from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import CompiledModel, read_compiled
+from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.formats import FORMATS
@@ -139,6 +140,7 @@ class MlcCompileRequest:
         require_tensorize: nothing tensorized is an error.
         environment: further variables, as ``CROSS_COMPILATION`` for the device ``cpu``.
         sizes: further sizes that override the config's, as ``sliding_window_size``.
+        mode: what the kernels of linear layers read; MLC-LLM's own runtime loads "stored" alone.
     """
 
     model: Path
@@ -151,6 +153,7 @@ class MlcCompileRequest:
     require_tensorize: bool = False
     environment: tuple[tuple[str, str], ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
+    mode: KernelMode = field(default_factory=KernelMode)
 
     def about(self) -> dict[str, Any]:
         """The request as a table: what the library was asked to be."""
@@ -161,12 +164,13 @@ class MlcCompileRequest:
             "context_window_size": self.context,
             "prefill_chunk_size": min(self.prefill_chunk, self.context),
             "environment": dict(self.environment),
+            **asdict(self.mode),
             **({"sizes": dict(self.sizes)} if self.sizes else {}),
         }
 
     def variables(self, folder: Path) -> dict[str, str]:
         """Variables that the tensorization pass and the target read."""
-        variables = dict(self.environment)
+        variables = {**self.mode.variables, **dict(self.environment)}
         variables["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
         variables.setdefault("MLC_RVV_COST_REPORT", str(folder / WORK_FILE))
         if self.kernels:

@@ -9,6 +9,7 @@ It runs with the tree's Python first on its path. SPEC has ``library``, ``params
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -26,15 +27,31 @@ PAGE = 16
 SEQUENCE = 0
 
 
+def arrange_weights(module: Any, vm: Any, params: list[Any]) -> None:
+    """Reorder, in place, the parameters that a library wants in tiles."""
+    try:
+        about = json.loads(vm["weights_in_tiles"]())
+    except AttributeError:
+        return
+    for weight in about["parameters"]:
+        tensor, item = params[weight["index"]], weight["item"]
+        *counts, rows, columns = tensor.shape
+        width = columns * tvm.DataType(str(tensor.dtype)).bits // 8 // item
+        view = tensor._create_view((math.prod(counts), rows, width), f"uint{8 * item}")
+        module.get_function(f"reorder_weights_{8 * item}", query_imports=True)(view)
+
+
 class NativeModel:
     """A model library with its parameters and one sequence in its cache."""
 
     def __init__(self, library: Path, params: Path, max_seq: int, chunk: int) -> None:
         self.device = tvm.cpu()
-        self.vm = relax.VirtualMachine(tvm.runtime.load_module(str(library)), self.device)
+        module = tvm.runtime.load_module(str(library))
+        self.vm = relax.VirtualMachine(module, self.device)
         stored = read_stored(params)
         names = [p["name"] for p in json.loads(self.vm["_metadata"]())["params"]]
         self.params = [tvm.runtime.tensor(stored[name], self.device) for name in names]
+        arrange_weights(module, self.vm, self.params)
         sizes = (1, max_seq, chunk, PAGE, 0)
         create = self.vm["create_tir_paged_kv_cache"]
         self.cache: Any = create(*(ShapeTuple([size]) for size in sizes))

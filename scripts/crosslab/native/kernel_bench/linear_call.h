@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls of the linear-layer kernels by name, gemm_FORMAT or gemv_FORMAT, between BEGIN and END of
-// whoever includes this. gemv of packed weights stands for its preparation as well.
+// whoever includes this. gemv of packed weights stands for its preparation as well. The name may
+// end in _tiles, or in _int8 for int8 activations, where the weights are reordered before.
 #ifndef LINEAR_CALL_H_
 #define LINEAR_CALL_H_
 
@@ -15,6 +16,11 @@ struct linear_sizes {
 
 // Floats of scratch memory that a call takes: a panel, or x prepared.
 static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
+  if (strstr(kind, "_tiles") || strstr(kind, "_int8")) {
+    const int64_t blocks = s->m * MLC_RVV_GROUPS(s->k, MLC_RVV_INT8_GROUP);
+    return s->panel_columns * (s->k + 64) + s->panel_rows * s->panel_columns +
+           blocks * MLC_RVV_INT8_BLOCK / (int64_t)sizeof(float);
+  }
   if (strncmp(kind, "gemm", 4) == 0) return s->panel_rows * s->panel_columns;
 #define READY(name, bits, group, zero_point) \
   if (strcmp(kind, "gemv_" #name) == 0) return MLC_RVV_READY(s->k, group);
@@ -34,14 +40,36 @@ static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
   CALL("gemm_" #name, mlc_rvv_gemm_##name(c, a, b, scales, s.m, s.n, s.k, s.ld_c, s.ld_a,       \
                                           scratch, s.panel_rows, s.panel_columns))              \
   CALL("gemv_" #name, mlc_rvv_gemv_##name##_prepare(scratch, a, s.k);                           \
-       mlc_rvv_gemv_##name(c, scratch, b, scales, s.n, s.k))
+       mlc_rvv_gemv_##name(c, scratch, b, scales, s.n, s.k))                                    \
+  REORDERED("gemm_" #name "_tiles", bits, group,                                                \
+            mlc_rvv_gemm_##name##_tiles(c, a, b, scales, s.m, s.n, s.k, s.ld_c, s.ld_a, scratch, \
+                                        s.panel_rows, s.panel_columns))                         \
+  REORDERED("gemv_" #name "_tiles", bits, group,                                                \
+            mlc_rvv_gemv_##name##_prepare_tiles(scratch, a, s.k);                               \
+            mlc_rvv_gemv_##name##_tiles(c, scratch, b, scales, s.n, s.k, s.panel_columns))      \
+  REORDERED("gemm_" #name "_int8", bits, group,                                                 \
+            mlc_rvv_quantize_int8(scratch, a, s.m, s.k, s.ld_a);                                \
+            mlc_rvv_gemm_##name##_int8(c, scratch, b, scales, s.m, s.n, s.k, s.ld_c,            \
+                                       s.panel_columns))
+#define REORDERED(name, bits, group, ...)                                                       \
+  if (strcmp(kind, name) == 0) {                                                                \
+    const int64_t groups = MLC_RVV_GROUPS(s.k, group);                                          \
+    mlc_rvv_pack_tiles(b, 1, s.n, groups * (group) * (bits) / 8, s.panel_columns, scratch);     \
+    mlc_rvv_pack_tiles(scales, 4, s.n, groups, s.panel_columns, scratch);                       \
+  }                                                                                             \
+  CALL(name, __VA_ARGS__)
 
 // Returns 0 if there is no such kernel.
 static int call_linear(const char *kind, const struct linear_sizes *sizes, float *c,
-                       const float *a, const void *b, const float *scales, float *scratch) {
+                       const float *a, void *b, float *scales, float *scratch) {
   const struct linear_sizes s = *sizes;
   CALL("gemm_f32", mlc_rvv_gemm_f32(c, a, b, s.m, s.n, s.k, s.ld_c, s.ld_a, s.ld_b, scratch,
                                     s.panel_rows, s.panel_columns))
+  if (strcmp(kind, "gemm_f32_tiles") == 0) {
+    mlc_rvv_pack_tiles(b, 4, s.n, s.k, s.panel_columns, scratch);
+  }
+  CALL("gemm_f32_tiles",
+       mlc_rvv_gemm_f32_tiles(c, a, b, s.m, s.n, s.k, s.ld_c, s.ld_a, s.panel_columns))
   CALL("gemv_f32", mlc_rvv_gemv_f32(c, a, b, s.n, s.k, s.ld_b))
   MLC_RVV_PACKED(CALL_PACKED)
   return 0;

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -30,9 +32,14 @@ from ..kernel_library import (
 from ..stages import Stage, is_product, same_extents, stages_of
 from ..targets import is_rvv_target
 from ..tir import PatternMismatch, is_one, nodes_of, with_root
-from .calls import Routines, experts_gemm, gemm, gemv
+from .calls import Routines, experts_gemm, product, take
 from .experts import call_for_each, check_experts, find_experts
-from .match import LinearLayer, match_linear
+from .match import LinearLayer, match_linear, stored
+from .take import match_take, take_rows
+from .tiles import Places, TiledWeights, add_entries, choose_tiles
+
+WEIGHTS_VARIABLE = "MLC_RVV_WEIGHTS"
+ACTIVATIONS_VARIABLE = "MLC_RVV_ACTIVATIONS"
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +62,24 @@ class CallLinearKernels:
         library, misfit = library_for(self.target)
         if misfit is not None and not is_rvv_target(self.target):
             return mod
-        routines = None if misfit else Routines.of(library, self.target)
+        int8 = _setting(ACTIVATIONS_VARIABLE, ("float32", "int8")) == "int8"
+        in_tiles = _setting(WEIGHTS_VARIABLE, ("stored", "tiles")) == "tiles"
+        if int8 and not in_tiles:
+            raise RuntimeError(
+                f"{ACTIVATIONS_VARIABLE}=int8 needs weights in tiles: set {WEIGHTS_VARIABLE}=tiles"
+            )
+        routines = None if misfit else Routines.of(library, self.target, int8=int8)
+        tiled = TiledWeights()
+        if routines and in_tiles:
+            tiled = choose_tiles(mod, readable_tiles(mod, routines))
 
         def rewrite(name: str, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BlockReport]]:
-            return call_kernels(name, func, routines, misfit)
+            return call_kernels(name, func, routines, misfit, tiled=name in tiled.functions)
 
         result, reports = rewrite_with_kernels(mod, rewrite)
+        if tiled.items and routines:
+            pack = routines.symbol("pack_tiles", None)
+            result = add_entries(result, tiled, routines.columns, pack)
         write_reports(reports, after=True)
         for report in reports:
             logger.info("%s", report)
@@ -71,8 +90,62 @@ class CallLinearKernels:
         return library.attach(result, library.routines.values())
 
 
+def _setting(variable: str, values: tuple[str, ...]) -> str:
+    """The value of a variable of the environment; the first of its values if it is not set.
+
+    Raises:
+        RuntimeError: it has another value.
+    """
+    value = os.environ.get(variable) or values[0]
+    if value not in values:
+        raise RuntimeError(f"{variable} is {value!r}; it takes {' or '.join(values)}")
+    return value
+
+
+def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
+    """By name, the functions whose kernels read tiles, and where their weights are."""
+    found = {}
+    for g_var, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
+            continue
+        stages = stages_of(func) or []
+        products = [stage for stage in stages if is_product(stage)]
+        taken = match_take(func)
+        try:
+            if taken:
+                routines.symbol("take", taken.packing)
+                matrices = [taken.weight, taken.scale]
+            elif len(products) == 1:
+                linear = replace(match_linear(products[0], stages), tiled=True)
+                routines.product(linear)
+                matrices = [linear.weight, linear.scale]
+                matrices = [m if m is None else stored(m, stages) for m in matrices]
+            else:
+                continue
+        except PatternMismatch:
+            continue
+        found[g_var.name_hint] = _places(func, [m for m in matrices if m is not None])
+    return {name: places for name, places in found.items() if places}
+
+
+def _places(func: tirx.PrimFunc, matrices: list[Any]) -> Places:
+    """Parameters that matrices are, to bytes of an element; none if one is no parameter."""
+    places = {
+        place: 1 if str(matrix.dtype) == "uint32" else tvm.DataType(str(matrix.dtype)).bits // 8
+        for matrix in matrices
+        for place, param in enumerate(func.params)
+        if param.same_as(matrix)
+    }
+    return places if len(places) == len(matrices) else {}
+
+
 def call_kernels(
-    name: str, func: tirx.PrimFunc, routines: Routines | None, misfit: str | None = None
+    name: str,
+    func: tirx.PrimFunc,
+    routines: Routines | None,
+    misfit: str | None = None,
+    *,
+    tiled: bool = False,
 ) -> tuple[tirx.PrimFunc, list[BlockReport]]:
     """Replace the linear layer, or the products of a mixture's experts, of one function.
 
@@ -81,6 +154,7 @@ def call_kernels(
         func: the function; comes back as it is where no kernel fits.
         routines: the kernels, or None.
         misfit: why there are none.
+        tiled: its weights are in tiles.
 
     Returns:
         The function, marked as scheduled if it was changed, and a report per product in it.
@@ -88,6 +162,10 @@ def call_kernels(
     experts = find_experts(func)
     if experts is None and is_scheduled(func):
         return func, []
+    if tiled and routines and (taken := match_take(func)):
+        return take_rows(func, taken, take(taken, routines)), [
+            BlockReport(name, "take", routines.symbol("take", taken.packing))
+        ]
     stages = [] if experts else stages_of(func) or []
     products = [stage for stage in stages if is_product(stage)]
     blocks = [experts.block.name_hint] if experts else [product.name for product in products]
@@ -97,7 +175,7 @@ def call_kernels(
         elif len(products) != 1:
             raise PatternMismatch("the function has more than one product")
         else:
-            linear = match_linear(products[0], stages)
+            linear = replace(match_linear(products[0], stages), tiled=tiled)
         if routines is None:
             raise PatternMismatch(str(misfit))
         if experts:
@@ -114,15 +192,13 @@ def call_kernels(
 def _replace(
     func: tirx.PrimFunc, stages: list[Stage], linear: LinearLayer, routines: Routines
 ) -> tuple[tirx.PrimFunc, str]:
-    single = all(is_one(extent) for extent in linear.out.shape[:-1])
-    symbol = routines.symbol("gemv" if single else "gemm", linear.packing)
     rest = [s for s in stages if s is not linear.stage and s not in linear.unpacking]
     follower = _in_place(linear, rest)
     out = linear.out if follower is None else follower.written
     statements = []
     for stage in stages:
         if stage is linear.stage:
-            statements.append((gemv if single else gemm)(linear, out, routines))
+            statements.append(product(linear, out, routines))
         elif stage not in linear.unpacking:
             statement = _vectorized(stage, routines.lanes)
             if stage is follower:
@@ -132,7 +208,9 @@ def _replace(
     allocated = func.body.block.alloc_buffers
     kept = [b for b in allocated if not any(b.same_as(g) for g in gone)]
     new = with_root(func, statements, kept)
-    return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True}), symbol
+    return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True}), routines.product(
+        linear
+    )
 
 
 def _in_place(linear: LinearLayer, rest: list[Stage]) -> Stage | None:

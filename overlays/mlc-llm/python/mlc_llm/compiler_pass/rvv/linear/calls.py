@@ -15,6 +15,7 @@ from ..targets import is_rvv_target, vector_bits
 from ..tir import PatternMismatch, block_of, whole
 from .experts import Experts, opaque
 from .match import LinearLayer
+from .take import TakenRows
 
 # Rows of a panel of weights, which takes 64 KiB at VLEN 256 while it is in use.
 PANEL_ROWS = 256
@@ -24,6 +25,10 @@ HOST_PANEL_COLUMNS = 64
 TASK_WEIGHTS = 1 << 17
 # Floats of a group that gemv_prepare adds to its inputs.
 READY_EXTRA = 4
+# Words of a group of int8 activations, with scale and sum, and rows that a task rounds to int8.
+INT8_GROUP = 32
+INT8_WORDS = 10
+TASK_ROWS = 16
 # A vector in what follows a product, in elements: at most a register group of eight.
 HOST_LANES = 16
 
@@ -36,25 +41,42 @@ class Routines:
         library: the library.
         columns: width of a panel of weights.
         lanes: most elements of a vector.
+        int8: activations are rounded to int8 where weights are in tiles.
     """
 
     library: KernelLibrary
     columns: int
     lanes: int
+    int8: bool = False
 
     @staticmethod
-    def of(library: KernelLibrary, target: Target) -> Routines:
+    def of(library: KernelLibrary, target: Target, *, int8: bool = False) -> Routines:
         """The routines with the sizes that fit a target."""
         if not is_rvv_target(target):
-            return Routines(library, HOST_PANEL_COLUMNS, HOST_LANES)
+            return Routines(library, HOST_PANEL_COLUMNS, HOST_LANES, int8)
         group = vector_bits(target) // 32 * 8
-        return Routines(library, group, group)
+        return Routines(library, group, group, int8)
+
+    def kinds(self, linear: LinearLayer) -> tuple[str, ...]:
+        """The routines that a layer calls, its product last."""
+        packed = linear.packing is not None
+        if linear.tiled and packed and self.int8:
+            return ("quantize_int8", "gemm_int8")
+        tiles = "_tiles" if linear.tiled else ""
+        if linear.single and packed:
+            return (f"gemv_prepare{tiles}", f"gemv{tiles}")
+        # Float32 tiles: one routine for any number of rows.
+        return (f"{'gemv' if linear.single and not tiles else 'gemm'}{tiles}",)
+
+    def product(self, linear: LinearLayer) -> str:
+        """The symbol of the routine that multiplies."""
+        return self.symbol(self.kinds(linear)[-1], linear.packing)
 
     def symbol(self, kind: str, packing: Packing | None) -> str:
         """The symbol of a routine.
 
         Args:
-            kind: "gemm", "gemv" or "gemv_prepare".
+            kind: as in :class:`crosslab.build.kernels.Routine`.
             packing: layout of quantized weights, or None.
 
         Raises:
@@ -67,7 +89,67 @@ class Routines:
         return found
 
 
-def gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
+def product(linear: LinearLayer, out: Any, routines: Routines) -> Any:
+    """The statement that computes a layer."""
+    kind = routines.kinds(linear)[-1]
+    if kind == "gemm_int8":
+        return _gemm_int8(linear, out, routines)
+    if linear.tiled and linear.packing is None:
+        return _gemm_dense_tiles(linear, out, routines)
+    return (_gemv if linear.single else _gemm)(linear, out, routines)
+
+
+def take(taken: TakenRows, routines: Routines) -> Any:
+    """The statement that takes rows from tiles."""
+    buffers = [taken.rows, taken.weight, *([taken.scale] if taken.packing else [])]
+    count, k = taken.out.shape
+    sizes = [count, taken.weight.shape[0], k, routines.columns]
+    pointers = [taken.out.access_ptr("w"), *(buffer.access_ptr("r") for buffer in buffers)]
+    return _call(routines.symbol("take", taken.packing), [*pointers, *map(_int64, sizes)])
+
+
+def _gemm_dense_tiles(linear: LinearLayer, out: Any, routines: Routines) -> Any:
+    """A product with float32 weights in tiles: tasks over whole tiles."""
+    k, columns = _int64(linear.k), routines.columns
+    width = _outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
+
+    def arguments(start: Any, count: Any) -> list[Any]:
+        pointers = [out.access_ptr("w", offset=start), linear.data.access_ptr("r")]
+        sizes = [_int64(linear.rows), count, k, _int64(linear.n), k, _int64(columns)]
+        return [*pointers, *_weights(linear, start), *sizes]
+
+    return _tasks(routines.product(linear), linear, out, width, arguments)
+
+
+def _gemm_int8(linear: LinearLayer, out: Any, routines: Routines) -> Any:
+    """A product with int8 activations: rows are rounded, then tasks over whole tiles."""
+    k, rows, columns = _int64(linear.k), _int64(linear.rows), routines.columns
+    words = -(-linear.k // INT8_GROUP) * INT8_WORDS
+    ready = tirx.decl_buffer((rows * words,), "int32", "ready")
+    width = _outputs_of_a_task(linear.n, linear.k, columns) if linear.single else columns
+
+    def arguments(start: Any, count: Any) -> list[Any]:
+        pointers = [out.access_ptr("w", offset=start), ready.access_ptr("r")]
+        sizes = [rows, count, k, _int64(linear.n), _int64(columns)]
+        return [*pointers, *_weights(linear, start), *sizes]
+
+    def quantize(first: Any, count: Any) -> Any:
+        to = ready.access_ptr("w", offset=first * words)
+        pointers = [to, linear.data.access_ptr("r", offset=first * k)]
+        return _call(routines.symbol("quantize_int8", None), [*pointers, count, k, k])
+
+    rounded = quantize(_int64(0), rows)
+    if not linear.single:
+        task = tirx.Var("task", "int64")
+        first = task * TASK_ROWS
+        inner = quantize(first, tirx.min(rows - first, _int64(TASK_ROWS)))
+        tasks = tirx.ceildiv(rows, _int64(TASK_ROWS))
+        rounded = tirx.For(task, _int64(0), tasks, tirx.ForKind.PARALLEL, inner)
+    products = _tasks(routines.product(linear), linear, out, width, arguments)
+    return _opaque("rounded", linear, out, tirx.SeqStmt([rounded, products]), [ready])
+
+
+def _gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with any number of rows: tasks over panels of outputs."""
     columns, k = routines.columns, _int64(linear.k)
     panel = tirx.decl_buffer((PANEL_ROWS * columns,), "float32", "panel")
@@ -80,11 +162,10 @@ def gemm(linear: LinearLayer, out: Any, routines: Routines) -> Any:
         scratch = [panel.access_ptr("rw"), _int64(PANEL_ROWS), _int64(columns)]
         return [*pointers, *_weights(linear, start), *sizes, *scratch]
 
-    symbol = routines.symbol("gemm", linear.packing)
-    return _tasks(symbol, linear, out, columns, arguments, [panel])
+    return _tasks(routines.product(linear), linear, out, columns, arguments, [panel])
 
 
-def gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
+def _gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     """A product with one row: tasks over runs of outputs."""
     k, packing = _int64(linear.k), linear.packing
     # Whole panels, as their rows may lie in lanes.
@@ -97,12 +178,13 @@ def gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     def arguments(start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), data.access_ptr("r")]
         sizes = [count, k] if packing else [count, k, k]
-        return [*pointers, *_weights(linear, start), *sizes]
+        tile = [_int64(routines.columns)] if linear.tiled else []
+        return [*pointers, *_weights(linear, start), *sizes, *tile]
 
-    tasks = _tasks(routines.symbol("gemv", packing), linear, out, outputs, arguments)
+    tasks = _tasks(routines.product(linear), linear, out, outputs, arguments)
     if packing is None:
         return tasks
-    prepare = routines.symbol("gemv_prepare", packing)
+    prepare = routines.symbol(routines.kinds(linear)[0], packing)
     call = _call(prepare, [ready.access_ptr("w"), linear.data.access_ptr("r"), k])
     return _opaque("prepared", linear, out, tirx.SeqStmt([call, tasks]), [ready])
 

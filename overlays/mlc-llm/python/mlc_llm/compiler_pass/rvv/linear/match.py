@@ -16,7 +16,7 @@ from tvm_ffi import structural_equal
 
 from ..kernel_library import Packing
 from ..stages import Stage, same_extents
-from ..tir import PatternMismatch, nodes_of
+from ..tir import PatternMismatch, is_one, nodes_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class LinearLayer:
         packing: layout of a quantized B, else None.
         scale: the scales of a quantized B, else None.
         unpacking: the stages that dequantize B.
+        tiled: B is in tiles (tiles.py).
     """
 
     stage: Stage
@@ -44,6 +45,12 @@ class LinearLayer:
     packing: Packing | None = None
     scale: Any = None
     unpacking: tuple[Stage, ...] = ()
+    tiled: bool = False
+
+    @property
+    def single(self) -> bool:
+        """The product has one row."""
+        return all(is_one(extent) for extent in self.out.shape[:-1])
 
     @property
     def rows(self) -> Any:
@@ -117,23 +124,11 @@ def _match_quantized(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
         PatternMismatch: the weight is computed in another way.
     """
     scaled = _writer(linear.weight, stages)
-    values, scale = _loaded(scaled, 2)
+    values = _loaded(scaled, 2)[0]
     unpacked = _writer(values, stages)
-    (packed,) = _loaded(unpacked, 1)
-    packing = Packing(
-        bits=max(1, 32 // _constant(unpacked, tirx.FloorDiv)),
-        group=_constant(scaled, tirx.FloorDiv),
-        zero_point=_constant(scaled, tirx.Sub),
-    )
-    row, column = (axis.var for axis in unpacked.block.iter_vars)
-    word = tirx.BufferLoad(packed, [row, column // packing.per_word])
-    shift = tirx.Cast("uint32", column % packing.per_word * packing.bits)
-    mask = tirx.IntImm("uint32", (1 << packing.bits) - 1)
-    _expect(unpacked, tirx.Cast("float32", tirx.bitwise_and(tirx.shift_right(word, shift), mask)))
-    row, column = (axis.var for axis in scaled.block.iter_vars)
-    zero_point = tirx.FloatImm("float32", packing.zero_point)
-    value = tirx.BufferLoad(values, [row, column]) - zero_point
-    _expect(scaled, value * tirx.BufferLoad(scale, [row, column // packing.group]))
+    indices = [axis.var for axis in scaled.block.iter_vars]
+    packing, packed, scale, value = match_unpacked(scaled, unpacked, indices)
+    _expect(scaled, value)
     if not same_extents(packed.shape, [linear.n, packing.words(linear.k)]):
         raise PatternMismatch(f"{packed.name} has the shape {packed.shape}")
     if not same_extents(scale.shape, [linear.n, packing.groups(linear.k)]):
@@ -144,6 +139,51 @@ def _match_quantized(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
     return replace(
         linear, weight=packed, packing=packing, scale=scale, unpacking=(unpacked, scaled)
     )
+
+
+def match_unpacked(
+    scaled: Stage, unpacked: Stage, indices: list[Any]
+) -> tuple[Packing, Any, Any, Any]:
+    """Read the two stages of a dequantization.
+
+    Args:
+        scaled: takes off the zero point and multiplies by the scale.
+        unpacked: takes values out of words.
+        indices: row and column of the weight that `scaled` computes.
+
+    Returns:
+        The packing, the packed values, the scales, and what `scaled` must compute.
+
+    Raises:
+        PatternMismatch: it is not MLC-LLM's group quantization.
+    """
+    values = unpacked.written
+    read = [region.buffer for region in scaled.block.reads]
+    floats = [b for b in read if not b.same_as(values) and len(b.shape) == 2]
+    if len(floats) != 1:
+        raise _not_quantized(scaled)
+    (scale,), (packed,) = floats, _loaded(unpacked, 1)
+    packing = Packing(
+        bits=max(1, 32 // _constant(unpacked, tirx.FloorDiv)),
+        group=_constant(scaled, tirx.FloorDiv),
+        zero_point=_constant(scaled, tirx.Sub),
+    )
+    row, column = (axis.var for axis in unpacked.block.iter_vars)
+    word = tirx.BufferLoad(packed, [row, column // packing.per_word])
+    shift = tirx.Cast("uint32", column % packing.per_word * packing.bits)
+    mask = tirx.IntImm("uint32", (1 << packing.bits) - 1)
+    _expect(unpacked, tirx.Cast("float32", tirx.bitwise_and(tirx.shift_right(word, shift), mask)))
+    row, column = indices
+    value = tirx.BufferLoad(values, [row, column]) - tirx.FloatImm("float32", packing.zero_point)
+    return packing, packed, scale, value * tirx.BufferLoad(scale, [row, column // packing.group])
+
+
+def stored(buffer: Any, stages: list[Stage]) -> Any:
+    """A buffer, or the one of halves that a stage widens into it."""
+    for stage in stages:
+        if stage.written.same_as(buffer) and _only_widens(stage):
+            return stage.block.body.value.value.buffer
+    return buffer
 
 
 def _writer(buffer: Any, stages: list[Stage]) -> Stage:

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products with weights in tiles for the host. A tile of float32 weights is a panel as it lies.
+
+#include "mlc_rvv_linear.h"
+
+#include "gemm_tile.h"
+
+// Sums of a tile at most: what is wider is done in parts.
+enum { MOST_LANES = 64 };
+
+static int64_t fewer(int64_t value, int64_t most) { return value < most ? value : most; }
+
+void mlc_rvv_gemm_f32_tiles(float *c, const float *a, const float *b, int64_t m, int64_t n,
+                            int64_t k, int64_t ld_c, int64_t ld_a, int64_t tile) {
+  for (int64_t first = 0; first < n; first += tile) {
+    gemm_panel(c + first, a, b + first * k, m, fewer(n - first, tile), k, ld_c, ld_a, 1);
+  }
+}
+
+void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
+  mlc_rvv_gemv_q4_prepare(ready, x, k);
+}
+
+// panel[depth, lanes] of a tile `step` wide.
+static inline void unpack_q4(float *panel, const uint8_t *bytes, const float *scales,
+                             int64_t depth, int64_t lanes, int64_t step) {
+  for (int64_t p = 0; p < depth; ++p) {
+    const uint8_t *row = bytes + p / 2 * step;
+    const float *factors = scales + p / MLC_RVV_Q4_GROUP * step;
+    const int shift = 4 * (int)(p % 2);
+    for (int64_t j = 0; j < lanes; ++j) {
+      const int value = (row[j] >> shift & 15) - MLC_RVV_Q4_ZERO_POINT;
+      panel[p * lanes + j] = (float)value * factors[j];
+    }
+  }
+}
+
+void mlc_rvv_gemv_q4_tiles(float *y, const float *ready, const uint32_t *quants,
+                           const float *scales, int64_t n, int64_t k, int64_t tile) {
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP), half = MLC_RVV_Q4_GROUP / 2;
+  for (int64_t first = 0; first < n; first += tile) {
+    const int64_t step = fewer(n - first, tile);
+    const uint8_t *bytes = (const uint8_t *)quants + first * groups * half;
+    for (int64_t column = 0; column < step; column += MOST_LANES) {
+      const int64_t lanes = fewer(step - column, MOST_LANES);
+      float total[MOST_LANES], sum[MOST_LANES];
+      for (int64_t j = 0; j < lanes; ++j) total[j] = 0.0f;
+      for (int64_t group = 0; group < groups; ++group) {
+        const float *x = ready + group * MLC_RVV_Q4_GROUP;
+        const float *factors = scales + (first * groups + group * step) + column;
+        for (int64_t j = 0; j < lanes; ++j) sum[j] = 0.0f;
+        for (int64_t p = 0; p < half; ++p) {
+          const uint8_t *row = bytes + (group * half + p) * step + column;
+          for (int64_t j = 0; j < lanes; ++j) {
+            sum[j] += x[2 * p] * (float)((row[j] & 15) - MLC_RVV_Q4_ZERO_POINT) +
+                      x[2 * p + 1] * (float)((row[j] >> 4) - MLC_RVV_Q4_ZERO_POINT);
+          }
+        }
+        for (int64_t j = 0; j < lanes; ++j) total[j] += sum[j] * factors[j];
+      }
+      for (int64_t j = 0; j < lanes; ++j) y[first + column + j] = total[j];
+    }
+  }
+}
+
+void mlc_rvv_gemm_q4_tiles(float *c, const float *a, const uint32_t *quants, const float *scales,
+                           int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a,
+                           float *panel, int64_t panel_rows, int64_t tile) {
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
+  for (int64_t column = 0; column < n; column += tile) {
+    const int64_t step = fewer(n - column, tile);
+    const uint8_t *bytes = (const uint8_t *)quants + column * groups * (MLC_RVV_Q4_GROUP / 2);
+    for (int64_t first = 0; first < k; first += panel_rows) {
+      const int64_t depth = fewer(k - first, panel_rows);
+      unpack_q4(panel, bytes + first / 2 * step,
+                scales + column * groups + first / MLC_RVV_Q4_GROUP * step, depth, step, step);
+      gemm_panel(c + column, a + first, panel, m, step, depth, ld_c, ld_a, first == 0);
+    }
+  }
+}
+
+// The values of a group, its scale and its sum.
+typedef struct {
+  int8_t values[MLC_RVV_INT8_GROUP];
+  float scale;
+  int32_t bias;
+} int8_block;
+
+_Static_assert(sizeof(int8_block) == MLC_RVV_INT8_BLOCK, "a block has gaps");
+
+void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x) {
+  int8_block *block = ready;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t first = 0; first < k; first += MLC_RVV_INT8_GROUP, ++block) {
+      const float *group = x + i * ld_x + first;
+      const int64_t count = fewer(k - first, MLC_RVV_INT8_GROUP);
+      float largest = 0.0f;
+      for (int64_t p = 0; p < count; ++p) {
+        const float size = __builtin_fabsf(group[p]);
+        // NaN is larger than all, and stays.
+        if (!(size <= largest) && largest == largest) largest = size;
+      }
+      const float factor = largest > MLC_RVV_INT8_LEAST ? 127.0f / largest : 0.0f;
+      int32_t sum = 0;
+      for (int64_t p = 0; p < MLC_RVV_INT8_GROUP; ++p) {
+        // To the nearest, ties to even, by an addition that leaves no room for a fraction.
+        const float scaled = p < count && factor > 0.0f ? group[p] * factor : 0.0f;
+        const float rounded = (scaled + 0x1.8p23f) - 0x1.8p23f;
+        block->values[p] = (int8_t)rounded;
+        sum += (int32_t)rounded;
+      }
+      block->scale = largest * (1.0f / 127.0f);
+      block->bias = -MLC_RVV_Q4_ZERO_POINT * sum;
+    }
+  }
+}
+
+// Rows of activations that share the weights which are unpacked.
+enum { INT8_ROWS = 4 };
+
+static inline __attribute__((always_inline)) void int8_rows(
+    float *c, const int8_block *x, const uint8_t *bytes, const float *scales, int rows,
+    int64_t groups, int64_t lanes, int64_t step, int64_t ld_c) {
+  enum { HALF = MLC_RVV_Q4_GROUP / 2 };
+  float total[INT8_ROWS][MOST_LANES];
+  int32_t sum[INT8_ROWS][MOST_LANES];
+  for (int i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < lanes; ++j) total[i][j] = 0.0f;
+  }
+  for (int64_t group = 0; group < groups; ++group, bytes += HALF * step, scales += step) {
+    for (int i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < lanes; ++j) sum[i][j] = x[i * groups + group].bias;
+    }
+    for (int p = 0; p < HALF; ++p) {
+      for (int i = 0; i < rows; ++i) {
+        const int8_t *values = x[i * groups + group].values + 2 * p;
+        const int low = values[0], high = values[1];
+        for (int64_t j = 0; j < lanes; ++j) {
+          const int byte = bytes[p * step + j];
+          sum[i][j] += low * (byte & 15) + high * (byte >> 4);
+        }
+      }
+    }
+    for (int i = 0; i < rows; ++i) {
+      const int8_block *block = x + i * groups + group;
+      for (int64_t j = 0; j < lanes; ++j) {
+        total[i][j] += (float)sum[i][j] * block->scale * scales[j];
+      }
+    }
+  }
+  for (int i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < lanes; ++j) c[i * ld_c + j] = total[i][j];
+  }
+}
+
+void mlc_rvv_gemm_q4_int8(float *c, const void *ready, const uint32_t *quants, const float *scales,
+                          int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t tile) {
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
+  for (int64_t first = 0; first < n; first += tile) {
+    const int64_t step = fewer(n - first, tile);
+    const uint8_t *bytes = (const uint8_t *)quants + first * groups * (MLC_RVV_Q4_GROUP / 2);
+    for (int64_t column = 0; column < step; column += MOST_LANES) {
+      const int64_t lanes = fewer(step - column, MOST_LANES);
+      const float *factors = scales + first * groups + column;
+      float *out = c + first + column;
+      const int8_block *x = ready;
+      int64_t i = 0;
+      for (; i + INT8_ROWS <= m; i += INT8_ROWS) {
+        int8_rows(out + i * ld_c, x + i * groups, bytes + column, factors, INT8_ROWS, groups,
+                  lanes, step, ld_c);
+      }
+      for (; i < m; ++i) {
+        int8_rows(out + i * ld_c, x + i * groups, bytes + column, factors, 1, groups, lanes, step,
+                  ld_c);
+      }
+    }
+  }
+}

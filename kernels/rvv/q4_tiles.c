@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of float32 activations with q4 weights in tiles.
+//
+// One row (gemv): outputs lie in lanes, a byte of each holds the weights of two neighbouring inputs.
+// A byte b = 16 * high + low becomes a float without a conversion, which costs twice an addition on
+// real cores: 0x7f00 + b in 16 bits, times 2^15 in 32, is the float 1 + b/256; of 16 * low, taken
+// from the byte by a multiplication that overflows, it is 1 + low/16. What is added for a pair of
+// inputs u, v is
+//
+//   (1 + b/256) * 16 v + (1 + low/16) * (16 u - v)   =   high * v + low * u + 15 v + 16 u
+//
+// so that a group's sum begins with minus what is too much of it, zero points as well:
+// -(23 u + 22 v) for all pairs (gemv_q4_prepare_tiles). A result rounds like a sum of |55 x|.
+//
+// More rows (gemm): a part of a tile is unpacked to float32 once and multiplied as any panel is.
+
+#include "gemm_rows.h"
+#include "mlc_rvv_linear.h"
+
+// Floats of a group that is ready: 16 pairs (16 u - v, 16 v), and what the sum begins with.
+enum { MLC_TILES_READY = 36 };
+
+#define MLC_TILES_PREPARE_DEFINE(M)                                                             \
+  __attribute__((noinline)) static void mlc_q4_ready_m##M(float *ready, const float *x,         \
+                                                          int64_t k) {                          \
+    const size_t lanes = MLC_RVV_Q4_GROUP;                                                      \
+    const vfloat32m##M##_t pad = __riscv_vfmv_v_f_f32m##M(0.0f, lanes);                         \
+    const vfloat32m1_t zero = __riscv_vfmv_s_f_f32m1(0.0f, 1);                                  \
+    const vuint32m##M##_t odd =                                                                 \
+        __riscv_vand_vx_u32m##M(__riscv_vid_v_u32m##M(lanes), 1, lanes);                        \
+    /* -1 in the first of a pair, 0 in the second; and -23, -22. */                             \
+    const vfloat32m##M##_t less = __riscv_vfcvt_f_x_v_f32m##M(                                  \
+        __riscv_vadd_vx_i32m##M(__riscv_vreinterpret_v_u32m##M##_i32m##M(odd), -1, lanes), lanes); \
+    const vfloat32m##M##_t begin = __riscv_vfadd_vf_f32m##M(                                    \
+        __riscv_vfcvt_f_xu_v_f32m##M(odd, lanes), -23.0f, lanes);                               \
+    for (; k > 0; k -= (int64_t)lanes, x += lanes, ready += MLC_TILES_READY) {                  \
+      const vfloat32m##M##_t group =                                                            \
+          k >= (int64_t)lanes ? __riscv_vle32_v_f32m##M(x, lanes)                               \
+                              : __riscv_vle32_v_f32m##M##_tu(pad, x, (size_t)k);                \
+      const vfloat32m##M##_t next = __riscv_vfslide1down_vf_f32m##M(group, 0.0f, lanes);        \
+      __riscv_vse32_v_f32m##M(                                                                  \
+          ready,                                                                                \
+          __riscv_vfmacc_vv_f32m##M(__riscv_vfmul_vf_f32m##M(group, 16.0f, lanes), next, less,  \
+                                    lanes),                                                     \
+          lanes);                                                                               \
+      ready[MLC_RVV_Q4_GROUP] = __riscv_vfmv_f_s_f32m1_f32(__riscv_vfredusum_vs_f32m##M##_f32m1( \
+          __riscv_vfmul_vv_f32m##M(group, begin, lanes), zero, lanes));                         \
+    }                                                                                           \
+  }
+MLC_TILES_PREPARE_DEFINE(8)
+MLC_TILES_PREPARE_DEFINE(4)
+MLC_TILES_PREPARE_DEFINE(2)
+MLC_TILES_PREPARE_DEFINE(1)
+
+void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
+  const size_t words = __riscv_vsetvlmax_e32m1();
+  (words >= 32   ? mlc_q4_ready_m1
+   : words == 16 ? mlc_q4_ready_m2
+   : words == 8  ? mlc_q4_ready_m4
+                 : mlc_q4_ready_m8)(ready, x, k);
+}
+
+// A pair of inputs, whose factors lie at `at` bytes: v0 takes 16 bits of each low nibble, v28 of
+// the byte, v24 floats; the sum is v16, the constant v4 and v2 bytes, fetched for the next pair
+// (NEXT) when they are used.
+#define MLC_TILES_PAIR(at, E8, E16, E32, NEXT)                                                    \
+  "flw ft0, " #at "(%[ready])\n\tflw ft1, " #at "+4(%[ready])\n\t"                                \
+  "vsetvli zero, zero, e8, " E8 ", ta, ma\n\t"                                                    \
+  "vwaddu.wv v28, v4, v2\n\tvmul.vx v2, v2, %[c16]\n\tvwaddu.wv v0, v4, v2\n\t"                   \
+  "vsetvli zero, zero, e16, " E16 ", ta, ma\n\tvwmulu.vx v24, v28, %[high]\n\t"                   \
+  "vsetvli zero, zero, e32, " E32 ", ta, ma\n\tvfmacc.vf v16, ft1, v24\n\t"                       \
+  "vsetvli zero, zero, e16, " E16 ", ta, ma\n\tvwmulu.vx v24, v0, %[high]\n\t" NEXT               \
+  "vsetvli zero, zero, e32, " E32 ", ta, ma\n\tvfmacc.vf v16, ft0, v24\n\t"
+#define MLC_TILES_FETCH "vle8.v v2, (%[q])\n\tadd %[q], %[q], %[step]\n\t"
+#define MLC_TILES_FOUR(at, E8, E16, E32, LAST)                                                    \
+  MLC_TILES_PAIR(at, E8, E16, E32, MLC_TILES_FETCH)                                               \
+  MLC_TILES_PAIR(at + 8, E8, E16, E32, MLC_TILES_FETCH)                                           \
+  MLC_TILES_PAIR(at + 16, E8, E16, E32, MLC_TILES_FETCH) MLC_TILES_PAIR(at + 24, E8, E16, E32, LAST)
+
+// y[lanes] of a tile of `step` lanes.
+#define MLC_TILES_DOT_DEFINE(M, E8, E16)                                                          \
+  __attribute__((noinline)) static void mlc_q4_dot_m##M(float *y, const float *ready,             \
+                                                        const uint8_t *q, const float *s,         \
+                                                        int64_t groups, int64_t step) {           \
+    const float *end = s + groups * step;                                                         \
+    __asm__ volatile(                                                                             \
+        "vsetvli zero, %[step], e32, m" #M ", ta, ma\n\tvmv.v.i v8, 0\n\t"                        \
+        "vsetvli zero, zero, e16, " E16 ", ta, ma\n\tvmv.v.x v4, %[one]\n\t"                      \
+        "1:\n\t" MLC_TILES_FETCH "flw ft0, 128(%[ready])\n\t"                                     \
+        "vsetvli zero, zero, e32, m" #M ", ta, ma\n\tvfmv.v.f v16, ft0\n\t"                       \
+        MLC_TILES_FOUR(0, E8, E16, "m" #M, MLC_TILES_FETCH)                                       \
+        MLC_TILES_FOUR(32, E8, E16, "m" #M, MLC_TILES_FETCH)                                      \
+        MLC_TILES_FOUR(64, E8, E16, "m" #M, MLC_TILES_FETCH)                                      \
+        MLC_TILES_FOUR(96, E8, E16, "m" #M, )                                                     \
+        "vle32.v v24, (%[s])\n\tadd %[s], %[s], %[scale_step]\n\t"                                \
+        "addi %[ready], %[ready], 144\n\tvfmacc.vv v8, v16, v24\n\t"                              \
+        "bne %[s], %[end], 1b\n\tvse32.v v8, (%[y])\n\t"                                          \
+        : [q] "+r"(q), [s] "+r"(s), [ready] "+r"(ready)                                           \
+        : [y] "r"(y), [step] "r"(step), [scale_step] "r"(step * 4), [end] "r"(end),               \
+          [one] "r"(0x7f00l), [high] "r"(0x8000l), [c16] "r"(16l)                                 \
+        : "memory", "vl", "vtype", "ft0", "ft1", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7",  \
+          "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19",       \
+          "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");    \
+  }
+MLC_TILES_DOT_DEFINE(8, "m2", "m4")
+MLC_TILES_DOT_DEFINE(4, "m1", "m2")
+MLC_TILES_DOT_DEFINE(2, "mf2", "m1")
+MLC_TILES_DOT_DEFINE(1, "mf4", "mf2")
+
+void mlc_rvv_gemv_q4_tiles(float *y, const float *ready, const uint32_t *quants,
+                           const float *scales, int64_t n, int64_t k, int64_t tile) {
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
+  const uint8_t *q = (const uint8_t *)quants;
+  while (n > 0) {
+    const int64_t step = n < tile ? n : tile;
+    const size_t lanes = (size_t)step;
+    // What is left at the end of a matrix is done at the smallest LMUL that holds it.
+    (lanes > __riscv_vsetvlmax_e32m4()   ? mlc_q4_dot_m8
+     : lanes > __riscv_vsetvlmax_e32m2() ? mlc_q4_dot_m4
+     : lanes > __riscv_vsetvlmax_e32m1() ? mlc_q4_dot_m2
+                                         : mlc_q4_dot_m1)(y, ready, q, scales, groups, step);
+    y += step;
+    q += step * groups * (MLC_RVV_Q4_GROUP / 2);
+    scales += step * groups;
+    n -= step;
+  }
+}
+
+// panel[depth, lanes] of a tile's inputs, which begin and end with groups or with the last of them.
+static void mlc_q4_unpack_tile(float *panel, const uint8_t *q, const float *s, int64_t depth,
+                               size_t lanes) {
+  vfloat32m8_t scale = __riscv_vundefined_f32m8();
+  for (int64_t i = 0; i < depth; i += 2, q += lanes) {
+    if (i % MLC_RVV_Q4_GROUP == 0) {
+      scale = __riscv_vle32_v_f32m8(s, lanes);
+      s += lanes;
+    }
+    const vuint8m2_t bytes = __riscv_vle8_v_u8m2(q, lanes);
+    for (int j = 0; j < 2 && i + j < depth; ++j, panel += lanes) {
+      const vuint8m2_t nibble = j == 0 ? __riscv_vand_vx_u8m2(bytes, 15, lanes)
+                                       : __riscv_vsrl_vx_u8m2(bytes, 4, lanes);
+      const vint16m4_t value = __riscv_vadd_vx_i16m4(
+          __riscv_vreinterpret_v_u16m4_i16m4(__riscv_vzext_vf2_u16m4(nibble, lanes)),
+          -MLC_RVV_Q4_ZERO_POINT, lanes);
+      __riscv_vse32_v_f32m8(
+          panel, __riscv_vfmul_vv_f32m8(__riscv_vfwcvt_f_x_v_f32m8(value, lanes), scale, lanes),
+          lanes);
+    }
+  }
+}
+
+void mlc_rvv_gemm_q4_tiles(float *c, const float *a, const uint32_t *quants, const float *scales,
+                           int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a,
+                           float *panel, int64_t panel_rows, int64_t tile) {
+  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
+  // So few rows unpack sooner than they are unpacked for, where x finds room.
+  if (m <= 3 && MLC_TILES_READY * groups <= panel_rows * tile) {
+    for (int64_t i = 0; i < m; ++i) {
+      mlc_rvv_gemv_q4_prepare_tiles(panel, a + i * ld_a, k);
+      mlc_rvv_gemv_q4_tiles(c + i * ld_c, panel, quants, scales, n, k, tile);
+    }
+    return;
+  }
+  const uint8_t *q = (const uint8_t *)quants;
+  while (n > 0) {
+    const int64_t step = n < tile ? n : tile;
+    for (int64_t first = 0; first < k; first += panel_rows) {
+      const int64_t depth = k - first < panel_rows ? k - first : panel_rows;
+      const mlc_gemm_by by = {depth, ld_c, ld_a, step * 4, (size_t)step, first == 0, NULL};
+      mlc_q4_unpack_tile(panel, q + first / 2 * step, scales + first / MLC_RVV_Q4_GROUP * step,
+                         depth, (size_t)step);
+      mlc_gemm_tile(c, a + first, panel, m, &by);
+    }
+    c += step;
+    q += step * groups * (MLC_RVV_Q4_GROUP / 2);
+    scales += step * groups;
+    n -= step;
+  }
+}

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in tiles: which parameters are, what libraries say of them, and their numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from support.passes.functions import VECTORS, called, host, riscv64
+from support.passes.linear import (
+    Q4,
+    linear_function,
+    linear_inputs,
+    linear_reference,
+    packed_shapes,
+)
+
+from crosslab.compile.native import arrange_weights
+from crosslab.compile.overlaypass import load_pass
+from crosslab.models.formats import Packing
+
+VOCABULARY, WIDTH = 150, 80
+
+
+@pytest.fixture(scope="module")
+def passes(tvm: ModuleType) -> ModuleType:
+    return load_pass("linear.call_kernels")
+
+
+@pytest.fixture
+def transform(
+    passes: ModuleType, kernel_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    def run(target: Any, module: Any, activations: str = "float32") -> Any:
+        library = "host" if target.attrs.get("mtriple", "").startswith("x86") else "riscv64"
+        monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders[library]))
+        monkeypatch.setenv("MLC_RVV_WEIGHTS", "tiles")
+        monkeypatch.setenv("MLC_RVV_ACTIVATIONS", activations)
+        return passes.CallLinearKernels(target)(module)
+
+    return run
+
+
+def embedding(packing: Packing | None) -> Any:
+    """Rows of a matrix by their numbers: ids [rows], the weight or its packed form."""
+    from tvm import te, tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+
+    ids = te.placeholder((tirx.Var("rows", "int64"),), "int32", name="ids")
+    if packing is None:
+        weight = te.placeholder((VOCABULARY, WIDTH), name="weight")
+        out = te.compute((ids.shape[0], WIDTH), lambda i, j: weight[ids[i], j], name="T_take")
+        return te.create_prim_func([weight, ids, out])
+    words, scales = packed_shapes(VOCABULARY, WIDTH, packing)
+    packed = te.placeholder(words, "uint32", name="packed")
+    scale = te.placeholder(scales, name="scale")
+
+    def value(i: Any, j: Any) -> Any:
+        shift = (j % packing.per_word * packing.bits).astype("uint32")
+        word = packed[i, j // packing.per_word]
+        return (tirx.shift_right(word, shift) & (1 << packing.bits) - 1).astype("float32")
+
+    values = te.compute((VOCABULARY, WIDTH), value, name="compute")
+    zero = tirx.const(float(packing.zero_point), "float32")
+    out = te.compute(
+        (ids.shape[0], WIDTH),
+        lambda i, j: (values[ids[i], j] - zero) * scale[ids[i], j // packing.group],
+        name="T_take",
+    )
+    return te.create_prim_func([packed, scale, ids, out])
+
+
+def model(packing: Packing | None, *, also: bool = False) -> Any:
+    """A model with one matrix, its embedding and its last layer, for one row and for any number.
+
+    Args:
+        packing: of the matrix.
+        also: a function gives the first parameter back as it is.
+    """
+    from tvm import relax, tirx  # noqa: PLC0415
+
+    builder = relax.BlockBuilder()
+    shapes = (
+        [
+            (*packed_shapes(VOCABULARY, WIDTH, packing)[0],),
+            (*packed_shapes(VOCABULARY, WIDTH, packing)[1],),
+        ]
+        if packing
+        else [(VOCABULARY, WIDTH)]
+    )
+    dtypes = ["uint32", "float32"] if packing else ["float32"]
+    types = [relax.TensorType(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+    functions = {
+        "embed": (embedding(packing), ("rows",), "int32", ("rows", WIDTH)),
+        "prefill": (
+            linear_function("rows", VOCABULARY, WIDTH, packing=packing),
+            (1, "rows", WIDTH),
+            "float32",
+            (1, "rows", VOCABULARY),
+        ),
+        "decode": (
+            linear_function(1, VOCABULARY, WIDTH, packing=packing),
+            (1, 1, WIDTH),
+            "float32",
+            (1, 1, VOCABULARY),
+        ),
+    }
+    for name, (func, taken, dtype, given) in functions.items():
+        rows = tirx.Var("rows", "int64")
+        shape, out = ([rows if e == "rows" else e for e in extents] for extents in (taken, given))
+        x = relax.Var("x", relax.TensorType(shape, dtype))
+        packed = relax.Var("packed_params", relax.TupleType(types))
+        with builder.function(name, [x, packed], attrs={"num_input": 1}):
+            with builder.dataflow():
+                weights = [builder.emit(relax.TupleGetItem(packed, i)) for i in range(len(types))]
+                arguments = [*weights, x] if name == "embed" else [x, *weights]
+                private = func.without_attr("global_symbol")
+                called_function = builder.add_func(private, f"{name}_tir")
+                result = builder.emit_output(
+                    relax.call_tir(called_function, arguments, relax.TensorType(out, "float32"))
+                )
+            builder.emit_func_output(result)
+    if also:
+        packed = relax.Var("packed_params", relax.TupleType(types))
+        with builder.function("first", [packed], attrs={"num_input": 0}):
+            with builder.dataflow():
+                first = builder.emit_output(relax.TupleGetItem(packed, 0))
+            builder.emit_func_output(first)
+    return builder.finalize()
+
+
+@pytest.mark.parametrize(
+    ("packing", "activations", "calls", "items"),
+    [
+        (None, "float32", {"embed": "take_f32", "prefill": "gemm_f32_tiles"}, [4]),
+        (Q4, "float32", {"embed": "take_q4", "decode": "gemv_q4_tiles"}, [1, 4]),
+        (Q4, "int8", {"prefill": "gemm_q4_int8", "decode": "gemm_q4_int8"}, [1, 4]),
+        # Nothing to gain where weights are not quantized.
+        (None, "int8", {"decode": "gemm_f32_tiles"}, [4]),
+    ],
+)
+def test_a_matrix_that_kernels_alone_read_is_in_tiles(
+    transform: Any, packing: Packing | None, activations: str, calls: dict[str, str], items: Any
+) -> None:
+    module = transform(riscv64(*VECTORS), model(packing), activations)
+    for name, symbol in calls.items():
+        assert called(module[f"{name}_tir"])[-1] == f"mlc_rvv_{symbol}"
+    assert [called(module[f"reorder_weights_{8 * item}"]) for item in items] == [
+        ["mlc_rvv_pack_tiles"]
+    ] * len(items)
+    text = module["weights_in_tiles"].script()
+    about = {"tile": 64, "parameters": [{"index": i, "item": n} for i, n in enumerate(items)]}
+    assert json.dumps(about) in text.replace('\\"', '"')
+
+
+def test_a_matrix_that_is_used_otherwise_stays_as_it_is(transform: Any) -> None:
+    module = transform(riscv64(*VECTORS), model(Q4, also=True))
+    names = {var.name_hint for var in module.get_global_vars()}
+    assert not [name for name in names if name.startswith(("reorder", "weights"))]
+    assert called(module["decode_tir"])[-1] == "mlc_rvv_gemv_q4"
+
+
+def test_int8_needs_tiles(
+    passes: ModuleType, kernel_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders["riscv64"]))
+    monkeypatch.setenv("MLC_RVV_ACTIVATIONS", "int8")
+    with pytest.raises(RuntimeError, match="set MLC_RVV_WEIGHTS=tiles"):
+        passes.CallLinearKernels(riscv64(*VECTORS))(model(Q4))
+    monkeypatch.setenv("MLC_RVV_WEIGHTS", "heaps")
+    with pytest.raises(RuntimeError, match="WEIGHTS is 'heaps'; it takes stored or tiles"):
+        passes.CallLinearKernels(riscv64(*VECTORS))(model(Q4))
+
+
+@pytest.mark.parametrize(
+    ("packing", "activations", "tolerance"),
+    [(None, "float32", 1e-5), (Q4, "float32", 1e-5), (Q4, "int8", 2e-2)],
+)
+def test_results_are_right(
+    transform: Any, tmp_path: Path, packing: Packing | None, activations: str, tolerance: float
+) -> None:
+    """Built for this machine with the portable kernels, against float64."""
+    import tvm  # noqa: PLC0415
+
+    if shutil.which("g++") is None:
+        pytest.skip("not installed: g++, with which TVM links a library for this machine")
+    module = transform(host(), model(packing), activations)
+    path = tmp_path / "model.so"
+    tvm.relax.build(module, host()).export_library(str(path))
+    library = tvm.runtime.load_module(str(path))
+    vm = tvm.relax.VirtualMachine(library, tvm.cpu())
+    arrays = linear_inputs(1, VOCABULARY, WIDTH, packing=packing, add=False, seed=3)[1:]
+    params = [tvm.runtime.tensor(array) for array in arrays]
+    arrange_weights(library, vm, params)
+    assert any(not np.array_equal(p.numpy(), a) for p, a in zip(params, arrays, strict=True))
+    ids = np.array([149, 0, 63, 64, 128, 149], np.int32)
+    eye = np.eye(WIDTH, dtype=np.float32)[None]
+    weight = linear_reference([eye, *arrays], WIDTH, packing=packing, add=False)[0].T
+    rows = vm["embed"](tvm.runtime.tensor(ids), params).numpy()
+    assert np.abs(rows - weight[ids]).max() < 1e-6 * np.abs(weight).max()
+    for name, count in (("decode", 1), ("prefill", 1), ("prefill", 37)):
+        x = linear_inputs(count, 1, WIDTH, packing=None, add=False, seed=count)[0]
+        got = vm[name](tvm.runtime.tensor(x), params).numpy()
+        want = x.astype(np.float64) @ weight.T
+        assert np.abs(got - want).max() < tolerance * np.abs(want).max()
