@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,7 +51,7 @@ class Workshop:
             series.write(f"{name}\n")
 
     def run(self, *args: str) -> None:
-        """Run a verb; print its exit code, seconds, and largest resident set in MB."""
+        """Run a verb; print its seconds, seconds of CPU, largest resident set and exit code."""
         start = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", "forkpatch", "--root", str(self.root), *args],
@@ -63,15 +64,18 @@ class Workshop:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        size = 0
-        while process.poll() is None:
+        size, ended = 0, 0
+        while not ended:
             size = max(size, _resident(process.pid))
             if time.monotonic() - start > LIMIT:
-                os.killpg(process.pid, 9)
+                os.killpg(process.pid, signal.SIGKILL)
             time.sleep(0.02)
-        spent = time.monotonic() - start
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        spent, cpu = time.monotonic() - start, used.ru_utime + used.ru_stime
         code = "over the limit" if process.returncode < 0 else f"exit {process.returncode}"
-        print(f"  {' '.join(args):24} {spent:8.2f} s {size / 1e6:8.0f} MB   {code}", flush=True)
+        times = f"{spent:8.2f} s {cpu:8.2f} s of CPU"
+        print(f"  {' '.join(args):16} {times} {size / 1e6:8.0f} MB   {code}", flush=True)
 
 
 def _resident(pid: int) -> int:
