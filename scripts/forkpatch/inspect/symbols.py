@@ -31,6 +31,11 @@ from forkpatch.inspect.names import described
 
 MODULE = "<file>"
 _HASH_LENGTH = 16
+# Bytes and lines. Longer files are tables that a program wrote; a syntax tree is some ten times
+# as large as its text, Python's own a hundred times.
+_LARGE = 4 << 20
+_LONG = 50_000
+_LARGE_PYTHON = 1 << 20
 
 _FUNCTION_LINE = re.compile(rb"^[A-Za-z_$]")
 _LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
@@ -87,7 +92,8 @@ class Outline:
         self.path = path
         self.lines = data.split(b"\n")
         self._data = data
-        self._grammar = grammar_of(path)
+        small = len(data) <= _LARGE and len(self.lines) <= _LONG
+        self._grammar = grammar_of(path) if small else None
 
     @property
     def is_parsed(self) -> bool:
@@ -101,7 +107,8 @@ class Outline:
         if self._grammar is None:
             return _unique(_line_symbols(self.lines, suffix))
         found = list(_parsed_symbols(self._grammar, self._data, self.lines, self.conditions))
-        if suffix in (".py", ".pyi") and (tree := _python_tree(self._data)):
+        small = len(self._data) <= _LARGE_PYTHON
+        if suffix in (".py", ".pyi") and small and (tree := _python_tree(self._data)):
             found = list(_with_trees(found, tree))
         rest = self._outside(found, suffix)
         return _unique([Symbol(MODULE, 1, len(self.lines), rest, MODULE), *found])
@@ -282,7 +289,9 @@ def _line_symbols(lines: list[bytes], suffix: str) -> Iterator[Symbol]:
 
 
 def tokens(data: bytes, suffix: str) -> str:
-    """The words and signs of a text, without comments."""
+    """The words and signs of a text, without comments; of a large one a hash of its bytes."""
+    if len(data) > _LARGE:
+        return hashlib.sha256(data).hexdigest()
     comments = _HASH_COMMENT if suffix in _HASH_COMMENTS else _C_COMMENT
     bare = comments.sub(lambda match: match.group(1) or b" ", data)
     return "\0".join(token.decode("latin-1") for token in _TOKEN.findall(bare))

@@ -61,7 +61,7 @@ def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, t
     if diff.old is None:
         return {MODULE: (1,)}
     old, new = outline(diff.old, before), outline(diff.new or diff.old, after)
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, list[int]] = {}
     for number, hunk in enumerate(diff.hunks, 1):
         old_line, new_line = max(hunk.old_start, 1), max(hunk.new_start, 1)
         names: dict[str, None] = {}
@@ -73,8 +73,8 @@ def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, t
             old_line += line.kind != "+"
             new_line += line.kind != "-"
         for name in names:
-            found[name] = (*found.get(name, ()), number)
-    return found or {MODULE: (1,)}
+            found.setdefault(name, []).append(number)
+    return {name: tuple(numbers) for name, numbers in found.items()} or {MODULE: (1,)}
 
 
 def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:
