@@ -3,6 +3,7 @@
 
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -14,6 +15,31 @@ namespace rvv_runner {
 namespace {
 
 constexpr int kDeepest = 64;
+
+// Whether the word is a number as RFC 8259, section 6, writes one; strtod takes more than that.
+bool IsNumber(const std::string& word) {
+  size_t at = 0;
+  const auto digits = [&] {
+    const size_t start = at;
+    while (at < word.size() && word[at] >= '0' && word[at] <= '9') ++at;
+    return at - start;
+  };
+  const auto take = [&](const char* any) {
+    const bool found = at < word.size() && std::string(any).find(word[at]) != std::string::npos;
+    if (found) ++at;
+    return found;
+  };
+  take("-");
+  const size_t first = at;
+  const size_t whole = digits();
+  if (whole == 0 || (whole > 1 && word[first] == '0')) return false;
+  if (take(".") && digits() == 0) return false;
+  if (take("eE")) {
+    take("+-");
+    if (digits() == 0) return false;
+  }
+  return at == word.size();
+}
 
 class Parser {
  public:
@@ -103,17 +129,18 @@ class Parser {
     if (word == "null") return Json();
     if (word == "true") return Json(Json::Value(true));
     if (word == "false") return Json(Json::Value(false));
+    if (!IsNumber(word)) {
+      at_ = start;
+      Fail("a value was expected");
+    }
     const char* end = word.data() + word.size();
     int64_t integer = 0;
     const auto whole = std::from_chars(word.data(), end, integer);
     if (whole.ec == std::errc() && whole.ptr == end) return Json(Json::Value(integer));
-    // JSON's numbers start with a digit or a minus; strtod alone would take "inf" and "nan".
-    char* stopped = nullptr;
-    const bool numeric = !word.empty() && (word[0] == '-' || (word[0] >= '0' && word[0] <= '9'));
-    const double real = numeric ? std::strtod(word.c_str(), &stopped) : 0.0;
-    if (!numeric || stopped != word.c_str() + word.size()) {
+    const double real = std::strtod(word.c_str(), nullptr);
+    if (!std::isfinite(real)) {
       at_ = start;
-      Fail("a value was expected");
+      Fail("a number is too large");
     }
     return Json(Json::Value(real));
   }
