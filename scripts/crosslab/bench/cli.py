@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     if bench.peer:
         check_peer(subject)
     rows = list(measure_all(subject))
-    show(rows, _results, bench.core.name if bench.core else "")
+    show(rows, _results, bench.core)
     write_rows(rows, bench.report)
     _progress.print(f"[bold]report[/] {bench.report}", soft_wrap=True)
     return 0
@@ -185,7 +185,9 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     arguments += ["--max-new", str(bench.decode)]
     machine = GuestMachine(vlen=run.vlen, threads=bench.threads)
     program = run.runner.program
-    result, measured = count_guest(program, arguments, machine, bench.cache, cwd=run.params)
+    result, measured = count_guest(
+        program, arguments, machine, bench.cache, cwd=run.params, caches=bench.cache_option
+    )
     try:
         return len(json.loads(result.stdout)["prefill_seconds"]), measured
     except (ValueError, KeyError) as error:

@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from crosslab.bench.rows import PHASES, Row, name_of
+from crosslab.cores.core import Core
 from crosslab.cores.cycles import MOST_UNMEASURED
+from crosslab.cores.memory import MemorySystem
 from crosslab.run.decode import Unit
 
 HEADINGS = ("variant", "phase", "serial", "vec-serial", "v.mem", "v.arith", "scalar", "of first")
@@ -22,18 +24,21 @@ DEFINITION = (
 )
 
 
-def cycles_tables(rows: Sequence[Row], name: str) -> Iterator[RenderableType]:
+def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
     """The cycles of one case, the kinds that cost most, and what was assumed.
 
     Args:
         rows: of the case; those without cycles are left out.
-        name: of the core.
+        core: whose cycles they are.
     """
     chosen = [row for row in rows if row.cycles]
     if not chosen:
         return
-    yield _summary(chosen, name)
+    yield _summary(chosen, core.name)
     yield Text(DEFINITION)
+    if core.memory and any(row.memory for row in chosen):
+        yield _memory(chosen, core.memory)
+        yield from map(Text, _speeds(core.memory))
     # Of the steps from upstream to ours the last one; every peer.
     last = [row.variant for row in chosen if row.path][-1:]
     for row in chosen:
@@ -57,6 +62,34 @@ def _summary(rows: Sequence[Row], name: str) -> Table:
             variant = name_of(row) + MARK * cycles.marked
             table.add_row(variant, label, *(f"{n / 1e6:.3f}" for n in numbers), ratio)
     return table
+
+
+def _memory(rows: Sequence[Row], memory: MemorySystem) -> Table:
+    title = f"{memory.board}, {memory.clock / 1e9:g} GHz, one core: caches and tokens a second"
+    headings = ("variant", "phase", "L1 misses", "MB read", "written", "Mcycles", "tokens/s")
+    table = _table(headings, title)
+    for row in rows:
+        if one := row.memory:
+            low, high = one.tokens_per_second
+            figures = (one.bytes_read / 1e6, one.bytes_written / 1e6, one.cycles / 1e6)
+            cells = (f"{one.misses_l1:,}", *(f"{figure:.3f}" for figure in figures))
+            label = f"prefill {row.tokens}" if row.phase == "prefill" else "decode 1"
+            table.add_row(name_of(row), label, *cells, f"{low:.4g}-{high:.4g}")
+            for symbol, misses, read in one.functions:
+                table.add_row(f"  {_short(symbol)}", "", f"{misses:,}", f"{read / 1e6:.3f}")
+    return table
+
+
+def _speeds(memory: MemorySystem) -> Iterator[str]:
+    yield (
+        "Mcycles: for these bytes at the bandwidth that one core reaches. tokens/s: predicted, "
+        "from nothing overlaps (serial + memory) to all does (the larger of vec-serial and memory)"
+    )
+    for one in memory.published:
+        yield (
+            f"published: {one.tokens_per_second:g} tokens/s, {one.parameters} M parameters: "
+            f"{one.what} ({one.source})"
+        )
 
 
 def _kinds(row: Row) -> Table:

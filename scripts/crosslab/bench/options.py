@@ -107,6 +107,7 @@ class Bench:
         core: the one whose cycles are told; None: instructions alone.
         peer: another program that is measured as well; empty: none.
         mode: what the kernels of linear layers read, in variants with kernels.
+        caches: simulate the core's caches.
         report: where the JSON goes.
         cache: folder of builds that clones share.
     """
@@ -129,6 +130,13 @@ class Bench:
     core: Core | None = None
     peer: str = ""
     mode: KernelMode = TILES
+    caches: bool = False
+
+    @property
+    def cache_option(self) -> str:
+        """The caches that the counter simulates; empty: none."""
+        memory = self.core.memory if self.core and self.caches else None
+        return memory.counter_option if memory else ""
 
     @property
     def kernels_fit(self) -> bool:
@@ -186,6 +194,7 @@ def parser() -> argparse.ArgumentParser:
     add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
     add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
     add("--core", metavar="NAME", help="cycles on this core, a file in PROJECT/cores, as well")
+    add("--caches", action="store_true", help="simulate the core's caches, too; much slower")
     add("--peer", choices=PEERS, help="build another program and count it beside ours")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
@@ -227,8 +236,10 @@ def parse_bench(argv: Sequence[str]) -> Bench:
         core=core,
         peer=args.peer or "",
         mode=KernelMode(args.weights, args.activations),
+        caches=args.caches,
     )
     _check_paths(made)
+    _check_caches(made)
     if made.config:
         made.check_context(made.config)
     return made
@@ -267,6 +278,16 @@ def _chosen(variants: tuple[Variant, ...], against: str | None) -> tuple[Variant
         names = ", ".join(v.name for v in variants[:-1])
         raise UserError(f"--against {against}: no such variant", remedy=f"there are: {names}")
     return (found[0], variants[-1])
+
+
+def _check_caches(bench: Bench) -> None:
+    if not bench.caches:
+        return
+    if bench.core is None or bench.core.memory is None:
+        whose = f"--core {bench.core.key}: its file has no [memory]" if bench.core else "no --core"
+        raise UserError(f"--caches: {whose}", remedy="give --core spacemit-x60")
+    if bench.threads > 1:
+        raise UserError("--caches simulates one core", remedy="leave out --threads")
 
 
 def _check_paths(bench: Bench) -> None:

@@ -64,6 +64,7 @@ def peer_rows(
                         *(program, model, tokens, bench.decode),
                         vlen=vlen,
                         cache=bench.cache,
+                        caches=bench.cache_option,
                     )
                     for build, program in builds.items()
                 }

@@ -11,6 +11,7 @@ from typing import Any
 from common.files import atomic_write_json
 from crosslab.bench.options import Bench
 from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.cores.traffic import MemoryReport, memory_report
 from crosslab.run.counter import Counts, Measurement, PhaseRegions
 from crosslab.run.symbols import Symbols
 
@@ -57,6 +58,7 @@ class Row:
         cycles_serial: its cycles when nothing overlaps.
         cycles_vec_serial: the larger of its vector and its scalar cycles.
         cycles: the same by unit and kind, and what was assumed.
+        memory: misses of the core's caches and tokens a second, when they were asked for.
     """
 
     model: str
@@ -81,12 +83,12 @@ class Row:
     cycles_serial: int | None = None
     cycles_vec_serial: int | None = None
     cycles: Cycles | None = None
+    memory: MemoryReport | None = None
 
 
 def name_of(row: Row) -> str:
-    """The variant as tables show it; a prefill as shipped is marked."""
-    shipped = row.layers == "as shipped"
-    return f"{row.variant} shipped" if shipped else row.variant
+    """The variant as tables show it; a peer's prefill as shipped is marked."""
+    return f"{row.variant}*" if row.layers == "as shipped" else row.variant
 
 
 def measured_row(
@@ -115,6 +117,12 @@ def measured_row(
     if bench.core:
         histogram = measured.histogram(regions.regions, symbols)
         cycles = cycles_of(bench.core, histogram, regions.calls)
+        if bench.caches and bench.core.memory and symbols:
+            tokens = row.tokens if row.phase == "prefill" else 1
+            memory = memory_report(
+                bench.core.memory, measured, regions, symbols, cycles=cycles, tokens=tokens
+            )
+            row = replace(row, memory=memory)
         row = replace(
             row,
             core=bench.core.key,
@@ -147,7 +155,7 @@ def write_rows(rows: Sequence[Row], report: Path) -> None:
     """
     table = [asdict(row) for row in rows]
     for entry in table:
-        for name in ("functions", "cycles"):
+        for name in ("functions", "cycles", "memory"):
             if not entry[name]:
                 del entry[name]
     atomic_write_json(report, table)

@@ -12,24 +12,25 @@ from rich.text import Text
 
 from crosslab.bench.cycles_table import cycles_tables
 from crosslab.bench.rows import PHASES, Row, name_of
+from crosslab.cores.core import Core
 
 LEFT = ("variant", "phase", "function")
 HEADINGS = ("variant", "phase", "all", "vector", "vset", "vmem", "weighted", "of first")
 SYMBOL = 46  # characters
 
 
-def show(rows: Sequence[Row], console: Console, core: str = "") -> None:
+def show(rows: Sequence[Row], console: Console, core: Core | None = None) -> None:
     """Print a table for each quantization, VLEN and prompt, and the profiles if there are any.
 
     Args:
         rows: of the report.
         console: where to.
-        core: name of the core whose cycles are in the rows.
+        core: the one whose cycles are in the rows.
     """
     for _, group in groupby(rows, lambda row: (row.quantization, row.vlen, row.prompt)):
         case = list(group)
         console.print(table_of(case))
-        for part in cycles_tables(case, core):
+        for part in cycles_tables(case, core) if core else ():
             console.print(part)
     for row in rows:
         if row.functions:
@@ -63,6 +64,8 @@ def _millions(count: int) -> str:
 def _notes(rows: Iterable[Row]) -> list[Text]:
     sources = dict.fromkeys((name_of(row), row.phase, row.source) for row in rows if not row.path)
     notes = [Text(f"{name}, {phase}: {source}") for name, phase, source in sources]
+    if any(row.layers == "as shipped" for row in rows):
+        notes.append(Text("* as shipped: the last layer after its attention for the last token"))
     if any(row.threads > 1 for row in rows):
         notes.append(Text("with several threads, waiting counts too and differs from run to run"))
     return notes

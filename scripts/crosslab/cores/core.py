@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from crosslab.cores.memory import MemorySystem
 from crosslab.errors import UserError
 from crosslab.run.counter import Executed, Kind
 from crosslab.run.decode import Unit
@@ -80,6 +81,7 @@ class Core:
         vlen: bits in a vector register, on which the figures depend.
         cycles: of each instruction by column (``e32m4``).
         assumptions: for what the table lacks.
+        memory: its caches and memory; None: not known.
     """
 
     key: str
@@ -87,6 +89,7 @@ class Core:
     vlen: int
     cycles: Mapping[str, Mapping[str, float]]
     assumptions: Assumptions
+    memory: MemorySystem | None = None
 
     def cost(self, kind: Kind) -> Cost:
         """Cycles of one instruction of a kind."""
@@ -186,7 +189,8 @@ def read_core(folder: Path, key: str) -> Core:
             for name, row in table["cycles"].items()
         }
         assumptions = Assumptions(scalar, why, stand_ins)
-        return Core(key, table["name"], int(table["vlen"]), cycles, assumptions)
+        memory = MemorySystem.of(table["memory"]) if "memory" in table else None
+        return Core(key, table["name"], int(table["vlen"]), cycles, assumptions, memory)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder / key}.toml or {ASSUMPTIONS} beside it is not of its form: {error!r}",

@@ -60,6 +60,7 @@ def run_llama_cpp(
     *,
     vlen: int,
     cache: Path,
+    caches: str = "",
 ) -> PeerRun:
     """Run a build under the counter.
 
@@ -70,13 +71,14 @@ def run_llama_cpp(
         steps: tokens to generate, the first of them the prefill's; 3 or more.
         vlen: bits in a vector register.
         cache: folder of the compiled plugin.
+        caches: simulated by the counter; empty: none.
 
     Raises:
         LabError: the program fails, or the emulator lacks an instruction that it uses.
     """
     words = [model.name, ",".join(map(str, prompt)), str(steps)]
     machine = GuestMachine(vlen=vlen, features=halves(require_qemu().version))
-    result, measured = count_guest(program, words, machine, cache, cwd=model.parent)
+    result, measured = count_guest(program, words, machine, cache, cwd=model.parent, caches=caches)
     try:
         tokens = tuple(json.loads(result.stdout)["tokens"])
     except (ValueError, KeyError) as error:

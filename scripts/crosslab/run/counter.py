@@ -190,8 +190,32 @@ class Segment:
         return Counts(insns=len(self.words), **sums)
 
 
-# Segment, vtype at its entry, instruction whose elements these are (-1: runs of all), number.
+# Segment, vtype at its entry, instruction whose elements these are, number. In place of the
+# instruction: INDEX_RUNS, runs of all; INDEX_TRAFFIC and below, lines that caches missed.
 Record = tuple[int, int, int, int]
+INDEX_RUNS, INDEX_TRAFFIC = -1, -2
+
+
+@dataclass(frozen=True)
+class LineTraffic:
+    """Cache lines.
+
+    Attributes:
+        misses_l1: that L1 lacked.
+        misses_l2: that L2 lacked, too.
+        written_back: that went from L2 to memory to make place.
+    """
+
+    misses_l1: int = 0
+    misses_l2: int = 0
+    written_back: int = 0
+
+    def __add__(self, other: LineTraffic) -> LineTraffic:
+        return LineTraffic(
+            self.misses_l1 + other.misses_l1,
+            self.misses_l2 + other.misses_l2,
+            self.written_back + other.written_back,
+        )
 
 
 @dataclass(frozen=True)
@@ -231,6 +255,7 @@ class Measurement:
             kinds = code.kinds(vtype)
             if index >= 0:
                 found[symbol, kinds[index]].elements += times
+            if index != INDEX_RUNS:
                 continue
             for kind in kinds:
                 found[symbol, kind].runs += times
@@ -242,10 +267,20 @@ class Measurement:
         """Counts of each function itself, without its callees; most instructions first."""
         found: dict[str, Counts] = defaultdict(Counts)
         for segment, vtype, index, times in self._records(regions):
-            if index < 0:
+            if index == INDEX_RUNS:
                 one = self.segments[segment]
                 found[symbols.at(one.address)] += one.counts(vtype) * times
         return dict(sorted(found.items(), key=lambda item: (-item[1].insns, item[0])))
+
+    def traffic(
+        self, regions: Iterable[int], symbols: Symbols
+    ) -> Iterator[tuple[str, LineTraffic]]:
+        """Lines that caches missed, by function; a function comes several times."""
+        for segment, _, index, lines in self._records(regions):
+            if index <= INDEX_TRAFFIC:
+                numbers = [0, 0, 0]
+                numbers[INDEX_TRAFFIC - index] = lines
+                yield symbols.at(self.segments[segment].address), LineTraffic(*numbers)
 
     def _records(self, regions: Iterable[int] | None) -> Iterator[Record]:
         chosen = range(len(self.records)) if regions is None else regions
@@ -293,6 +328,7 @@ def count_guest(
     cache: Path,
     *,
     cwd: Path | None = None,
+    caches: str = "",
 ) -> tuple[GuestResult, Measurement]:
     """Run a program under the counter.
 
@@ -302,6 +338,7 @@ def count_guest(
         machine: the CPU. One thread counts the same from run to run; several do not.
         cache: folder for the compiled plugin.
         cwd: where the guest runs.
+        caches: simulate these, as native/counter/counter.c takes them; empty: none.
 
     Raises:
         LabError: see :func:`run_guest`; or the marks do not come in pairs.
@@ -309,7 +346,8 @@ def count_guest(
     plugin = build_plugin(cache)
     with tempfile.TemporaryDirectory(prefix="counter-") as folder:
         report = Path(folder) / "counts.json"
-        option = ["-plugin", f"{plugin},out={report}"]
+        argument = f"{plugin},out={report}" + (f",caches={caches}" if caches else "")
+        option = ["-plugin", argument]
         result = run_guest(program, arguments, machine, cwd=cwd, plugin=option)
         try:
             table = json.loads(report.read_text(encoding="utf-8"))
@@ -345,7 +383,7 @@ def read_measurement(table: Mapping[str, Any]) -> Measurement:
     once = cache(lambda segment, vtype: segments[segment].counts(vtype))
 
     def counts_of(records: Sequence[Record]) -> Counts:
-        return sum((once(s, v) * times for s, v, i, times in records if i < 0), Counts())
+        return sum((once(s, v) * times for s, v, i, times in records if i == INDEX_RUNS), Counts())
 
     counts = [counts_of(records) for records in table["stretches"]]
     return Measurement(

@@ -93,6 +93,9 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--threads", "0"], "--threads"),
         (["--variant", "more=T,fast"], "NAME=TREE"),
         (["--core", "x59"], "there are: "),
+        (["--caches"], "--core spacemit-x60"),
+        (["--caches", "--core", "xuantie-c908"], "no [memory]"),
+        (["--caches", "--core", "spacemit-x60", "--threads", "2"], "one core"),
         (["--core", "xuantie-c908", "--vlen", "256"], "--vlen 128"),
     ],
 )
@@ -204,8 +207,8 @@ def test_tables_fit_a_narrow_terminal() -> None:
     lines = sink.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.split() == " ".join(HEADINGS).split() for line in lines)
-    assert any("llama.cpp F32 shipped" in line and "50.000" in line for line in lines)
-    assert any(line.startswith("llama.cpp F32 shipped, prefill: its best") for line in lines)
+    assert any("llama.cpp F32*" in line and "50.000" in line for line in lines)
+    assert any(line.startswith("llama.cpp F32*, prefill: its best") for line in lines)
     assert any("_ZN3tvm" in line and "25.0%" in line for line in lines)
     assert any("87,654" in line for line in lines)
 
@@ -239,7 +242,7 @@ def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[
     options = ["--project", str(PROJECT), "--tvm-tree", str(tree), "--json", str(report)]
     options += ["--variant", f"upstream={tree}", "--variant", f"ours={tree},kernels"]
     options += ["--model", str(tmp_path / "config.json"), "--prefill", "9", "--decode", "3"]
-    assert main([*options, "--profile", "--core", "spacemit-x60"]) == 0
+    assert main([*options, "--profile", "--core", "spacemit-x60", "--caches"]) == 0
     rows = json.loads(report.read_text(encoding="utf-8"))
     assert [(row["variant"], row["phase"], row["tokens"]) for row in rows] == [
         ("upstream", "prefill", 9),
@@ -259,11 +262,17 @@ def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert sum(cycles["units"].values()) == pytest.approx(row["cycles_serial"], abs=3)
         assert len(cycles["kinds"]) == 10
         assert sum(cycles["unmeasured"].values()) < 0.02
+        memory = row["memory"]
+        assert 0 < memory["misses_l2"] * 64 == memory["bytes_read"]
+        assert memory["misses_l2"] <= memory["misses_l1"]
+        slowest, fastest = memory["tokens_per_second"]
+        assert 0 < slowest < fastest
     kernels = {f["symbol"] for f in rows[1]["functions"] if f["symbol"].startswith("mlc_gemm_")}
     assert kernels
     assert not kernels & {f["symbol"] for f in rows[0]["functions"]}
     printed = capsys.readouterr().out
     assert "millions of cycles on SpacemiT X60" in printed
+    assert "Banana Pi BPI-F3" in printed
     # Without a profile both phases come from one run, and are the same.
     again = tmp_path / "again.json"
     assert main([*options, "--json", str(again)]) == 0

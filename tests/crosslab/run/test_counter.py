@@ -13,7 +13,7 @@ from support import shared_builds
 
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_qemu, require_qemu
-from crosslab.run.counter import Counts, Measurement, count_guest, run_counted
+from crosslab.run.counter import Counts, LineTraffic, Measurement, count_guest, run_counted
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.run.symbols import UNNAMED, Symbols
 
@@ -47,10 +47,10 @@ def assemble(folder: Path, body: str, *, strip: bool = False) -> Path:
     return program
 
 
-def measure(program: Path, *, vlen: int = 256) -> Measurement:
+def measure(program: Path, *, vlen: int = 256, caches: str = "") -> Measurement:
     shared_builds.need_emulator(plugins=True)
     machine = GuestMachine(vlen=vlen, timeout=60)
-    _, measured = count_guest(program, [], machine, shared_builds.CACHE)
+    _, measured = count_guest(program, [], machine, shared_builds.CACHE, caches=caches)
     return measured
 
 
@@ -156,6 +156,54 @@ def test_kinds_carry_vtype_and_the_elements_that_they_move(tmp_path: Path) -> No
     }
     (zero,) = (e for (_, k), e in histogram.items() if k.instruction.zero_stride)
     assert (zero.runs, zero.elements) == (1, 5)
+
+
+def test_caches_miss_what_they_must(tmp_path: Path) -> None:
+    # L1: two sets of two lines; L2: sixteen lines in one set.
+    caches = "64:256:2:1024:16"
+    body = f"""
+    lla a1, buffer
+    li t1, 128
+    vsetivli x0, 8, e32, m1, ta, ma
+    {BEGIN}
+    call twice
+    call strided
+    call written
+    {END}
+    {EXIT}
+    .type twice, @function
+    twice: vle32.v v8, (a1)
+    vle32.v v8, (a1)
+    ret
+    .type strided, @function
+    strided: vlse32.v v8, (a1), t1
+    vlse32.v v8, (a1), t1
+    ret
+    .type written, @function
+    written: sd zero, 1920(a1)
+    sd zero, 1984(a1)
+    li t2, 24
+    li a3, 2048
+    add a3, a3, a1
+    1: ld a2, 0(a3)
+    addi a3, a3, 64
+    addi t2, t2, -1
+    bnez t2, 1b
+    ret
+    """
+    program = assemble(tmp_path, body)
+    measured = measure(program, caches=caches)
+    lines: dict[str, LineTraffic] = {}
+    for symbol, traffic in measured.traffic([0], Symbols.of(program)):
+        lines[symbol] = lines.get(symbol, LineTraffic()) + traffic
+    # One line, missed once.
+    assert lines["twice"] == LineTraffic(misses_l1=1, misses_l2=1)
+    # Eight lines of one set of two ways: all but the first are new, and none is left for the
+    # second time; L2 has them then.
+    assert lines["strided"] == LineTraffic(misses_l1=7 + 8, misses_l2=7)
+    # Two lines are written and twenty-four read; the two go back when L2 makes place.
+    assert lines["written"] == LineTraffic(misses_l1=26, misses_l2=26, written_back=2)
+    assert measure(program).region == measured.region
 
 
 def test_counts_by_function_add_up(tmp_path: Path) -> None:

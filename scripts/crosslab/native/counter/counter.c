@@ -6,19 +6,29 @@
 // worked. What the instructions are is decoded by who reads the report (crosslab/run/decode.py).
 // The elements that strided, indexed and segment loads and stores move are counted one by one.
 //
-// Argument: out=FILE (JSON, written when the guest ends).
+// With `caches`, every load and store between marks goes through two data caches of one core, and
+// the lines that each segment misses are counted.
+//
+// Arguments: out=FILE (JSON, written when the guest ends),
+// caches=LINE:SIZE:WAYS:SIZE:WAYS (bytes of a line; L1 and L2).
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache.h"
 #include "decode.h"
 #include "qemu_plugin_api.h"
 
 EXPORTED int qemu_plugin_version = MLC_RVV_PLUGIN_API;
 
 enum { MAX_VCPUS = 4096 };
+
+// Of a segment: lines that it missed in L1 and L2, and that went back to memory for them.
+enum { MISSES_L1, MISSES_L2, WRITTEN_BACK, TRAFFIC };
+// In the report, where an instruction's number stands otherwise.
+enum { INDEX_RUNS = -1, INDEX_TRAFFIC = -2 };
 
 // A load or store whose elements are counted, by vtype at the segment's entry.
 struct access {
@@ -41,6 +51,7 @@ struct segment {
   enum kind mark;    // OTHER when it is no mark
   uint64_t *runs;    // since the last mark; by vtype at entry if `typed`, else one number
   struct access *accesses;
+  uint64_t traffic[TRAFFIC];
 };
 
 struct vcpu {
@@ -68,6 +79,8 @@ static struct segment *segments;
 static uint64_t segment_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *out_path;
+static unsigned line_bits;  // 0: no caches
+static struct cache l1, l2;
 
 static bool in_region;
 static bool unbalanced;
@@ -103,7 +116,8 @@ static void end_stretch(void) {
   starts = grown(starts, &start_room, start_count, sizeof(*starts));
   starts[start_count++] = records.count;
   for (struct segment *s = segments; s; s = s->next) {
-    for (int v = 0; v < (s->typed ? VTYPES : 1); ++v) take(s, v, -1, &s->runs[v]);
+    for (int v = 0; v < (s->typed ? VTYPES : 1); ++v) take(s, v, INDEX_RUNS, &s->runs[v]);
+    for (int t = 0; t < TRAFFIC; ++t) take(s, 0, INDEX_TRAFFIC - t, &s->traffic[t]);
     for (struct access *a = s->accesses; a; a = a->next) {
       for (int v = 0; v < VTYPES; ++v) take(s, v, (int64_t)a->index, &a->elements[v]);
     }
@@ -158,6 +172,31 @@ static void on_element(unsigned int index, qemu_plugin_meminfo_t info, uint64_t 
   bump(&access->elements[vcpus[index].entry]);
 }
 
+// Lines of L1 that are written back stay in L2, which holds whatever L1 does here.
+static void touch(struct segment *segment, uint64_t number, bool write) {
+  const struct eviction first = cache_access(&l1, number, write);
+  if (first.hit) return;
+  segment->traffic[MISSES_L1] += 1;
+  struct eviction second = {true, false, 0};
+  if (first.written_back) second = cache_access(&l2, first.number, true);
+  segment->traffic[WRITTEN_BACK] += second.written_back;
+  second = cache_access(&l2, number, false);
+  segment->traffic[MISSES_L2] += !second.hit;
+  segment->traffic[WRITTEN_BACK] += second.written_back;
+}
+
+// Called for each element of a vector load or store by itself.
+static void on_access(unsigned int index, qemu_plugin_meminfo_t info, uint64_t address,
+                      void *data) {
+  (void)index;
+  if (!in_region) return;
+  const uint64_t last = address + (1u << qemu_plugin_mem_size_shift(info)) - 1;
+  const bool write = qemu_plugin_mem_is_store(info);
+  for (uint64_t line = address >> line_bits; line <= last >> line_bits; ++line) {
+    touch(data, line, write);
+  }
+}
+
 static struct segment *new_segment(uint64_t address, size_t room, enum kind mark) {
   struct segment *segment = zeroed(1, sizeof(*segment));
   segment->address = address;
@@ -200,6 +239,10 @@ static void add_insn(struct segment *segment, struct qemu_plugin_insn *insn, uin
     segment->accesses = access;
     qemu_plugin_register_vcpu_mem_cb(insn, on_element, QEMU_PLUGIN_CB_NO_REGS,
                                      QEMU_PLUGIN_MEM_RW, access);
+  }
+  if (line_bits) {
+    qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+                                     segment);
   }
   segment->words[segment->count++] = word;
 }
@@ -280,6 +323,18 @@ static void on_exit_of_guest(qemu_plugin_id_t id, void *data) {
   pthread_mutex_unlock(&lock);
 }
 
+static bool read_caches(const char *text) {
+  unsigned line, ways1, ways2;
+  uint64_t size1, size2;
+  if (sscanf(text, "%u:%" SCNu64 ":%u:%" SCNu64 ":%u", &line, &size1, &ways1, &size2, &ways2) != 5) {
+    return false;
+  }
+  for (line_bits = 0; line > 1 && line % 2 == 0; line /= 2) line_bits += 1;
+  const unsigned bytes = 1u << line_bits;
+  return line == 1 && line_bits && cache_make(&l1, size1, ways1, bytes) &&
+         cache_make(&l2, size2, ways2, bytes);
+}
+
 EXPORTED int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
                                  char **argv) {
   if (strcmp(info->target_name, "riscv64") != 0) {
@@ -289,6 +344,11 @@ EXPORTED int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, i
   for (int i = 0; i < argc; ++i) {
     if (strncmp(argv[i], "out=", 4) == 0) {
       out_path = strdup(argv[i] + 4);
+    } else if (strncmp(argv[i], "caches=", 7) == 0) {
+      if (!read_caches(argv[i] + 7)) {
+        fprintf(stderr, "counter: %s: sizes do not divide into lines and ways\n", argv[i]);
+        return -1;
+      }
     } else {
       fprintf(stderr, "counter: unknown argument %s\n", argv[i]);
       return -1;

@@ -51,6 +51,8 @@ extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *insn
 extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, plugin_accessed cb,
                                              enum qemu_plugin_cb_flags flags,
                                              enum qemu_plugin_mem_rw rw, void *data);
+extern unsigned int qemu_plugin_mem_size_shift(qemu_plugin_meminfo_t info);
+extern bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
 extern void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, plugin_at_exit cb, void *data);
 
 extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
