@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 from sessions import cost as cost_model
 from sessions import environments, trees
 from sessions import patches as patch_engine
+from sessions import upstream_tests as upstream_suites
 
 environments.lock_checkout()
 
@@ -76,6 +77,12 @@ def patches(session: nox.Session) -> None:
 def rebase(session: nox.Session) -> None:
     """Move a series to another version of its upstream; stop at the first conflict."""
     patch_engine.run_engine(session, "rebase")
+
+
+@nox.session(default=False)
+def upstream_tests(session: nox.Session) -> None:
+    """Run upstream's own tests on the pristine trees and on ours: none may get worse."""
+    upstream_suites.run(session)
 
 
 # Measurements.

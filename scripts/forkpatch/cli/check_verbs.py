@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from common.files import atomic_write
 from forkpatch.cli.options import Registry, add_source_options, source_options, upstream_of
+from forkpatch.cli.test_verbs import add_run_options, noticing
 from forkpatch.errors import UserError
 from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
@@ -44,6 +46,10 @@ def register(verbs: Registry) -> None:
     verb.add_argument("patches", nargs="*", metavar="PATCH", help="default: all of the release")
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb.add_argument("--timeout", type=float, default=1800, metavar="S", help="for one test run")
+    verb.add_argument(
+        "--upstream-tests", action="store_true", help="say too which of upstream's tests notice"
+    )
+    add_run_options(verb)
 
 
 def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> TreePlan:
@@ -136,6 +142,7 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
     """Run each patch's test without the patch, to find patches that are no longer needed."""
     from forkpatch.inspect.necessity import Verdict, judge, open_trees  # noqa: PLC0415
 
+    notice = noticing(fork, options) if options.upstream_tests else None
     plans: dict[str, TreePlan] = {}
     for upstream in fork.lock.release(options.release)[1]:
         try:
@@ -149,14 +156,23 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
     with open_trees(fork, plans, options.timeout) as trees:
         for upstream_name, patch in wanted:
             judgement = judge(trees, upstream_name, patch)
+            if notice:
+                judgement = replace(judgement, noticed=notice(upstream_name, patch.name))
             judgements.append(judgement)
             if options.json != "-":
                 print(f"{patch.name}: {judgement.verdict}: {judgement.reason}", flush=True)
+                say(*(f"  upstream's test notices: {test}" for test in judgement.noticed or ()))
     if options.json != "-":
         print_table(
-            ("upstream", "patch", "verdict", "left out with it"),
+            ("upstream", "patch", "verdict", "left out with it", "noticed by upstream's tests"),
             [
-                (one.upstream, one.patch, one.verdict, ", ".join(one.along) or "-")
+                (
+                    one.upstream,
+                    one.patch,
+                    one.verdict,
+                    ", ".join(one.along) or "-",
+                    "-" if one.noticed is None else str(len(one.noticed)),
+                )
                 for one in judgements
             ],
         )

@@ -13,7 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import forkpatch
-from forkpatch.cli import check_verbs, series_verbs, start_verbs, tree_verbs, version_verbs
+from forkpatch.cli import (
+    check_verbs,
+    series_verbs,
+    start_verbs,
+    test_verbs,
+    tree_verbs,
+    version_verbs,
+)
 from forkpatch.cli.options import Registry, Verb, claim_of
 from forkpatch.errors import ForkError, UserError
 from forkpatch.git.calls import drop_variables
@@ -71,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         "--root", type=Path, metavar="DIR", help="the fork's root (default: . or a folder above)"
     )
     verbs = Registry(parser.add_subparsers(dest="verb", required=True, metavar="VERB"))
-    for module in (start_verbs, tree_verbs, check_verbs, series_verbs, version_verbs):
+    rooms = (start_verbs, tree_verbs, check_verbs, test_verbs, series_verbs, version_verbs)
+    for module in rooms:
         module.register(verbs)
     return parser
 

@@ -55,6 +55,8 @@ class Judgement:
     Attributes:
         along: the patches that were left out with it, since they cannot be without it.
         reason: why, in words.
+        noticed: upstream's own tests that are worse without the patch; None when they were not
+            run, or none touches what it changes.
     """
 
     upstream: str
@@ -63,6 +65,7 @@ class Judgement:
     verdict: Verdict
     along: tuple[str, ...]
     reason: str
+    noticed: tuple[str, ...] | None = None
 
 
 @dataclass

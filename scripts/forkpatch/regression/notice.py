@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patches that upstream's own tests notice: what is worse on our trees without the patch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forkpatch.model.fork import Fork, TreePlan
+from forkpatch.model.record import SymbolPlace
+from forkpatch.regression.comparison import TestChange, compare_files
+from forkpatch.regression.runner import TestFile, TestRunner
+from forkpatch.regression.selection import reason_to_run, touched_by_places
+from forkpatch.regression.suite import OURS, Suite, make_side, passing_side
+
+
+def noticing_tests(
+    fork: Fork,
+    plans: Mapping[str, TreePlan],
+    suites: Mapping[str, Suite],
+    runner: TestRunner,
+    patch: tuple[str, str, tuple[SymbolPlace, ...]],
+) -> tuple[str, ...] | None:
+    """Upstream's tests that are worse without a patch.
+
+    Args:
+        fork: the fork.
+        plans: the planned tree of each upstream.
+        suites: upstream's tests, by upstream.
+        runner: runs the tests; what is on its record is not run again.
+        patch: its upstream, its name, and the places that it changes.
+
+    Returns:
+        the ids of the tests; None when no test on the lists touches what the patch changes.
+    """
+    upstream, name, places = patch
+    files = []
+    for suite in suites.values():
+        touched = touched_by_places(places, suite.table)
+        for path in suite.table.run:
+            data = suite.files.get(path)
+            if data is not None and reason_to_run(data, touched, suite.table, wide=False):
+                files.append((suite, path))
+    if not files:
+        return None
+    ours = make_side(fork, plans, OURS, {})
+    gone = [name, *plans[upstream].weave.dependents([name])]
+    with passing_side(fork, plans, upstream, name, gone) as without:
+        whole = runner.run([TestFile(suite, ours, path) for suite, path in files])
+        reduced = runner.run([TestFile(suite, without, path) for suite, path in files])
+    compared = compare_files(whole, reduced)
+    return tuple(one.test for one in compared if one.change is TestChange.WORSE)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's own tests on the pristine trees and on ours, release by release."""
+
+from __future__ import annotations
+
+import argparse
+
+import nox
+import nox.command
+
+from common.errors import USER_MISTAKE
+from sessions.environments import install, install_torch, run_module
+from sessions.requirements import versions_lock
+
+# What upstream's tests import, beside TVM and what MLC-LLM's compiler needs.
+GROUPS = ("forkpatch", "tvm", "mlc", "test", "zoo", "upstream")
+
+
+def run(session: nox.Session) -> None:
+    """Run upstream's tests for each release, or for the one that the options name.
+
+    Results lie in ``out/upstream-tests``; what is there is not run again.
+
+    Raises:
+        SystemExit: with 2, a mistake in the options.
+        nox.command.CommandFailed: a test is worse on our trees, in any of the releases.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--release")
+    chosen, options = parser.parse_known_args(session.posargs)
+    if {"-h", "--help"} & set(options):
+        install(session, "forkpatch")
+        run_module(session, "forkpatch", "upstream-tests", "--help")
+        return
+    releases = [chosen.release] if chosen.release else list(versions_lock()["releases"])
+    if unknown := set(releases) - set(versions_lock()["releases"]):
+        known = ", ".join(versions_lock()["releases"])
+        print(f"nox: --release {min(unknown)}: there is no such release; releases: {known}")
+        raise SystemExit(USER_MISTAKE)
+    worse = []
+    for release in releases:
+        install(session, *GROUPS, release=release)
+        install_torch(session, required=False)
+        report = f"out/upstream-tests/{release}.json"
+        words = ["upstream-tests", "--release", release, "--json", report, *options]
+        try:
+            run_module(session, "forkpatch", *words)
+        except nox.command.CommandFailed:
+            worse.append(release)
+    if worse:
+        session.error(f"upstream's tests are worse on our trees: {', '.join(worse)}")
