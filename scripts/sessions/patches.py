@@ -48,10 +48,17 @@ def refresh_locks(session: nox.Session) -> None:
 
 
 def write_status(session: nox.Session) -> None:
-    """Write down for the report how trees and symbols stand; a drift is shown there."""
+    """Write down for the report how trees and symbols stand; a drift is shown there.
+
+    What cannot be looked up here, such as symbols of an upstream that is missing, is said.
+    """
     out = ROOT / "out"
     out.mkdir(exist_ok=True)
     codes = (0, 1, USER_MISTAKE)
     for verb, *options in (("status",), ("record", "--check", "--offline")):
-        words = (verb, *options, "--json", str(out / f"{verb}.json"))
+        written = out / f"{verb}.json"
+        written.unlink(missing_ok=True)  # an older one would pass for today's
+        words = (verb, *options, "--json", str(written))
         run_module(session, "forkpatch", *words, success_codes=codes, silent=True)
+        if not written.exists():
+            session.warn(f"not in the report; why: nox -s patches -- {verb} {' '.join(options)}")

@@ -107,8 +107,12 @@ def test_each_part_has_a_licence_and_what_is_shipped_is_told_apart(provenance: P
     text = render_sbom(Part("whole", "1", "Apache-2.0", shipped=True), parts, [])
     assert sbom_problem(text) == ""
     (tvm,) = (c for c in json.loads(text)["components"] if c["name"] == "tvm")
-    commit = LOCK["upstreams"]["tvm"]["versions"][TVM]["commit"]
-    assert tvm["purl"] == f"pkg:github/apache/tvm@{commit}"
+    pinned = LOCK["upstreams"]["tvm"]["versions"][TVM]
+    if commit := pinned.get("commit"):
+        assert tvm["purl"] == f"pkg:github/apache/tvm@{commit}"
+    else:
+        wheel = f"{pinned['wheel']['package']}@{pinned['wheel']['version']}"
+        assert tvm["purl"] == f"pkg:pypi/{wheel}?tree={'a' * 40}"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"upstreams": [{}]}'])

@@ -172,6 +172,7 @@ def test_what_cannot_be_mapped_is_the_users_to_put_right(
     assert done.code == 2 and said in done.err
 
 
+@pytest.mark.slow
 def test_every_patch_of_this_repository_applies_on_its_own_base() -> None:
     fork = open_fork(load_settings(ROOT))
     try:
