@@ -106,4 +106,3 @@ def test_killed_import_leaves_no_upstream_among_the_patches(
     assert list((lab.root / ".work").glob(".forkpatch-new-*"))
     lab.ok("import-series", "calc", str(tmp_path / "q"))
     assert not list((lab.root / ".work").glob(".forkpatch-new-*"))
-    assert (lab.patches / "log.patch").read_bytes() != CORE
