@@ -27,8 +27,8 @@ from forkpatch.cli.main import main as forkpatch
 from forkpatch.foreign.lists import parse_list
 from forkpatch.git.calls import neutral_environment
 
-_PERSON = {"GIT_AUTHOR_NAME": "x", "GIT_AUTHOR_EMAIL": "x@localhost"}
-_PERSON |= {name.replace("AUTHOR", "COMMITTER"): value for name, value in _PERSON.items()}
+PERSON = {"GIT_AUTHOR_NAME": "x", "GIT_AUTHOR_EMAIL": "x@localhost"}
+PERSON |= {name.replace("AUTHOR", "COMMITTER"): value for name, value in PERSON.items()}
 _NOT_PATCHED = ("debian", ".pc")
 
 
@@ -67,17 +67,16 @@ class MirrorResult:
 def mirror(dsc: Path, folder: Path) -> MirrorResult:
     """Mirror one package in the empty folder ``folder``."""
     pristine, patched = folder / "upstream", folder / "patched"
-    _unpack(dsc, pristine, "--skip-patches")
-    _unpack(dsc, patched)
+    unpack(dsc, pristine, "--skip-patches")
+    unpack(dsc, patched)
     patches = pristine / "debian/patches"
     if not (patches / "series").is_file():
         return MirrorResult(dsc.stem, 0, refused="it has no debian/patches/series")
-    wanted = {name: (patches / name).read_bytes() for name in _listed(patches)}
+    wanted = {name: (patches / name).read_bytes() for name in listed(patches)}
     count = len(wanted) - 1
     shutil.copytree(patches, folder / "patches")
-    _commit(pristine)
-    fork = _fork(folder, pristine)
-    code, out, err = _run(fork, "import-series", "up", "--nearest", str(folder / "patches"))
+    fork = make_fork(folder, pristine, commit_tree(pristine))
+    code, out, err = run(fork, "import-series", "up", "--nearest", str(folder / "patches"))
     if code:
         return MirrorResult(dsc.stem, count, refused=err.partition(": ")[2].splitlines()[0])
     shifted = out.count("\nmoved: ") + out.startswith("moved: ")
@@ -87,10 +86,10 @@ def mirror(dsc: Path, folder: Path) -> MirrorResult:
         ("export", "--check"),
         ("export", "up", "--format", "debian", "--output", str(output)),
     ):
-        code, out, err = _run(fork, *words)
+        code, out, err = run(fork, *words)
         if code:
             return MirrorResult(dsc.stem, count, refused=f"{words[0]}: {err or out}".strip())
-    ours, theirs = (_content(place) for place in (fork / ".work/r/up", patched))
+    ours, theirs = (content_of(place) for place in (fork / ".work/r/up", patched))
     back = {
         path.relative_to(output).as_posix(): path.read_bytes()
         for path in output.rglob("*")
@@ -101,58 +100,67 @@ def mirror(dsc: Path, folder: Path) -> MirrorResult:
         count,
         shifted,
         len(theirs),
-        _differences(ours, theirs),
-        _differences(back, wanted),
+        differences(ours, theirs),
+        differences(back, wanted),
     )
 
 
-def _unpack(dsc: Path, target: Path, *options: str) -> None:
+def unpack(dsc: Path, target: Path, *options: str) -> None:
+    """Unpack a source package."""
     command = ["dpkg-source", "--no-check", "-q", *options, "-x", str(dsc), str(target)]
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _listed(folder: Path) -> list[str]:
+def listed(folder: Path) -> list[str]:
+    """The series, and the patches that it lists."""
     text = (folder / "series").read_text("utf-8")
     return ["series", *(line.file for line in parse_list(text, "series") if line.file)]
 
 
-def _commit(tree: Path) -> None:
-    def git(*words: str) -> None:
-        command = ["git", "-C", str(tree), *words]
-        subprocess.run(command, check=True, capture_output=True, env=neutral_environment(_PERSON))
+def commit_tree(tree: Path, *, keep_debian: bool = False) -> str:
+    """Commit all files of a tree, in a repository that is made when it is missing; the id."""
 
-    shutil.rmtree(tree / "debian")
-    git("init", "-q")
-    (tree / ".git/info").mkdir(exist_ok=True)
-    (tree / ".git/info/attributes").write_text("* -text -filter -ident !eol\n")
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tree), "-c", "init.defaultBranch=master", *words]
+        environment = neutral_environment(PERSON)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        return done.stdout.strip()
+
+    if not keep_debian:
+        shutil.rmtree(tree / "debian")
+    if not (tree / ".git").is_dir():
+        git("init", "-q")
+        (tree / ".git/info").mkdir(exist_ok=True)
+        (tree / ".git/info/attributes").write_text("* -text -filter -ident !eol\n")
     git("add", "-A", "-f")
     git("commit", "-q", "-m", "Pristine")
+    return git("rev-parse", "HEAD")
 
 
-def _fork(folder: Path, upstream: Path) -> Path:
+def make_fork(folder: Path, upstream: Path, commit: str) -> Path:
+    """A fork in ``folder`` of the one version of an upstream, locked."""
     fork = folder / "fork"
     fork.mkdir()
-    head = ["git", "-C", str(upstream), "rev-parse", "HEAD"]
-    commit = subprocess.run(head, check=True, capture_output=True, text=True).stdout.strip()
     names = sorted(path.name for path in upstream.iterdir() if path.name != ".git")
     include = ", ".join(f'"{name}"' for name in names)
     (fork / "VERSIONS.lock").write_text(
         f'[releases.r]\nup = "1"\n[upstreams.up]\nurl = "{upstream}"\n'
         f'[upstreams.up.versions."1"]\ncommit = "{commit}"\ninclude = [{include}]\ntree = ""\n'
     )
-    code, out, err = _run(fork, "lock")
+    code, out, err = run(fork, "lock")
     assert code == 0, out + err
     return fork
 
 
-def _run(fork: Path, *words: str) -> tuple[int, str, str]:
+def run(fork: Path, *words: str) -> tuple[int, str, str]:
+    """Exit code and output of a verb."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = forkpatch(["--root", str(fork), *words])
     return code, out.getvalue(), err.getvalue()
 
 
-def _content(tree: Path) -> dict[str, tuple[str, bytes]]:
+def content_of(tree: Path) -> dict[str, tuple[str, bytes]]:
     """Kind and bytes of each file of a tree, without what is not patched."""
     return {
         path.relative_to(tree).as_posix(): found
@@ -173,7 +181,8 @@ def _walk(tree: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in [*names, *links])
 
 
-def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> tuple[str, ...]:
+def differences(one: Mapping[str, object], other: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of the files in which two sets differ."""
     names = sorted(one.keys() | other.keys())
     return tuple(name for name in names if one.get(name) != other.get(name))
 

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs killed at random moments: every verb that writes, alone and two at once.
+
+    PYTHONPATH=scripts:tests/forkpatch python tests/support/kills.py --count 500 --seed 1
+
+Each turn copies a small fork, starts a verb (or two), and sends SIGKILL to one after a random part
+of the time that it takes. Then the verb is run again, as a user would. A turn is bad when anything
+traps the user: a verb fails that should not, the series are not what an undisturbed run gives, or
+something is left behind. The table goes to standard output; exit code 1 after a bad turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import io
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forklab import FILES, ForkLab, Repo, core, git, message
+
+from forkpatch.cli.main import main as forkpatch
+
+CORE_PATH = "python/calc/core.py"
+_LEFT = (".forkpatch-new-*", ".forkpatch-old-*")
+_AGAIN = ("exists", "is there already", "no rebase")
+
+
+def run(root: Path, words: list[str]) -> tuple[int, str]:
+    """Exit code and output of a verb, in this process."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        code = forkpatch(["--root", str(root), *words])
+    return code, out.getvalue()
+
+
+def start(root: Path, words: list[str]) -> int:
+    """Start a verb in a process of its own, silently; returns its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 3
+    try:
+        silence = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silence, stream)
+        code = forkpatch(["--root", str(root), *words])
+    finally:
+        os._exit(code)
+
+
+@dataclass
+class Scene:
+    """A verb, and the fork in the state in which it has something to do.
+
+    Attributes:
+        again: what a user types after it was killed; the verb itself by default.
+        expected: patch files and lock as an undisturbed run leaves them.
+        span: seconds that such a run takes.
+    """
+
+    name: str
+    folder: Path
+    words: list[str]
+    again: Callable[[Path], list[str]] | None = None
+    expected: dict[str, bytes] = field(default_factory=dict)
+    span: float = 0.0
+
+    def measure(self, place: Path) -> None:
+        """Run the verb undisturbed."""
+        root = copy(self.folder, place)
+        began = time.monotonic()
+        _, status = os.waitpid(start(root, self.words), 0)
+        assert os.waitstatus_to_exitcode(status) == 0, (self.name, run(root, self.words))
+        self.span = time.monotonic() - began
+        self.expected = content(root)
+        shutil.rmtree(place)
+
+    def retry(self, root: Path) -> str:
+        """Run the verb again; returns the reason why a user is stuck, if one is."""
+        words = self.again(root) if self.again else self.words
+        code, out = run(root, words) if words else (0, "")
+        if code and not any(word in out for word in _AGAIN):
+            return f"{' '.join(words)}: exit {code}: {out.strip()}"
+        return ""
+
+
+def copy(template: Path, place: Path) -> Path:
+    """A copy of a fork with its upstream and cache; returns its root."""
+    shutil.copytree(template, place, symlinks=True)
+    os.environ["XDG_CACHE_HOME"] = str(place / "cache")
+    return place / "fork"
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """Lock and patch files of a fork."""
+    files = [root / "VERSIONS.lock", *(root / "patches").rglob("*")]
+    return {str(path.relative_to(root)): path.read_bytes() for path in files if path.is_file()}
+
+
+def leftovers(root: Path) -> list[str]:
+    """Scratch folders in a fork."""
+    tops = [root / "patches", root / ".work"]
+    places = [place for top in tops for place in (top, *top.glob("*/"))]
+    return [
+        str(path.relative_to(root)) for place in places for g in _LEFT for path in place.glob(g)
+    ]
+
+
+def scenes(folder: Path) -> list[Scene]:
+    """Every verb that writes, with a fork for it."""
+    base = folder / "base"
+    os.environ["XDG_CACHE_HOME"] = str(base / "cache")
+    repo = Repo.create(folder / "upstream", FILES)
+    git(repo.path, "tag", "v1.0")
+    (base / "fork").mkdir(parents=True)
+    lab = ForkLab(base / "fork", base, repo)
+    lab.write_lock()
+    first = repo.head
+    edits = {"a": core(sub="b - a"), "b": core(sub="b - a", mul="0")}
+    for name, body in edits.items():
+        lab.add_patch(f"{name}.patch", repo.patch({CORE_PATH: body}, message(name)))
+    git(repo.path, "checkout", "-q", "--detach", first)
+    second = repo.commit({"src/run.c": b"int run(int);\n"}, "Second")
+    third = repo.commit({CORE_PATH: core(sub="a + 1")}, "Third")
+    with (lab.root / "VERSIONS.lock").open("a") as lock:
+        for version, commit in (("2.0", second), ("3.0", third)):
+            lock.write(
+                f'\n[upstreams.calc.versions."{version}"]\ncommit = "{commit}"\n'
+                'include = ["python/calc", "src", "LICENSE"]\nexclude = ["src/*.cu"]\n'
+            )
+    foreign = folder / "foreign"
+    foreign.mkdir()
+    diff = f"--- a/{CORE_PATH}\n+++ b/{CORE_PATH}\n@@ -2,1 +2,2 @@\n     check(a)\n+    log(a)\n"
+    (foreign / "log.patch").write_text(diff)
+    (foreign / "series").write_text("log.patch\n")
+
+    def derived(name: str, of: str, *verbs: list[str]) -> Path:
+        root = copy(folder / of, folder / name)
+        for words in verbs:
+            code, out = run(root, words)
+            assert code in (0, 1), out
+        return folder / name
+
+    unlocked = folder / "base"
+    locked = derived("locked", "base", ["lock"], ["record"])
+    applied = derived("applied", "locked", ["apply"])
+    more = derived("more", "applied")
+    tree = more / "fork/.work/r1/calc"
+    (tree / CORE_PATH).write_bytes(core(sub="b - a", mul="0", add="7"))
+    git(tree, "commit", "-qam", "More")
+    bare = derived("bare", "applied")
+    (bare / "fork/patches/calc/1.0/derived.json").unlink()
+    stale = derived("stale", "applied")
+    series = stale / "fork/patches/calc/1.0/series"
+    series.write_text(series.read_text().replace("b.patch\n", ""))
+    stopped = derived("stopped", "applied", ["rebase", "calc", "3.0"])
+    (stopped / "fork/.work/rebase/calc/tree" / CORE_PATH).write_bytes(core(sub="b - 1"))
+    going = derived("going", "stopped")
+    git(repo.path, "checkout", "-q", "-b", "ours", "v1.0")
+    repo.commit({CORE_PATH: core(mul="9")}, "Ours")
+    empty = derived("empty", "locked")
+    shutil.rmtree(empty / "fork/patches")
+
+    def rebase_again(root: Path) -> list[str]:
+        if (root / ".work/rebase/calc/plan.json").exists():
+            return ["rebase", "calc", "--continue"]
+        return [] if (root / "patches/calc/2.0").exists() else ["rebase", "calc", "2.0"]
+
+    def continue_again(root: Path) -> list[str]:
+        under_way = (root / ".work/rebase/calc/plan.json").exists()
+        return ["rebase", "calc", "--continue"] if under_way else []
+
+    return [
+        Scene("apply", stale, ["apply"]),
+        Scene("edit", locked, ["edit", "calc"]),
+        Scene("export", more, ["export"]),
+        Scene("export --own", more, ["export", "--own"]),
+        Scene("lock", unlocked, ["lock"]),
+        Scene("record", bare, ["record"]),
+        Scene("rebase", applied, ["rebase", "calc", "2.0"], rebase_again),
+        Scene("rebase --continue", going, ["rebase", "calc", "--continue"], continue_again),
+        Scene("rebase --abort", stopped, ["rebase", "calc", "--abort"]),
+        Scene(
+            "import-series", applied, ["import-series", "calc", str(foreign), "--version", "2.0"]
+        ),
+        Scene("adopt", empty, ["adopt", "calc", str(repo.path), "ours", "--version", "1.0"]),
+    ]
+
+
+def wait_for_git(root: Path) -> None:
+    """Wait until no git process of a killed run holds the fork any more."""
+    for path in root.glob(".work/.forkpatch.lock"):
+        with path.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def turn(scene: Scene, other: Scene | None, place: Path, chance: random.Random) -> Iterator[str]:
+    """Kill a verb, alone or beside another one; yields what is wrong afterwards."""
+    root = copy(scene.folder, place)
+    pid = start(root, scene.words)
+    beside = start(root, other.words) if other else 0
+    time.sleep(chance.uniform(0.0, 1.1) * scene.span * (2 if other else 1))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    if other:
+        _, status = os.waitpid(beside, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code not in (0, 1, 2):
+            yield f"{other.name} beside it: exit {code}"
+    wait_for_git(root)
+    code, out = run(root, ["status"])
+    if code or "broken" in out:
+        yield f"status: exit {code}: {out.strip()}"
+    if reason := scene.retry(root):
+        yield reason
+    if other is None:
+        if content(root) != scene.expected:
+            yield "the series are not what an undisturbed run gives"
+    else:
+        for words in (["apply", "--discard"], ["record"], ["export", "--check"]):
+            code, out = run(root, words)
+            if code:
+                yield f"{words[0]} afterwards: exit {code}: {out.strip()}"
+    run(root, ["status"])
+    if left := leftovers(root):
+        yield f"left behind: {left[0]}"
+
+
+def killed(count: int, seed: int, *, say: Callable[[str], None] = print) -> dict[str, Counter[str]]:
+    """Kill ``count`` runs, every second one beside another verb; returns the counts by verb."""
+    chance = random.Random(seed)
+    table: dict[str, Counter[str]] = {}
+    with tempfile.TemporaryDirectory(prefix="kills-") as name:
+        every = scenes(Path(name))
+        for scene in every:
+            scene.measure(Path(name, "turn"))
+        # Two verbs that begin in the same state.
+        beside = [one for one in every if one.name in ("apply", "export", "record", "edit", "lock")]
+        for number in range(count):
+            scene = every[number % len(every)]
+            other = chance.choice(beside) if number // len(every) % 2 else None
+            row = table.setdefault(scene.name, Counter())
+            row["beside another" if other else "alone"] += 1
+            for problem in turn(scene, other, Path(name, "turn"), chance):
+                row["bad"] += 1
+                say(f"turn {number}: {scene.name}{f' | {other.name}' if other else ''}: {problem}")
+            shutil.rmtree(Path(name, "turn"))
+    return table
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    table = killed(options.count, options.seed)
+    columns = ("alone", "beside another", "bad")
+    print(f"{'verb killed':20} {columns[0]:>6} {columns[1]:>15} {columns[2]:>4}")
+    for name, row in table.items():
+        print(f"{name:20} {row[columns[0]]:6} {row[columns[1]]:15} {row['bad']:4}")
+    bad = sum(row["bad"] for row in table.values())
+    total = sum(row[column] for row in table.values() for column in columns[:2])
+    print(f"{total} kills, seed {options.seed}: {bad} bad")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
