@@ -65,13 +65,12 @@ class Bench:
         return differences(content_of(tree), content_of(expected))
 
     def returned(self, folder: Path) -> Step:
-        """Files of the series that did not come back as they were."""
-        found = {
-            path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
-        return differences(found, self.patches)
+        """Files of the series that did not come back under their name as they were."""
+        return tuple(
+            name
+            for name, data in self.patches.items()
+            if not (folder / name).is_file() or (folder / name).read_bytes() != data
+        )
 
 
 def call(folder: Path, *words: str, **env: str) -> bool:

@@ -56,12 +56,13 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     parents = [b"tree " + tree.encode(), b"parent " + head.encode()]
     commit = write_commit(git, b"\n".join([*parents, *kept]), message)
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
-    return rebase.completed(
+    done = rebase.completed(
         RebaseOutcome.ADAPTED,
         commit=commit,
         reason=f"{kinds}: " + (f"accepted: {accepted}" if accepted else "resolved by hand"),
-        by_hand=_lines_by_hand(rebase, step.original, tree),
     )
+    # Counting takes the resolution out of the working tree: by now the plan has it.
+    return done.counted(step.patch, _lines_by_hand(rebase, step.original, tree))
 
 
 def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:

@@ -88,6 +88,14 @@ class Rebase:
         plan = self.plan.completed(outcome, commit=commit, reason=reason, by_hand=by_hand)
         return self.saved(plan)
 
+    def counted(self, patch: str, by_hand: int) -> Rebase:
+        """The rebase with the number of lines that a person changed in a patch."""
+        steps = tuple(
+            replace(step, by_hand=by_hand) if step.patch == patch else step
+            for step in self.plan.steps
+        )
+        return self.saved(replace(self.plan, steps=steps))
+
     def reset(self, commit: str) -> None:
         """Check ``commit`` out, and remove every other file."""
         self.git.run("reset", "-q", "--hard", commit)

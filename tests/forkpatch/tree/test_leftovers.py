@@ -11,6 +11,8 @@ import pytest
 from forklab import ForkLab, core, git
 
 from forkpatch.foreign import intake
+from forkpatch.rebase import resolution
+from forkpatch.rebase.workspace import Rebase
 from forkpatch.tree.swap import remove_tree
 
 CORE_PATH = "python/calc/core.py"
@@ -84,6 +86,30 @@ def test_locks_of_a_git_killed_with_its_rebase_are_removed(stopped: ForkLab) -> 
     done = stopped.run("rebase", "calc", "--continue")
     assert done.code == 0, done.err
     assert (stopped.root / "patches/calc/2.0/series").is_file()
+
+
+def test_resolution_outlives_a_continue_that_is_killed(
+    stopped: ForkLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the working tree has it, and it is taken out of there to count its lines."""
+    tree = stopped.root / ".work/rebase/calc/tree"
+    (tree / CORE_PATH).write_bytes(core(sub="b - 1"))
+
+    def killed(rebase: Rebase, *_: str) -> int:
+        rebase.reset(rebase.plan.head)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resolution, "_lines_by_hand", killed)
+        pid = os.fork()
+        if not pid:
+            stopped.run("rebase", "calc", "--continue")
+            os._exit(0)
+        os.waitpid(pid, 0)
+    assert git(tree, "diff", "HEAD") == ""
+    stopped.ok("rebase", "calc", "--continue")
+    assert b"+    return b - 1\n" in (stopped.root / "patches/calc/2.0/a.patch").read_bytes()
 
 
 def test_killed_import_leaves_no_upstream_among_the_patches(
