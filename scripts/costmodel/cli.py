@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,22 +14,26 @@ from typing import Any
 
 from rich.console import Console
 
-from common.files import atomic_write_json
+from common.files import atomic_write, atomic_write_json
 from costmodel.accelerator import inputs
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import SCHEMES, Scheme, schemes
 from costmodel.accelerator.settings import shipped_names
 from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experiment
+from costmodel.accuracy import measure
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
 from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import Phase, bind_phase, only_gemm, parse_phases, read_workloads
+from costmodel.search import explore
+from costmodel.search.page import page
 from costmodel.studies import report
 
 FILE_WIDTH = 160
+DEFAULT_HARDWARE = ["systolic8x8"]
 DEFAULT_PHASES = "prefill:512,decode:1024"
 
 
@@ -47,6 +52,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
     what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
     what.add_argument("--trace", metavar="FILE", type=Path, help="shapes recorded at run time")
+    what.add_argument(
+        "--accuracy", metavar="GGUF", type=Path, help="measure perplexity under each --scheme"
+    )
     what.add_argument("--study", metavar="DIR", type=Path, help="write a study of each --of")
     found.add_argument(
         "--of", nargs="+", metavar="FILE", type=Path, default=[], help="with --study: work files"
@@ -55,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     choice.add_argument(
         "--hardware",
         nargs="+",
-        default=["systolic8x8"],
+        default=DEFAULT_HARDWARE,
         metavar="FILE",
         help=f"{', '.join(shipped_names('hardware'))}, or TOML or TENET .p files",
     )
@@ -80,6 +88,13 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
     work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")
     work.add_argument("--bind", action="append", default=[], metavar="NAME=N")
+    find = found.add_argument_group("search, with --model")
+    find.add_argument(
+        "--search", action="store_true", help="look for arrays, dataflows and mappings"
+    )
+    find.add_argument("--pes", type=int, metavar="N", help="most PEs (default: the hardware's)")
+    find.add_argument("--mapping", type=Path, metavar="FILE", help="estimate a search's rows anew")
+    find.add_argument("--page", type=Path, metavar="FILE", help="HTML with plots of the fronts")
     output = found.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE")
     output.add_argument("--csv", type=Path, metavar="FILE")
@@ -98,8 +113,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    args = parser().parse_args(argv)
+    known = parser()
+    args = known.parse_args(argv)
     try:
+        _refuse_ignored(known, args)
         _run(args, _console())
     except CostError as error:
         return _failed(error)
@@ -109,6 +126,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+_ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
+_SHOWN = ("json", "csv", "plots", "quiet", "compare")
+_FOUND = ("hardware", "scheme", "phase", "bind", "page", "json", "quiet")
+TAKEN = {
+    "gemm": (*_ESTIMATE, *_SHOWN, "batch"),
+    "model": (*_ESTIMATE, *_SHOWN, "phase", "bind"),
+    "trace": (*_ESTIMATE, *_SHOWN),
+    "tenet": ("macs_per_pe", "json", "quiet"),
+    "study": ("of", "bind", "data"),
+    "accuracy": ("scheme", "json", "quiet"),
+    "search": ("model", *_FOUND, "pes", "macs_per_pe"),
+    "mapping": ("model", *_FOUND, "macs_per_pe"),
+}
+
+
+def _refuse_ignored(known: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse options that the chosen kind of run does not heed.
+
+    Raises:
+        CostError: with the first of them.
+    """
+    given = [name for name, value in vars(args).items() if value != known.get_default(name)]
+    narrower = [name for name in reversed(TAKEN) if name in given]
+    kind = narrower[0] if narrower else "gemm"
+    for name in given:
+        if name != kind and name not in TAKEN[kind]:
+            option = name.replace("_", "-")
+            taken = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
+            raise CostError(f"--{option} does nothing with --{kind}", remedy=f"it takes {taken}")
 
 
 def _failed(error: CostError) -> int:
@@ -132,13 +180,63 @@ def _run(args: argparse.Namespace, console: Console) -> None:
     if args.tenet is not None:
         _tenet(args, console)
         return
+    if args.accuracy is not None:
+        _accuracy(args, console)
+        return
     phases = _phases(args)
+    if args.search or args.mapping is not None:
+        _search(args, console, phases)
+        return
     hardware, dataflows = _accelerators(args)
     tile = _tile(args.tile)
     results = every_combination(phases, hardware, dataflows, _schemes(args), tile)
     _write(args, results)
     if not args.quiet:
         _show(console, results, single=args.gemm is not None, compare=args.compare)
+
+
+def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> None:
+    """Search, or estimate the rows of an earlier search anew."""
+    names = ["systolic32x32"] if args.hardware == DEFAULT_HARDWARE else args.hardware
+    if len(names) != 1:
+        raise CostError("a search has one --hardware, whose memories and clock it keeps")
+    (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
+    model = args.model.name.removesuffix(".json").removesuffix(".work")
+    if args.mapping is not None:
+        old = _read_json(args.mapping)
+        chosen = {s.name: s for s in (*SCHEMES.values(), *schemes(args.scheme or ["all"]))}
+        fronts = explore.again(old, phases, base, chosen, model)
+    else:
+        fronts = explore.search(phases, base, schemes(args.scheme or ["all"]), args.pes, model)
+    if args.json:
+        atomic_write_json(args.json, {"schema": 1, "model": model, "fronts": fronts})
+    if args.page:
+        atomic_write(args.page, page(fronts, f"{model} on {base.name}: what to build"))
+    if not args.quiet:
+        report.show_fronts(console, fronts)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CostError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("fronts"), list):
+        raise CostError(f"{path}: not the file of a search", remedy="--search --json FILE makes it")
+    return found
+
+
+def _accuracy(args: argparse.Namespace, console: Console) -> None:
+    rows = []
+    for measured in measure.measured(args.accuracy, schemes(args.scheme or ["all"])):
+        rows.append(measured)
+        if not args.quiet:
+            console.print(
+                f"{measured['scheme']:20} perplexity {measured['perplexity']:10.3f}  "
+                f"greedy agreement {measured['agreement']:.1%}"
+            )
+    if args.json:
+        atomic_write_json(args.json, measure.record(args.accuracy, rows))
 
 
 def _tenet(args: argparse.Namespace, console: Console) -> None:

@@ -178,7 +178,7 @@ def test_the_scheme_as_compiled_takes_the_modules_scales(tmp_path: Path) -> None
         (["--tenet", "missing"], "cannot be read"),
         (["--model", "missing"], "missing: cannot be read"),
         (["--study", "docs"], "--study and --of go together"),
-        (["--gemm", "8,8,8", "--of", "x.work.json"], "--study and --of go together"),
+        (["--gemm", "8,8,8", "--of", "x.work.json"], "--of does nothing with --gemm"),
         (["--trace", "missing"], "cannot be read"),
     ],
 )

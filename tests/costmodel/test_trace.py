@@ -55,6 +55,17 @@ def test_the_context_grows_with_the_tokens_of_attention() -> None:
     assert all(p.items[0].count == 3 for p in phases)
 
 
+def test_sequences_of_a_recorded_call_do_not_share_their_cache() -> None:
+    record = attention_record(("decode", 1))
+    function = record["functions"][ATTENTION]
+    function["params"] = [None, None, None, *(["tokens0", "tokens1", h, 16] for h in (8, 4))]
+    function["products"][0]["m"] = "tokens0*tokens1"
+    call = record["sections"][0]["calls"][0]
+    call["shapes"] = [None, None, None, [6, 2, 8, 16], [6, 2, 4, 16]]
+    (item,) = phases_of(record)[0].items
+    assert (item.gemm.batch, item.gemm.m) == (4 * 6, 2)
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     record = attention_record(("prefill", 5))
     record["sections"][0]["calls"][0]["shapes"][3] = [5, 9, 16]

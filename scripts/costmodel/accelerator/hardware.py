@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel.accelerator import settings
 from costmodel.accelerator.settings import TomlTable, library_file, read_toml
+from costmodel.accelerator.technology import technology
 from costmodel.counting.relations import Position, Relation, is_number, parse_relations
 from costmodel.counting.space import Fabric
 
@@ -20,7 +21,7 @@ MAX_AXES = 3
 _LEVEL_KEYS = (
     *("name", "size", "latency", "bandwidth", "read_bandwidth", "write_bandwidth"),
     *("energy", "read_energy", "write_energy"),
-    *("ports", "double_buffered", "split"),
+    *("ports", "double_buffered", "split", "memory"),
 )
 
 
@@ -36,6 +37,7 @@ class Level:
         shared: reads and writes take turns on one port.
         double_buffered: the next tile is fetched while one is worked on.
         split: bits for A, B and C, where each has a memory of its own.
+        memory: its kind in the table of technology; "" where the energy was given.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Level:
     shared: bool = False
     double_buffered: bool = True
     split: tuple[int, ...] | None = None
+    memory: str = ""
 
     def cycles(self, read: Any, write: Any) -> Any:
         """Cycles to move so many bits, latency left out."""
@@ -180,7 +183,8 @@ def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
     read, write = (_pair(part, kind, "bandwidth", rates) for kind in ("read", "write"))
     if min(read, write) <= 0:
         raise part.error("bandwidth", "a bandwidth must be positive")
-    energies = [_pair(part, k, "energy", settings.ENERGIES_PER_BIT) for k in ("read", "write")]
+    memory = str(part.get("memory", str, ""))
+    energies = _energies(part, memory, size)
     return Level(
         name=part.get("name", str),
         size=size,
@@ -192,7 +196,21 @@ def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
         shared=ports == "shared",
         double_buffered=part.get("double_buffered", bool, True),
         split=None if split is None else tuple(8 * s for s in split),
+        memory=memory,
     )
+
+
+def _energies(part: TomlTable, memory: str, size: int | None) -> list[float]:
+    """Energy in pJ of a bit read and written: given, or of a kind of memory."""
+    if not memory:
+        return [_pair(part, k, "energy", settings.ENERGIES_PER_BIT) for k in ("read", "write")]
+    kinds = technology().memories
+    if memory not in kinds:
+        raise part.error("memory", f"no memory {memory!r}", f"one of: {', '.join(kinds)}")
+    given = [k for k in ("energy", "read_energy", "write_energy") if k in part.values]
+    if given:
+        raise part.error(given[0], f"'memory' and {given[0]!r} say the same twice")
+    return [kinds[memory].energy_of((size or 0) / 8)] * 2
 
 
 def _pair(part: TomlTable, kind: str, what: str, units: dict[str, float]) -> float:
@@ -202,6 +220,8 @@ def _pair(part: TomlTable, kind: str, what: str, units: dict[str, float]) -> flo
 
 
 def _mac_energy(energy: TomlTable) -> tuple[tuple[int, float], ...]:
+    if "mac" not in energy.values:
+        return technology().mac_energy
     mac = energy.table("mac")
     if not mac.values:
         raise energy.error("mac", "'mac' needs at least one width")

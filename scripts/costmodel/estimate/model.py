@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import FLOAT16, Scheme
 from costmodel.estimate.gemm import GemmCost, cost
-from costmodel.estimate.tiling import BufferTile
+from costmodel.estimate.tiling import BufferTile, Holding
 from costmodel.estimate.workload import Item, Phase
 
 OTHER = "other"
@@ -106,24 +106,51 @@ def phase_cost(
     dataflow: Dataflow,
     scheme: Scheme | str,
     tile: BufferTile | None = None,
+    plans: Mapping[str, tuple[Holding, ...]] | None = None,
 ) -> PhaseCost:
     """Estimate a phase; the scheme ``as-compiled`` takes each product's own widths.
+
+    Args:
+        phase: the products.
+        hardware: the accelerator.
+        dataflow: how products are laid out on the array.
+        scheme: widths.
+        tile: of the first memory, for all products.
+        plans: tiles of products by :func:`product_key`; the others' are chosen.
 
     Raises:
         CostError: a product does not fit the accelerator.
     """
     items = tuple(
-        ItemCost(i, cost(i.gemm, hardware, dataflow, _scheme(i, scheme), tile)) for i in phase.items
+        ItemCost(
+            i,
+            cost(
+                i.gemm,
+                hardware,
+                dataflow,
+                item_scheme(i, scheme),
+                tile,
+                (plans or {}).get(product_key(i), ()),
+            ),
+        )
+        for i in phase.items
     )
     name = scheme if isinstance(scheme, str) else scheme.name
-    return PhaseCost(phase, hardware, dataflow, name, items, _other(phase, hardware, scheme))
+    return PhaseCost(phase, hardware, dataflow, name, items, other_work(phase, hardware, scheme))
 
 
-def _scheme(item: Item, scheme: Scheme | str) -> Scheme:
+def product_key(item: Item) -> str:
+    """Name of a product by its kind and extents: equal ones have one mapping."""
+    g = item.gemm
+    return f"{item.kind} {g.batch}x{g.m}x{g.n}x{g.k}"
+
+
+def item_scheme(item: Item, scheme: Scheme | str) -> Scheme:
+    """A scheme, or the product's own as compiled."""
     return item.compiled if isinstance(scheme, str) else scheme
 
 
-def _other(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
+def other_work(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
     """Work that is no product: the time of its transfers to and from the outermost memory."""
     level = hardware.levels[-1]
     compiled = max((i.compiled.output for i in phase.items), default=FLOAT16.output)

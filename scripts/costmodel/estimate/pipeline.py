@@ -67,10 +67,17 @@ def steps(region: State, holding: Holding, scheme: Scheme, on_chip: frozenset[st
     if "C" not in on_chip:
         fetched += (enters & ~new) * (m * n * scheme.accumulator)
         stored += leaves * (m * n * np.where(done, scheme.output, scheme.accumulator))
-    rows = np.stack([m, n, k, new, done], axis=1)
-    found, kind = np.unique(rows, axis=0, return_inverse=True)
-    kinds = [(int(r[0]), int(r[1]), int(r[2]), bool(r[3]), bool(r[4])) for r in found]
-    return Steps(fetched, stored, kinds, np.asarray(kind).reshape(-1))
+    # A tile is full or at an edge along each dimension: few kinds of steps, told by a number.
+    code = np.zeros(grid.shape[1], dtype=np.int64)
+    for flag in (*(at[d] == trips[d] - 1 for d in DIMENSIONS), new, done):
+        code = 2 * code + flag
+    used = np.flatnonzero(np.bincount(code, minlength=32))
+    place = np.zeros(32, dtype=np.int64)
+    place[used] = np.arange(len(used))
+    first = np.zeros(32, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]
+    kinds = [(int(m[f]), int(n[f]), int(k[f]), bool(new[f]), bool(done[f])) for f in first[used]]
+    return Steps(fetched, stored, kinds, place[code])
 
 
 def _entered(*places: npt.NDArray[np.int64]) -> Bools:

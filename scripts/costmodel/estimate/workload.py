@@ -180,8 +180,7 @@ def _entry_name(report: Mapping[str, Any], name: str) -> str:
 
 
 def _symbols(entry: Mapping[str, Any]) -> set[str]:
-    names = ("batch", "m", "n", "k", "sequences")
-    texts: list[Any] = [p[k] for p in entry["products"] for k in names if k in p]
+    texts: list[Any] = [p[k] for p in entry["products"] for k in ("batch", "m", "n", "k")]
     keys = ("elements", "bits_read", "bits_written")
     texts += [o[k] for o in entry["others"] for k in keys]
     return {
@@ -249,14 +248,15 @@ def _attention(
     """One of attention's products as a batch over sequences and key-value heads.
 
     The query heads that share a key-value head are rows of one product; the index of B in the work
-    file tells them, ``b*3//9`` for nine on three. The file says how many sequences there are; one
-    that does not was written for a token of each sequence in a decode, else for one sequence.
+    file tells them, ``b*3//9`` for nine on three. A decode has a token of each sequence, a recorded
+    call with two leading extents has the sequences first; all else is one sequence.
     """
     shared = _SHARED_HEAD.search(str(product["b"]["index"]))
     heads, tokens = gemm.batch, gemm.m
     kept = int(shared.group(1)) * heads // int(shared.group(2)) if shared else heads
-    one = tokens if "decode" in entry else 1
-    sequences = value(product["sequences"]) if "sequences" in product else one
+    sequences = tokens if "decode" in entry else 1
+    if "tokens1" in str(product["m"]):
+        sequences = value("tokens0")
     if kept < 1 or heads % kept or tokens % sequences:
         raise CostError(
             f"{entry}: attention of {heads} heads on {kept} and of {tokens} tokens in {sequences} "

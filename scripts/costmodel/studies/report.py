@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +259,36 @@ def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
         figures = [short(v) for v in token_record(p).values()]
         table.add_row(p.phase.name, p.hardware.name, p.dataflow.name, p.scheme, *figures)
     console.print(table)
+
+
+def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
+    """Print the best design of each phase for each objective."""
+    table = Table(title="the best of the fronts", title_justify="left")
+    for column in ("phase", "least", "scheme", "dataflow", "array", "KiB"):
+        table.add_column(column)
+    for column in ("ms", "mJ", "mm2", "perplexity"):
+        table.add_column(column, justify="right")
+    objectives: dict[str, Callable[[Mapping[str, Any]], float]] = {
+        "latency": lambda r: float(r["latency_ms"]),
+        "energy": lambda r: float(r["energy_mj"]),
+        "area": lambda r: float(r["area_mm2"]),
+        "latency x energy": lambda r: float(r["latency_ms"] * r["energy_mj"]),
+        "latency x energy x area": lambda r: float(
+            r["latency_ms"] * r["energy_mj"] * r["area_mm2"]
+        ),
+    }
+    for phase in dict.fromkeys(r["phase"] for r in fronts):
+        own = [r for r in fronts if r["phase"] == phase]
+        for name, value in objectives.items():
+            best = min(own, key=value)
+            table.add_row(
+                *(phase, name, best["scheme"], best["dataflow"]),
+                *("x".join(map(str, best["array"])), str(best["mapping"]["buffer_bytes"] >> 10)),
+                *(short(best[n]) for n in ("latency_ms", "energy_mj", "area_mm2")),
+                "-" if best["perplexity"] is None else f"{best['perplexity']:.4g}",
+            )
+    console.print(table)
+    console.print(f"  {len(fronts)} designs on the fronts")
 
 
 def show_tenet(console: Console, result: TenetResult) -> None:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Energy and area by technology, from ``library/technology.toml``, which names the sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log
+
+from costmodel.accelerator import settings
+from costmodel.accelerator.settings import LIBRARY, read_toml
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A kind of memory: pJ a bit by capacity in bytes, and square micrometres a bit."""
+
+    bytes: tuple[float, ...]
+    energy: tuple[float, ...]
+    area: float
+
+    def energy_of(self, size: float) -> float:
+        """Energy in pJ of a bit of a memory of ``size`` bytes: a line over the logarithms."""
+        if len(self.bytes) == 1 or size <= self.bytes[0]:
+            return self.energy[0]
+        place = next((n for n, b in enumerate(self.bytes) if size <= b), len(self.bytes) - 1)
+        (x0, x1), (y0, y1) = (
+            [log(v) for v in values[place - 1 : place + 1]] for values in (self.bytes, self.energy)
+        )
+        return exp(y0 + (y1 - y0) * (log(size) - x0) / (x1 - x0))
+
+
+@dataclass(frozen=True)
+class Technology:
+    """Multipliers by width, and memories by name."""
+
+    mac_energy: tuple[tuple[int, float], ...]
+    mac_area: tuple[tuple[int, float], ...]
+    memories: dict[str, Memory]
+
+    def area_of_mac(self, bits: int) -> float:
+        """Square micrometres of a multiply-accumulate of operands of ``bits``."""
+        fitting = [area for width, area in self.mac_area if width >= bits]
+        return fitting[0] if fitting else self.mac_area[-1][1]
+
+
+@cache
+def technology() -> Technology:
+    """Read the shipped table."""
+    table = read_toml(LIBRARY / "technology.toml")
+    mac = table.table("mac")
+    energy, area = mac.table("energy"), mac.table("area")
+    return Technology(
+        mac_energy=tuple(
+            sorted((int(k), energy.quantity(k, settings.ENERGIES)) for k in energy.values)
+        ),
+        mac_area=tuple(sorted((int(k), float(v)) for k, v in area.values.items())),
+        memories={
+            str(part.get("name", str)): Memory(
+                tuple(float(v) for v in part.get("bytes", list)),
+                tuple(float(v) for v in part.get("energy", list)),
+                float(part.get("area", (int, float))),
+            )
+            for part in table.tables("memory")
+        },
+    )

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Perplexity and greedy agreement of schemes, and the file that keeps them.
+
+``python -m costmodel --accuracy MODEL.gguf --json FILE`` measures; what it gave for SmolLM2 lies in
+``library/accuracy`` with the text, and stands in the rows of a search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.accelerator.scheme import FLOAT32, Scheme
+from costmodel.accelerator.settings import LIBRARY
+from costmodel.errors import CostError
+
+FOLDER = LIBRARY / "accuracy"
+TEXT = FOLDER / "text.txt"
+WINDOW = 512  # tokens of one sequence
+
+
+def measured(model: Path, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]:
+    """Measure schemes one by one, the weights as they are in the file first.
+
+    Yields:
+        ``{"scheme", "perplexity", "agreement"}``: of the next token over the text, and the share of
+        positions at which the likeliest token is that of the weights as they are.
+
+    Raises:
+        CostError: the model cannot be read.
+    """
+    try:
+        from costmodel.accuracy import llama  # noqa: PLC0415
+    except ImportError as error:
+        problem = f"reading a model needs gguf and tokenizers: {error}"
+        raise CostError(problem, remedy="pip install gguf tokenizers") from error
+    plain = llama.load(model)
+    ids = np.array(plain.tokenizer.encode(TEXT.read_text(encoding="utf-8")).ids)
+    windows = [ids[s : s + WINDOW] for s in range(0, len(ids), WINDOW)]
+    reference: list[Any] = []
+    for scheme in (FLOAT32, *schemes):
+        own = plain.quantized(scheme)
+        loss, tokens, same = 0.0, 0, 0
+        for number, window in enumerate(windows):
+            logits = own.logits(window, scheme)
+            best = logits.argmax(axis=1)
+            if scheme is FLOAT32:
+                reference.append(best)
+            same += int((best == reference[number]).sum())
+            top = logits.max(axis=1)
+            total = np.log(np.exp(logits - top[:, None]).sum(axis=1)) + top
+            loss += float((total[:-1] - logits[np.arange(len(window) - 1), window[1:]]).sum())
+            tokens += len(window) - 1
+        yield {
+            "scheme": scheme.name,
+            "perplexity": round(float(np.exp(loss / tokens)), 3),
+            "agreement": round(same / len(ids), 4),
+        }
+
+
+def record(model: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The measurement as plain data, with the digests of what it was made from."""
+    return {
+        "schema": 1,
+        "model": {"file": model.name, "sha256": hashlib.sha256(model.read_bytes()).hexdigest()},
+        "text_sha256": hashlib.sha256(TEXT.read_bytes()).hexdigest(),
+        "rows": list(rows),
+    }
+
+
+@cache
+def known(model: str) -> dict[str, float]:
+    """Perplexity by scheme of a model whose measurement is shipped; empty for others."""
+    path = FOLDER / f"{model}.json"
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return {row["scheme"]: row["perplexity"] for row in found["rows"]}

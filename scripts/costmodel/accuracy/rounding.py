@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fake quantization: values rounded to what a scheme can store, still as float32."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.accelerator.scheme import Grain, Scheme
+
+F32 = NDArray[np.float32]
+
+
+def rounded(values: F32, bits: int, axis: int | None) -> F32:
+    """Round to symmetric integers of ``bits``; one scale along ``axis``, or one for all."""
+    most = 2 ** (bits - 1) - 1
+    top = np.max(np.abs(values), axis=axis, keepdims=axis is not None)
+    scale = _as_half(np.maximum(np.asarray(top, dtype=np.float32) / most, 1e-8))
+    return np.asarray(np.clip(np.rint(values / scale), -most - 1, most) * scale, dtype=np.float32)
+
+
+def _as_half(values: F32) -> F32:
+    """Scales are stored in 16 bits."""
+    return np.maximum(values.astype(np.float16).astype(np.float32), np.float32(6e-8))
+
+
+def weights(values: F32, scheme: Scheme) -> F32:
+    """Round a matrix of N x K weights.
+
+    Raises:
+        ValueError: K is no multiple of the group.
+    """
+    if scheme.weight >= 16:
+        return values.astype(np.float16).astype(np.float32) if scheme.weight == 16 else values
+    match scheme.weight_grain:
+        case Grain.GROUP:
+            columns = values.shape[1]
+            # A last group that the matrix does not fill has a scale of its own.
+            parts = [
+                rounded(values[:, s : s + scheme.group], scheme.weight, 1)
+                for s in range(0, columns, scheme.group)
+            ]
+            return np.concatenate(parts, axis=1)
+        case Grain.CHANNEL:
+            return rounded(values, scheme.weight, 1)
+    return rounded(values, scheme.weight, None)
+
+
+def activations(values: F32, scheme: Scheme) -> F32:
+    """Round the rows of tokens x K activations, scales taken from the values themselves."""
+    if scheme.activation >= 16:
+        return values.astype(np.float16).astype(np.float32) if scheme.activation == 16 else values
+    axis = {Grain.TOKEN: 1, Grain.EMBEDDING: 0}.get(scheme.activation_grain)
+    return rounded(values, scheme.activation, axis)
+
+
+def cache(values: F32, scheme: Scheme) -> F32:
+    """Round keys or values of heads x tokens x width; a scale for each entry of a head."""
+    if scheme.cache >= 16:
+        return values.astype(np.float16).astype(np.float32) if scheme.cache == 16 else values
+    return rounded(values, scheme.cache, 2)

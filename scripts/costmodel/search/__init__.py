@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for an accelerator and its mappings: bounds, exact times, Pareto fronts."""

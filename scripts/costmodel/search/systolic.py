@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closed forms of the three stationary dataflows on a two-dimensional array, for many tiles.
+
+They say what the counting engine says (``tests/costmodel/test_search.py`` compares the two); the
+search uses them because it looks at thousands of tiles of every product. Extents may be arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from costmodel.accelerator.scheme import Scheme
+
+Count = Any  # an int, or a numpy array of int64
+FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
+
+
+@dataclass(frozen=True)
+class Systolic:
+    """A dataflow on an array of ``rows x columns`` PEs of ``lanes`` multiply-accumulates."""
+
+    flow: str
+    rows: int
+    columns: int
+    lanes: int = 1
+
+    def passes(self, m: Count, n: Count, k: Count) -> tuple[Count, Count, Count]:
+        """Passes along M, N and K: 1 along the dimension that streams."""
+        deep = self.lanes * (self.rows if self.flow == FLOWS[1] else self.columns)
+        match self.flow:
+            case "output-stationary":
+                return -(-m // self.rows), -(-n // self.columns), 1
+            case "weight-stationary":
+                return 1, -(-n // self.columns), -(-k // deep)
+        return -(-m // self.rows), 1, -(-k // deep)
+
+    def cycles(self, m: Count, n: Count, k: Count) -> Count:
+        """Cycles of a tile: every pass with the skew of the PEs in use, and its loads."""
+        along_m, along_n, along_k = self.passes(m, n, k)
+        depth = -(-k // self.lanes)
+        folds = along_m * along_n * along_k
+        match self.flow:
+            case "output-stationary":
+                return folds * (depth - 2) + along_n * m + along_m * n
+            case "weight-stationary":
+                return folds * (m - 2 + self.rows) + along_n * depth + along_k * n
+        return folds * (n - 2 + self.rows) + along_k * m + along_m * depth
+
+    def port(self, m: Count, n: Count, k: Count, scheme: Scheme) -> tuple[Count, Count, Count]:
+        """Bits of A and B that enter the array for a tile, and visits of an element of C."""
+        along_m, along_n, along_k = self.passes(m, n, k)
+        read = scheme.activation_bits(m, k) * along_n + scheme.weight_bits(k, n) * along_m
+        return read, along_k, m * n
+
+    def grains(self) -> tuple[int, int, int]:
+        """Extents of M, N and K that one pass takes; 1: that dimension streams."""
+        match self.flow:
+            case "output-stationary":
+                return self.rows, self.columns, 1
+            case "weight-stationary":
+                return 1, self.columns, self.rows * self.lanes
+        return self.rows, 1, self.columns * self.lanes
+
+
+def in_tiles(extent: int, size: Count) -> tuple[tuple[Count, Count], tuple[Count, Count]]:
+    """Full tiles along a dimension, and the ragged one: ``(size, number)`` each."""
+    rest = extent % size
+    return (size, extent // size), (np.maximum(rest, 1), np.minimum(rest, 1))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search: closed forms, bounds, pruning that loses nothing, fronts, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.accelerator.dataflow import load_dataflow
+from costmodel.accelerator.hardware import Hardware, load_hardware
+from costmodel.accelerator.scheme import FLOAT16, SCHEMES
+from costmodel.accelerator.technology import technology
+from costmodel.cli import main
+from costmodel.estimate.gemm import Gemm, Role, cost, effective_scheme
+from costmodel.estimate.tiling import Holding
+from costmodel.search.explore import designs, dominates
+from costmodel.search.products import Problem, beside, search_together
+from costmodel.search.systolic import FLOWS, Systolic
+
+DATA = Path(__file__).parent / "data"
+EDGE = load_hardware("edge8x8")
+
+
+def small(size: int, bandwidth: float) -> Hardware:
+    """The edge array behind a small buffer and a slow bus."""
+    buffer, dram = EDGE.levels
+    levels = (replace(buffer, size=size), replace(dram, read=bandwidth, write=bandwidth))
+    return replace(EDGE, levels=levels)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(FLOWS),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(2, 40),
+    st.sampled_from([(8, 8), (4, 16)]),
+)
+def test_closed_forms_are_the_engines(
+    flow: str, m: int, n: int, k: int, shape: tuple[int, int]
+) -> None:
+    hardware = replace(EDGE, levels=(replace(EDGE.levels[0], size=None),))
+    hardware = replace(hardware, fabric=replace(EDGE.fabric, shape=shape))
+    found = cost(Gemm("g", m, n, k), hardware, load_dataflow(flow))
+    array = Systolic(flow, *shape)
+    assert int(array.cycles(m, n, k)) == found.array
+    read, visits, elements = array.port(m, n, k, FLOAT16)
+    assert visits * elements == found.unique["C"]
+    # A neighbour's element may serve the first step of a pass as well: rarely, and never more.
+    counted = 16 * (found.unique["A"] + found.unique["B"])
+    assert counted <= read <= 1.3 * counted
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("bandwidth", [4.0, 64.0])
+def test_pruning_loses_nothing(flow: str, bandwidth: float) -> None:
+    """Against every candidate of small products, simulated."""
+    hardware = small(1 << 13, bandwidth)
+    for gemm in (Gemm("a", 20, 24, 30), Gemm("b", 1, 40, 33), Gemm("c", 17, 9, 40, 2)):
+        problem = Problem(gemm, FLOAT16, hardware, Systolic(flow, 8, 8))
+        best, _ = search_together([problem], gap=0)
+        grid = problem.tiles()
+        bounds, energies = problem.bounds(grid)
+        times = []
+        for place, order in enumerate(problem.orders()):
+            for at, sides in enumerate(zip(*grid, strict=True)):
+                tile = type(best.holding.tile)(*map(int, sides))
+                times.append(problem.simulate(tile, order))
+                assert bounds[place, at] <= times[-1] + 1e-6
+        assert best.cycles == min(times)
+        assert best.simulated < best.candidates == len(times)
+        assert best.energy >= energies.min()
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_what_is_found_is_what_the_engine_says(flow: str) -> None:
+    scheme = SCHEMES["int4-g32"]
+    products = [
+        [Gemm("up", 48, 96, 128)],
+        [
+            Gemm("qk", 12, 100, 16, 3, False, Role.SCORES),
+            Gemm("pv", 12, 16, 100, 3, False, Role.VALUES),
+        ],
+    ]
+    lag = sum(level.latency - 1 for level in EDGE.levels)
+    for gemms in products:
+        hardware = small(1 << 16, 16.0)
+        array = Systolic(flow, 8, 8)
+        problems = [Problem(g, effective_scheme(g, scheme), hardware, array) for g in gemms]
+        best, _ = search_together(problems)
+        exact = 0
+        for number, gemm in enumerate(gemms):
+            plan = Holding(beside(best.holding.tile, number == 0), best.holding.order)
+            found = cost(gemm, hardware, load_dataflow(flow), scheme, plan=(plan,))
+            exact += found.latency - lag
+        assert exact == pytest.approx(best.cycles, rel=0.02)
+
+
+def test_designs_keep_to_the_number_of_pes() -> None:
+    for design in designs(EDGE, 64):
+        rows, columns = design.array
+        assert rows * columns <= 64
+        hardware = design.hardware(EDGE)
+        assert hardware.levels[0].size == 8 * design.buffer
+        assert hardware.levels[0].read_energy == pytest.approx(
+            technology().memories["sram-45nm"].energy_of(design.buffer)
+        )
+
+
+def test_the_command_searches_and_takes_its_mappings_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, again, html = (tmp_path / n for n in ("out.json", "again.json", "page.html"))
+    base = ["--model", str(DATA / "smollm2.work.json"), "--hardware", "edge8x8"]
+    base += ["--scheme", "int4-g64", "--phase", "decode:64"]
+    assert main([*base, "--search", "--pes", "16", "--json", str(out), "--page", str(html)]) == 0
+    assert "latency x energy" in capsys.readouterr().out
+    fronts = json.loads(out.read_text())["fronts"]
+    keys = ("phase", "scheme", "dataflow", "array", "latency_ms", "energy_mj", "area_mm2")
+    assert all(set(row) == {*keys, "perplexity", "mapping"} for row in fronts)
+    assert not any(dominates(a, b) for a in fronts for b in fronts if a["scheme"] == b["scheme"])
+    assert html.read_text().count("<title>") == len(fronts) + 1
+    assert main([*base, "--mapping", str(out), "--json", str(again), "--quiet"]) == 0
+    assert json.loads(again.read_text())["fronts"] == fronts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gemm", "8,8,8", "--phase", "prefill:3"], "--phase does nothing with --gemm"),
+        (["--gemm", "8,8,8", "--bind", "a=3"], "--bind does nothing with --gemm"),
+        (["--tenet", "x", "--hardware", "edge8x8"], "--hardware does nothing with --tenet"),
+        (["--model", "x", "--batch", "3"], "--batch does nothing with --model"),
+        (["--model", "x", "--search", "--tile", "8,8,8"], "--tile does nothing with --search"),
+        (["--model", "x", "--pes", "64"], "--pes does nothing with --model"),
+        (["--trace", "x", "--phase", "prefill:3"], "--phase does nothing with --trace"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_energy_of_a_memory_follows_the_table() -> None:
+    sram = technology().memories["sram-45nm"]
+    assert [sram.energy_of(b) * 64 for b in (8192, 32768, 1 << 20)] == pytest.approx([10, 20, 100])
+    assert sram.energy_of(8192) < sram.energy_of(16384) < sram.energy_of(32768)
+    assert load_hardware("systolic128x128").levels[-1].read_energy == pytest.approx(3.92)
