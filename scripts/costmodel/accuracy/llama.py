@@ -21,7 +21,7 @@ Tokens = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Llama:
+class FloatLlama:
     """A model's sizes and weights (N x K, float32).
 
     The rotation turns pairs of neighbours, as GGUF orders the rows of queries and keys.
@@ -35,13 +35,13 @@ class Llama:
     tensors: dict[str, F32]
     tokenizer: Tokenizer
 
-    def quantized(self, scheme: Scheme) -> Llama:
+    def quantized(self, scheme: Scheme) -> FloatLlama:
         """The model with the weights of its products rounded."""
         made = {
             name: rounding.weights(value, scheme) if value.ndim == 2 else value
             for name, value in self.tensors.items()
         }
-        return Llama(**{**vars(self), "tensors": made})
+        return FloatLlama(**{**vars(self), "tensors": made})
 
     def logits(self, tokens: Tokens, scheme: Scheme) -> F32:
         """Logits of tokens x vocabulary of one sequence from its first token."""
@@ -104,7 +104,7 @@ class Llama:
         return out
 
 
-def load(path: Path) -> Llama:
+def load(path: Path) -> FloatLlama:
     """Read a GGUF file.
 
     Raises:
@@ -119,7 +119,7 @@ def load(path: Path) -> Llama:
             t.name: np.asarray(dequantize(t.data, t.tensor_type), dtype=np.float32)
             for t in reader.tensors
         }
-        return Llama(
+        return FloatLlama(
             layers=int(fields["llama.block_count"]),
             heads=int(fields["llama.attention.head_count"]),
             kept=int(fields["llama.attention.head_count_kv"]),
