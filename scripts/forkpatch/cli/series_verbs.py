@@ -284,6 +284,11 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
         say(*map(str, current.plan.conflicts))
         say(
             f"resolve it in {current.tree}, then: forkpatch rebase {name} --continue",
+            *(
+                [f"or leave it there:   forkpatch rebase {name} --accept 'REASON'"]
+                if any(one.kind == "misplaced" for one in current.plan.conflicts)
+                else []
+            ),
             f"or drop the patch:   forkpatch rebase {name} --skip 'REASON'",
             f"or abandon it:       forkpatch rebase {name} --abort",
         )
@@ -296,7 +301,7 @@ def _say_rebased(report: RebaseReport, target: str | None) -> None:
             lines = f" ({counted(one.by_hand, 'line')})" if one.by_hand else ""
             say(f"{one.patch}: {one.outcome}{f': {one.reason}' if one.reason else ''}{lines}")
             say(*(f"    {line}" for line in one.diff.splitlines()))
-        say(*(str(finding) for finding in report.symbols))
+        say(*(str(finding) for finding in report.symbols), *report.notes)
         say(
             f"{report.upstream} {report.new}: the series is in {report.folder}",
             "next: a release in the lock that names this version",

@@ -14,6 +14,7 @@ from forkpatch.inspect.grammars import Grammar
 _FUNCTION_TYPES = re.compile(r"function|method|constructor|static_initializer")
 _FUNCTION_VALUES = ("arrow_function", "function_expression", "generator_function")
 _ACCESSOR = re.compile(r"^@(?:[\w.]+\.(?:setter|deleter|getter|register)\b.*|.*\boverload)$")
+_ACCESSOR_WORDS = ("get", "set", "static")
 _SPACES_AROUND_SIGNS = re.compile(r"\s*([^\w\s])\s*")
 
 
@@ -237,6 +238,8 @@ def _beginning(node: Node) -> tuple[Node, tuple[str, ...]]:
             texts = (_squeezed(_text(one)) for one in parent.named_children[:-1])
             chosen += [text for text in texts if _ACCESSOR.match(text)]
         parent = parent.parent
+    if node.type == "method_definition":
+        chosen += [child.type for child in node.children if child.type in _ACCESSOR_WORDS]
     before = first.prev_named_sibling
     while before is not None and (before.type == "attribute_item" or _idle(before)):
         if before.type == "attribute_item":

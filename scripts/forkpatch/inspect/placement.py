@@ -150,9 +150,8 @@ def same_symbol(one: Symbol, first: Outline, other: Symbol, second: Outline) -> 
         return _twins(one.name, first) == _twins(one.name, second)
     if one.family != other.family or MODULE in (one.name, other.name):
         return False
-    gone = [item for item in _family(one, first) if item.name not in second.symbols]
-    come = [item for item in _family(other, second) if item.name not in first.symbols]
-    return gone == [one] and come == [other]
+    is_new = one.name not in second.symbols and other.name not in first.symbols
+    return is_new and _family(one, first) == [one] and _family(other, second) == [other]
 
 
 def counterpart(one: Symbol, first: Outline, second: Outline) -> Symbol | None:
@@ -205,7 +204,8 @@ def _changes(mine: Change, line: _Line) -> bool:
 def _block_moved(one: _Line, other: _Line) -> str | None:
     """A message when a line is in another block of its symbol than the patch's line is.
 
-    The head of a block that only one side has was changed by upstream, and tells nothing.
+    The head of a block that only one side has was changed by upstream. It tells nothing, unless
+    the symbol has the lines around the patch's line in several blocks.
     """
     first, second = one.outline.blocks(one.number), other.outline.blocks(other.number)
     if first == second:
@@ -213,10 +213,17 @@ def _block_moved(one: _Line, other: _Line) -> str | None:
     known, now = _heads(one), _heads(other)
     kept = [head for head in first if head in now]
     found = [head for head in second if head in known]
-    if kept == found:
+    if kept == found and not _has_copy(one):
         return None
     place = " > ".join(second) or "no block"
     return f"it changes {other.symbol.name} in {place} now, and in {' > '.join(first)} before"
+
+
+def _has_copy(line: _Line) -> bool:
+    """True when the symbol has the lines above and below a line more than once."""
+    own, row = line.outline.own_lines[line.symbol.name], line.number - 1
+    around = [*line.outline.lines[max(row - 1, 0) : row], *line.outline.lines[row + 1 : row + 2]]
+    return all(own[text.strip()] > 1 for text in around)
 
 
 def _heads(line: _Line) -> set[str]:
@@ -264,20 +271,23 @@ def _at_another_copy(hunk: Hunk, mine: Change, theirs: Change) -> Iterator[Mispl
     if now is None or None in later:
         return
     after = [line.data.rstrip(b"\n") for line in hunk.lines if line.kind != "-"]
-    before, ours = (
-        _places(block, offset, known, symbol)
-        for known, symbol in ((mine.before, first), (theirs.before, now))
-    )
+    heads = mine.before.blocks(min(hunk.first + offset + 1, len(mine.before.lines)))
+    both = ((mine.before, first), (theirs.before, now))
+    # Blocks with other heads are other places, unless upstream changed this head.
+    inside = heads if _places(block, offset, *both[1], heads) else None
+    before, ours = (_places(block, offset, *one, inside) for one in both)
     if not ours:
         return  # upstream changed the lines around it
-    patched, merged = [
-        [which for _, which in sorted(places)]
-        for known, symbol in ((mine.after, later[0]), (theirs.after, later[1]))
-        for places in [
-            [(row, "old") for row in _places(block, offset, known, symbol)]
-            + [(row, "new") for row in _places(after, offset, known, symbol)]
+    patched, merged = (
+        [
+            which
+            for _, which in sorted(
+                [(row, "old") for row in _places(block, offset, known, symbol, inside)]
+                + [(row, "new") for row in _places(after, offset, known, symbol, inside)]
+            )
         ]
-    ]
+        for known, symbol in ((mine.after, later[0]), (theirs.after, later[1]))
+    )
     if len(before) != len(ours):
         counts = f"{len(ours)} times in {now.name} now, and {len(before)} before"
         yield Misplacement(now.name, f"the lines that it changes stand {counts}")
@@ -287,17 +297,30 @@ def _at_another_copy(hunk: Hunk, mine: Change, theirs: Change) -> Iterator[Mispl
         yield Misplacement(now.name, f"it changes another of {len(ours)} like places in {now.name}")
 
 
-def _places(block: list[bytes], offset: int, known: Outline, symbol: Symbol | None) -> list[int]:
-    """Line indices at which the block stands with its changed lines in the symbol."""
+def _places(
+    block: list[bytes],
+    offset: int,
+    known: Outline,
+    symbol: Symbol | None,
+    heads: tuple[str, ...] | None,
+) -> list[int]:
+    """Line indices at which the block stands with its changed lines in the symbol.
+
+    With ``heads``, only those inside of blocks with these heads.
+    """
     if symbol is None:
         return []
     rows = range(max(symbol.first - 1 - offset, 0), min(symbol.last, len(known.lines)))
-    return [
+    found = [
         row
         for row in rows
         if known.lines[row] == block[0]
         and known.lines[row : row + len(block)] == block
-        and {known.at(row + offset).name, known.at(row + offset + 1).name} & {symbol.name}
+        and symbol.name in {known.at(row + offset).name, known.at(row + offset + 1).name}
+    ]
+    last = len(known.lines)
+    return [
+        row for row in found if heads is None or known.blocks(min(row + offset + 1, last)) == heads
     ]
 
 

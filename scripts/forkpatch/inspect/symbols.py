@@ -191,7 +191,8 @@ def bare_name(symbol: str) -> str:
     """The name of a symbol without what encloses it, its parameters and its conditions."""
     if symbol == MODULE:
         return MODULE
-    plain, count = symbol, 1
+    plain, count = re.sub(r"(?: \[.*\])?(?:#\d+)?$", "", symbol), 1
+    plain = re.sub(r"\)(?: const| volatile| &&?)*$", ")", plain)
     while count:
         plain, count = re.subn(r"\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|#\d+$", "", plain)
     words = re.findall(r"[\w$~]+", plain)

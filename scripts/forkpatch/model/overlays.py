@@ -81,7 +81,13 @@ def check_collisions(
         folder: the overlays' folder, for the message.
         upstream: name and version, for the message.
     """
-    folders = {parent.as_posix() for path in modes for parent in PurePosixPath(path).parents}
+    if not overlays:
+        return
+    # The folders of thousands of files are few, and each has its parents once.
+    nearest = {path.rpartition("/")[0] for path in modes}
+    folders = nearest | {
+        parent.as_posix() for path in nearest for parent in PurePosixPath(path).parents
+    }
     touched = {path: patch.name for patch in patches for path in patch.paths}
     below = {parent.as_posix(): path for path in touched for parent in PurePosixPath(path).parents}
     for path in overlays:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from pathlib import PurePosixPath
 
 from forkpatch.errors import UserError
@@ -98,9 +97,11 @@ def _markers(path: str, data: bytes) -> Counter[bytes]:
     """The number of lines that look like each of git's markers."""
     found: Counter[bytes] = Counter()
     is_document = PurePosixPath(path).suffix in _DOCUMENTS
-    for above, line in pairwise([b"", *data.splitlines()]):
+    lines = [b"", b"", *data.splitlines()]
+    for blank, title, line in zip(lines, lines[1:], lines[2:], strict=False):
         if line == b"=======":
-            found[line] += not (is_document and 0 < len(above.strip()) <= len(line))
+            is_title = not blank.strip() and 0 < len(title.strip()) <= len(line)
+            found[line] += not (is_document and is_title)
         elif line.startswith(_MARKERS) and line[7:8] == b" ":
             found[line[:7]] += 1
     return found

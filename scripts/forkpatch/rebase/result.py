@@ -7,10 +7,11 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from forkpatch.foreign.origin import copy_origin
 from forkpatch.inspect.drift import Drift, DriftFinding, compare, files_to_compare
+from forkpatch.inspect.grammars import grammar_of
 from forkpatch.model.record import format_record
 from forkpatch.rebase.plan import RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
@@ -45,6 +46,7 @@ class RebaseReport:
     Attributes:
         folder: folder of the new series; the old one is unchanged.
         symbols: drift of the symbols that patches change or overlays shadow.
+        notes: what could be checked less closely than the rest.
     """
 
     upstream: str
@@ -53,6 +55,7 @@ class RebaseReport:
     folder: Path
     patches: tuple[PatchResult, ...]
     symbols: tuple[DriftFinding, ...]
+    notes: tuple[str, ...] = ()
 
 
 def finish(rebase: Rebase) -> RebaseReport:
@@ -83,7 +86,19 @@ def finish(rebase: Rebase) -> RebaseReport:
         extra=lambda new: copy_origin(fork.patch_folder(rebase.old.upstream), new),
     )
     remove_tree(rebase.folder)
-    return RebaseReport(plan.upstream, plan.old, plan.new, folder, results, symbols)
+    return RebaseReport(
+        plan.upstream, plan.old, plan.new, folder, results, symbols, _notes(patches)
+    )
+
+
+def _notes(patches: Sequence[Exported]) -> tuple[str, ...]:
+    """A line for each language of changed files that has no grammar."""
+    paths = sorted({path for patch in patches for path in patch.parse().paths})
+    unparsed = (PurePosixPath(path).suffix or path for path in paths if not grammar_of(path))
+    return tuple(
+        f"no grammar for {suffix}: its places were compared by git's function context"
+        for suffix in dict.fromkeys(unparsed)
+    )
 
 
 def _patch_result(rebase: Rebase, step: RebaseStep, patches: Sequence[Exported]) -> PatchResult:
