@@ -238,7 +238,7 @@ def turn(scene: Scene, other: Scene | None, place: Path, chance: random.Random) 
 
 
 def killed(count: int, seed: int, *, say: Callable[[str], None] = print) -> dict[str, Counter[str]]:
-    """Kill ``count`` runs, every second one beside another verb; returns the counts by verb."""
+    """Kill ``count`` runs, about half of them beside another verb; returns the counts by verb."""
     chance = random.Random(seed)
     table: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
@@ -249,7 +249,7 @@ def killed(count: int, seed: int, *, say: Callable[[str], None] = print) -> dict
         beside = [one for one in every if one.name in ("apply", "export", "record", "edit", "lock")]
         for number in range(count):
             scene = every[number % len(every)]
-            other = chance.choice(beside) if number // len(every) % 2 else None
+            other = chance.choice(beside) if chance.random() < 0.5 else None
             row = table.setdefault(scene.name, Counter())
             row["beside another" if other else "alone"] += 1
             for problem in turn(scene, other, Path(name, "turn"), chance):

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from forklab import CORE, FILES, SCRIPTS, ForkLab, core, git
+from forklab import CORE, FILES, ForkLab, core, git
+from support.debian_series import mirror
 
 from forkpatch.model.patchfile import Patch, load_series
-
-sys.path.insert(0, str(SCRIPTS.parent / "tests" / "support"))
 
 CORE_PATH = "python/calc/core.py"
 RUN = FILES["src/run.c"].decode()
@@ -300,8 +298,6 @@ def test_binary_file_goes_to_git_alone(lab: ForkLab) -> None:
 def test_debian_package_has_the_tree_that_dpkg_source_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    from debian_series import mirror  # noqa: PLC0415 - beside this folder
-
     tree = write(tmp_path / "tiny-1", dict(FILES))
     archive = ["tar", "-C", str(tmp_path), "-czf", str(tmp_path / "tiny_1.orig.tar.gz"), "tiny-1"]
     subprocess.run(archive, check=True)
