@@ -55,6 +55,7 @@ def register(verbs: Registry) -> None:
     verb.add_argument(
         "files", nargs="*", metavar="FILE", help="only test files whose path has this"
     )
+    verb.add_argument("--only", default="", metavar="TEXT", help="only tests whose id has this")
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb.add_argument(
         "--choose", action="store_true", help="run nothing; say which tests touch what is changed"
@@ -169,7 +170,9 @@ def noticing(
 
 def make_runner(fork: Fork, options: argparse.Namespace, release: str) -> TestRunner:
     """The runner that a verb's options ask for."""
-    return TestRunner(fork.settings.root / RESULTS / release, options.test_timeout, options.jobs)
+    folder = fork.settings.root / RESULTS / release
+    only: str = getattr(options, "only", "")
+    return TestRunner(folder, options.test_timeout, options.jobs, only)
 
 
 def _wanted(planned: TestPlan, names: Sequence[str]) -> list[tuple[Suite, str]]:

@@ -43,8 +43,9 @@ def _done() -> set[str]:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Note all tests; leave out those that have an outcome."""
-    done = _done()
+    """Note all tests; leave out those that have an outcome, and those that were not asked for."""
+    only = os.environ.get("FORKPATCH_ONLY", "")
+    done = _done() | {item.nodeid for item in items if only not in item.nodeid}
     _write({"collected": [item.nodeid for item in items]})
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
     items[:] = [item for item in items if item.nodeid not in done]

@@ -72,11 +72,13 @@ class TestRunner:
         results: folder in which records are kept, from run to run.
         timeout: seconds that one test may take, and the import of a file.
         jobs: files that run at the same time.
+        only: a part of the ids of the tests to run; empty for all of a file.
     """
 
     results: Path
     timeout: float
     jobs: int = 1
+    only: str = ""
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(
@@ -115,19 +117,27 @@ class TestRunner:
         key = {"key": suite_key(job.suite, job.side, job.path)}
         if next(_lines(record), None) != key:
             atomic_write(record, json.dumps(key) + "\n")
-        while not self._stop.is_set():
+        ended = False
+        while not (ended or self._stop.is_set()):
             state = read_record(record)
             if state.ended:
                 break
             _end_line(record)
-            said = self._run_process(job, record)
+            ended, said = self._run_process(job, record)
             after = read_record(record)
-            if not after.ended and len(after.results) == len(state.results):
+            if ended and not self.only:
+                _append(record, {"ended": True})
+            elif not (ended or after.ended) and len(after.results) == len(state.results):
                 _append(record, {"uncollected": Outcome.CRASHED, "reason": said})
-        return read_record(record).results
+        found = read_record(record).results
+        return {test: one for test, one in found.items() if self.only in test or test == FILE}
 
-    def _run_process(self, job: TestFile, record: Path) -> str:
-        """Run pytest until its end, or the end of a test's time; its last words."""
+    def _run_process(self, job: TestFile, record: Path) -> tuple[bool, str]:
+        """Run pytest until its end, or the end of a test's time.
+
+        Returns:
+            True when it came to its end by itself, with every test; and its last words.
+        """
         suite = job.suite
         pythons = [job.side.trees[name] / suite.table.python for name in _order(job)]
         environment = {
@@ -136,6 +146,7 @@ class TestRunner:
             "PYTHONPATH": os.pathsep.join(map(str, [*pythons, plugin_folder(suite)])),
             "FORKPATCH_RECORD": str(record),
             "FORKPATCH_BEFORE": suite.table.before,
+            "FORKPATCH_ONLY": self.only,
         }
         with (record.with_suffix(".log")).open("wb") as log:
             process = subprocess.Popen(
@@ -158,9 +169,8 @@ class TestRunner:
             why = reason or f"{_ending(process.returncode)}: {said[-300:]}"
             if not self._stop.is_set():
                 _append(record, {"test": begun, "outcome": outcome, "reason": why, "seconds": 0})
-        elif process.returncode in (0, 1, 5) and not reason:
-            _append(record, {"ended": process.returncode})
-        return reason or f"{_ending(process.returncode)}: {said}"
+        ended = not begun and not reason and process.returncode in (0, 1, 5)
+        return ended, reason or f"{_ending(process.returncode)}: {said}"
 
     def _watch(self, process: subprocess.Popen[bytes], record: Path) -> str:
         """Wait; returns why the process has to be ended, empty when it ended by itself."""

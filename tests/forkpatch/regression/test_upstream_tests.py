@@ -162,6 +162,15 @@ def test_a_test_without_end_costs_its_own_outcome_alone(tested: ForkLab) -> None
     }
 
 
+def test_some_of_a_file_s_tests(tested: ForkLab) -> None:
+    some = {"test_add": ("same", "passed", "passed")}
+    assert run(tested, "test_core", "--only", "_add") == (0, some)
+    assert [one for one in runs(tested) if one != "imported"] == ["test_add", "test_add"]
+    # What was not asked for is still to be run.
+    assert len(run(tested, "test_core")[1]) == 8
+    assert "test_add" not in runs(tested)
+
+
 def test_another_patch_makes_our_side_run_again(tested: ForkLab) -> None:
     run(tested, "test_fast")
     runs(tested)
