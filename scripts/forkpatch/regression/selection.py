@@ -224,14 +224,15 @@ def choose(table: TestTable, touched: Touched, files: Mapping[str, bytes]) -> Ch
         files: content of upstream's test files.
     """
     choice = Choice()
-    # A file without any of these words need not be parsed.
-    parts = {part for name in (*touched.modules, *table.packages) for part in name.split(".")[-2:]}
-    words = [word.encode() for word in (*parts, *touched.names, *table.symbols)]
+    # A file that mentions neither need not be parsed: what imports a.b.c says both b and c.
+    pairs = {tuple(name.encode().split(b".")[-2:]) for name in (*touched.modules, *table.packages)}
+    words = [word.encode() for word in (*touched.names, *table.symbols)]
     for path, data in sorted(files.items()):
         name = path.rpartition("/")[2]
         if not (name.startswith("test_") and name.endswith(".py")):
             continue
-        if not any(word in data for word in words):
+        named = any(word in data for word in words)
+        if not named and not any(all(part in data for part in pair) for pair in pairs):
             continue
         if reason := reason_to_run(data, touched, table, wide=True):
             choice.reasons[path] = reason
