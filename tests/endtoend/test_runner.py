@@ -422,8 +422,9 @@ def test_answers_on_this_machine_with_sanitizers(
 ) -> None:
     """The same sources natively, so that what QEMU forgives is found."""
     tools = shared_builds.sanitizing()
+    host = LabTarget("host")
     request = CompileRequest(
-        shared_builds.tvm_tree(), CONFIG, LabTarget("host"), prefill_chunk=CHUNK
+        shared_builds.tvm_tree(), CONFIG, host, prefill_chunk=CHUNK, gemv=False
     )
     library = compile_llama(request, shared_builds.CACHE).library
     program = link_runner(
@@ -438,7 +439,8 @@ def test_answers_on_this_machine_with_sanitizers(
     logits = tmp_path / "logits.bin"
 
     def native(arguments: list[str]) -> GuestResult:
-        environment = {"TVM_NUM_THREADS": "1"}
+        folders = ":".join(map(str, shared_builds.library_folders()))
+        environment = {"TVM_NUM_THREADS": "1", "LD_LIBRARY_PATH": folders}
         command = [str(program), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return GuestResult(done.returncode, done.stdout, done.stderr, 0)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from functools import cache
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.build.runtime import Runtime, build_runtime
+from crosslab.build.runtime import SHIMS, Runtime, build_runtime, ffi_root
 from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain, find_cross, find_native, require_qemu
@@ -83,5 +84,17 @@ def sanitizing(kinds: str = "address,undefined") -> Toolchain:
 
 @cache
 def host_runtime() -> Runtime:
-    """The runtime for this machine."""
-    return build_runtime(tvm_tree(), find_native(), CACHE)
+    """The wheel's runtime for this machine, with the headers of the tree and of its tvm_ffi.
+
+    Programs on it find its libraries by ``LD_LIBRARY_PATH``; see :func:`library_folders`.
+    """
+    tree, ffi = tvm_tree(), ffi_root()
+    names = ("tvm_runtime", "tvm_runtime_extra", "tvm_ffi")
+    found = [f for n in names for d in library_folders() for f in d.glob(f"lib{n}.so")]
+    includes = (tree / "include", ffi / "include", SHIMS / "include")
+    return Runtime(tree, find_native().machine, tuple(found), includes, ())
+
+
+def library_folders() -> tuple[Path, Path]:
+    """Folders of the libraries that the packages tvm and tvm_ffi bring."""
+    return Path(os.environ["TVM_LIBRARY_PATH"]), ffi_root() / "lib"
