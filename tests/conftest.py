@@ -52,13 +52,16 @@ _heed_interrupts()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that get the emulator by a fixture; leave out long ones unless asked for.
+    """Mark tests by the fixtures that they get; leave out long ones unless asked for.
 
     Files with slow tests come first, so that no core has to wait for one of them in the end.
     """
     for item in items:
-        if {"emulator", "qemu"} & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if {"emulator", "qemu"} & fixtures:
             item.add_marker(pytest.mark.emulator)
+        if "sanitized_probe" in fixtures:
+            item.add_marker(pytest.mark.slow)
     if "long" not in config.option.markexpr:
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)

@@ -15,6 +15,8 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_params
 
+pytestmark = pytest.mark.slow
+
 CACHE = default_cache()
 GQA = LlamaConfig(96, 160, 6, 2, 64, 2, 131, rope_theta=5e4, tied=True)
 

@@ -58,7 +58,7 @@ TRICKY = [
 
 
 @pytest.fixture(scope="module")
-def native() -> list[str]:
+def sanitized_probe() -> list[str]:
     return [str(text_probe.build_probe(shared_builds.sanitizing(), shared_builds.CACHE))]
 
 
@@ -102,15 +102,15 @@ def check(command: list[str], tokenizer: ChatTokenizer, folder: Path, texts: lis
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_is_the_librarys(
-    native: list[str], tmp_path: Path, rule: str, whole_words: bool
+    sanitized_probe: list[str], tmp_path: Path, rule: str, whole_words: bool
 ) -> None:
-    check(native, text_probe.trained(rule, whole_words=whole_words), tmp_path, TRICKY)
+    check(sanitized_probe, text_probe.trained(rule, whole_words=whole_words), tmp_path, TRICKY)
 
 
-def test_normalized_text_is_the_librarys(native: list[str], tmp_path: Path) -> None:
+def test_normalized_text_is_the_librarys(sanitized_probe: list[str], tmp_path: Path) -> None:
     """Qwen's way: NFC, but for markers; a text that is composed over a marker is not."""
     over = ["e<|start|>\u0301 e<tool>\u0301 <tool>\u0338", "\u1112\u1161\u11ab \uac00\u11a7\u11a8"]
-    check(native, text_probe.trained("qwen2", nfc=True), tmp_path, [*TRICKY, *over])
+    check(sanitized_probe, text_probe.trained("qwen2", nfc=True), tmp_path, [*TRICKY, *over])
 
 
 # Unassigned planes are all alike.
@@ -123,7 +123,7 @@ CODES = [
 
 
 def test_every_code_point_is_normalized_as_the_library_does(
-    native: list[str], tmp_path: Path
+    sanitized_probe: list[str], tmp_path: Path
 ) -> None:
     """Alone, behind a letter, and among marks: each that is a mark or is composed, others too."""
     nfd = normalizers.NFD()
@@ -141,23 +141,25 @@ def test_every_code_point_is_normalized_as_the_library_does(
         )
         for i in range(0, len(codes), 2048)
     ]
-    check(native, text_probe.trained("qwen2", nfc=True), tmp_path, texts)
+    check(sanitized_probe, text_probe.trained("qwen2", nfc=True), tmp_path, texts)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_code_point_is_cut_as_the_library_does(
-    native: list[str], tmp_path: Path, rule: str
+    sanitized_probe: list[str], tmp_path: Path, rule: str
 ) -> None:
     """Each between letters, digits, signs and blanks, so that its class decides about words."""
     texts = [
         "".join(f"a{chr(c)}b 1{chr(c)}2 {chr(c)}. {chr(c)}" for c in CODES[i : i + 2048])
         for i in range(0, len(CODES), 2048)
     ]
-    check(native, text_probe.trained(rule), tmp_path, texts)
+    check(sanitized_probe, text_probe.trained(rule), tmp_path, texts)
 
 
-def test_smollm2_is_the_librarys(native: list[str], smollm2: ChatTokenizer, tmp_path: Path) -> None:
-    check(native, smollm2, tmp_path, TRICKY)
+def test_smollm2_is_the_librarys(
+    sanitized_probe: list[str], smollm2: ChatTokenizer, tmp_path: Path
+) -> None:
+    check(sanitized_probe, smollm2, tmp_path, TRICKY)
 
 
 @pytest.mark.emulator
@@ -179,7 +181,7 @@ texts = st.lists(pieces, max_size=8).map("".join)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_any_text(native: list[str], tmp_path: Path, rule: str) -> None:
+def test_any_text(sanitized_probe: list[str], tmp_path: Path, rule: str) -> None:
     tokenizer = text_probe.trained(rule, whole_words=rule == "llama3")
 
     @settings(
@@ -187,7 +189,7 @@ def test_any_text(native: list[str], tmp_path: Path, rule: str) -> None:
     )
     @given(st.lists(texts, min_size=50, max_size=100))
     def same(batch: list[str]) -> None:
-        check(native, tokenizer, tmp_path, batch)
+        check(sanitized_probe, tokenizer, tmp_path, batch)
 
     same()
 
@@ -200,7 +202,7 @@ MARKED = st.text(
 )
 
 
-def test_any_marked_text_is_normalized(native: list[str], tmp_path: Path) -> None:
+def test_any_marked_text_is_normalized(sanitized_probe: list[str], tmp_path: Path) -> None:
     tokenizer = text_probe.trained("qwen2", nfc=True)
 
     @settings(
@@ -208,24 +210,24 @@ def test_any_marked_text_is_normalized(native: list[str], tmp_path: Path) -> Non
     )
     @given(st.lists(MARKED, min_size=50, max_size=100))
     def same(batch: list[str]) -> None:
-        check(native, tokenizer, tmp_path, batch)
+        check(sanitized_probe, tokenizer, tmp_path, batch)
 
     same()
 
 
 def test_the_chat_is_the_templates(
-    native: list[str], smollm2: ChatTokenizer, tmp_path: Path
+    sanitized_probe: list[str], smollm2: ChatTokenizer, tmp_path: Path
 ) -> None:
     for number, tokenizer in enumerate((smollm2, text_probe.trained("qwen2"))):
         folder = tmp_path / str(number)
         folder.mkdir()
         asked = [t for t in TRICKY if t.strip()] + [" \x1c é \u2003\n", "{{ 1 }}"]
         path = table_of(tokenizer, folder)
-        answers = text_probe.ask(native, path, "chat", [t.encode() for t in asked])
+        answers = text_probe.ask(sanitized_probe, path, "chat", [t.encode() for t in asked])
         for text, answer in zip(asked, answers, strict=True):
             assert answer["ids"] == tokenizer.chat_ids(text), text
         for blank in ("", " \n\t", "\u2003\x1c"):
-            (answer,) = text_probe.ask(native, path, "chat", [blank.encode()])
+            (answer,) = text_probe.ask(sanitized_probe, path, "chat", [blank.encode()])
             assert answer == {"error": "the prompt is blank"}
             with pytest.raises(UserError, match="empty"):
                 tokenizer.chat_ids(blank)
@@ -242,16 +244,18 @@ def test_the_chat_is_the_templates(
     ],
 )
 def test_what_is_not_utf8_is_refused(
-    native: list[str], tmp_path: Path, text: bytes, at: int
+    sanitized_probe: list[str], tmp_path: Path, text: bytes, at: int
 ) -> None:
     with pytest.raises(UnicodeDecodeError):
         text.decode()
     path = table_of(text_probe.trained("gpt2"), tmp_path)
-    (answer,) = text_probe.ask(native, path, "raw", [text])
+    (answer,) = text_probe.ask(sanitized_probe, path, "raw", [text])
     assert answer == {"error": f"text: byte {at} is not UTF-8"}
 
 
-def test_broken_answers_are_mended_as_the_library_does(native: list[str], tmp_path: Path) -> None:
+def test_broken_answers_are_mended_as_the_library_does(
+    sanitized_probe: list[str], tmp_path: Path
+) -> None:
     """A model may say half of a character: such ids are asked for as the bytes' own markers."""
     broken = [b"\xf0\x9f", b"\xff\xfea", b"\xe2\x82x\xe2\x82\xac", b"\xc3", b"\xed\xa0\x80\xf4\x90"]
     tokenizer = text_probe.trained("gpt2")
@@ -275,10 +279,12 @@ def test_broken_answers_are_mended_as_the_library_does(native: list[str], tmp_pa
         assert len(pieces) == len(ids) + 1
 
 
-def test_bytes_without_tokens_are_left_out_and_counted(native: list[str], tmp_path: Path) -> None:
+def test_bytes_without_tokens_are_left_out_and_counted(
+    sanitized_probe: list[str], tmp_path: Path
+) -> None:
     tokenizer = text_probe.trained("gpt2", bytes_too=False)
     path = table_of(tokenizer, tmp_path)
-    (answer,) = text_probe.ask(native, path, "raw", [b"a\x04\x05b"])
+    (answer,) = text_probe.ask(sanitized_probe, path, "raw", [b"a\x04\x05b"])
     assert answer["dropped"] == 2
     assert answer["text"] == "ab"
 
@@ -326,11 +332,11 @@ def test_a_chat_that_is_no_frame_is_refused(template: str, message: str) -> None
         pack(tokenizer)
 
 
-def test_a_model_without_chat_takes_raw_text(native: list[str], tmp_path: Path) -> None:
+def test_a_model_without_chat_takes_raw_text(sanitized_probe: list[str], tmp_path: Path) -> None:
     path = table_of(ChatTokenizer(text_probe.trained("gpt2").tokenizer, {}), tmp_path)
-    (answer,) = text_probe.ask(native, path, "chat", [b"hello"])
+    (answer,) = text_probe.ask(sanitized_probe, path, "chat", [b"hello"])
     assert answer == {"error": "this model has no chat template; use --raw"}
-    assert text_probe.ask(native, path, "raw", [b"hello"])[0]["text"] == "hello"
+    assert text_probe.ask(sanitized_probe, path, "raw", [b"hello"])[0]["text"] == "hello"
 
 
 def test_the_file_is_made_once(smollm2: ChatTokenizer, tmp_path: Path) -> None:
@@ -371,12 +377,16 @@ def number(data: bytes, at: int, value: int) -> bytes:
     ],
 )
 def test_a_damaged_file_is_refused(
-    native: list[str], tmp_path: Path, spoil: Callable[[bytes], bytes], message: str
+    sanitized_probe: list[str], tmp_path: Path, spoil: Callable[[bytes], bytes], message: str
 ) -> None:
     path = tmp_path / "tokenizer.bin"
     path.write_bytes(spoil(pack(text_probe.trained("smollm"))))
     done = subprocess.run(
-        [*native, str(path), "raw"], input=b"", capture_output=True, check=False, timeout=60
+        [*sanitized_probe, str(path), "raw"],
+        input=b"",
+        capture_output=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 2
     assert message in done.stderr.decode()

@@ -37,6 +37,8 @@ from support.passes.attention_reference import (
 )
 from support.passes.tir_facts import loops_depending_on, scratch_accesses_out_of_bounds
 
+pytestmark = pytest.mark.slow
+
 HEADS = Heads(kv=2, q=6, d=64, d_v=64)
 # Two roots, the first with a child: places in the pre-order, and behind the last descendant.
 FOREST = np.array([[0, 2], [1, 2], [2, 3]])
