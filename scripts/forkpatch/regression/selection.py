@@ -170,7 +170,8 @@ def touched_by_places(places: Iterable[SymbolPlace], table: TestTable) -> Touche
         if not place.path.endswith("/__init__.py"):
             modules.add(place.path.removeprefix(root).removesuffix(".py").replace("/", "."))
         symbol = place.symbol.partition("#")[0]
-        if symbol != MODULE and "." not in symbol:
+        # A name of one word, as main, says nothing where it is met in another file.
+        if symbol != MODULE and "." not in symbol and "_" in symbol.strip("_"):
             names.add(symbol)
     return Touched(frozenset(modules), frozenset(names))
 
