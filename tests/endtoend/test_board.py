@@ -110,6 +110,7 @@ def test_it_answers_in_text_on_riscv64_linux(
     assert said.startswith(text)
 
 
+@pytest.mark.long
 @MACHINES
 def test_the_finished_model_answers_on_riscv64_linux(tmp_path: Path, machine: Machine) -> None:
     report = shared_builds.PROJECT / "out" / "build_and_test.json"
