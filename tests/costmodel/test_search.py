@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import Hardware, load_hardware
 from costmodel.accelerator.scheme import FLOAT16, SCHEMES
+from costmodel.accelerator.settings import LIBRARY
 from costmodel.accelerator.technology import technology
 from costmodel.cli import main
 from costmodel.estimate.gemm import Gemm, Role, cost, effective_scheme
@@ -99,6 +100,18 @@ def test_what_is_found_is_what_the_engine_says(flow: str) -> None:
             found = cost(gemm, hardware, load_dataflow(flow), scheme, plan=(plan,))
             exact += found.latency - lag
         assert exact == pytest.approx(best.cycles, rel=0.02)
+
+
+def test_a_buffer_that_holds_no_tile_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (LIBRARY / "hardware" / "edge8x8.toml").read_text()
+    tiny = tmp_path / "tiny.toml"
+    tiny.write_text(text.replace("128 KiB", "64 B"))
+    arguments = ["--model", str(DATA / "smollm2.work.json"), "--scheme", "int4-g64", "--search"]
+    arguments += ["--phase", "decode:8", "--hardware", str(tiny), "--pes", "16"]
+    assert main(arguments) == 2
+    assert "larger first level" in capsys.readouterr().err
 
 
 def test_designs_keep_to_the_number_of_pes() -> None:

@@ -18,7 +18,7 @@ from costmodel.estimate.gemm import Role, effective_scheme
 from costmodel.estimate.model import item_scheme, other_work, phase_cost, product_key
 from costmodel.estimate.tiling import BufferTile, Holding
 from costmodel.estimate.workload import Item, Phase
-from costmodel.search.products import Found, Problem, beside, solve
+from costmodel.search.products import Found, NoRoomError, Problem, beside, solve
 from costmodel.search.systolic import FLOWS, Systolic
 
 SHARES = (1, 4)  # of the PEs that may be built: all, a quarter
@@ -122,8 +122,13 @@ def _points(
         if any(_beats(p, _floor(phase, hardware, scheme), size) for p in found):
             continue
         for flow in FLOWS:
-            for chosen in _mapped(phase, hardware, flow, scheme):
-                found.append(Point(number, scheme.name, flow, design, *chosen[:2], size, chosen[2]))
+            try:
+                chosen = list(_mapped(phase, hardware, flow, scheme))
+            except NoRoomError:
+                continue  # a larger buffer may do
+            for cycles, energy, plans in chosen:
+                place = (number, scheme.name, flow, design)
+                found.append(Point(*place, cycles, energy, size, plans))
     return found
 
 
@@ -209,7 +214,7 @@ def search(
     Raises:
         CostError: the base cannot be searched, or a product fits no buffer.
     """
-    listed = designs(base, pes or base.fabric.pes)
+    listed = designs(base, base.fabric.pes if pes is None else pes)
     jobs = [(n, phase, base, s, listed) for n, phase in enumerate(phases) for s in schemes]
     with ProcessPoolExecutor(WORKERS) as pool:
         points = [p for part in pool.map(_points, *zip(*jobs, strict=True)) for p in part]
@@ -217,6 +222,11 @@ def search(
     fronts = []
     for number in range(len(phases)):
         own = [p for p in points if p.phase == number]
+        if not own:
+            raise CostError(
+                f"{base.name}: no buffer of the search holds a tile of {phases[number].name}",
+                remedy="give a --hardware with a larger first level",
+            )
         rows = [(_figures(p, base, model), p) for p in own]
         kept = [(r, p) for r, p in rows if not any(dominates(o, r) for o, _ in rows)]
         kept = list({tuple(r.items()): (r, p) for r, p in kept}.values())

@@ -19,7 +19,6 @@ import numpy as np
 
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import Grain, Scheme
-from costmodel.errors import CostError
 from costmodel.estimate.gemm import Gemm, Role
 from costmodel.estimate.pipeline import State, duration, steps
 from costmodel.estimate.tiling import (
@@ -36,6 +35,10 @@ from costmodel.search.systolic import Systolic, in_tiles
 ORDERS = tuple(permutations(DIMENSIONS))
 GAP = 1e-3
 MOST_TILES = 4096  # of one product; a mapping with more of them is no candidate
+
+
+class NoRoomError(Exception):
+    """A memory that is too small for any tile of a product."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Problem:
         """Find the fastest mapping, and the one of the least energy.
 
         Raises:
-            CostError: no tile fits.
+            NoRoomError: no tile fits.
         """
         return search_together([self])
 
@@ -182,13 +185,13 @@ def search_together(problems: list[Problem], gap: float = GAP) -> tuple[Found, F
         The fastest, and the one of the least energy; cycles and pJ of all products together.
 
     Raises:
-        CostError: no tile fits.
+        NoRoomError: no tile fits.
     """
     lead = problems[0]
     grid = lead.tiles()
     if not len(grid[0]):
         memory = lead.hardware.levels[0]
-        raise CostError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {memory.name}")
+        raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {memory.name}")
     orders = lead.orders()
     parts = [p.bounds(grid if p is lead else [grid[0], grid[2], grid[1]]) for p in problems]
     bounds, energies = (sum(part[n] for part in parts).ravel() for n in (0, 1))
