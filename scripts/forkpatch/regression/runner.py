@@ -125,6 +125,8 @@ class TestRunner:
             _end_line(record)
             ended, said = self._run_process(job, record)
             after = read_record(record)
+            if self._stop.is_set():
+                break  # an interrupt says nothing of a test
             if ended and not self.only:
                 _append(record, {"ended": True})
             elif not (ended or after.ended) and len(after.results) == len(state.results):

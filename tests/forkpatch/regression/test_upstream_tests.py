@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,14 @@ def test_quick(): assert add(1, 1) == 2
 def test_endless(): time.sleep(600)
 def test_after_it(): assert add(1, 2) == 3
 """,
+    "tests/test_slow_start.py": b"""import os, time
+from calc.core import add
+flag = os.environ["RUNS"] + ".begun"
+if not os.path.exists(flag):
+    open(flag, "w").close()
+    time.sleep(600)
+def test_it(): assert add(1, 1) == 2
+""",
     "tests/test_elsewhere.py": b"def test_nothing():\n    pass\n",
 }
 TABLE = """folder = "tests"
@@ -64,6 +74,7 @@ packages = ["calc.core"]
 run = ["tests/test_core.py", "tests/test_fast.py"]
 [left-out]
 "tests/test_time.py" = "long"
+"tests/test_slow_start.py" = "long"
 [commits]
 "1.0" = "{commit}"
 [environment]
@@ -171,6 +182,22 @@ def test_some_of_a_file_s_tests(tested: ForkLab) -> None:
     assert "test_add" not in runs(tested)
 
 
+def test_an_interrupt_says_nothing_of_a_test(tested: ForkLab) -> None:
+    table = tested.patches.parent / "upstream-tests.toml"
+    text = table.read_text().replace('"tests/test_slow_start.py" = "long"\n', "")
+    text = text.replace("[left-out]", '[left-out]\n"tests/test_fast.py" = "long"')
+    table.write_text(text.replace(', "tests/test_fast.py"]', ', "tests/test_slow_start.py"]'))
+    process = tested.spawn("upstream-tests", "slow_start")
+    flag = tested.root / "runs.txt.begun"
+    while not flag.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert (process.returncode, said) == (130, b"forkpatch upstream-tests: interrupted\n")
+    assert run(tested, "slow_start") == (0, {"test_it": ("same", "passed", "passed")})
+
+
 def test_another_patch_makes_our_side_run_again(tested: ForkLab) -> None:
     run(tested, "test_fast")
     runs(tested)
@@ -199,6 +226,7 @@ def test_what_touches_the_fork_s_changes_has_to_be_listed(tested: ForkLab) -> No
     assert done.out.splitlines()[1:] == [
         "  tests/test_core.py: imports calc.core",
         "  tests/test_fast.py: imports calc.core",
+        "  tests/test_slow_start.py: imports calc.core",
         "  tests/test_time.py: imports calc.core",
     ]
     table = tested.patches.parent / "upstream-tests.toml"
