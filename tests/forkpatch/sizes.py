@@ -126,7 +126,39 @@ def line(folder: Path, engine: Path, size: int = 100_000_000) -> None:
         shop.run(verb)
 
 
-CASES: dict[str, Callable[[Path, Path], None]] = {"hunks": hunks, "pins": pins, "line": line}
+def patches(folder: Path, engine: Path, count: int = 40, files: int = 30_000) -> None:
+    """A rebase of 40 clean patches on 30,000 files, and ``git rebase`` of the same commits."""
+    text = "".join(
+        f"int f{n}(int a)\n{{\n    a += {n};\n    return a * {n};\n}}\n\n" for n in range(8)
+    )
+    names = [f"src/d{n % 300}/f{n}.c" for n in range(files)]
+    shop = Workshop(folder / "patches", dict.fromkeys(names, text.encode()), engine)
+    for number in range(count):
+        name = names[number * (files // count)]
+        shop.add_patch(f"p{number}.patch", {name: text.replace("a * 4", f"a * 4{number}").encode()})
+    git(shop.repo.path, "checkout", "-q", "-b", "patched")
+    git(shop.repo.path, "checkout", "-q", "--detach", "v1.0")
+    new = f"/* new */\n{text}".encode()
+    shop.repo.commit(dict.fromkeys(names[::3], new), "Version 2.0")
+    git(shop.repo.path, "tag", "v2.0")
+    print(f"{count} clean patches on {files} files", flush=True)
+    shop.run("lock")
+    shop.run("lock", "--add", "big=2.0")
+    shop.run("rebase", "big", "2.0")
+    git(shop.repo.path, "checkout", "-q", "patched")
+    start, used = time.monotonic(), os.times()
+    git(shop.repo.path, "rebase", "-q", "--onto", "v2.0", "v1.0", "patched")
+    now = os.times()
+    cpu = now.children_user + now.children_system - used.children_user - used.children_system
+    print(f"  git rebase       {time.monotonic() - start:8.2f} s {cpu:8.2f} s of CPU", flush=True)
+
+
+CASES: dict[str, Callable[[Path, Path], None]] = {
+    "hunks": hunks,
+    "pins": pins,
+    "line": line,
+    "patches": patches,
+}
 
 
 def main() -> None:
