@@ -26,6 +26,7 @@ from crosslab.build.kernels import (
     read_kernels,
 )
 from crosslab.models.formats import Packing, packings
+from crosslab.models.reference import round_to_int8
 
 from .conftest import WARNINGS, require
 
@@ -38,7 +39,6 @@ KINDS = (
     *(f"gemv_{weights}_tiles" for weights, packing in packings().items() if packing),
     *(f"gemm_{weights}_int8" for weights, packing in packings().items() if packing),
 )
-INT8_GROUP = 32
 
 Floats = NDArray[np.float32]
 
@@ -108,7 +108,7 @@ class Call:
         """Compare with float64, within what any order of summation keeps."""
         c, a, b, scales = self.buffers()
         floats = matrix(a, (self.m, self.k), self.strides[1])
-        left = rounded_to_int8(floats) if self.int8 else floats.astype(np.float64)
+        left = (round_to_int8(floats) if self.int8 else floats).astype(np.float64)
         right, size = self.weights(b, scales)
         want = left @ right.T
         # Packed weights are themselves rounded once, and gemv_q4 adds partial sums of a group. In
@@ -136,19 +136,6 @@ class Call:
         weights = (values - zero_point) * factor
         size = (values + zero_point) * np.abs(factor)
         return weights[:, : self.k], size[:, : self.k]
-
-
-def rounded_to_int8(a: Floats) -> NDArray[np.float64]:
-    """Activations as quantize_int8 rounds them: groups with a scale, which is float32."""
-    padded = np.pad(a, ((0, 0), (0, -a.shape[1] % INT8_GROUP)))
-    groups = padded.reshape(len(a), -1, INT8_GROUP)
-    largest = np.abs(groups).max(axis=2, keepdims=True)
-    zero = largest <= np.float32(2.0**-100)
-    factor = np.where(zero, 0, np.float32(127) / np.where(zero, 1, largest)).astype(np.float32)
-    scale = (largest * np.float32(1 / 127)).astype(np.float64)
-    near = np.rint(groups * factor).astype(np.float64) * scale
-    assert np.all(np.abs(near - groups) <= 0.501 * scale)
-    return near.reshape(padded.shape)[:, : a.shape[1]]
 
 
 def matrix(buffer: Floats, shape: tuple[int, int], stride: int) -> Floats:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from crosslab.build.runner import Recipe
 from crosslab.cached_build import default_cache
+from crosslab.compile.modes import TILES, WEIGHTS, KernelMode
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.models.formats import (
@@ -77,6 +78,7 @@ class Job:
         vlen: bits in a vector register.
         prompt: the user's message.
         quantization: MLC-LLM's name of the parameters' format.
+        mode: what the kernels of linear layers read.
         threads: worker threads of the model.
         max_new: most tokens to generate.
         report: where the JSON goes.
@@ -93,6 +95,7 @@ class Job:
     vlen: int
     prompt: str
     quantization: str
+    mode: KernelMode
     threads: int
     max_new: int
     report: Path
@@ -116,6 +119,7 @@ class Job:
             tvm_tree=self.tvm_tree,
             runtime_tree=self.tvm_tree,
             mlc_tree=self.mlc_tree,
+            mode=self.mode,
         )
 
     @property
@@ -152,6 +156,7 @@ def parser() -> argparse.ArgumentParser:
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
     add("--prompt", default=PROMPT, help="the user's message")
     add("--quantization", choices=REFERENCE_FORMATS, default=DEFAULT_FORMAT)
+    add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
     add("--threads", type=int, default=1, help="threads of the model (1)")
     add("--max-new", type=int, default=32, help="most tokens to generate (32)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
@@ -169,6 +174,7 @@ def parse_job(argv: Sequence[str]) -> Job:
     args["project"] = args["project"].resolve()
     args["report"] = args["report"] or args["project"] / "out" / "build_and_test.json"
     args["without"] = read_omissions(args["applied"])
+    args["mode"] = KernelMode(args.pop("weights"))
     job = Job(**args)
     if job.threads < 1:
         raise UserError(f"--threads {job.threads}", remedy="give 1 or more")

@@ -17,6 +17,8 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 
 F32 = NDArray[np.float32]
+INT8_GROUP = 32
+"""Inputs that share a scale when activations are rounded to int8."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class ReferenceLlama:
         params: float32 arrays under MLC-LLM's names.
         keys: per layer [positions, kv_heads, head_dim], rotary embedding applied.
         values: per layer [positions, kv_heads, head_dim].
+        int8: linear layers see activations rounded to int8, see :func:`round_to_int8`.
     """
 
     config: LlamaConfig
     params: Mapping[str, F32]
     keys: list[F32] = field(default_factory=list)
     values: list[F32] = field(default_factory=list)
+    int8: bool = False
 
     def __post_init__(self) -> None:
         shape = (0, self.config.kv_heads, self.config.head_dim)
@@ -59,6 +63,14 @@ class ReferenceLlama:
         Raises:
             UserError: no token, or one outside the vocabulary.
         """
+        last: F32 = self._logits(self._hidden(tokens)[-1:])[0]
+        return last
+
+    def read_all(self, tokens: Sequence[int]) -> F32:
+        """The same with logits [len(tokens), vocab] after each of them."""
+        return self._logits(self._hidden(tokens))
+
+    def _hidden(self, tokens: Sequence[int]) -> F32:
         if not tokens or not all(0 <= t < self.config.vocab for t in tokens):
             raise UserError(f"token ids must be 0 to {self.config.vocab - 1}, and at least one")
         x = self.params["model.embed_tokens.weight"][list(tokens)]
@@ -66,9 +78,15 @@ class ReferenceLlama:
             at = f"model.layers.{layer}"
             x = x + self._attention(layer, self._norm(x, f"{at}.input_layernorm"))
             x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))
+        hidden: F32 = x
+        return hidden
+
+    def _logits(self, x: F32) -> F32:
         head = "model.embed_tokens" if self.config.tied else "lm_head"
-        last: F32 = self.params[f"{head}.weight"] @ self._norm(x[-1:], "model.norm")[0]
-        return last
+        return self._product(self._norm(x, "model.norm"), f"{head}.weight")
+
+    def _product(self, x: F32, name: str) -> F32:
+        return (round_to_int8(x) if self.int8 else x) @ self.params[name].T
 
     def _norm(self, x: F32, name: str) -> F32:
         mean = np.mean(np.square(x), axis=-1, keepdims=True)
@@ -76,7 +94,7 @@ class ReferenceLlama:
         return scaled * self.params[f"{name}.weight"]
 
     def _linear(self, x: F32, layer: int, name: str) -> F32:
-        return x @ self.params[f"model.layers.{layer}.{name}.weight"].T
+        return self._product(x, f"model.layers.{layer}.{name}.weight")
 
     def _feed_forward(self, layer: int, x: F32) -> F32:
         gate, up = np.split(self._linear(x, layer, "mlp.gate_up_proj"), 2, axis=-1)
@@ -108,6 +126,25 @@ class ReferenceLlama:
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
+def round_to_int8(x: F32) -> F32:
+    """Activations as the kernels for int8 see them (kernels/include/mlc_rvv_linear.h).
+
+    Args:
+        x: [rows, inputs].
+
+    Returns:
+        [rows, inputs], each a whole number up to 127 in size times its group's scale.
+    """
+    rows, inputs = x.shape
+    groups = np.pad(x, ((0, 0), (0, -inputs % INT8_GROUP))).reshape(rows, -1, INT8_GROUP)
+    largest = np.abs(groups).max(axis=2, keepdims=True)
+    some = largest > np.float32(2.0**-100)
+    factor = np.where(some, np.float32(127) / np.where(some, largest, 1), 0).astype(np.float32)
+    rounded = np.rint(groups * factor) * (largest * np.float32(1 / 127))
+    near: F32 = rounded.reshape(rows, -1)[:, :inputs].astype(np.float32)
+    return near
+
+
 def _softmax(x: F32) -> F32:
     shifted = np.exp(x - x.max(axis=-1, keepdims=True))
     normal: F32 = shifted / shifted.sum(axis=-1, keepdims=True)
@@ -121,8 +158,11 @@ def answer(
     *,
     max_new: int,
     stop: Sequence[int] = (),
+    int8: bool = False,
 ) -> Answer:
     """Answer greedily: the likeliest token at each step, until a stop token or ``max_new``.
+
+    Activations are rounded to int8 where that is asked for.
 
     Raises:
         UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.
@@ -134,7 +174,7 @@ def answer(
             f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "
             f"context of {config.context}"
         )
-    model = ReferenceLlama(config, params)
+    model = ReferenceLlama(config, params, int8=int8)
     logits = [model.read(prompt)]
     tokens = [int(np.argmax(logits[0]))]
     while len(tokens) < max_new and tokens[-1] not in stop:

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab int8-error``: int8 activations against float32 ones, on a text and on an answer.
+
+Computed by the reference in numpy, whose rounding is the kernels' own and whose weights are the
+stored ones. The text is read in windows that begin anew; perplexity is of every token but a
+window's first. For the answer, the model with float32 activations speaks on after a window, and
+the other one is asked at each of its tokens for the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.errors import UserError
+from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.formats import DEFAULT_FORMAT, REFERENCE_FORMATS, weight_formats
+from crosslab.models.llama_params import param_shapes
+from crosslab.models.params import read_params
+from crosslab.models.reference import F32, ReferenceLlama, answer
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+
+DEFAULT_TEXT = Path(__file__).resolve().parents[3] / "LICENSE"
+
+
+@dataclass
+class Compared:
+    """Comparison of two models at the same positions.
+
+    Attributes:
+        positions: compared.
+        logit_error: largest difference of a logit, as a part of the largest logit there.
+        equal: positions where both find the same token likeliest.
+        surprise: sums of -log(probability of the token that came), of each model.
+        scored: tokens in them.
+    """
+
+    positions: int = 0
+    logit_error: float = 0.0
+    equal: int = 0
+    surprise: tuple[float, float] = (0.0, 0.0)
+    scored: int = 0
+
+    def add(self, plain: F32, rounded: F32, tokens: Sequence[int]) -> None:
+        """Add logits [positions, vocab] of both; `tokens` were read at them."""
+        largest = np.abs(plain).max(axis=1)
+        error = (np.abs(rounded - plain).max(axis=1) / largest).max()
+        self.logit_error = max(self.logit_error, float(error))
+        self.equal += int((plain.argmax(axis=1) == rounded.argmax(axis=1)).sum())
+        self.positions += len(plain)
+        before, after = self.surprise, (_surprise(plain, tokens), _surprise(rounded, tokens))
+        self.surprise = before[0] + after[0], before[1] + after[1]
+        self.scored += len(tokens) - 1
+
+    @property
+    def perplexity(self) -> tuple[float, float]:
+        """Of each model."""
+        first, second = (float(np.exp(s / self.scored)) for s in self.surprise)
+        return first, second
+
+
+def _surprise(logits: F32, tokens: Sequence[int]) -> float:
+    """Sum of -log p of each token after those before it."""
+    rows: NDArray[np.float64] = logits[: len(tokens) - 1].astype(np.float64)
+    highest = rows.max(axis=1)
+    total = highest + np.log(np.exp(rows - highest[:, None]).sum(axis=1))
+    return float((total - rows[np.arange(len(rows)), list(tokens[1:])]).sum())
+
+
+def compare_text(
+    config: LlamaConfig, params: dict[str, F32], tokens: Sequence[int], window: int
+) -> Compared:
+    """Both models read a text.
+
+    Raises:
+        UserError: it has fewer than two tokens.
+    """
+    if len(tokens) < 2:
+        raise UserError("the text has fewer than two tokens")
+    compared = Compared()
+    for start in range(0, len(tokens) - 1, window):
+        part = tokens[start : start + window]
+        plain = ReferenceLlama(config, params).read_all(part)
+        compared.add(plain, ReferenceLlama(config, params, int8=True).read_all(part), part)
+    return compared
+
+
+def compare_answer(
+    config: LlamaConfig, params: dict[str, F32], prompt: Sequence[int], count: int
+) -> Compared:
+    """The one with float32 activations answers, the other is asked for each of its tokens."""
+    spoken = answer(config, params, prompt, max_new=count)
+    heard = ReferenceLlama(config, params, int8=True)
+    rows = heard.read_all([*prompt, *spoken.tokens[:-1]])[len(prompt) - 1 :]
+    compared = Compared()
+    compared.add(spoken.logits, rows, spoken.tokens)
+    return compared
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table.
+
+    Raises:
+        UserError: a folder or the text cannot be read.
+    """
+    parser = argparse.ArgumentParser(prog="crosslab int8-error", description=__doc__)
+    add = parser.add_argument
+    add("--model", type=Path, required=True, help="folder with config.json and a tokenizer")
+    add("--params", type=Path, required=True, help="folder of the stored parameters")
+    add("--quantization", choices=REFERENCE_FORMATS, default=DEFAULT_FORMAT, help="of them")
+    add("--text", type=Path, default=DEFAULT_TEXT, help="a text (the project's LICENSE)")
+    add("--window", type=int, default=256, help="tokens read at a time (256)")
+    add("--answer", type=int, default=200, help="tokens of the answer (200)")
+    args = parser.parse_args(argv)
+    if args.window < 2 or args.answer < 2:
+        raise UserError("--window and --answer must be at least 2")
+    config = read_config(args.model / "config.json")
+    widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
+    packing = weight_formats()[args.quantization].packing
+    params = read_params(args.params, widths, packing)
+    try:
+        text = args.text.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {args.text}: {error}") from error
+    tokens = ChatTokenizer.load(args.model).tokenizer.encode(text).ids
+    read = compare_text(config, params, tokens, args.window)
+    spoken = compare_answer(config, params, tokens[: args.window], args.answer)
+    table = Table("", f"text, {read.positions} tokens", f"answer, {spoken.positions} tokens")
+    for name, line in (
+        (
+            "largest logit error, of the largest logit",
+            [f"{c.logit_error:.4f}" for c in (read, spoken)],
+        ),
+        (
+            "same likeliest token",
+            [f"{c.equal} ({c.equal / c.positions:.1%})" for c in (read, spoken)],
+        ),
+        ("perplexity, float32 activations", [f"{c.perplexity[0]:.4f}" for c in (read, spoken)]),
+        ("perplexity, int8 activations", [f"{c.perplexity[1]:.4f}" for c in (read, spoken)]),
+    ):
+        table.add_row(name, *line)
+    Console(width=100, highlight=False).print(table)
+    return 0
