@@ -13,6 +13,7 @@ import pytest
 from support import mlc_tree, text_probe, tiny_model
 from support.shared_builds import CACHE, cross, need_emulator, runtime, tvm_tree
 from support.small_asset import small_asset
+from test_runner import CHUNK, CONFIG, VLEN
 
 from crosslab.artifact.dist import Dist, write_dist
 from crosslab.artifact.package import package
@@ -26,7 +27,7 @@ from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weigh
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.asset import fetch_asset
-from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.config import write_config
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import random_params
 from crosslab.run.counter import count_guest
@@ -35,8 +36,6 @@ from crosslab.tokenizer.device_tokenizer import device_tokenizer
 from crosslab.tokenizer.unicode_tables import runner_tables
 
 pytestmark = pytest.mark.emulator
-
-CONFIG = LlamaConfig(40, 72, 4, 2, 10, 2, 97, context=64)
 
 
 def _model(folder: Path) -> Path:
@@ -63,9 +62,9 @@ def _kernels(folder: Path) -> Path:
 
 
 def _library(folder: Path) -> Path:
-    return compile_llama(
-        CompileRequest(tvm_tree(), CONFIG, LabTarget("riscv64", 256)), folder
-    ).library
+    target = LabTarget("riscv64", VLEN)
+    request = CompileRequest(tvm_tree(), CONFIG, target, prefill_chunk=CHUNK)
+    return compile_llama(request, folder).library
 
 
 def _runtime(folder: Path) -> Path:
@@ -73,7 +72,7 @@ def _runtime(folder: Path) -> Path:
 
 
 def _request() -> LinkRequest:
-    return LinkRequest(runtime(), cross(), library=_library(CACHE), required_vlen=256)
+    return LinkRequest(runtime(), cross(), library=_library(CACHE), required_vlen=VLEN)
 
 
 def _lend(folder: Path, *names: str) -> None:
