@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import tempfile
@@ -18,7 +20,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Give a scratch path beside ``path`` to write to; rename it into place at the end.
 
     An existing file keeps its mode; missing parent folders are made. When the block raises,
-    the scratch file is removed and ``path`` is as it was.
+    the scratch file is removed and ``path`` is as it was. At the end the content is on the disk:
+    a machine that loses its power then has the old file or the new, whole.
 
     Raises:
         OSError: the folder or the file cannot be written.
@@ -31,7 +34,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         yield scratch
         scratch.chmod(mode)
+        _sync(scratch)
         scratch.replace(path)
+        _sync(path.parent)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
@@ -57,3 +62,32 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 def atomic_write_json(path: Path, value: object) -> None:
     """Write ``value`` as indented JSON; see :func:`atomic_write`."""
     atomic_write(path, json.dumps(value, indent=2) + "\n")
+
+
+def sync_tree(folder: Path) -> None:
+    """Return when all that was written below ``folder`` is on the disk, before it is renamed."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # One call for the whole file system: a call for each of thousands of files takes longer.
+        libc = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(libc, "syncfs") or libc.syncfs(handle):
+            os.sync()
+    finally:
+        os.close(handle)
+
+
+def sync_rename(folder: Path) -> None:
+    """Return when the names in ``folder`` are on the disk, after a rename."""
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some file systems know no such call for folders, or on what is read-only.
+        if error.errno not in (errno.EINVAL, errno.EROFS, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)

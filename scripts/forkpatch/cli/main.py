@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.metadata
 import io
 import os
@@ -29,6 +30,9 @@ from forkpatch.model.fork import open_fork
 from forkpatch.model.settings import find_root, load_settings
 from forkpatch.tree.claim import claimed
 
+#: New objects between two searches for cycles: the lines of a large patch are in none.
+_OBJECTS = 500_000
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb.
@@ -36,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 when all is well, 1 for a failure or a finding, 2 for a mistake in the input.
     """
+    gc.set_threshold(_OBJECTS)
     options = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text

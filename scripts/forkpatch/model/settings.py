@@ -15,7 +15,7 @@ import platformdirs
 from forkpatch.errors import UserError
 
 _LOCK = "VERSIONS.lock"
-_KEYS = {"cache", "patches", "overlays", "work", "lock", "test", "map"}
+_KEYS = {"cache", "patches", "overlays", "work", "lock", "test", "map", "builds"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Settings:
         cache: pristine trees, wheels and remembered mirrors, shared between clones.
         test: the command that runs one test; the test's id is appended. It exits with 0 when
             the test passed and with 77 when it did not run, as for automake.
+        builds: patterns, as in ``.gitignore``, of what is built inside of the trees: it does not
+            make an apply refuse, and stays.
         map: settings of the applicability map; inspect/applicability.py describes them.
     """
 
@@ -41,6 +43,7 @@ class Settings:
     work: Path
     cache: Path
     test: tuple[str, ...]
+    builds: tuple[str, ...] = ()
     map: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -76,6 +79,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
         overlays=root / table.get("overlays", "overlays"),
         work=root / table.get("work", ".work"),
         cache=platformdirs.user_cache_path(table.get("cache", "forkpatch")) / "forkpatch",
+        builds=tuple(table.get("builds", ())),
         map=table.get("map", {}),
         test=tuple(table.get("test", (sys.executable, "-m", "forkpatch.runtest"))),
     )

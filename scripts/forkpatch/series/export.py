@@ -97,7 +97,7 @@ def export_upstream(
         for name, (_, text) in messages.items():
             write_back(fork, upstream, next(one for one in known if one.name == name), text)
         write_series(series, patches, record)
-        _rebuild(plan, folder, release)
+        _rebuild(plan, folder, release, fork.settings.builds)
     names = tuple(patch.name for patch in patches)
     return ExportReport(upstream.name, upstream.version, series, names, changes, notes)
 
@@ -182,14 +182,14 @@ def _check_faithful(fork: Fork, plan: TreePlan, folder: Path, upstream: Upstream
             raise IntegrityError(f"{path}: the exported series does not give what was committed")
 
 
-def _rebuild(plan: TreePlan, folder: Path, release: str) -> None:
+def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) -> None:
     """Build the tree from what was exported, so that it and its stamp fit the series."""
     stamp = read_stamp(folder)
     git = Git(folder / ".git", folder)
     same_head = stamp is not None and git.text("rev-parse", "HEAD") == stamp.head
     inputs = tuple((patch.name, patch.sha256) for patch in plan.patches)
     if stamp is None or not same_head or stamp.inputs.patches != inputs:
-        write_tree(plan, folder, release, stamp.source if stamp else "")
+        write_tree(plan, folder, release, stamp.source if stamp else "", builds)
 
 
 def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOptions) -> Applied:

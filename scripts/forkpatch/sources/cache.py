@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.files import atomic_write_json
+from common.files import atomic_write_json, sync_tree
 from forkpatch.errors import IntegrityError
 from forkpatch.git.calls import Git, GitError, init_repository
 from forkpatch.git.objects import Commit, TreeFile, write_commits
@@ -109,6 +109,7 @@ class Cache:
             self._folder(tree).parent.mkdir(parents=True, exist_ok=True)
             # Another process may have put the same tree there meanwhile: the same bytes.
             with contextlib.suppress(OSError):
+                sync_tree(scratch / "tree.git")
                 (scratch / "tree.git").rename(self._folder(tree))
         origins = tuple(sorted({*self._origins(tree), origin}))
         atomic_write_json(self._folder(tree) / _ORIGINS, list(origins))

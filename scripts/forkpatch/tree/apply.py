@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -30,9 +31,11 @@ from forkpatch.tree.worktree import (
     Stamp,
     build_repository,
     carry_over,
+    keep_builds,
     local_changes,
     make_inputs,
     read_stamp,
+    write_excludes,
     write_stamp,
 )
 
@@ -109,6 +112,8 @@ def _apply_upstream(
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     try:
+        if stamp and (folder / ".git/info").is_dir():
+            write_excludes(folder, fork.settings.builds)
         changes = local_changes(folder, stamp) if stamp else ()
     except GitError as error:
         changes = (f"its repository cannot be read: {error.what}",)
@@ -132,7 +137,7 @@ def _apply_upstream(
     source = obtained.source
     origin = "/".join(obtained.pristine.origins)
     label = f"{source} ({origin})" if source is SourceKind.CACHE and origin else str(source)
-    built = write_tree(plan, folder, release, label)
+    built = write_tree(plan, folder, release, label, fork.settings.builds)
     return _outcome(built, folder, ApplyState.APPLIED)
 
 
@@ -140,8 +145,13 @@ def _is_current(stamp: Stamp, inputs: Inputs) -> bool:
     return stamp.format == FORMAT and stamp.inputs == inputs
 
 
-def write_tree(plan: TreePlan, folder: Path, release: str, source: str) -> Stamp:
-    """Write a planned tree beside ``folder`` and swap it in."""
+def write_tree(
+    plan: TreePlan, folder: Path, release: str, source: str, builds: Sequence[str] = ()
+) -> Stamp:
+    """Write a planned tree beside ``folder`` and swap it in.
+
+    ``builds`` are patterns of what is built in it, which stays.
+    """
     scratch = scratch_beside(folder)
     try:
         git, ids = build_repository(scratch, plan.pristine, plan.commits)
@@ -161,8 +171,9 @@ def write_tree(plan: TreePlan, folder: Path, release: str, source: str) -> Stamp
             head=ids[-1],
             tree=git.text("rev-parse", "HEAD^{tree}"),
         )
+        write_excludes(scratch, builds)
         write_stamp(scratch, stamp)
-        swap_in(scratch, folder)
+        swap_in(scratch, folder, keep_builds)
     except BaseException:
         discard(scratch)
         raise

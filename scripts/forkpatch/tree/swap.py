@@ -16,8 +16,10 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+from common.files import sync_rename, sync_tree
 from forkpatch.errors import ForkError
 
 _SCRATCH = ".forkpatch-new-"
@@ -35,16 +37,25 @@ def scratch_beside(final: Path) -> Path:
     return folder
 
 
-def swap_in(new: Path, final: Path) -> None:
-    """Put ``new`` in the place of ``final``, which may be absent, and remove the old one."""
+def swap_in(new: Path, final: Path, keep: Callable[[Path, Path], None] | None = None) -> None:
+    """Put ``new`` in the place of ``final``, which may be absent, and remove the old one.
+
+    It is on the disk when this returns. ``keep`` is called with the old folder and the new one,
+    which is in its place, before the old one is removed.
+    """
+    sync_tree(new)
     if not final.exists():
         new.rename(final)
+        sync_rename(final.parent)
         return
     if not _exchange(new, final):
         aside = final.parent / f"{_ASIDE}{final.name}"
         final.rename(aside)
         new.rename(final)
         new = aside
+    sync_rename(final.parent)
+    if keep is not None:
+        keep(new, final)
     remove_tree(new)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from common.files import atomic_write_json
-from forkpatch.git.calls import BRANCH, Git, init_repository
-from forkpatch.git.objects import Commit, TreeFile, blob_id, write_commits
+from forkpatch.git.calls import BRANCH, Git, GitError, init_repository
+from forkpatch.git.objects import Commit, TreeFile, blob_id, list_tree, write_commits
 from forkpatch.model.patchfile import Patch
 from forkpatch.sources.cache import Pristine
 
@@ -104,11 +105,17 @@ def build_repository(
     """
     git = init_repository(folder / ".git", folder)
     add_objects(git, pristine)
-    (folder / ".git" / "info" / "exclude").write_text(_EXCLUDES, encoding="ascii")
+    write_excludes(folder)
     ids = write_commits(git, f"refs/heads/{BRANCH}", commits)
     if checkout:
         git.run("read-tree", "-u", "--reset", "HEAD")
     return git, ids
+
+
+def write_excludes(folder: Path, patterns: Sequence[str] = ()) -> None:
+    """Let git ignore in a tree what running it leaves, and what builds make there."""
+    text = _EXCLUDES + "".join(f"{pattern}\n" for pattern in patterns)
+    (folder / ".git" / "info" / "exclude").write_text(text, encoding="utf-8")
 
 
 def add_objects(git: Git, pristine: Pristine) -> None:
@@ -144,6 +151,36 @@ def carry_over(old: Path, new: Path) -> None:
         heads[PREVIOUS_REF] = last.decode("ascii").strip()
     commands = "".join(f"update {ref} {oid}\n" for ref, oid in heads.items())
     after.run("update-ref", "--stdin", stdin=commands.encode())
+
+
+def keep_builds(old: Path, new: Path) -> None:
+    """Move what was built in the old tree, which git ignores there, to the new one.
+
+    Files that did not change keep their times, so that a build in the tree goes on from there.
+    """
+    git, after = Git(old / ".git", old), Git(new / ".git", new)
+    with contextlib.suppress(GitError, OSError):  # of a damaged tree nothing can be kept
+        command = ("ls-files", "-z", "--others", "--ignored", "--directory", "--exclude-standard")
+        ignored = os.fsdecode(git.run(*command).stdout).split("\0")[:-1]
+        built = [name.rstrip("/") for name in ignored if not _is_trace(name)]
+        if not built:
+            return
+        before, now = (list_tree(one, "HEAD") for one in (git, after))
+        same = [path for path, entry in now.items() if before.get(path) == entry]
+        for path in same:
+            state = (old / path).lstat()
+            times = (state.st_atime_ns, state.st_mtime_ns)
+            os.utime(new / path, ns=times, follow_symlinks=False)
+        after.run("update-index", "-q", "--refresh")
+        for name in built:
+            if not os.path.lexists(new / name) and (new / name).parent.is_dir():
+                (old / name).rename(new / name)
+
+
+def _is_trace(name: str) -> bool:
+    """True for what running Python in the tree leaves: it is made again when it is needed."""
+    parts = name.rstrip("/").split("/")
+    return name.endswith(".pyc") or any(f"{part}/\n" in _EXCLUDES for part in parts)
 
 
 def patch_commit(patch: Patch, changes: Mapping[str, TreeFile | None]) -> Commit:

@@ -7,11 +7,13 @@ import os
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forklab import FORMAT, ForkLab, git, message
 
 from forkpatch.git.objects import blob_id
+from forkpatch.tree import swap
 
 NOISE = random.Random(1).randbytes(5000) + b"\0"
 CHANGED = NOISE[:2000] + b"other" + NOISE[2000:]
@@ -143,3 +145,48 @@ def test_names_with_blanks_and_foreign_letters(lab: ForkLab) -> None:
     assert tree["src/tool x"] == b"\0\1"
     assert all(tree[f"src/{name}"] == b"one\n2\n" for name in names[1:])
     assert lab.ok("export", "--check").code == 0
+
+
+def test_builds_inside_the_tree_stay_and_do_not_refuse_an_apply(lab: ForkLab) -> None:
+    lab.ok("apply")
+    (lab.root / "pyproject.toml").write_text('[tool.forkpatch]\nbuilds = ["build/", "*.o"]\n')
+    (lab.tree / "build/deep").mkdir(parents=True)
+    (lab.tree / "build/deep/out.a").write_bytes(b"built")
+    (lab.tree / "src/run.o").write_bytes(b"built")
+    os.utime(lab.tree / "src/run.c", (1_000_000_000, 1_000_000_000))
+    lab.change("one.patch", {"python/calc/tail.py": b"X = 1\nY = 3"})
+    assert "applied" in lab.ok("apply").out
+    assert (lab.tree / "python/calc/tail.py").read_bytes() == b"X = 1\nY = 3"
+    assert (lab.tree / "build/deep/out.a").read_bytes() == b"built"
+    assert (lab.tree / "src/run.o").read_bytes() == b"built"
+    assert (lab.tree / "src/run.c").stat().st_mtime == 1_000_000_000
+    assert (lab.tree / "python/calc/tail.py").stat().st_mtime > 1_000_000_000
+    (lab.tree / "src/notes").write_text("work\n")
+    lab.change("two.patch", {"python/calc/tail.py": b"X = 1\nY = 4"})
+    assert "new file: src/notes" in lab.run("apply").err
+
+
+def test_success_is_reported_after_the_disk_has_it(
+    lab: ForkLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    exchange, replace, fsync = swap._exchange, Path.replace, os.fsync
+
+    def note(name: str, wrapped: Any) -> Any:
+        def call(*args: Any) -> Any:
+            events.append(name)
+            return wrapped(*args)
+
+        return call
+
+    lab.ok("apply")
+    monkeypatch.setattr(swap, "_exchange", note("swap", exchange))
+    monkeypatch.setattr(swap, "sync_tree", note("sync tree", swap.sync_tree))
+    monkeypatch.setattr(Path, "replace", note("rename", replace))
+    monkeypatch.setattr(os, "fsync", note("fsync", fsync))
+    lab.change("one.patch", {"python/calc/tail.py": b"X = 1\nY = 3"})
+    lab.ok("apply")
+    at = events.index("swap")
+    assert events[at - 1] == "sync tree" and events[at + 1] == "fsync"
+    lab.ok("record")
+    assert events[-3:] == ["fsync", "rename", "fsync"]
