@@ -24,6 +24,8 @@ from forkpatch.rebase.conflicts import (
 )
 from forkpatch.rebase.merging import HeadFiles, merge_patch
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
+from forkpatch.rebase.recorded import RERERE, all_recalled, recall
+from forkpatch.rebase.resolution import resolve
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.series.shared import patch_steps
 from forkpatch.sources.history import UpstreamCommit
@@ -34,7 +36,7 @@ _PERSON = {
 }
 _MERGED = "refs/forkpatch/merged"
 _PICK = (
-    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false"),
+    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false", *RERERE),
     *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
     f"--strategy-option=diff-algorithm={ALGORITHM}",
 )
@@ -76,6 +78,7 @@ def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
     if there:
         reason = f"already upstream: {'; '.join(there)}"
         return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
+    recall(git, rebase.resolutions)
     try:
         git.run(*_PICK, step.original, env=_PERSON)
     except GitError:
@@ -105,7 +108,14 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
         return rebase.completed(RebaseOutcome.DROPPED, reason=f"already upstream: {commit}")
     conflicts = classify(rebase, step.patch)
     merged = merged_files(rebase, step.patch)
-    return _stop(rebase, (*conflicts, *placed_wrongly(rebase, step.patch, merged, whole=False)))
+    wrong = placed_wrongly(rebase, step.patch, merged, whole=False)
+    stopped = _stop(rebase, (*conflicts, *wrong))
+    if wrong or not all_recalled(rebase.git):
+        return stopped
+    try:
+        return resolve(stopped, recorded=True)
+    except UserError:  # nothing is left of it, say: a person decides
+        return stopped
 
 
 def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:

@@ -12,6 +12,7 @@ from forkpatch.git.objects import blob_id
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import files_after, placed_wrongly
 from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseStep
+from forkpatch.rebase.recorded import record
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.series.mailbox import write_commit
 
@@ -19,12 +20,13 @@ _MARKERS = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
 _DOCUMENTS = (".rst", ".txt", ".md")
 
 
-def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
+def resolve(rebase: Rebase, accepted: str | None = None, *, recorded: bool = False) -> Rebase:
     """Complete the step that has conflicts with the working tree as a person left it.
 
     Args:
         rebase: the rebase.
         accepted: why the change is right where git put it; None when it was moved by hand.
+        recorded: the resolution was recorded earlier, and no person has seen it this time.
 
     Raises:
         UserError: conflict markers or a misplacement remain, or no change does.
@@ -55,10 +57,13 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     parents = [b"tree " + tree.encode(), b"parent " + head.encode()]
     commit = write_commit(git, b"\n".join([*parents, *kept]), message)
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
+    how = "resolved as recorded" if recorded else "resolved by hand"
+    if not recorded:
+        record(git, rebase.resolutions)
     done = rebase.completed(
         RebaseOutcome.ADAPTED,
         commit=commit,
-        reason=f"{kinds}: " + (f"accepted: {accepted}" if accepted else "resolved by hand"),
+        reason=f"{kinds}: " + (f"accepted: {accepted}" if accepted else how),
     )
     # Counting takes the resolution out of the working tree: by now the plan has it.
     return done.counted(step.patch, _lines_by_hand(rebase, step.original, tree))

@@ -23,6 +23,7 @@ from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
 from forkpatch.rebase.plan import RebaseOutcome, RebasePlan, RebaseStep, read_plan, write_plan
+from forkpatch.rebase.recorded import FOLDER
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.series.derive import record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
@@ -67,6 +68,11 @@ class Rebase:
     def tree(self) -> Path:
         """The working tree in which conflicts are resolved."""
         return self.folder / _TREE
+
+    @property
+    def resolutions(self) -> Path:
+        """Folder of the resolutions that are kept with the fork."""
+        return self.fork.settings.patches / self.plan.upstream / FOLDER
 
     def patch(self, name: str) -> Patch:
         """A patch of the old series."""
