@@ -63,6 +63,8 @@ def add_version(
     entry: dict[str, Any] = {"tag": tag} if tag else {}
     entry |= {"commit": commit} if commit else {}
     entry |= {"include": list(like.include), "exclude": list(like.exclude)}
+    if like.submodules:
+        entry["submodules"] = list(like.submodules)
     if wheel_only:  # git is not there to tell, and a wheel forgets it
         entry["executable"] = sorted(like.executable)
     head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"

@@ -88,6 +88,9 @@ def test_submodule_is_left_out_and_named_or_part_of_the_tree(nested: ForkLab) ->
     nested.ok("export")
     nested.ok("apply")
     assert (nested.tree / "src/third/third.c").read_bytes() == b"int ours;\n"
+    git(nested.repo.path, "tag", "v2.0")
+    assert "left out" not in nested.ok("lock", "--add", "calc=2.0").err
+    nested.ok("rebase", "calc", "2.0")
 
 
 def test_submodule_is_taken_from_a_mirror_of_its_own(nested: ForkLab, tmp_path: Path) -> None:
