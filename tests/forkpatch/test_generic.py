@@ -46,7 +46,7 @@ def test_every_verb_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert leaving.value.code == 0
     verbs = re.findall(r"^    ([a-z]\S+)", capsys.readouterr().out, re.MULTILINE)
-    assert len(verbs) == 17
+    assert len(verbs) == 18
     for verb in verbs:
         with pytest.raises(SystemExit):
             main([verb, "--help"])

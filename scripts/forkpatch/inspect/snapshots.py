@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from forkpatch.git.calls import Git, GitError
 from forkpatch.git.objects import read_blobs
 from forkpatch.inspect.probe import PatchFit, ProbedSeries, probe
+from forkpatch.safety import SYMLINK_MODE
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,13 @@ def snapshots(
 
 
 def _entries(tree: bytes, size: int) -> Iterator[tuple[str, str]]:
-    """Name and id of the plain files in a raw tree object; an id has ``size`` bytes."""
+    """Name and id of the files and links in a raw tree object; an id has ``size`` bytes."""
     at = 0
     while at < len(tree):
         end = tree.index(b"\0", at)
         mode, _, name = tree[at:end].partition(b" ")
         at = end + 1 + size
-        if mode.startswith(b"100"):
+        if mode.startswith(b"100") or mode == SYMLINK_MODE.encode():
             yield name.decode("utf-8", "surrogateescape"), tree[end + 1 : at].hex()
 
 

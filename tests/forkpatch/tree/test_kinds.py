@@ -123,6 +123,7 @@ def test_links_are_made_turned_and_take_the_place_of_files(lab: ForkLab, tmp_pat
     assert lab.ok("export", "--check").code == 0
     lab.ok("tree", "calc", "--upto", "one", "--output", str(tmp_path / "one"))
     assert whole_tree(tmp_path / "one")["src/link"] == b"-> ../python/calc"
+    assert "file missing" not in lab.ok("probe", "calc", "--versions", lab.repo.head + "~2").out
 
 
 def test_names_with_blanks_and_foreign_letters(lab: ForkLab) -> None:
