@@ -32,7 +32,7 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD
 from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.swap import discard, flush, scratch_beside, swap_in
+from forkpatch.tree.swap import discard, scratch_beside, swap_in
 from forkpatch.tree.worktree import NAME_TRAILER
 
 FORMAT_PATCH = (
@@ -250,7 +250,6 @@ def write_series(
             (scratch / name).write_bytes(data)
         if extra is not None:
             extra(scratch)
-        flush(scratch)
         swap_in(scratch, folder)
     except BaseException:
         discard(scratch)

@@ -59,21 +59,6 @@ def swap_in(new: Path, final: Path, keep: Callable[[Path, Path], None] | None = 
     remove_tree(new)
 
 
-def flush(folder: Path) -> None:
-    """Have the disk hold the files of a folder, which are few, before they are swapped in.
-
-    Without this a loss of power soon after a success was reported can leave empty files.
-    """
-    for path in [*folder.rglob("*"), folder]:
-        if path.is_symlink():
-            continue
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def recover(parent: Path) -> None:
     """Clean up what an interrupted run left in ``parent``. To be called under its lock."""
     for aside in parent.glob(f"{_ASIDE}*"):

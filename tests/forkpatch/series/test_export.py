@@ -11,8 +11,6 @@ import pytest
 from forklab import CORE, FILES, ForkLab, core, git, message
 
 from forkpatch.model.patchfile import read_patch, read_series
-from forkpatch.series import mailbox
-from forkpatch.tree import swap
 
 CORE_PATH = "python/calc/core.py"
 
@@ -277,24 +275,3 @@ def test_commit_in_another_encoding_becomes_utf_8(two: ForkLab) -> None:
     git(two.tree, *encoded, "commit", "-qa", "-F", "-", stdin=text)
     two.ok("export")
     assert read_patch(two.patches / "price.patch").message == "Price\n\nIt is \u20ac 5.\n"
-
-
-def test_series_is_on_the_disk_before_it_is_swapped_in(
-    two: ForkLab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flushed: set[str] = set()
-    real = os.fsync
-
-    def fsync(handle: int) -> None:
-        flushed.add(Path(f"/proc/self/fd/{handle}").readlink().name)
-        real(handle)
-
-    def swap_in(new: Path, final: Path) -> None:
-        assert {path.name for path in new.iterdir()} <= flushed
-        swap.swap_in(new, final)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(mailbox, "swap_in", swap_in)
-    commit_with(two, "Third\n\nWhy.\n")
-    two.ok("export")
-    assert {"third.patch", "series", "derived.json"} <= flushed
