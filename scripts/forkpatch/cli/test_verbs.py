@@ -218,6 +218,8 @@ def _print(planned: TestPlan, compared: tuple[ComparedTest, ...]) -> None:
         those = [one for one in compared if one.change is change]
         if those:
             say(f"{change}:", *(f"  {_name(one)}" for one in those))
+    met = {one.before.outcome for one in compared} | {one.after.outcome for one in compared}
+    shown = [outcome for outcome in Outcome if outcome in met]
     rows = []
     for name, (before, after) in counts(compared).items():
         changes = [one.change for one in compared if one.upstream == name]
@@ -226,10 +228,10 @@ def _print(planned: TestPlan, compared: tuple[ComparedTest, ...]) -> None:
                 (
                     str(planned.suites[name][0].upstream),
                     side,
-                    *(str(found[outcome]) for outcome in Outcome),
+                    *(str(found[outcome]) for outcome in shown),
                     str(changes.count(TestChange.WORSE)) if side == OURS else "",
                 )
             )
-    columns = ("upstream", "tree", *(str(outcome) for outcome in Outcome), "worse")
+    columns = ("upstream", "tree", *(str(outcome) for outcome in shown), "worse")
     print_table(columns, rows, title=f"release {planned.release}")
     say(f"{counted(len(compared), 'test')} compared")
