@@ -51,6 +51,11 @@ def register(verbs: Registry) -> None:
     verb.add_argument("upstream", metavar="NAME")
     verb.add_argument("version", nargs="?", metavar="VERSION", help="the version to move to")
     verb.add_argument("--from", dest="old", metavar="VERSION", help="default: the release's")
+    verb.add_argument(
+        "--existing",
+        choices=("keep", "replace"),
+        help="VERSION has a series: keep its patches and add those that it lacks, or replace it",
+    )
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument("--continue", dest="go_on", action="store_true", help="after a resolution")
     choice.add_argument(
@@ -218,6 +223,7 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     """Move a series to another version of its upstream, patch by patch."""
     from forkpatch.rebase import execute, resolution, result, workspace  # noqa: PLC0415 - for this verb only
+    from forkpatch.rebase.plan import Existing  # noqa: PLC0415
 
     name = options.upstream
     fork.lock.versions(name)
@@ -245,7 +251,9 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
             raise UserError("no version was given", remedy=f"forkpatch rebase {name} VERSION")
         old = fork.lock.upstream(name, options.old) if options.old else None
         old = old or upstream_of(fork, None, name)[1]
-        current = workspace.start(fork, old, fork.lock.upstream(name, options.version), chosen)
+        new = fork.lock.upstream(name, options.version)
+        existing = Existing(options.existing) if options.existing else None
+        current = workspace.start(fork, old, new, chosen, existing)
     with workspace.at_work(current):
         current = execute.execute(current)
     if current.plan.conflicts:
@@ -297,7 +305,7 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
 
 def _say_rebased(report: RebaseReport, target: str | None) -> None:
     if target != "-":
-        for one in report.patches:
+        for one in (*report.existing, *report.patches):
             lines = f" ({counted(one.by_hand, 'line')})" if one.by_hand else ""
             say(f"{one.patch}: {one.outcome}{f': {one.reason}' if one.reason else ''}{lines}")
             say(*(f"    {line}" for line in one.diff.splitlines()))

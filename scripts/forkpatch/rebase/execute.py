@@ -93,7 +93,8 @@ def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
         git.run("reset", "-q", "--soft", head)
         return _stop(rebase, wrong)
     if tree == before:
-        reason = "already upstream: it changes nothing any more"
+        where = "already upstream" + (" or in a kept patch" if rebase.plan.existing else "")
+        reason = f"{where}: it changes nothing any more"
         return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
     return rebase.completed(RebaseOutcome.CLEAN, commit=picked)
 

@@ -20,11 +20,21 @@ _FILE = "plan.json"
 
 
 class RebaseOutcome(StrEnum):
-    """Outcome of one patch in a rebase."""
+    """Outcome of one patch in a rebase; the last three are of the new version's own patches."""
 
     CLEAN = "clean"
     ADAPTED = "adapted"
     DROPPED = "dropped"
+    KEPT = "kept"
+    REPLACED = "replaced"
+    REMOVED = "removed"
+
+
+class Existing(StrEnum):
+    """Choice of what becomes of the patches that the new version has already."""
+
+    KEEP = "keep"
+    REPLACE = "replace"
 
 
 class ConflictKind(StrEnum):
@@ -94,6 +104,9 @@ class RebasePlan:
     Attributes:
         base: commit of the new base in the rebase's repository.
         conflicts: conflicts of the first pending step; empty unless the rebase has stopped.
+        steps: first those of the new version's patches that are kept, then those of the old one's.
+        existing: what becomes of the new version's patches; None when it had no series.
+        state: hash of the new version's series when the rebase began; empty without one.
     """
 
     upstream: str
@@ -102,6 +115,8 @@ class RebasePlan:
     base: str
     steps: tuple[RebaseStep, ...]
     conflicts: tuple[Conflict, ...] = ()
+    existing: Existing | None = None
+    state: str = ""
 
     @property
     def done(self) -> tuple[RebaseStep, ...]:
@@ -141,7 +156,9 @@ def read_plan(folder: Path, name: str) -> RebasePlan | None:
         raw = json.loads(path.read_text("utf-8"))
         steps = tuple(_step(**one) for one in raw.pop("steps"))
         conflicts = tuple(_conflict(**one) for one in raw.pop("conflicts"))
-        return RebasePlan(**raw, steps=steps, conflicts=conflicts)
+        existing = raw.pop("existing", None)
+        chosen = Existing(existing) if existing else None
+        return RebasePlan(**raw, steps=steps, conflicts=conflicts, existing=chosen)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -6,18 +6,24 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from forkpatch.foreign.origin import copy_origin
 from forkpatch.inspect.drift import Drift, DriftFinding, compare, files_to_compare
 from forkpatch.inspect.grammars import grammar_of
 from forkpatch.model.record import format_record
-from forkpatch.rebase.plan import RebaseOutcome, RebaseStep
+from forkpatch.rebase.existing import check_state, outcome_of, settle_origin, settled
+from forkpatch.rebase.plan import Existing, RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
 from forkpatch.series.derive import record_of
-from forkpatch.series.mailbox import Exported, export_commits, planned, write_series
-from forkpatch.series.shared import share_patches
+from forkpatch.series.mailbox import (
+    Exported,
+    export_commits,
+    planned,
+    series_changes,
+    write_series,
+)
+from forkpatch.series.shared import check_borrowers
 from forkpatch.tree.swap import remove_tree
 
 _NOISE = re.compile(rb"^(index [0-9a-f]+\.\.[0-9a-f]+.*|From 0{40} .*)$")
@@ -47,6 +53,8 @@ class RebaseReport:
         folder: folder of the new series; the old one is unchanged.
         symbols: drift of the symbols that patches change or overlays shadow.
         notes: what could be checked less closely than the rest.
+        existing: for each patch that the new version had already, what became of it; ``diff`` is
+            from it to the old version's patch when it was kept, else to the one in its place.
     """
 
     upstream: str
@@ -56,39 +64,68 @@ class RebaseReport:
     patches: tuple[PatchResult, ...]
     symbols: tuple[DriftFinding, ...]
     notes: tuple[str, ...] = ()
+    existing: tuple[PatchResult, ...] = ()
 
 
 def finish(rebase: Rebase) -> RebaseReport:
     """Write the new series, and remove the workspace.
 
     Raises:
+        UserError: the new version's series changed meanwhile, or another version names a patch
+            of it that would be gone.
         ForkError: the new series does not give the tree that the rebase arrived at.
     """
     fork, plan = rebase.fork, rebase.plan
+    check_state(fork, plan)
     commits = rebase.git.text("rev-list", "--reverse", f"{plan.base}..{plan.head}").split()
-    patches = share_patches(
-        export_commits(rebase.tree / ".git/objects", commits),
-        (replace(patch, home=patch.home or plan.old) for patch in rebase.old.patches),
-    )
+    exported = export_commits(rebase.tree / ".git/objects", commits)
+    patches = settled(fork, plan, exported, rebase.old.patches)
     tree = planned(fork, rebase.new, patches)
     old_record, new_record = rebase.record, record_of(fork, tree)
     findings = compare(old_record, new_record, files_to_compare(tree, old_record, new_record))
-    results = tuple(_patch_result(rebase, step, patches) for step in plan.done)
-    dropped = {one.patch for one in results if one.outcome is RebaseOutcome.DROPPED}
+    moved = [step for step in plan.done if step.outcome is not RebaseOutcome.KEPT]
+    results = tuple(_patch_result(rebase, step, patches) for step in moved)
+    taken = {one.patch for one in results if one.outcome is not RebaseOutcome.DROPPED}
     symbols = tuple(
-        one for one in findings if one.drift is not Drift.UNCHANGED and one.what not in dropped
+        one
+        for one in findings
+        if one.drift is not Drift.UNCHANGED
+        and (one.what in taken or one.what not in old_record.patches)
     )
-    folder = fork.patch_folder(rebase.new)
+    folder, record = fork.patch_folder(rebase.new), format_record(new_record)
+    existing = _existing(rebase, patches)
+    changes = series_changes(folder, patches, record)
+    borrowed = check_borrowers(fork, rebase.new, patches, changes)
     write_series(
         folder,
         patches,
-        format_record(new_record),
-        extra=lambda new: copy_origin(fork.patch_folder(rebase.old.upstream), new),
+        record,
+        extra=lambda new: settle_origin(plan, fork.patch_folder(rebase.old.upstream), new),
     )
     remove_tree(rebase.folder)
+    notes = (*_notes(patches), *borrowed)
     return RebaseReport(
-        plan.upstream, plan.old, plan.new, folder, results, symbols, _notes(patches)
+        plan.upstream, plan.old, plan.new, folder, results, symbols, notes, existing
     )
+
+
+def _existing(rebase: Rebase, patches: Sequence[Exported]) -> tuple[PatchResult, ...]:
+    """Result for each patch that the new version had already."""
+    fork, plan, old = rebase.fork, rebase.plan, rebase.old.upstream
+    if plan.existing is None:
+        return ()
+    known = {patch.name: patch.data for patch in patches}
+    if plan.existing is Existing.KEEP:
+        known = {
+            patch.name: fork.patch_file(old, patch).read_bytes() for patch in rebase.old.patches
+        }
+    results = []
+    for patch in fork.series(rebase.new):
+        outcome, reason = outcome_of(patch.name, plan, known)
+        before = fork.patch_file(rebase.new, patch).read_bytes()
+        diff = _text_diff(before, known.get(patch.name, before), (plan.new, plan.old))
+        results.append(PatchResult(patch.name, outcome, reason, diff=diff))
+    return tuple(results)
 
 
 def _notes(patches: Sequence[Exported]) -> tuple[str, ...]:
@@ -117,9 +154,14 @@ def diff_of_diffs(old: bytes, new: bytes) -> str:
     """Unified diff of two patches; empty when both add and remove the same lines."""
     if _changed_lines(old) == _changed_lines(new):
         return ""
+    return _text_diff(old, new, ("old", "new"))
+
+
+def _text_diff(old: bytes, new: bytes, names: tuple[str, str]) -> str:
+    """Unified diff of two patches; empty when they differ by ids and line numbers alone."""
     before, after = (_comparable(data) for data in (old, new))
-    lines = difflib.unified_diff(before, after, "old", "new", n=3, lineterm="")
-    return "\n".join(lines) + "\n"
+    lines = difflib.unified_diff(before, after, *names, n=3, lineterm="")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _changed_lines(data: bytes) -> list[bytes]:

@@ -22,7 +22,14 @@ from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
-from forkpatch.rebase.plan import RebaseOutcome, RebasePlan, RebaseStep, read_plan, write_plan
+from forkpatch.rebase.existing import check_choice, series_state, steps_of
+from forkpatch.rebase.plan import (
+    Existing,
+    RebaseOutcome,
+    RebasePlan,
+    read_plan,
+    write_plan,
+)
 from forkpatch.rebase.recorded import FOLDER
 from forkpatch.safety import SYMLINK_MODE
 from forkpatch.series.derive import record_of
@@ -113,11 +120,24 @@ def rebase_folder(fork: Fork, name: str) -> Path:
     return fork.settings.work / "rebase" / name
 
 
-def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> Rebase:
+def start(
+    fork: Fork,
+    old: Upstream,
+    new: Upstream,
+    options: SourceOptions,
+    existing: Existing | None = None,
+) -> Rebase:
     """Plan a rebase, and write its repository: the series on its old base, and the new base.
 
+    Args:
+        fork: the fork.
+        old: the version whose series is moved.
+        new: the version that it is moved to.
+        options: where upstreams come from.
+        existing: what becomes of the series that the new version has already.
+
     Raises:
-        UserError: one is under way already, or the new version has a series already.
+        UserError: one is under way already, or the new version has a series and nothing was chosen.
         ForkError: the old series does not apply, or an overlay collides with the new version.
     """
     final = rebase_folder(fork, old.name)
@@ -126,12 +146,9 @@ def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> R
             f"a rebase of {old.name} is under way",
             remedy=f"forkpatch rebase {old.name} --continue, or --abort",
         )
-    if fork.patch_folder(new).exists():
-        raise UserError(
-            f"{fork.patch_folder(new)} exists", remedy="remove it, or export to it instead"
-        )
     if old == new:
         raise UserError(f"{old.name} is at {new.version} already")
+    check_choice(fork, old, new, existing)
     new_tree = obtain(new, fork.cache, options).pristine
     series = plan_tree(fork, old, obtain(old, fork.cache, options).pristine)
     modes = {path: mode for path, (mode, _) in list_tree(new_tree.git, new_tree.tree).items()}
@@ -146,13 +163,17 @@ def start(fork: Fork, old: Upstream, new: Upstream, options: SourceOptions) -> R
         with (scratch / _TREE / ".git/info/exclude").open("a", encoding="ascii") as exclude:
             exclude.writelines(f"{pattern}\n" for pattern in LEFTOVERS)
         add_objects(git, new_tree)
-        (base,) = write_commits(git, _NEW, [Commit(f"{new}\n".encode(), tree=new.tree)])
-        git.run("update-ref", f"refs/heads/{BRANCH}", base)
-        steps = tuple(
-            RebaseStep(patch.name, commit)
-            for patch, commit in zip(series.patches, ids[1:], strict=True)
+        known = plan_tree(fork, new, new_tree) if existing is Existing.KEEP else None
+        commits = [Commit(f"{new}\n".encode(), tree=new.tree)]
+        base, *kept = write_commits(git, _NEW, [*commits, *(known.patch_commits if known else ())])
+        git.run("update-ref", f"refs/heads/{BRANCH}", kept[-1] if kept else base)
+        names = [patch.name for patch in known.patches] if known else []
+        steps = steps_of(
+            dict(zip(names, kept, strict=True)),
+            {patch.name: one for patch, one in zip(series.patches, ids[1:], strict=True)},
         )
-        plan = RebasePlan(old.name, old.version, new.version, base, steps)
+        state = series_state(fork, new)
+        plan = RebasePlan(old.name, old.version, new.version, base, steps, (), existing, state)
         write_plan(scratch, plan)
         if final.exists():
             remove_tree(final)

@@ -15,13 +15,17 @@ from forkpatch.model.patchfile import load_series
 from forkpatch.model.record import format_record, is_recorded
 from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import (
-    Exported,
     export_commits,
     planned,
     series_changes,
     write_series,
 )
-from forkpatch.series.shared import borrowers, changed_messages, share_patches, write_back
+from forkpatch.series.shared import (
+    changed_messages,
+    check_borrowers,
+    share_patches,
+    write_back,
+)
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
 from forkpatch.tree.worktree import OVERLAYS_REF, local_changes, read_stamp
@@ -86,7 +90,7 @@ def export_upstream(
     found = record_of(fork, plan)
     record = format_record(found) if is_recorded(series, found) else ""
     changes = series_changes(series, patches, record)
-    notes = _check_borrowers(fork, upstream, patches, changes)
+    notes = check_borrowers(fork, upstream, patches, changes)
     changes = (
         *(f"../{one.home}/{name}: changed" for name, (one, _) in messages.items()),
         *changes,
@@ -100,31 +104,6 @@ def export_upstream(
         _rebuild(plan, folder, release, fork.settings.builds)
     names = tuple(patch.name for patch in patches)
     return ExportReport(upstream.name, upstream.version, series, names, changes, notes)
-
-
-def _check_borrowers(
-    fork: Fork, upstream: Upstream, patches: Sequence[Exported], changes: Sequence[str]
-) -> tuple[str, ...]:
-    """Effects of an export on the other versions that name patches of this one.
-
-    Raises:
-        UserError: such a patch would be gone.
-    """
-    own = {patch.name for patch in patches if patch.shared is None}
-    stale: set[str] = set()
-    for name, versions in borrowers(fork, upstream).items():
-        if name not in own:
-            raise UserError(
-                f"{upstream.name} {' and '.join(versions)} name {name}, which would be gone",
-                remedy="give them files of their own first: forkpatch export --own --release R",
-            )
-        if f"{name}: changed" in changes:
-            stale.update(versions)
-    return tuple(
-        f"{version} names patches that changed: forkpatch record {upstream.name}"
-        f" --version {version}"
-        for version in sorted(stale)
-    )
 
 
 def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:

@@ -11,7 +11,7 @@ stand recorded. An apply uses the recorded lines and nothing else.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,6 +56,12 @@ def home_versions(fork: Fork, upstream: Upstream) -> tuple[str, ...]:
     """The other versions whose patches the series of ``upstream`` names."""
     entries = read_entries(fork.patch_folder(upstream))
     return tuple(dict.fromkeys(entry.home for entry in entries if entry.home))
+
+
+def lends(fork: Fork, name: str, version: str, other: str) -> bool:
+    """True when the series of ``other`` names patches of ``version``, itself or by way of more."""
+    homes = home_versions(fork, fork.lock.upstream(name, other))
+    return any(home == version or lends(fork, name, version, home) for home in homes)
 
 
 def homes_first(fork: Fork, upstreams: Iterable[Upstream]) -> tuple[Upstream, ...]:
@@ -254,3 +260,28 @@ def borrowers(fork: Fork, upstream: Upstream) -> dict[str, tuple[str, ...]]:
             if entry.home == upstream.version:
                 found[entry.name] = (*found.get(entry.name, ()), other.version)
     return found
+
+
+def check_borrowers(
+    fork: Fork, upstream: Upstream, patches: Sequence[Exported], changes: Sequence[str]
+) -> tuple[str, ...]:
+    """Effects of an export on the other versions that name patches of this one.
+
+    Raises:
+        UserError: such a patch would be gone.
+    """
+    own = {patch.name for patch in patches if patch.shared is None}
+    stale: set[str] = set()
+    for name, versions in borrowers(fork, upstream).items():
+        if name not in own:
+            raise UserError(
+                f"{upstream.name} {' and '.join(versions)} name {name}, which would be gone",
+                remedy="give them files of their own first: forkpatch export --own --release R",
+            )
+        if f"{name}: changed" in changes:
+            stale.update(versions)
+    return tuple(
+        f"{version} names patches that changed: forkpatch record {upstream.name}"
+        f" --version {version}"
+        for version in sorted(stale)
+    )

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A series that the new version of a rebase has already: kept and added to, or replaced.
+
+Each of its patches is named in the result, and so is each patch that was not taken for one of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from forkpatch.errors import UserError
+from forkpatch.foreign.origin import ORIGIN, copy_origin
+from forkpatch.model.fork import Fork
+from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import Patch
+from forkpatch.rebase.plan import Existing, RebaseOutcome, RebasePlan, RebaseStep
+from forkpatch.series.mailbox import Exported
+from forkpatch.series.shared import lends, share_patches
+
+
+def check_choice(fork: Fork, old: Upstream, new: Upstream, existing: Existing | None) -> None:
+    """Raise unless a choice was made just when the new version has a series.
+
+    Raises:
+        UserError: so it is.
+    """
+    folder = fork.patch_folder(new)
+    if folder.exists() and existing is None:
+        raise UserError(
+            f"{new} has a series: {folder}",
+            remedy=f"add the patches of {old.version} that it lacks: forkpatch rebase {new.name}"
+            f" {new.version} --from {old.version} --existing keep; or --existing replace",
+        )
+    if existing is not None and not folder.exists():
+        raise UserError(f"{new} has no series yet", remedy="leave out --existing")
+
+
+def series_state(fork: Fork, upstream: Upstream) -> str:
+    """Hash of a version's series: names, homes and texts, in order; empty without one."""
+    if not fork.patch_folder(upstream).exists():
+        return ""
+    lines = (f"{one.home}/{one.name} {one.sha256}\n" for one in fork.series(upstream))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def check_state(fork: Fork, plan: RebasePlan) -> None:
+    """Raise when the new version's series is not the one with which the rebase began.
+
+    Raises:
+        UserError: so it is.
+    """
+    new = fork.lock.upstream(plan.upstream, plan.new)
+    if series_state(fork, new) != plan.state:
+        raise UserError(
+            f"{fork.patch_folder(new)} changed since the rebase began",
+            remedy=f"put it back, then --continue; or forkpatch rebase {plan.upstream} --abort,"
+            " and begin again",
+        )
+
+
+def steps_of(kept: Mapping[str, str], series: Mapping[str, str]) -> tuple[RebaseStep, ...]:
+    """The steps of a rebase.
+
+    Args:
+        kept: commits of the new version's patches that are kept, by name, on the new base.
+        series: commits of the old version's, on the old one.
+    """
+    return (
+        *(
+            RebaseStep(name, series.get(name, ""), RebaseOutcome.KEPT, commit)
+            for name, commit in kept.items()
+        ),
+        *(RebaseStep(name, commit) for name, commit in series.items() if name not in kept),
+    )
+
+
+def settled(
+    fork: Fork, plan: RebasePlan, exported: Sequence[Exported], series: Sequence[Patch]
+) -> tuple[Exported, ...]:
+    """The new series: kept patches as their files are, others shared where they may be.
+
+    A patch is not shared with a version whose own series names patches of the new one.
+
+    Args:
+        fork: the fork.
+        plan: the rebase, all steps of which are done.
+        exported: the commits of the new series as patch files.
+        series: the patches of the old one.
+    """
+    new = fork.lock.upstream(plan.upstream, plan.new)
+    names = {step.patch for step in plan.steps if step.outcome is RebaseOutcome.KEPT}
+    kept = {one.name: one for one in fork.series(new) if one.name in names}
+    homes = {patch.home or plan.old for patch in series} - {plan.new}
+    lenders = {home for home in homes if not lends(fork, plan.upstream, plan.new, home)}
+    others = [
+        replace(patch, home=home)
+        for patch in series
+        if patch.name not in kept and (home := patch.home or plan.old) in lenders
+    ]
+    return tuple(
+        _as_kept(fork, new, item, kept[item.name]) if item.name in kept else item
+        for item in share_patches(exported, others)
+    )
+
+
+def _as_kept(fork: Fork, new: Upstream, item: Exported, patch: Patch) -> Exported:
+    if patch.home:
+        return replace(item, shared=patch)
+    return Exported(item.name, fork.patch_file(new, patch).read_bytes())
+
+
+def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:
+    """Give a folder of a new series the origin of the old one, unless it keeps its own."""
+    if plan.existing is Existing.REPLACE and (new / ORIGIN).exists():
+        shutil.rmtree(new / ORIGIN)
+    if not (new / ORIGIN).exists():
+        copy_origin(old, new)
+
+
+def outcome_of(name: str, plan: RebasePlan, patches: Collection[str]) -> tuple[RebaseOutcome, str]:
+    """Outcome of a patch that the new version had, and its reason.
+
+    Args:
+        name: the patch.
+        plan: the rebase.
+        patches: names of the patches that the new version has now.
+    """
+    step = next((step for step in plan.steps if step.patch == name), None)
+    if plan.existing is Existing.KEEP:
+        return RebaseOutcome.KEPT, f"{plan.old}'s was not taken" if step and step.original else ""
+    if name in patches:
+        return RebaseOutcome.REPLACED, f"by {plan.old}'s"
+    why = f"{plan.old}'s was dropped" if step else f"{plan.old} has none of that name"
+    return RebaseOutcome.REMOVED, why
