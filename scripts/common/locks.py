@@ -58,6 +58,26 @@ def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool 
 
 
 @contextmanager
+def folder_locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder itself during the block; child processes hold it as well.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        OSError: it is no folder, is a link, or its file system has no such locks.
+    """
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.set_inheritable(handle, True)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def locked(
     path: Path, resource: str, *, inheritable: bool = False, wait: bool = True
 ) -> Iterator[bool]:

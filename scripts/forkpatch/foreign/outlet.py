@@ -24,7 +24,7 @@ from forkpatch.foreign.unified import diff_offset
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
-from forkpatch.tree.swap import discard, scratch_beside, swap_in
+from forkpatch.tree.swap import new_folder
 
 
 class ExportFormat(StrEnum):
@@ -103,7 +103,10 @@ def export_foreign(
     woven = weave_foreign(series, plan.pristine, str(output), nearest=True)
     if woven.changes != plan.weave.changes():
         raise IntegrityError(f"{output}: what would be written does not give the same tree")
-    _write(output, files)
+    with new_folder(output) as scratch:
+        for name, data in files.items():
+            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / name).write_bytes(data)
     kept = tuple(name for name, item in zip(names, items, strict=True) if item.unchanged)
     return ForeignExport(
         plan.upstream.name,
@@ -235,15 +238,3 @@ def _list_text(
         parts.append(above.get(name, "") + (text if text.endswith("\n") else text + "\n"))
     result = "".join(parts) + pending
     return (result if old.endswith("\n") or not old else result.removesuffix("\n")), options
-
-
-def _write(output: Path, files: dict[str, bytes]) -> None:
-    scratch = scratch_beside(output)
-    try:
-        for name, data in files.items():
-            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-            (scratch / name).write_bytes(data)
-        swap_in(scratch, output)
-    except BaseException:
-        discard(scratch)
-        raise

@@ -24,7 +24,7 @@ from forkpatch.series.mailbox import Exported, export_commits, neutral_repositor
 from forkpatch.series.shared import PatchStep, merge_file, patch_steps
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
 from forkpatch.sources.repository import local_path, open_repository
-from forkpatch.tree.swap import discard, scratch_beside
+from forkpatch.tree.swap import new_folder
 from forkpatch.tree.worktree import patch_commit
 
 _SENT = ("Pending", "Submitted")
@@ -244,14 +244,9 @@ def _write_files(
 ) -> tuple[str, ...]:
     patches = _export(git, onto, [patch_commit(patch, changes) for patch, changes in moved])
     names = tuple(f"{number:04}-{patch.name}" for number, patch in enumerate(patches, 1))
-    scratch = scratch_beside(output)
-    try:
+    with new_folder(output) as scratch:
         for name, patch in zip(names, patches, strict=True):
             (scratch / name).write_bytes(patch.data)
-        scratch.rename(output)
-    except BaseException:
-        discard(scratch)
-        raise
     return names
 
 

@@ -12,14 +12,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from common.files import sync_rename, sync_tree
+from common.locks import folder_locked
 from forkpatch.errors import ForkError
 
 _SCRATCH = ".forkpatch-new-"
@@ -28,13 +31,40 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def scratch_beside(final: Path) -> Path:
+def scratch_beside(final: Path, prefix: str = _SCRATCH) -> Path:
     """A new empty folder on the file system of ``final``."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=final.parent))
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
     # mkdtemp makes private folders; a tree is for whoever may read its surroundings.
     folder.chmod(0o755)
     return folder
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """A scratch folder that becomes ``final``, absent or empty until then, when the block ends.
+
+    ``final`` may lie anywhere, so that no lock of the fork guards it. The scratch folder itself is
+    locked: what a killed run left of the same ``final`` is removed first, and what a living one
+    writes is left alone. It is on the disk when this returns, or gone after a failure.
+    """
+    prefix = f"{_SCRATCH}{hashlib.sha256(os.fsencode(final.name)).hexdigest()[:12]}-"
+    for left in final.parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), folder_locked(left):
+            if left.stat().st_uid == os.geteuid():
+                remove_tree(left)
+    with ExitStack() as stack:
+        scratch = scratch_beside(final, prefix)
+        with contextlib.suppress(OSError):  # some file systems have no locks of folders
+            stack.enter_context(folder_locked(scratch))
+        try:
+            yield scratch
+            sync_tree(scratch)
+            scratch.rename(final)
+            sync_rename(final.parent)
+        except BaseException:
+            discard(scratch)
+            raise
 
 
 def swap_in(new: Path, final: Path, keep: Callable[[Path, Path], None] | None = None) -> None:
@@ -68,7 +98,14 @@ def recover(parent: Path) -> None:
         else:
             aside.rename(final)
     for scratch in parent.glob(f"{_SCRATCH}*"):
-        remove_tree(scratch)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(folder_locked(scratch))
+            except BlockingIOError:
+                continue  # of a run that is at work, see new_folder()
+            except OSError:
+                pass
+            remove_tree(scratch)
 
 
 def remove_tree(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from forkpatch.errors import UserError
 from forkpatch.git.objects import Commit
 from forkpatch.model.fork import TreePlan
-from forkpatch.tree.swap import discard, scratch_beside
+from forkpatch.tree.swap import new_folder
 from forkpatch.tree.worktree import build_repository
 
 
@@ -29,17 +29,10 @@ def write_variant(
         changes |= plan.overlays
     chosen = [name for name in plan.weave.patches if name in kept]
     message = f"Variant with {', '.join(chosen) or 'no patch'}\n".encode()
-    scratch = scratch_beside(output)
-    try:
+    with new_folder(output) as scratch:
         build_repository(
             scratch, plan.pristine, [plan.commits[0], Commit(message, changes=changes)]
         )
-        if output.exists():
-            output.rmdir()
-        scratch.rename(output)
-    except BaseException:
-        discard(scratch)
-        raise
 
 
 def choose_patches(

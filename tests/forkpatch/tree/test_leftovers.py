@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from forklab import ForkLab, core, git
 
+from common.locks import folder_locked
 from forkpatch.foreign import intake
 from forkpatch.rebase import resolution
 from forkpatch.rebase.workspace import Rebase
+from forkpatch.tree import swap
 from forkpatch.tree.swap import remove_tree
 
 CORE_PATH = "python/calc/core.py"
@@ -132,3 +134,52 @@ def test_killed_import_leaves_no_upstream_among_the_patches(
     assert list((lab.root / ".work").glob(".forkpatch-new-*"))
     lab.ok("import-series", "calc", str(tmp_path / "q"))
     assert not list((lab.root / ".work").glob(".forkpatch-new-*"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tree", "calc", "--pristine"),
+        ("submit", "calc", "--onto", "v1.0"),
+        ("export", "calc", "--format", "quilt"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_next_run_to_the_same_output_removes_what_a_killed_one_left(
+    lab: ForkLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    lab.change("a.patch", {CORE_PATH: core(sub="b - a")})
+    place = tmp_path / "place"
+    command = (*words, "--output", str(place / "out"))
+
+    def left() -> list[Path]:
+        return sorted(place.glob(".forkpatch-new-*"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(swap, "sync_tree", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        pid = os.fork()
+        if not pid:
+            lab.run(*command)
+            os._exit(0)
+        assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    (killed,) = left()
+    # Those of other outputs, and of a run that is at work, are none of its business.
+    other, living = place / ".forkpatch-new-x", place / f"{killed.name}x"
+    other.mkdir()
+    living.mkdir()
+    with folder_locked(living):
+        lab.ok(*command)
+    assert left() == sorted([other, living])
+    assert any((place / "out").iterdir())
+
+
+def test_scratch_of_an_output_in_the_fork_outlives_the_verbs_beside_it(lab: ForkLab) -> None:
+    lab.ok("apply")
+    living, dead = (lab.root / f".work/.forkpatch-new-{name}" for name in ("living", "dead"))
+    living.mkdir()
+    dead.mkdir()
+    with folder_locked(living):
+        lab.ok("apply")
+    assert living.is_dir() and not dead.exists()
+    lab.ok("apply")
+    assert not living.exists()
