@@ -108,7 +108,9 @@ def read_head(data: bytes, stem: str) -> Head:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
-    text = _MBOX.sub("", text.replace("\r\n", "\n"))
+    text = text.replace("\r\n", "\n")
+    whole = _MBOX.match(text) or _is_set_off(text)
+    text = _MBOX.sub("", text)
     fields, rest = _fields(text)
     subject, description = _subject(fields)
     body = _body([description, rest])
@@ -129,7 +131,7 @@ def read_head(data: bytes, stem: str) -> Head:
         if number != used and key.lower() not in {"subject", "description", "date", *_TRANSPORT}
     ]
     status = _status(fields, f"{subject}\n\n{body}")
-    body = _without_derived(body, subject)
+    body = body if whole else _without_derived(body, subject)
     known = parse_trailers(f"{subject}\n\n{body}\n")
     if status and not any(key == STATUS for key, _ in known):
         trailers.append(f"{STATUS}: {status}")
@@ -287,6 +289,12 @@ def _without_derived(body: str, subject: str) -> str:
     return body
 
 
+def _is_set_off(text: str) -> bool:
+    """True when an empty line ends the message: its last fields are its own, none was added."""
+    end = re.search(r"(?m)^---[ \t]*$", text)
+    return end is not None and text[: end.start()].endswith("\n\n")
+
+
 def dep3_head(patch: Patch) -> bytes:
     """The head of a patch as DEP-3 has it: a mail's fields, the message, Debian's fields."""
     seconds, _, zone = patch.date.partition(" ")
@@ -298,5 +306,7 @@ def dep3_head(patch: Patch) -> bytes:
     extra = list(derived_fields(patch.trailers))
     joint = "\n" if patch.trailers else "\n\n"
     text = joint.join(part for part in (body, "\n".join(extra)) if part)
+    if _without_derived(text, subject) != body:
+        text += "\n"
     head = f"From: {patch.author}\nDate: {day} {zone}\nSubject: {subject}\n\n{text}\n---\n"
     return head.encode("utf-8", "surrogateescape")

@@ -246,6 +246,29 @@ def test_own_series_comes_back_as_it_was(lab: ForkLab, form: str) -> None:
     assert back(lab, form) == found
 
 
+OWN_FIELDS = (
+    "Upstream-Status: Pending\nForwarded: no",
+    "Upstream-Status: Pending\nTest: t.py::t\nForwarded: no",
+    "Upstream-Status: Pending\nForwarded: no\nTest: t.py::t",
+    "Upstream-Status: Backport [0123abcd]\nOrigin: backport, 0123abcd",
+    "Upstream-Status: Inappropriate [ours]\nForwarded: not-needed",
+)
+
+
+@pytest.mark.parametrize("form", ["quilt", "debian", "format-patch"])
+def test_field_of_the_message_itself_is_not_taken_for_an_added_one(lab: ForkLab, form: str) -> None:
+    for number, fields in enumerate(OWN_FIELDS):
+        text = f"Turn {number}\n\nWhy.\n\n{fields}\n"
+        files = {f"src/n{number}.c": b"int n;\n"}
+        lab.add_patch(f"turn-{number}.patch", lab.repo.patch(files, text))
+    before = content(lab.patches)
+    found = back(lab, form)
+    imported(lab, lab.root / "out" / form)
+    after = content(lab.patches)
+    assert {name: after[name] for name in before} == before
+    assert back(lab, form) == found
+
+
 def test_changed_patch_keeps_its_head_and_the_others_their_bytes(
     lab: ForkLab, tmp_path: Path
 ) -> None:
