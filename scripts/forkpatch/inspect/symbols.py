@@ -85,6 +85,14 @@ def outline(path: str, data: bytes) -> Outline:
     return Outline(path, data)
 
 
+def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
+    """A line for each file, or language, whose places go by git's function context."""
+    reasons = dict.fromkeys(outline(*file).why_not_parsed for file in files)
+    return tuple(
+        f"{why}: its places were compared by git's function context" for why in reasons if why
+    )
+
+
 class Outline:
     """The symbols of one file's content."""
 
@@ -97,8 +105,17 @@ class Outline:
 
     @property
     def is_parsed(self) -> bool:
-        """True when the file's language has a grammar."""
+        """True when the file's language has a grammar, and it is not too large for a parser."""
         return self._grammar is not None
+
+    @property
+    def why_not_parsed(self) -> str:
+        """Reason for which the file's symbols go by git's function context; empty when not."""
+        if self._grammar is not None:
+            return ""
+        if grammar_of(self.path) is None:
+            return f"no grammar for {PurePosixPath(self.path).suffix or self.path}"
+        return f"{self.path} is above {_LARGE >> 20} MB or {_LONG:,} lines"
 
     @cached_property
     def symbols(self) -> dict[str, Symbol]:

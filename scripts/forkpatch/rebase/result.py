@@ -7,10 +7,11 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from forkpatch.inspect.drift import Drift, DriftFinding, compare, files_to_compare
-from forkpatch.inspect.grammars import grammar_of
+from forkpatch.inspect.symbols import context_notes
+from forkpatch.model.fork import TreePlan
 from forkpatch.model.record import format_record
 from forkpatch.rebase.existing import check_state, outcome_of, settle_origin, settled
 from forkpatch.rebase.plan import Existing, RebaseOutcome, RebaseStep
@@ -103,7 +104,7 @@ def finish(rebase: Rebase) -> RebaseReport:
         extra=lambda new: settle_origin(plan, fork.patch_folder(rebase.old.upstream), new),
     )
     remove_tree(rebase.folder)
-    notes = (*_notes(patches), *borrowed)
+    notes = (*_notes(rebase, tree), *borrowed)
     return RebaseReport(
         plan.upstream, plan.old, plan.new, folder, results, symbols, notes, existing
     )
@@ -128,13 +129,13 @@ def _existing(rebase: Rebase, patches: Sequence[Exported]) -> tuple[PatchResult,
     return tuple(results)
 
 
-def _notes(patches: Sequence[Exported]) -> tuple[str, ...]:
-    """A line for each language of changed files that has no grammar."""
-    paths = sorted({path for patch in patches for path in patch.parse().paths})
-    unparsed = (PurePosixPath(path).suffix or path for path in paths if not grammar_of(path))
-    return tuple(
-        f"no grammar for {suffix}: its places were compared by git's function context"
-        for suffix in dict.fromkeys(unparsed)
+def _notes(rebase: Rebase, tree: TreePlan) -> tuple[str, ...]:
+    """What could be compared less closely than the rest."""
+    paths = {path for patch in (*rebase.old.patches, *tree.patches) for path in patch.paths}
+    return context_notes(
+        (path, base.get(path, b""))
+        for path in sorted(paths)
+        for base in (rebase.old.base, tree.base)
     )
 
 

@@ -213,6 +213,20 @@ def test_probe_says_what_a_rebase_comes_to(lab: ForkLab, change: str) -> None:
     assert (row["outcome"] == "misplaced") == (kinds == ["misplaced"])
 
 
+@pytest.mark.parametrize("size", ["bytes", "lines"])
+def test_file_that_is_too_large_for_a_parser_is_named(lab: ForkLab, size: str) -> None:
+    path = "src/table.c"
+    filler = b"\n" * 50_000 if size == "lines" else b"/*" + b"-" * (4 << 20) + b"*/\n"
+    text = FILES["src/run.c"] + filler
+    grown(lab, {path: text})
+    lab.change("run.patch", {path: text.replace(b"return 0", b"return 1")})
+    moves(lab, {path: b"\n" + text})
+    done = lab.ok("rebase", "calc", "2.0")
+    line = f"{path} is above 4 MB or 50,000 lines: its places were compared by git's function"
+    assert line in done.out
+    assert done.out.count("function context") == 1
+
+
 def test_language_without_a_grammar_is_named(lab: ForkLab) -> None:
     path = "src/run.kt"
     text = FILES["src/run.c"]
