@@ -213,6 +213,7 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(*(f"left out: {name}: {reason}" for name, reason in report.left_out.items()))
         say(*(f"{name}: conflict: {reason}" for name, reason in report.conflicts.items()))
+        say(*report.notes)
         count = counted(len(report.patches), "patch")
         where = "nothing was written" if report.conflicts else f"{count} in {report.place}"
         say(f"{upstream} onto {report.commit[:12]}: {where}")

@@ -2,9 +2,9 @@
 """The verb ``submit``: the patches that upstream could take, moved to another of its commits.
 
 Each patch is merged file by file onto the commit's tree, with the series' own base as common
-ancestor, as a rebase does it, and takes the files along that its trailers ``Submit-With`` name.
-The result is patch files for ``git am`` or ``git send-email``, or a branch with a commit a patch.
-Either all of them are written or none.
+ancestor, and each change has to land where the patch makes it, as in a rebase. It takes the files
+along that its trailers ``Submit-With`` name. The result is patch files for ``git am`` or
+``git send-email``, or a branch with a commit a patch. Either all of them are written or none.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 from forkpatch.errors import PatchError, SourceError, UserError
 from forkpatch.git.calls import Git, GitError
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from forkpatch.inspect.placement import misplaced
+from forkpatch.inspect.symbols import context_notes
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
@@ -74,6 +76,7 @@ class Submission:
         left_out: for each patch that is not among them, the reason.
         conflicts: for each patch that does not merge, the file and the reason; nothing was
             written when there is one.
+        notes: what could be compared less closely than the rest.
     """
 
     upstream: str
@@ -83,6 +86,7 @@ class Submission:
     patches: tuple[str, ...]
     left_out: dict[str, str]
     conflicts: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def submit(
@@ -131,7 +135,10 @@ def submit(
         else:
             names = _write_files(output, git, commit, moved)
     written = f"{output.name} of {git.git_dir}" if isinstance(output, NewBranch) else str(output)
-    return Submission(upstream.name, upstream.version, commit, written, names, left_out, conflicts)
+    return Submission(
+        *(upstream.name, upstream.version, commit, written, names, left_out, conflicts),
+        notes=context_notes(target.compared),
+    )
 
 
 def _reason_to_leave_out(patch: Patch, plan: TreePlan, gone: set[str]) -> str:
@@ -167,12 +174,14 @@ class _Target:
 
     Attributes:
         files: files that patches changed; None for a removed one.
+        compared: path and content of those into which a change was merged.
     """
 
     def __init__(self, git: Git, commit: str) -> None:
         self._git = git
         self._commit = commit
         self.files: Changes = {}
+        self.compared: list[tuple[str, bytes]] = []
 
     def merged(self, step: PatchStep) -> Changes:
         """The files that a patch changes, after it; none when they are so already.
@@ -207,7 +216,11 @@ class _Target:
             if here.data != step.before[path]:
                 raise PatchError(f"{path} is removed by the patch, and changed upstream")
             return {path: None}
-        data = merge_file(path, here.data, step.before[path], step.after[diff.new])
+        both = step.before[path], step.after[diff.new]
+        data = merge_file(path, here.data, *both)
+        self.compared.append((path, here.data))
+        if diff.hunks and (wrong := misplaced(diff, both, (here.data, data), path)):
+            raise PatchError(f"{path}: misplaced: {wrong[0].detail}")
         file = TreeFile(diff.new_mode or here.mode, data)
         return {diff.new: file} if diff.new == path else {path: None, diff.new: file}
 

@@ -33,6 +33,7 @@ def test_patches_apply_to_that_commit_with_plain_git(series: ForkLab, tmp_path: 
     assert "left out: ours.patch: Upstream-Status is Inappropriate [only here]" in done.out
     assert "left out: more.patch: it needs ours.patch" in done.out
     assert f"calc 1.0 onto {commit[:12]}: 2 patches in {output}" in done.out
+    assert "function context" not in done.out
     names = ["0001-turn.patch", "0002-twice.patch"]
     assert sorted(path.name for path in output.iterdir()) == names
     git(series.repo.path, "am", "-q", *(str(output / name) for name in names))
@@ -132,6 +133,26 @@ def test_conflict_is_named_and_nothing_is_written(series: ForkLab, tmp_path: Pat
     assert "turn.patch: conflict: it conflicts with python/calc/core.py" in done.out
     assert "nothing was written" in done.out
     assert not list(tmp_path.glob("*out*"))
+
+
+def test_change_that_would_land_in_another_function_is_a_conflict(
+    series: ForkLab, tmp_path: Path
+) -> None:
+    renamed = CORE.replace(b"def sub(a, b):", b"def minus(a, b):")
+    series.repo.commit({CORE_PATH: renamed}, "Rename")
+    done = series.run("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
+    assert done.code == 1
+    detail = "misplaced: it changes minus now, and changed sub before"
+    assert f"turn.patch: conflict: {CORE_PATH}: {detail}\n" in done.out
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_file_that_is_not_parsed_is_named(series: ForkLab, tmp_path: Path) -> None:
+    git(series.repo.path, "checkout", "-q", "--detach", "v1.0")
+    series.change("free.patch", {"LICENSE": b"freer\n"})
+    (series.patches / "series").write_text("free.patch\n")
+    done = series.ok("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
+    assert "no grammar for LICENSE: its places were compared by git's function context" in done.out
 
 
 def test_revision_that_no_mirror_has_is_the_users_mistake(series: ForkLab, tmp_path: Path) -> None:
