@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from forklab import SCRIPTS
 from support.misplacement import TONGUES, MisplacementCase, generated, named
 
 from forkpatch.git.calls import Git, init_repository, neutral_environment
@@ -156,11 +157,17 @@ def by_verb(bench: Bench, folder: Path) -> list[Placed]:
         'default-release = "r"\n[python]\npins = ["x==1"]\n[releases.r]\ncases = "1"\n'
         f'[upstreams.cases]\nurl = "{bench.git.git_dir}"\n{versions}'
     )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SCRIPTS),  # ours may be relative, and of another folder
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "forkpatch", "--root", str(fork), *args]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
 
     def succeed(*args: str) -> None:
         done = run(*args)
