@@ -130,7 +130,7 @@ def _existing(rebase: Rebase, patches: Sequence[Exported]) -> tuple[PatchResult,
 
 
 def _notes(rebase: Rebase, tree: TreePlan) -> tuple[str, ...]:
-    """What could be compared less closely than the rest."""
+    """Notes on files that could be compared less closely than the rest."""
     paths = {path for patch in (*rebase.old.patches, *tree.patches) for path in patch.paths}
     return context_notes(
         (path, base.get(path, b""))
