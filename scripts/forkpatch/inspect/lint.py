@@ -16,7 +16,7 @@ from forkpatch.model.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES, SUFFIX, Patch, read_entries, read_patch
 from forkpatch.model.record import RECORD, format_record, is_recorded
-from forkpatch.regression.replacements import mismatches
+from forkpatch.regression.replacements import mismatches, not_compared
 from forkpatch.series.derive import record_of
 from forkpatch.series.shared import locate_series
 from forkpatch.sources.cache import Pristine
@@ -302,6 +302,7 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Li
     except ForkError as error:
         yield LintFinding(_relative(folder / SERIES, root), error.what, error.remedy or "see above")
         return
+    notes += (f"{upstream}: {note}" for note in not_compared(plan))
     for one in mismatches(fork, plan):
         yield LintFinding(f"{_relative(one.file, root)}:{one.line}", one.what, one.fix)
     record = folder / RECORD

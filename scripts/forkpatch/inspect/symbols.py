@@ -312,7 +312,7 @@ def tokens(data: bytes, suffix: str) -> str:
         return hashlib.sha256(data).hexdigest()
     comments = _HASH_COMMENT if suffix in _HASH_COMMENTS else _C_COMMENT
     bare = comments.sub(lambda match: match.group(1) or b" ", data)
-    return "\0".join(token.decode("latin-1") for token in _TOKEN.findall(bare))
+    return b"\0".join(_TOKEN.findall(bare)).decode("latin-1")
 
 
 def _digest(text: str) -> str:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC
+from functools import lru_cache
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
@@ -222,8 +223,12 @@ def read_patch(path: Path) -> Patch:
     return parse_patch(data, path.name, str(path))
 
 
+@lru_cache(maxsize=64)
 def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
-    """Parse the bytes of a patch file called ``name``; ``where`` is for messages."""
+    """Parse the bytes of a patch file called ``name``; ``where`` is for messages.
+
+    One run asks for the same patch again: to look at its form, to apply it, to compare versions.
+    """
     where = where or name
     start = diff_start(data, where)
     head = data[:start]

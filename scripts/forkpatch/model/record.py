@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def _place(hunks: list[int] | None = None, **rest: str) -> SymbolPlace:
 
 
 def _written(place: SymbolPlace) -> dict[str, Any]:
-    return {key: value for key, value in asdict(place).items() if key != "hunks" or value}
+    return {key: value for key, value in vars(place).items() if key != "hunks" or value}
 
 
 def _text(value: Any, indent: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.git.objects import list_tree, read_blobs
+from forkpatch.inspect.symbols import outline
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.overlays import SHADOW_FORM, SHADOWS, Shadow, read_shadows
 from forkpatch.regression.signatures import Signature, departures, imported_names, signatures
@@ -37,6 +38,13 @@ def mismatches(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
     yield from _shadowed(fork, plan, shadows)
     yield from _patched(fork, plan)
     yield from _unlisted(plan, shadows, folder / SHADOWS)
+
+
+def not_compared(plan: TreePlan) -> Iterator[str]:
+    """A note for each patched file of Python that is too large for :func:`mismatches`."""
+    for path, base in plan.base.items():
+        if path.endswith(".py") and (why := outline(path, base).why_not_parsed):
+            yield f"{why}: its functions and imports were not compared with upstream's"
 
 
 def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterator[Mismatch]:
@@ -89,7 +97,7 @@ def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
         folder = fork.settings.patches / plan.upstream.name / (patch.home or plan.upstream.version)
         for diff in patch.files:
             base, after = plan.base.get(diff.old or ""), commit.changes.get(diff.new or "")
-            if base is None or after is None or not (diff.old or "").endswith(".py"):
+            if base is None or after is None or not _is_module(diff.old or "", base):
                 continue
             before, now = signatures(state[diff.old or ""]), signatures(after.data)
             for name, theirs in signatures(base).items():
@@ -109,7 +117,7 @@ def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Itera
     final = plan.weave.changes()
     for path, base in plan.base.items():
         after = final.get(path)
-        if after is None or not path.endswith(".py"):
+        if after is None or not _is_module(path, base):
             continue
         theirs, ours = imported_names(path, base), imported_names(path, after.data)
         for name in theirs.keys() & ours.keys():
@@ -123,6 +131,11 @@ def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Itera
                 what = f"{path} takes {name} from {by} and no longer from {theirs[name]}"
                 fix = f"add a [[shadow]] to {SHADOWS}: {SHADOW_FORM}"
                 yield Mismatch(table, 1, what, fix)
+
+
+def _is_module(path: str, data: bytes) -> bool:
+    """True for a module of Python that is not too large for a parser."""
+    return path.endswith(".py") and outline(path, data).is_parsed
 
 
 def _ending_with(paths: Mapping[str, object], tail: str) -> str:

@@ -40,17 +40,23 @@ class Signature:
     binding: frozenset[str]
 
 
-@lru_cache(maxsize=256)
 def signatures(data: bytes) -> dict[str, Signature]:
     """Signatures of a module's functions and methods by dotted name; empty for no Python.
 
     Functions inside of functions are left out: nothing calls them from elsewhere.
     """
+    return _parsed(data)[0]
+
+
+@lru_cache(maxsize=256)
+def _parsed(data: bytes) -> tuple[dict[str, Signature], tuple[ast.ImportFrom, ...]]:
+    """Signatures of a module, and the imports of names at its top; none for no Python."""
     try:
         tree = ast.parse(data)
     except (SyntaxError, ValueError):
-        return {}
-    return dict(_of_block(tree.body, ""))
+        return {}, ()
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom))
+    return dict(_of_block(tree.body, "")), tuple(imports)
 
 
 def _of_block(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Signature]]:
@@ -168,15 +174,9 @@ def imported_names(path: str, data: bytes) -> dict[str, str]:
         for ``from .core import add`` in ``a/b.py``: ``{"add": "a/core.py"}``; for an absolute
         import the path that its name gives, without the folder that packages lie in.
     """
-    try:
-        tree = ast.parse(data)
-    except (SyntaxError, ValueError):
-        return {}
     folder = PurePosixPath(path).parent
     found: dict[str, str] = {}
-    for node in tree.body:
-        if not isinstance(node, ast.ImportFrom):
-            continue
+    for node in _parsed(data)[1]:
         parts = [*(node.module or "").split(".")] if node.module else []
         if node.level:
             above = folder.parts[: len(folder.parts) - (node.level - 1)]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from forklab import CORE, ForkLab, message
+from forklab import CORE, ForkLab, git, message
 
 from forkpatch.regression.signatures import departures, signatures
 
@@ -143,3 +143,16 @@ def test_a_malformed_table_is_refused(shadowing: ForkLab) -> None:
     table = shadowing.overlays / "shadows.toml"
     table.write_text(table.read_text() + "instead = 1\n")
     assert shadowing.run("record").code == 2
+
+
+def test_file_that_is_too_large_to_compare_is_named(lab: ForkLab) -> None:
+    large = CORE + b"\n" * 50_000
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    lab.repo.commit({CORE_PATH: large}, "Grow")
+    git(lab.repo.path, "tag", "-f", "v1.0")
+    lab.locked()
+    lab.change("sub.patch", {CORE_PATH: large.replace(b"def sub(a, b)", b"def sub(b, a)")})
+    done = lab.run("check")
+    why = f"{CORE_PATH} is above 4 MB or 50,000 lines"
+    note = f"not checked: calc 1.0: {why}: its functions and imports were not compared"
+    assert note in done.out
