@@ -141,11 +141,12 @@ def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
             "its name begins with a number: two additions would collide",
             f"name it {re.sub('^[0-9]+-', '', patch.name)}",
         )
-    if re.search(rb"^-- \n", data, re.MULTILINE):
+    if b"\n-- \n" in data:
         line = data[: data.index(b"\n-- \n")].count(b"\n") + 2
         yield LintFinding(f"{where}:{line}", "it ends with a signature", _EXPORT)
-    for number, line_text in enumerate(data.split(b"\n"), 1):
-        if line_text.startswith(b"index ") and len(line_text.split(b"..")[0]) < _FULL_ID:
+    for index in re.finditer(rb"\nindex [^\n]*", data):
+        if len(index[0][1:].split(b"..")[0]) < _FULL_ID:
+            number = data.count(b"\n", 0, index.start()) + 2
             yield LintFinding(f"{where}:{number}", "its object ids are shortened", _EXPORT)
 
 
@@ -253,6 +254,8 @@ def _check_diff(where: str, diff: FileDiff, lines: list[bytes]) -> Iterator[Lint
         )
     for hunk in diff.hunks:
         for offset, line in enumerate(hunk.lines):
+            if line.kind != "+" and line.data not in (b"", b"\n"):
+                continue
             number = hunk.patch_line + 1 + offset
             text = line.data.rstrip(b"\r\n")
             if line.kind == "+" and text != text.rstrip(b" \t"):

@@ -37,7 +37,7 @@ _LARGE = 4 << 20
 _LONG = 50_000
 _LARGE_PYTHON = 1 << 20
 
-_FUNCTION_LINE = re.compile(rb"^[A-Za-z_$]")
+_FUNCTION_LINE = re.compile(rb"^[A-Za-z_$].*", re.MULTILINE)
 _LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
 _HASH_COMMENTS = {".cmake", ".sh", ".toml", ".yaml", ".yml", ".rb", ".pl", ".py", ".pyi", ".mk"}
 _TOKEN = re.compile(
@@ -122,7 +122,7 @@ class Outline:
         """All symbols by name; outer ones before inner ones, MODULE first."""
         suffix = PurePosixPath(self.path).suffix
         if self._grammar is None:
-            return _unique(_line_symbols(self.lines, suffix))
+            return _unique(_line_symbols(self._data, self.lines, suffix))
         found = list(_parsed_symbols(self._grammar, self._data, self.lines, self.conditions))
         small = len(self._data) <= _LARGE_PYTHON
         if suffix in (".py", ".pyi") and small and (tree := _python_tree(self._data)):
@@ -291,12 +291,12 @@ def canonical(node: object) -> str:
     return "" if node is None else repr(node)
 
 
-def _line_symbols(lines: list[bytes], suffix: str) -> Iterator[Symbol]:
-    starts = [
-        number
-        for number, line in enumerate(lines, 1)
-        if _FUNCTION_LINE.match(line) and not _LABEL.match(line)
-    ]
+def _line_symbols(data: bytes, lines: list[bytes], suffix: str) -> Iterator[Symbol]:
+    starts, number, at = list[int](), 1, 0
+    for found in _FUNCTION_LINE.finditer(data):
+        number, at = number + data.count(b"\n", at, found.start()), found.start()
+        if not _LABEL.match(found[0]):
+            starts.append(number)
     head = lines[: starts[0] - 1] if starts else lines
     yield Symbol(MODULE, 1, len(lines), partial(tokens, b"\n".join(head), suffix))
     for first, following in pairwise([*starts, len(lines) + 1]):
@@ -311,7 +311,9 @@ def tokens(data: bytes, suffix: str) -> str:
     if len(data) > _LARGE:
         return hashlib.sha256(data).hexdigest()
     comments = _HASH_COMMENT if suffix in _HASH_COMMENTS else _C_COMMENT
-    bare = comments.sub(lambda match: match.group(1) or b" ", data)
+    bare = data
+    if (b"#" if comments is _HASH_COMMENT else b"/") in data:
+        bare = comments.sub(lambda match: match.group(1) or b" ", data)
     return b"\0".join(_TOKEN.findall(bare)).decode("latin-1")
 
 

@@ -357,10 +357,10 @@ def _read_hunk(reader: _Reader) -> Hunk:
 def _read_lines(reader: _Reader, old: int, new: int) -> list[HunkLine]:
     """The lines of a hunk with this many old and new ones."""
     data, at, lines = reader.data, reader.at, list[HunkLine]()
-    size = len(data)
+    size, find, kind_of = len(data), data.find, _KINDS.get
     while (old or new or data[at : at + 1] == _NO_END) and at < size:
-        end = data.find(b"\n", at) + 1 or size
-        kind = _KINDS.get(data[at])
+        end = find(b"\n", at) + 1 or size
+        kind = kind_of(data[at])
         if kind is not None:
             lines.append(HunkLine(kind, data[at + 1 : end]))
         elif data[at] == 10:  # the blank of an empty line of context was lost
@@ -370,8 +370,8 @@ def _read_lines(reader: _Reader, old: int, new: int) -> list[HunkLine]:
             lines[-1] = HunkLine(lines[-1].kind, lines[-1].data.removesuffix(b"\n"))
         else:
             break
-        old -= kind in (" ", "-")
-        new -= kind in (" ", "+")
+        old -= kind != "+" and kind is not None
+        new -= kind != "-" and kind is not None
         if old < 0 or new < 0:
             break
         at = end

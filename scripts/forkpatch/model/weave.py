@@ -305,22 +305,24 @@ def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
     end = shift = 0
     for hunk in diff.hunks:
         where = f"{name}:{hunk.patch_line}"
-        if hunk.first < end or hunk.first + hunk.old_count > len(contents):
+        first, old = hunk.first, list(hunk.old)
+        if first < end or first + hunk.old_count > len(contents):
             raise PatchError(
                 f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end"
             )
-        if hunk.new_start + (hunk.new_count == 0) != hunk.first + shift + 1:
+        if hunk.new_start + (hunk.new_count == 0) != first + shift + 1:
             raise PatchError(f"{where}: the new line number does not follow from the old one")
-        for offset, line in enumerate(hunk.old):
-            if contents[hunk.first + offset] != line:
-                number = hunk.first + offset + 1
-                raise PatchError(
-                    f"{where}: does not apply to line {number} of {diff.old}:"
-                    f" it has {_shown(contents[number - 1])}, the patch {_shown(line)}",
-                    remedy="a patch applies to the very line it states, or not at all;"
-                    " to move it to another base: forkpatch rebase",
-                )
-        end = hunk.first + hunk.old_count
+        here = contents[first : first + len(old)]
+        if here != old:
+            pairs = enumerate(zip(here, old, strict=True), first + 1)
+            number, found, line = next((at, *pair) for at, pair in pairs if pair[0] != pair[1])
+            raise PatchError(
+                f"{where}: does not apply to line {number} of {diff.old}:"
+                f" it has {_shown(found)}, the patch {_shown(line)}",
+                remedy="a patch applies to the very line it states, or not at all;"
+                " to move it to another base: forkpatch rebase",
+            )
+        end = first + hunk.old_count
         shift += hunk.new_count - hunk.old_count
 
 
@@ -394,10 +396,9 @@ def _alive(versions: list[_FileWeave], chosen: set[str]) -> _FileWeave | None:
 
 
 def _render(file: _FileWeave, chosen: set[str]) -> TreeFile:
+    there = {*chosen, BASE}
     data = b"".join(
-        line.data
-        for line in file.lines
-        if (line.added in chosen or line.added == BASE) and line.removed not in chosen
+        [line.data for line in file.lines if line.added in there and line.removed not in chosen]
     )
     mode = next(mode for mode, by in reversed(file.modes) if by in chosen or by == BASE)
     return TreeFile(mode, data)

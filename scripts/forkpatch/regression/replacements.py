@@ -114,10 +114,11 @@ def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
 def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Iterator[Mismatch]:
     """Names that a patched file takes from an overlay, and on the base took from upstream."""
     listed = {(shadow.path, shadow.symbol, shadow.by) for shadow in shadows}
-    final = plan.weave.changes()
-    for path, base in plan.base.items():
-        after = final.get(path)
-        if after is None or not _is_module(path, base):
+    modules = [path for path, base in plan.base.items() if _is_module(path, base)]
+    final = plan.weave.changes(paths=modules) if modules else {}
+    for path in modules:
+        base, after = plan.base[path], final.get(path)
+        if after is None:
             continue
         theirs, ours = imported_names(path, base), imported_names(path, after.data)
         for name in theirs.keys() & ours.keys():
