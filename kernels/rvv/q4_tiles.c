@@ -21,44 +21,49 @@
 // Floats of a group that is ready: 16 pairs (16 u - v, 16 v), and what the sum begins with.
 enum { MLC_TILES_READY = 36 };
 
-#define MLC_TILES_PREPARE_DEFINE(M)                                                             \
-  __attribute__((noinline)) static void mlc_q4_ready_m##M(float *ready, const float *x,         \
-                                                          int64_t k) {                          \
-    const size_t lanes = MLC_RVV_Q4_GROUP;                                                      \
-    const vfloat32m##M##_t pad = __riscv_vfmv_v_f_f32m##M(0.0f, lanes);                         \
-    const vfloat32m1_t zero = __riscv_vfmv_s_f_f32m1(0.0f, 1);                                  \
-    const vuint32m##M##_t odd =                                                                 \
-        __riscv_vand_vx_u32m##M(__riscv_vid_v_u32m##M(lanes), 1, lanes);                        \
-    /* -1 in the first of a pair, 0 in the second; and -23, -22. */                             \
-    const vfloat32m##M##_t less = __riscv_vfcvt_f_x_v_f32m##M(                                  \
-        __riscv_vadd_vx_i32m##M(__riscv_vreinterpret_v_u32m##M##_i32m##M(odd), -1, lanes), lanes); \
-    const vfloat32m##M##_t begin = __riscv_vfadd_vf_f32m##M(                                    \
-        __riscv_vfcvt_f_xu_v_f32m##M(odd, lanes), -23.0f, lanes);                               \
-    for (; k > 0; k -= (int64_t)lanes, x += lanes, ready += MLC_TILES_READY) {                  \
-      const vfloat32m##M##_t group =                                                            \
-          k >= (int64_t)lanes ? __riscv_vle32_v_f32m##M(x, lanes)                               \
-                              : __riscv_vle32_v_f32m##M##_tu(pad, x, (size_t)k);                \
-      const vfloat32m##M##_t next = __riscv_vfslide1down_vf_f32m##M(group, 0.0f, lanes);        \
-      __riscv_vse32_v_f32m##M(                                                                  \
-          ready,                                                                                \
-          __riscv_vfmacc_vv_f32m##M(__riscv_vfmul_vf_f32m##M(group, 16.0f, lanes), next, less,  \
-                                    lanes),                                                     \
-          lanes);                                                                               \
-      ready[MLC_RVV_Q4_GROUP] = __riscv_vfmv_f_s_f32m1_f32(__riscv_vfredusum_vs_f32m##M##_f32m1( \
-          __riscv_vfmul_vv_f32m##M(group, begin, lanes), zero, lanes));                         \
-    }                                                                                           \
+// LANES of a group at a time: so many that what the loop keeps stays in registers.
+#define MLC_TILES_PREPARE_DEFINE(NAME, M, LANES)                                                  \
+  __attribute__((noinline)) static void NAME(float *ready, const float *x, int64_t k) {           \
+    const size_t lanes = LANES;                                                                   \
+    const vfloat32m##M##_t pad = __riscv_vfmv_v_f_f32m##M(0.0f, lanes);                           \
+    const vfloat32m1_t zero = __riscv_vfmv_s_f_f32m1(0.0f, 1);                                    \
+    const vuint32m##M##_t odd =                                                                   \
+        __riscv_vand_vx_u32m##M(__riscv_vid_v_u32m##M(lanes), 1, lanes);                          \
+    /* -1 in the first of a pair, 0 in the second; and -23, -22. */                               \
+    const vfloat32m##M##_t less = __riscv_vfcvt_f_x_v_f32m##M(                                    \
+        __riscv_vadd_vx_i32m##M(__riscv_vreinterpret_v_u32m##M##_i32m##M(odd), -1, lanes), lanes);\
+    const vfloat32m##M##_t begin = __riscv_vfadd_vf_f32m##M(                                      \
+        __riscv_vfcvt_f_xu_v_f32m##M(odd, lanes), -23.0f, lanes);                                 \
+    for (; k > 0; ready += MLC_TILES_READY - MLC_RVV_Q4_GROUP) {                                  \
+      float sum = 0.0f;                                                                           \
+      for (int part = 0; part < MLC_RVV_Q4_GROUP / LANES;                                         \
+           ++part, k -= LANES, x += LANES, ready += LANES) {                                      \
+        const vfloat32m##M##_t group =                                                            \
+            k >= LANES ? __riscv_vle32_v_f32m##M(x, lanes)                                        \
+                       : __riscv_vle32_v_f32m##M##_tu(pad, x, k > 0 ? (size_t)k : 0);             \
+        const vfloat32m##M##_t next = __riscv_vfslide1down_vf_f32m##M(group, 0.0f, lanes);        \
+        __riscv_vse32_v_f32m##M(                                                                  \
+            ready,                                                                                \
+            __riscv_vfmacc_vv_f32m##M(__riscv_vfmul_vf_f32m##M(group, 16.0f, lanes), next, less,  \
+                                      lanes),                                                     \
+            lanes);                                                                               \
+        sum += __riscv_vfmv_f_s_f32m1_f32(__riscv_vfredusum_vs_f32m##M##_f32m1(                   \
+            __riscv_vfmul_vv_f32m##M(group, begin, lanes), zero, lanes));                         \
+      }                                                                                           \
+      *ready = sum;                                                                               \
+    }                                                                                             \
   }
-MLC_TILES_PREPARE_DEFINE(8)
-MLC_TILES_PREPARE_DEFINE(4)
-MLC_TILES_PREPARE_DEFINE(2)
-MLC_TILES_PREPARE_DEFINE(1)
+MLC_TILES_PREPARE_DEFINE(mlc_q4_ready_half_m4, 4, 16)
+MLC_TILES_PREPARE_DEFINE(mlc_q4_ready_m4, 4, 32)
+MLC_TILES_PREPARE_DEFINE(mlc_q4_ready_m2, 2, 32)
+MLC_TILES_PREPARE_DEFINE(mlc_q4_ready_m1, 1, 32)
 
 void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
   const size_t words = __riscv_vsetvlmax_e32m1();
   (words >= 32   ? mlc_q4_ready_m1
    : words == 16 ? mlc_q4_ready_m2
    : words == 8  ? mlc_q4_ready_m4
-                 : mlc_q4_ready_m8)(ready, x, k);
+                 : mlc_q4_ready_half_m4)(ready, x, k);
 }
 
 // A pair of inputs, whose factors lie at `at` bytes: v0 takes 16 bits of each low nibble, v28 of

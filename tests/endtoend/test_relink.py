@@ -20,6 +20,9 @@ from crosslab.compile.targets import LabTarget
 from crosslab.host.toolchain import CompilerKind
 from crosslab.run.emulator import run_guest
 
+# It compiles a model's library and the runtime.
+pytestmark = pytest.mark.slow
+
 # Takes the place of the C library's own.
 OWN_GETENV = """
 #include <string.h>

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -68,7 +69,10 @@ def test_nothing_but_the_result_is_left(library: Path) -> None:
 
 
 def test_the_kernels_spill_no_vector_register(cross: Toolchain, tmp_path: Path) -> None:
-    """Whole-register loads and stores are what a spill compiles to; the kernels use none."""
+    """Whole-register loads and stores are what a spill compiles to; the kernels use none.
+
+    In what is written without intrinsics, the compiler's own loops copy with them.
+    """
     require("llvm-objdump-19")
     build_kernels(KernelTarget.RISCV64, tmp_path)
     listing = subprocess.run(
@@ -77,10 +81,17 @@ def test_the_kernels_spill_no_vector_register(cross: Toolchain, tmp_path: Path) 
         text=True,
         check=True,
     ).stdout
-    mnemonics = [line.split()[1] for line in listing.splitlines() if line.startswith(" ")]
+    common = "".join(source.read_text() for source in (KERNELS / "common").glob("*.c"))
+    spills, mnemonics, function = set(), set(), ""
+    for line in listing.splitlines():
+        if found := re.match(r"[0-9a-f]+ <([^.].*)>:$", line):
+            function = found[1]
+        elif line.startswith(" "):
+            mnemonics.add(line.split()[1])
+            if re.match(r"v[ls][1248]r", line.split()[1]) and f"{function}(" not in common:
+                spills.add(function)
     assert "vfmacc.vf" in mnemonics
-    spills = [m for m in mnemonics if m.startswith(("vs1r", "vs2r", "vs4r", "vs8r", "vl1r"))]
-    assert spills == []
+    assert spills == set()
 
 
 def test_every_listed_attention_shape_is_there() -> None:

@@ -39,6 +39,12 @@ def examine() -> tuple[OptionalTool, ...]:
     return (
         *_beside_clang(),
         OptionalTool("g++", "TVM's libraries for this machine", bool(gcc), ("g++",)),
+        OptionalTool(
+            "dpkg-source",
+            "Debian's own reading of an exported series",
+            bool(shutil.which("dpkg-source")),
+            ("dpkg-dev",),
+        ),
         OptionalTool("Chromium", "the report in a browser", bool(browser), ("chromium",)),
         OptionalTool(
             "qemu-system-riscv64",

@@ -20,7 +20,11 @@ FORMATS = list(weight_formats().values())
 def test_every_format_has_kernels_and_a_bound_for_each(weights: WeightFormat) -> None:
     assert weights.packing == packings()[weights.kernels], "formats with the same kernels agree"
     for sources in ("rvv", "portable"):
-        text = "".join(source.read_text() for source in (KERNELS / sources).glob("*.c"))
+        text = "".join(
+            source.read_text()
+            for room in (sources, "common")
+            for source in (KERNELS / room).glob("*.c")
+        )
         for routine in linear_routines():
             assert f"void {routine.symbol}(" in text
     assert all(linear(f"{kind}_{weights.kernels}", 1, 64, 64, 256) > 0 for kind in ("gemm", "gemv"))
