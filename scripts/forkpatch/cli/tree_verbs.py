@@ -176,7 +176,7 @@ def run_tree(fork: Fork, options: argparse.Namespace) -> int:
         pristine=options.pristine,
     )
     overlays = not (options.no_overlays or options.pristine)
-    write_variant(plan, kept, options.output.absolute(), with_overlays=overlays)
+    write_variant(plan, kept, options.output.absolute(), with_overlays=overlays, durable=True)
     if options.json != "-":
         say(f"{options.output}: {upstream} with {', '.join(kept) or 'no patch'}")
     write_report(

@@ -41,12 +41,13 @@ def scratch_beside(final: Path, prefix: str = _SCRATCH) -> Path:
 
 
 @contextmanager
-def new_folder(final: Path) -> Iterator[Path]:
+def new_folder(final: Path, *, durable: bool = True) -> Iterator[Path]:
     """A scratch folder that becomes ``final``, absent or empty until then, when the block ends.
 
     ``final`` may lie anywhere, so that no lock of the fork guards it. The scratch folder itself is
     locked: what a killed run left of the same ``final`` is removed first, and what a living one
-    writes is left alone. It is on the disk when this returns, or gone after a failure.
+    writes is left alone. ``final`` is on the disk when this returns, unless it need not be
+    ``durable``; after a failure the scratch folder is gone.
     """
     prefix = f"{_SCRATCH}{hashlib.sha256(os.fsencode(final.name)).hexdigest()[:12]}-"
     for left in final.parent.glob(f"{prefix}*"):
@@ -59,9 +60,11 @@ def new_folder(final: Path) -> Iterator[Path]:
             stack.enter_context(folder_locked(scratch))
         try:
             yield scratch
-            sync_tree(scratch)
+            if durable:
+                sync_tree(scratch)
             scratch.rename(final)
-            sync_rename(final.parent)
+            if durable:
+                sync_rename(final.parent)
         except BaseException:
             discard(scratch)
             raise

@@ -14,9 +14,21 @@ from forkpatch.tree.worktree import build_repository
 
 
 def write_variant(
-    plan: TreePlan, kept: Collection[str], output: Path, *, with_overlays: bool = True
+    plan: TreePlan,
+    kept: Collection[str],
+    output: Path,
+    *,
+    with_overlays: bool = True,
+    durable: bool = False,
 ) -> None:
     """Write the tree with only the patches ``kept`` to the new folder ``output``.
+
+    Args:
+        plan: the whole tree.
+        kept: names of patches.
+        output: absent, or empty.
+        with_overlays: put the overlays in too.
+        durable: return when it is on the disk, which takes long beside other programs that write.
 
     Raises:
         UserError: ``output`` exists and is not empty.
@@ -29,7 +41,7 @@ def write_variant(
         changes |= plan.overlays
     chosen = [name for name in plan.weave.patches if name in kept]
     message = f"Variant with {', '.join(chosen) or 'no patch'}\n".encode()
-    with new_folder(output) as scratch:
+    with new_folder(output, durable=durable) as scratch:
         build_repository(
             scratch, plan.pristine, [plan.commits[0], Commit(message, changes=changes)]
         )
