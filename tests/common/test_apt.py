@@ -76,7 +76,8 @@ def test_one_line_says_what_tests_go_without(
     assert line.startswith("not installed, so their tests skip: ")
     assert "chromium (the report in a browser)" in line
     assert line.endswith(
-        "there is no apt-get here; install what Debian calls: g++ chromium qemu-system-misc"
+        "there is no apt-get here; install what Debian calls: "
+        "g++ dpkg-dev chromium qemu-system-misc"
     )
 
 
