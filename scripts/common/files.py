@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NEW_MODE = 0o644
+_SCRATCH = ".new-"
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = path.stat().st_mode if path.exists() else NEW_MODE
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}{_SCRATCH}", dir=path.parent)
     os.close(handle)
     scratch = Path(name)
     try:
@@ -57,6 +58,18 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         return
     with atomic_path(path) as scratch:
         scratch.write_bytes(data)
+
+
+def remove_scratch(folder: Path, below: str = "**/") -> None:
+    """Remove the scratch files that killed runs of :func:`atomic_path` left below ``folder``.
+
+    ``below`` is the pattern of the folders in it; empty for ``folder`` alone.
+
+    To be called where no other run can be writing, such as under a lock.
+    """
+    for path in folder.glob(f"{below}.*{_SCRATCH}????????"):
+        if path.is_file():
+            path.unlink()
 
 
 def atomic_write_json(path: Path, value: object) -> None:

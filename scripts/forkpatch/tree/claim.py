@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 
-from common.files import atomic_write
+from common.files import atomic_write, remove_scratch
 from common.locks import locked
 from forkpatch.model.settings import Settings
 from forkpatch.tree.swap import recover
@@ -76,7 +76,9 @@ def _ignore(work: Path) -> None:
 
 
 def _recover(settings: Settings) -> None:
-    """Put in order every folder in which trees or series are swapped in."""
+    """Put in order every folder in which trees or series are swapped in, or files written."""
+    remove_scratch(settings.root, below="")  # of the lock
+    remove_scratch(settings.patches)
     for top in (settings.work, settings.patches):
         for folder in [top, *top.glob("*/")]:
             if folder.is_dir() and not folder.is_symlink():

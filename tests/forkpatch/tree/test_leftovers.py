@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from forklab import ForkLab, core, git
 
+from common.files import atomic_path
 from common.locks import folder_locked
 from forkpatch.foreign import intake
 from forkpatch.rebase import resolution
@@ -59,6 +60,21 @@ def test_path_of_2500_folders_is_refused_and_leaves_nothing(lab: ForkLab) -> Non
     (lab.patches / "series").write_text(series)
     lab.ok("apply")
     assert [path.name for path in lab.tree.parent.iterdir()] == ["calc"]
+
+
+def test_file_half_written_by_a_killed_run_is_removed(lab: ForkLab) -> None:
+    lab.change("a.patch", {CORE_PATH: core(add="a")})
+    if (child := os.fork()) == 0:
+        with atomic_path(lab.patches / "derived.json") as scratch:
+            scratch.write_text("{")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    mine = lab.patches / ".notes.new"
+    mine.write_text("")
+    assert len(list(lab.patches.glob(".derived.json*"))) == 1
+    lab.ok("record")
+    assert not list(lab.patches.glob(".derived.json*"))
+    assert mine.exists()
 
 
 @pytest.fixture
