@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import io
 import os
 import random
@@ -27,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forklab import FILES, ForkLab, Repo, core, git, message
+from forklab import FILES, ForkLab, Repo, core, git, message, start, wait_for_git
 
 from forkpatch.cli.main import main as forkpatch
 
@@ -42,21 +41,6 @@ def run(root: Path, words: list[str]) -> tuple[int, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         code = forkpatch(["--root", str(root), *words])
     return code, out.getvalue()
-
-
-def start(root: Path, words: list[str]) -> int:
-    """Start a verb in a process of its own, silently; returns its id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 3
-    try:
-        silence = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silence, stream)
-        code = forkpatch(["--root", str(root), *words])
-    finally:
-        os._exit(code)
 
 
 @dataclass
@@ -80,7 +64,7 @@ class Scene:
         """Run the verb undisturbed."""
         root = copy(self.folder, place)
         began = time.monotonic()
-        _, status = os.waitpid(start(root, self.words), 0)
+        _, status = os.waitpid(start(root, *self.words), 0)
         assert os.waitstatus_to_exitcode(status) == 0, (self.name, run(root, self.words))
         self.span = time.monotonic() - began
         self.expected = content(root)
@@ -198,18 +182,11 @@ def scenes(folder: Path) -> list[Scene]:
     ]
 
 
-def wait_for_git(root: Path) -> None:
-    """Wait until no git process of a killed run holds the fork any more."""
-    for path in root.glob(".work/.forkpatch.lock"):
-        with path.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-
-
 def turn(scene: Scene, other: Scene | None, place: Path, chance: random.Random) -> Iterator[str]:
     """Kill a verb, alone or beside another one; yields what is wrong afterwards."""
     root = copy(scene.folder, place)
-    pid = start(root, scene.words)
-    beside = start(root, other.words) if other else 0
+    pid = start(root, *scene.words)
+    beside = start(root, *other.words) if other else 0
     time.sleep(chance.uniform(0.0, 1.1) * scene.span * (2 if other else 1))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

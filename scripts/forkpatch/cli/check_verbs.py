@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.files import atomic_write
-from forkpatch.cli.options import Registry, add_source_options, source_options, upstream_of
+from forkpatch.cli.options import Registry, add_source_options, known_sources, upstream_of
 from forkpatch.cli.test_verbs import add_run_options, noticing
 from forkpatch.errors import UserError
 from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
@@ -53,9 +53,7 @@ def register(verbs: Registry) -> None:
 
 
 def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> TreePlan:
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     return plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
 
 
@@ -85,9 +83,7 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
         versions = fork.lock.versions(options.upstream)
         every = [fork.lock.upstream(options.upstream, options.version)] if options.version else []
         every = every or list(versions.values())
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     result = []
     wrong = False
     for upstream in homes_first(fork, every):

@@ -76,6 +76,18 @@ def source_options(options: argparse.Namespace) -> SourceOptions:
     )
 
 
+def known_sources(fork: Fork, options: argparse.Namespace) -> SourceOptions:
+    """Source options of a verb, which name upstreams of the fork; mirrors are remembered.
+
+    Raises:
+        UserError: an option names an upstream that the lock does not have.
+    """
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    return chosen
+
+
 def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     pairs = {}
     for value in values:

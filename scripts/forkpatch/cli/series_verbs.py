@@ -7,7 +7,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forkpatch.cli.options import Registry, add_source_options, source_options, upstream_of
+from forkpatch.cli.options import (
+    Registry,
+    add_source_options,
+    known_sources,
+    source_options,
+    upstream_of,
+)
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
 from forkpatch.output import counted, say, write_report
@@ -176,9 +182,7 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
     """Import a series of another tool: quilt, Debian, format-patch, a mailbox, .patches."""
     from forkpatch.foreign.intake import import_series  # noqa: PLC0415 - for this verb only
 
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     upstream = upstream_of(fork, None, options.upstream)[1]
     if options.version:
         upstream = fork.lock.upstream(options.upstream, options.version)
@@ -198,9 +202,7 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
 
     if options.repository and not options.branch:
         raise UserError("--repository is for --branch", remedy="name the branch, or leave it out")
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     upstream = upstream_of(fork, None, options.upstream)[1]
     if options.version:
         upstream = fork.lock.upstream(options.upstream, options.version)
@@ -228,9 +230,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
 
     name = options.upstream
     fork.lock.versions(name)
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     if options.abort:
         gone = workspace.abort(fork, name)
         say(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from common.files import atomic_write
-from forkpatch.cli.options import Registry, add_source_options, source_options
+from forkpatch.cli.options import Registry, add_source_options, known_sources, source_options
 from forkpatch.model.fork import Fork, open_fork
 from forkpatch.output import counted, say, write_report
 from forkpatch.tree.claim import Claim
@@ -90,9 +90,7 @@ def run_adopt(fork: Fork, options: argparse.Namespace) -> int:
     """Make a branch of an existing fork a series and overlays."""
     from forkpatch.series.adopt import adopt  # noqa: PLC0415 - for this verb only
 
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     report = adopt(
         fork,
         options.upstream,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from forkpatch.cli.options import Registry, add_source_options, source_options
+from forkpatch.cli.options import Registry, add_source_options, known_sources
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.output import console, counted, print_table, say, warn, write_report
@@ -99,9 +99,7 @@ def plan_tests(fork: Fork, options: argparse.Namespace) -> TestPlan:
     Raises:
         NoSuiteError: no upstream's tests are.
     """
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     release, upstreams = fork.lock.release(options.release)
     plans: dict[str, TreePlan] = {}
     suites: dict[str, tuple[Suite, Choice]] = {}

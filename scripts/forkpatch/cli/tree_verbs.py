@@ -7,7 +7,13 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from forkpatch.cli.options import Registry, add_source_options, source_options, upstream_of
+from forkpatch.cli.options import (
+    Registry,
+    add_source_options,
+    known_sources,
+    source_options,
+    upstream_of,
+)
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.output import print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of, obtain
@@ -130,9 +136,7 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     from forkpatch.pins.lockfile import add_version, write_lock  # noqa: PLC0415 - for this verb only
     from forkpatch.pins.refresh import relock  # noqa: PLC0415
 
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     if options.add:
         name, _, version = options.add.partition("=")
         like = upstream_of(fork, None, name)[1]
@@ -164,9 +168,7 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
 def run_tree(fork: Fork, options: argparse.Namespace) -> int:
     """Write a variant of one upstream's tree: without some patches, up to one, or pristine."""
     release, upstream = upstream_of(fork, options.release, options.upstream)
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
     kept = choose_patches(
         plan,

@@ -6,11 +6,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from forkpatch.cli.options import Registry, add_source_options, source_options, upstream_of
+from forkpatch.cli.options import (
+    Registry,
+    add_source_options,
+    known_sources,
+    source_options,
+    upstream_of,
+)
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
 from forkpatch.output import counted, print_table, say, write_report
-from forkpatch.sources.obtain import SourceOptions, mirrors_of
+from forkpatch.sources.obtain import mirrors_of
 
 if TYPE_CHECKING:
     from forkpatch.inspect.applicability import ApplicabilityMap
@@ -41,9 +47,7 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> int:
 
     if options.upstream is None:
         return _run_map(fork, options)
-    chosen = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     upstream = upstream_of(fork, None, options.upstream)[1]
     if options.version:
         upstream = fork.lock.upstream(options.upstream, options.version)
@@ -96,9 +100,7 @@ def run_watch(fork: Fork, options: argparse.Namespace) -> int:
     """List upstream versions that are newer than the pinned ones."""
     from forkpatch.pins.versions import news_of  # noqa: PLC0415 - for this verb only
 
-    chosen: SourceOptions = source_options(options)
-    chosen.check(fork.lock)
-    fork.cache.remember(chosen.mirrors)
+    chosen = known_sources(fork, options)
     news = []
     for upstream in fork.lock.release()[1]:
         places = list(mirrors_of(upstream, fork.cache, chosen))

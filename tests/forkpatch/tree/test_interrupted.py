@@ -15,9 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from forklab import CORE, ForkLab, core, git
-
-from forkpatch.cli.main import main
+from forklab import CORE, ForkLab, core, git, start, wait_for_git
 
 APPLY_KILLS = int(os.environ.get("FORKPATCH_KILLS", "50"))
 OTHER_KILLS = int(os.environ.get("FORKPATCH_KILLS", "12"))
@@ -25,43 +23,21 @@ SEED = 20261121
 CORE_PATH = "python/calc/core.py"
 
 
-def start(lab: ForkLab, *args: str) -> int:
-    """Start the verb in a process of its own, silently; returns its id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        silence = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silence, stream)
-        code = main(["--root", str(lab.root), *args])
-    finally:
-        os._exit(code)
-
-
 def kills(lab: ForkLab, count: int, span: float, *args: str) -> Iterator[int]:
     """Start the verb and kill it after a random part of ``span`` seconds; yields the turn."""
     chance = random.Random(SEED)
     for turn in range(count):
-        pid = start(lab, *args)
+        pid = start(lab.root, *args)
         time.sleep(chance.uniform(0.02, 1.1) * span)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        wait_for_children(lab)
+        wait_for_git(lab.root)
         yield turn
-
-
-def wait_for_children(lab: ForkLab) -> None:
-    """Wait until no git process of a killed run writes any more."""
-    for path in (lab.root / ".work").rglob(".forkpatch.lock"):
-        with path.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def duration(lab: ForkLab, *args: str) -> float:
     began = time.monotonic()
-    _, code = os.waitpid(start(lab, *args), 0)
+    _, code = os.waitpid(start(lab.root, *args), 0)
     assert code == 0
     return time.monotonic() - began
 
