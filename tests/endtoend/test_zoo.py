@@ -20,13 +20,13 @@ pytestmark = pytest.mark.emulator
 
 @pytest.fixture(scope="module")
 def spec() -> Spec:
+    trees = tools()
     shared_builds.need_emulator()
     shared_builds.cross()
     try:
         need_packages()
     except UserError as error:
         pytest.skip(str(error))
-    trees = tools()
     own = (trees.mlc_tree, trees.tvm_tree, None)
     return Spec("", "q0f32", *own, 256, shared_builds.CACHE)
 
