@@ -14,6 +14,7 @@ ALLOWED = {
     "forkpatch": {"common"},
     "crosslab": {"common"},
     "costmodel": {"common"},
+    "accelerator": {"common", "costmodel", "crosslab"},
 }
 
 

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VTA's instructions and micro-ops: 16 and 4 bytes, little-endian, fields as C packs them.
+
+Three queues run side by side, each in its own order: LOAD fills the input and weight buffers,
+COMPUTE runs GEMM, ALU and the loads of micro-ops and accumulators, STORE writes results. A queue
+hands tokens to the queue before it and to the one after it; an instruction may wait for one of
+each (pop) and hand over one of each when it is done (push).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from accelerator.device import (
+    DRAM_ADDRESS_BITS,
+    INSTRUCTION_BITS,
+    SRAM_ADDRESS_BITS,
+    WORD_BITS,
+    Device,
+    MemoryId,
+)
+from accelerator.errors import AcceleratorError, StreamError
+
+INSTRUCTION_BYTES = INSTRUCTION_BITS // 8
+OPCODE_BITS = 3
+MOST_ITERATIONS = (1 << 14) - 1
+MOST_COLUMNS = (1 << 16) - 1
+MOST_SHIFT = 31
+IMMEDIATE_BITS = 16
+
+
+class Opcode(IntEnum):
+    """Kind of instruction."""
+
+    LOAD = 0
+    STORE = 1
+    GEMM = 2
+    FINISH = 3
+    ALU = 4
+
+
+class AluOp(IntEnum):
+    """Operation of the ALU on 32-bit integers that wrap around; a negative SHR shifts left."""
+
+    MIN = 0
+    MAX = 1
+    ADD = 2
+    SHR = 3
+    MUL = 4
+
+
+class Queue(IntEnum):
+    """Unit that runs an instruction; tokens pass between neighbours."""
+
+    LOAD = 0
+    COMPUTE = 1
+    STORE = 2
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens that an instruction waits for and hands over; prev is the queue before its own."""
+
+    pop_prev: bool = False
+    pop_next: bool = False
+    push_prev: bool = False
+    push_next: bool = False
+
+    def __str__(self) -> str:
+        return " ".join(f.name.replace("_", "-") for f in fields(self) if getattr(self, f.name))
+
+
+NO_TOKENS = Tokens()
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """LOAD or STORE: ``rows`` of ``columns`` elements, ``stride`` apart in DRAM, dense on chip.
+
+    Addresses are in elements of the buffer. Padding is zeros around what is loaded.
+    """
+
+    opcode: Opcode
+    memory: MemoryId
+    sram: int
+    dram: int
+    rows: int
+    columns: int
+    stride: int
+    pad_above: int = 0
+    pad_below: int = 0
+    pad_left: int = 0
+    pad_right: int = 0
+    tokens: Tokens = NO_TOKENS
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a row on chip."""
+        return self.pad_left + self.columns + self.pad_right
+
+    @property
+    def elements(self) -> int:
+        """Elements written or read on chip; none where nothing is moved."""
+        if not self.columns:
+            return 0
+        return self.pitch * (self.pad_above + self.rows + self.pad_below)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Two nested loops around micro-ops ``begin`` to ``end``, and what each adds to an index."""
+
+    begin: int
+    end: int
+    outer: int
+    inner: int
+    dst_outer: int = 0
+    dst_inner: int = 0
+    src_outer: int = 0
+    src_inner: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps of the core: micro-ops by iterations."""
+        return max(0, self.end - self.begin) * self.outer * self.inner
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """GEMM: add products of input and weight blocks to accumulators, or set these to zero."""
+
+    loop: Loop
+    wgt_outer: int = 0
+    wgt_inner: int = 0
+    reset: bool = False
+    tokens: Tokens = NO_TOKENS
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """ALU: ``dst = dst OP src`` on accumulators, or ``dst OP immediate``."""
+
+    loop: Loop
+    op: AluOp
+    immediate: int | None = None
+    tokens: Tokens = NO_TOKENS
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of a stream."""
+
+    tokens: Tokens = NO_TOKENS
+
+
+Instruction = Transfer | Multiply | Arithmetic | Finish
+
+
+@dataclass(frozen=True)
+class MicroOp:
+    """Indices of one step: accumulator, input (or accumulator of the ALU), weight."""
+
+    dst: int
+    src: int = 0
+    wgt: int = 0
+
+
+def queue_of(instruction: Instruction) -> Queue:
+    """The queue that runs an instruction."""
+    if isinstance(instruction, Transfer):
+        if instruction.opcode is Opcode.STORE:
+            return Queue.STORE
+        if instruction.memory in (MemoryId.INPUT, MemoryId.WEIGHT):
+            return Queue.LOAD
+    return Queue.COMPUTE
+
+
+_TOKEN_FIELDS = tuple((f.name, 1) for f in fields(Tokens))
+_TRANSFER = (
+    ("memory", 3),
+    ("sram", SRAM_ADDRESS_BITS),
+    ("dram", DRAM_ADDRESS_BITS),
+    *((name, 16) for name in ("rows", "columns", "stride")),
+    *((name, 4) for name in ("pad_above", "pad_below", "pad_left", "pad_right")),
+)
+
+
+def _loop_fields(device: Device) -> tuple[tuple[str, int], ...]:
+    micro = device.address_bits(MemoryId.MICRO_OP)
+    return (("reset", 1), ("begin", micro), ("end", micro + 1), ("outer", 14), ("inner", 14))
+
+
+def _fields(opcode: Opcode, device: Device) -> tuple[tuple[str, int], ...]:
+    """Names and widths after the opcode, in the order of the encoding."""
+    sums = device.address_bits(MemoryId.ACCUMULATOR)
+    value = device.address_bits(MemoryId.INPUT)
+    weight = device.address_bits(MemoryId.WEIGHT)
+    dst = (("dst_outer", sums), ("dst_inner", sums))
+    match opcode:
+        case Opcode.LOAD | Opcode.STORE:
+            own = _TRANSFER
+        case Opcode.GEMM:
+            src = (("src_outer", value), ("src_inner", value))
+            own = (*_loop_fields(device), *dst, *src, ("wgt_outer", weight), ("wgt_inner", weight))
+        case Opcode.ALU:
+            src = (("src_outer", sums), ("src_inner", sums))
+            end = (("op", 3), ("use_immediate", 1), ("immediate", IMMEDIATE_BITS))
+            own = (*_loop_fields(device), *dst, *src, *end)
+        case Opcode.FINISH:
+            own = ()
+    return (*_TOKEN_FIELDS, *own)
+
+
+def _places(opcode: Opcode, device: Device) -> Iterator[tuple[str, int, int]]:
+    """Name, first bit and width of each field; none crosses from one 64-bit word to the next."""
+    at = OPCODE_BITS
+    for name, width in _fields(opcode, device):
+        if at // WORD_BITS != (at + width - 1) // WORD_BITS:
+            at = -(-at // WORD_BITS) * WORD_BITS
+        yield name, at, width
+        at += width
+
+
+def _values(instruction: Instruction) -> tuple[Opcode, dict[str, int]]:
+    tokens = {f.name: int(getattr(instruction.tokens, f.name)) for f in fields(Tokens)}
+    match instruction:
+        case Transfer():
+            own = {name: int(getattr(instruction, name)) for name, _ in _TRANSFER}
+            return instruction.opcode, tokens | own
+        case Multiply(loop=loop):
+            own = {f.name: getattr(loop, f.name) for f in fields(Loop)}
+            own |= {"wgt_outer": instruction.wgt_outer, "wgt_inner": instruction.wgt_inner}
+            return Opcode.GEMM, tokens | own | {"reset": int(instruction.reset)}
+        case Arithmetic(loop=loop, immediate=immediate):
+            own = {f.name: getattr(loop, f.name) for f in fields(Loop)}
+            own |= {"reset": 0, "op": int(instruction.op)}
+            own |= {"use_immediate": int(immediate is not None), "immediate": immediate or 0}
+            return Opcode.ALU, tokens | own
+        case Finish():
+            return Opcode.FINISH, tokens
+
+
+def encode(instructions: Iterable[Instruction], device: Device) -> bytes:
+    """The stream of instructions, 16 bytes each.
+
+    Raises:
+        StreamError: a value does not fit its field, or :func:`decode` would refuse it.
+    """
+    words = []
+    for index, instruction in enumerate(instructions):
+        opcode, values = _values(instruction)
+        word = int(opcode)
+        for name, at, width in _places(opcode, device):
+            value = values[name]
+            low, high = (
+                (-(1 << (width - 1)), 1 << (width - 1)) if name == "immediate" else (0, 1 << width)
+            )
+            if not low <= value < high:
+                raise StreamError(index, f"{opcode.name} {name} is {value}, it has {width} bits")
+            word |= (value & ((1 << width) - 1)) << at
+        _refuse(index, instruction, device)
+        words.append(word.to_bytes(INSTRUCTION_BYTES, "little"))
+    return b"".join(words)
+
+
+def decode(stream: bytes, device: Device) -> list[Instruction]:
+    """The instructions of a stream.
+
+    Raises:
+        StreamError: an encoding that no device has: an unknown opcode, operation or buffer, bits
+            set where there is no field, tokens for a queue that is not there, a shift over 31.
+        AcceleratorError: the stream is not whole instructions.
+    """
+    if len(stream) % INSTRUCTION_BYTES:
+        raise AcceleratorError(f"a stream of {len(stream)} bytes: instructions have 16 each")
+    found = []
+    for index in range(len(stream) // INSTRUCTION_BYTES):
+        data = stream[index * INSTRUCTION_BYTES : (index + 1) * INSTRUCTION_BYTES]
+        instruction = _decode_one(index, int.from_bytes(data, "little"), device)
+        _refuse(index, instruction, device)
+        found.append(instruction)
+    return found
+
+
+def _decode_one(index: int, word: int, device: Device) -> Instruction:
+    code = word & ((1 << OPCODE_BITS) - 1)
+    if code not in list(Opcode):
+        raise StreamError(index, f"unknown opcode {code}")
+    opcode = Opcode(code)
+    values, rest = {}, word & ~((1 << OPCODE_BITS) - 1)
+    for name, at, width in _places(opcode, device):
+        mask = (1 << width) - 1
+        values[name] = word >> at & mask
+        rest &= ~(mask << at)
+    if rest:
+        raise StreamError(index, f"{opcode.name} has bit {rest.bit_length() - 1} set, no field")
+    tokens = Tokens(*(bool(values[name]) for name, _ in _TOKEN_FIELDS))
+    if opcode is Opcode.FINISH:
+        return Finish(tokens)
+    if opcode in (Opcode.LOAD, Opcode.STORE):
+        if values["memory"] not in list(MemoryId):
+            raise StreamError(index, f"{opcode.name} has unknown buffer {values['memory']}")
+        sizes = {name: values[name] for name, _ in _TRANSFER[1:]}
+        return Transfer(opcode, MemoryId(values["memory"]), **sizes, tokens=tokens)
+    loop = Loop(**{f.name: values[f.name] for f in fields(Loop)})
+    if opcode is Opcode.GEMM:
+        own = values["wgt_outer"], values["wgt_inner"], bool(values["reset"])
+        return Multiply(loop, *own, tokens)
+    if values["op"] not in list(AluOp):
+        raise StreamError(index, f"ALU has unknown operation {values['op']}")
+    if values["reset"]:
+        raise StreamError(index, "ALU has the bit of reset set, which is GEMM's")
+    immediate = values["immediate"]
+    immediate -= (immediate >> (IMMEDIATE_BITS - 1)) << IMMEDIATE_BITS
+    if not values["use_immediate"] and immediate:
+        raise StreamError(index, f"ALU has immediate {immediate} and does not use it")
+    used = immediate if values["use_immediate"] else None
+    return Arithmetic(loop, AluOp(values["op"]), used, tokens)
+
+
+def _refuse(index: int, instruction: Instruction, device: Device) -> None:
+    """Refuse what fits its fields and has no meaning."""
+    queue, tokens = queue_of(instruction), instruction.tokens
+    if queue is Queue.LOAD and (tokens.pop_prev or tokens.push_prev):
+        raise StreamError(index, "no queue is before LOAD's to exchange tokens with")
+    if queue is Queue.STORE and (tokens.pop_next or tokens.push_next):
+        raise StreamError(index, "no queue is after STORE's to exchange tokens with")
+    match instruction:
+        case Transfer(opcode=Opcode.LOAD, memory=MemoryId.OUTPUT):
+            raise StreamError(index, "LOAD cannot fill the output buffer")
+        case Transfer(opcode=Opcode.STORE):
+            if instruction.memory is not MemoryId.OUTPUT:
+                raise StreamError(index, f"STORE cannot read buffer {instruction.memory.name}")
+            if instruction.pitch != instruction.columns or (
+                instruction.pad_above or instruction.pad_below
+            ):
+                raise StreamError(index, "STORE with padding")
+        case Multiply(loop=loop) | Arithmetic(loop=loop):
+            depth = device.depth(MemoryId.MICRO_OP)
+            if loop.begin > loop.end or loop.end > depth:
+                what = f"micro-ops {loop.begin} to {loop.end} of {depth}"
+                raise StreamError(index, what)
+    if isinstance(instruction, Arithmetic) and instruction.op is AluOp.SHR:
+        shift = instruction.immediate
+        if shift is not None and abs(shift) > MOST_SHIFT:
+            raise StreamError(index, f"SHR by {shift}: at most {MOST_SHIFT} either way")
+
+
+def _micro_widths(device: Device) -> tuple[int, int, int]:
+    sums = device.address_bits(MemoryId.ACCUMULATOR)
+    return (
+        sums,
+        max(sums, device.address_bits(MemoryId.INPUT)),
+        device.address_bits(MemoryId.WEIGHT),
+    )
+
+
+def encode_micro_ops(micro_ops: Sequence[MicroOp], device: Device) -> bytes:
+    """Micro-ops, 4 bytes each.
+
+    Raises:
+        AcceleratorError: an index does not fit its field.
+    """
+    dst, src, wgt = _micro_widths(device)
+    found = []
+    for index, op in enumerate(micro_ops):
+        pairs = (("dst", op.dst, dst), ("src", op.src, src), ("wgt", op.wgt, wgt))
+        for name, value, width in pairs:
+            if not 0 <= value < 1 << width:
+                raise AcceleratorError(f"micro-op {index}: {name} is {value}, it has {width} bits")
+        found.append(op.dst | op.src << dst | op.wgt << (dst + src))
+    return np.array(found, dtype="<u4").tobytes()
+
+
+def decode_micro_ops(data: bytes, device: Device) -> npt.NDArray[np.int64]:
+    """Micro-ops as rows of dst, src, wgt.
+
+    Raises:
+        AcceleratorError: bits are set where there is no field.
+    """
+    dst, src, wgt = _micro_widths(device)
+    words = np.frombuffer(data, dtype="<u4").astype(np.int64)
+    over = np.flatnonzero(words >> (dst + src + wgt))
+    if len(over):
+        raise AcceleratorError(f"micro-op {over[0]}: {int(words[over[0]]):#x} has bits of no field")
+    columns = (words & ((1 << dst) - 1), words >> dst & ((1 << src) - 1), words >> (dst + src))
+    return np.stack(columns, axis=1)
+
+
+_SHORT = {
+    MemoryId.MICRO_OP: "uop",
+    MemoryId.WEIGHT: "wgt",
+    MemoryId.INPUT: "inp",
+    MemoryId.ACCUMULATOR: "acc",
+    MemoryId.OUTPUT: "out",
+    MemoryId.ACCUMULATOR_8BIT: "acc8",
+}
+
+
+def text_of(instruction: Instruction, device: Device) -> str:
+    """One line of disassembly, without its position."""
+    match instruction:
+        case Transfer(opcode=opcode, memory=memory):
+            address = instruction.dram * device.element(memory)
+            name, end = _SHORT[memory], instruction.sram + instruction.elements
+            arrow = "<-" if opcode is Opcode.LOAD else "->"
+            size = f"{instruction.rows}x{instruction.columns}/{instruction.stride}"
+            pads = (
+                instruction.pad_above,
+                instruction.pad_below,
+                instruction.pad_left,
+                instruction.pad_right,
+            )
+            padding = f" pad {','.join(map(str, pads))}" if any(pads) else ""
+            body = f"{name}[{instruction.sram}:{end}] {arrow} {address:#010x} {size}{padding}"
+            word = opcode.name.lower()
+        case Multiply(loop=loop):
+            word = "reset" if instruction.reset else "gemm"
+            body = _loop_text(loop)
+            if not instruction.reset:
+                body += f" wgt+{instruction.wgt_outer},{instruction.wgt_inner}"
+        case Arithmetic(loop=loop, op=op, immediate=immediate):
+            word = op.name.lower()
+            body = f"{'' if immediate is None else f'{immediate} '}{_loop_text(loop)}"
+        case Finish():
+            word, body = "finish", ""
+    return f"{word:<7}{body:<62} {instruction.tokens}".rstrip()
+
+
+def _loop_text(loop: Loop) -> str:
+    steps = f"{loop.outer}x{loop.inner}xuop[{loop.begin}:{loop.end}]"
+    return f"{steps} dst+{loop.dst_outer},{loop.dst_inner} src+{loop.src_outer},{loop.src_inner}"
+
+
+def disassemble(stream: bytes, device: Device) -> str:
+    """A stream as text, one instruction a line.
+
+    Raises:
+        StreamError: as :func:`decode`.
+    """
+    return "".join(
+        f"{n:6}  {queue_of(i).name.lower():<8}{text_of(i, device)}\n"
+        for n, i in enumerate(decode(stream, device))
+    )
