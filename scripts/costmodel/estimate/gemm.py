@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
+import numpy as np
+
 from costmodel.accelerator.dataflow import BoundDataflow, Dataflow, Volumes, count
 from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import FLOAT16, Grain, Scheme
@@ -497,21 +499,17 @@ class _Run:
         holder = case.holders[depth - 1]
         behind = case.behind(holder)
         listed = steps(state, self.plan[depth - 1], case.scheme, case.gemm.role.on_chip)
-        counts = _Counts()
-        for number, kind in enumerate(listed.kinds):
-            times = int((listed.kind == number).sum())
-            counts.add(self.region(depth - 1, kind).counts, times * batch)
+        counts, cycles = _Counts(), np.zeros(listed.times.shape)
+        for tile, kinds in listed.states().items():
+            inner = self.region(depth - 1, tile)
+            counts.add(inner.counts, int(listed.times[kinds].sum()) * batch)
+            cycles[kinds] = inner.cycles
         for level in behind:
-            counts.read[level.name] = listed.read * batch
-            counts.write[level.name] = listed.write * batch
-        cycles = duration(
-            listed,
-            lambda kind: self.region(depth - 1, kind).cycles,
-            slowest(behind),
-            holder.double_buffered,
-            batch,
-        )
-        return _Region(counts, cycles)
+            counts.read[level.name] = int(listed.read[0]) * batch
+            counts.write[level.name] = int(listed.write[0]) * batch
+        both = holder.double_buffered
+        time = duration(listed, cycles, slowest(behind), both, batch)
+        return _Region(counts, float(time[0]))
 
 
 def slowest(levels: Sequence[Level]) -> Level:

@@ -4,117 +4,190 @@
 In one step a tile is computed on while the next one is fetched and the last one is stored; the
 step is as long as the longest of these. A memory that is not double buffered does the three one
 after the other.
+
+A step is known by its tile's place along each of the three loops: the first, one in the middle, the
+one before the last (after which a ragged tile may be fetched), or the last. So at most 64 kinds of
+steps say all of a product, whatever the number of its tiles, and many mappings are looked at in one
+go: everything below is an array of kinds x mappings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.tiling import DIMENSIONS, Holding
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-REPEATED = 3  # of a batch are simulated; further ones take as long as the last
-
+Count = Any  # a numpy array of int64, kinds x mappings
 State = tuple[int, int, int, bool, bool]  # extents of a tile; are its sums new, does it finish them
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Bits that each step of a product fetches and stores, and the tile it works on."""
+    """Kinds of steps of a product under some mappings.
 
-    fetched: Floats
-    stored: Floats
-    kinds: list[State]
-    kind: npt.NDArray[np.int64]
+    Attributes:
+        times: steps of a kind; 0: there is none.
+        m, n, k: extents of the tile that a step works on.
+        new, done: its sums begin, end here.
+        fetched: bits of the step's own tile; following: of the next step's, that are fetched
+            meanwhile, the last step's being the first one's of the next product of a batch.
+        stored: bits that this step leaves; before: of the step before, likewise.
+        first, last: the kind is the first, the last step of a product.
+    """
+
+    times: Count
+    m: Count
+    n: Count
+    k: Count
+    new: Count
+    done: Count
+    fetched: Count
+    following: Count
+    stored: Count
+    before: Count
+    first: Count
+    last: Count
 
     @property
-    def read(self) -> int:
-        """Bits fetched."""
-        return int(self.fetched.sum())
+    def read(self) -> Count:
+        """Bits fetched, of each mapping."""
+        return (self.times * self.fetched).sum(axis=0)
 
     @property
-    def write(self) -> int:
-        """Bits stored."""
-        return int(self.stored.sum())
+    def write(self) -> Count:
+        """Bits stored, of each mapping."""
+        return (self.times * self.stored).sum(axis=0)
+
+    def states(self) -> dict[State, list[int]]:
+        """Tiles of a single mapping that differ, and the kinds of steps that work on them."""
+        found: dict[State, list[int]] = {}
+        for at in np.flatnonzero(self.times[:, 0]):
+            m, n, k = (int(side[at, 0]) for side in (self.m, self.n, self.k))
+            state = (m, n, k, bool(self.new[at, 0]), bool(self.done[at, 0]))
+            found.setdefault(state, []).append(int(at))
+        return found
 
 
 def steps(region: State, holding: Holding, scheme: Scheme, on_chip: frozenset[str]) -> Steps:
-    """List the steps of a region (a product, or a tile of an outer memory) in their order."""
-    extents = dict(zip(DIMENSIONS, region[:3], strict=True))
-    size = {d: min(getattr(holding.tile, d), extents[d]) for d in DIMENSIONS}
-    trips = {d: -(-extents[d] // size[d]) for d in DIMENSIONS}
-    grid = np.indices([trips[d] for d in holding.order]).reshape(3, -1)
-    at = dict(zip(holding.order, grid, strict=True))
-    side = {d: np.minimum(size[d], extents[d] - at[d] * size[d]) for d in DIMENSIONS}
-    m, n, k = (side[d] for d in DIMENSIONS)
-    fetched = np.zeros(grid.shape[1])
-    if "A" not in on_chip:
-        fetched += _entered(at["m"], at["k"]) * scheme.activation_bits(m, k)
-    if "B" not in on_chip:
-        fetched += _entered(at["k"], at["n"]) * scheme.weight_bits(k, n)
-    enters = _entered(at["m"], at["n"])
-    leaves = np.append(enters[1:], True)
-    new = (at["k"] == 0) & region[3]
-    done = (at["k"] == trips["k"] - 1) & region[4]
-    stored = np.zeros(grid.shape[1])
-    if "C" not in on_chip:
-        fetched += (enters & ~new) * (m * n * scheme.accumulator)
-        stored += leaves * (m * n * np.where(done, scheme.output, scheme.accumulator))
-    # A tile is full or at an edge along each dimension: few kinds of steps, told by a number.
-    code = np.zeros(grid.shape[1], dtype=np.int64)
-    for flag in (*(at[d] == trips[d] - 1 for d in DIMENSIONS), new, done):
-        code = 2 * code + flag
-    used = np.flatnonzero(np.bincount(code, minlength=32))
-    place = np.zeros(32, dtype=np.int64)
-    place[used] = np.arange(len(used))
-    first = np.zeros(32, dtype=np.int64)
-    first[code[::-1]] = np.arange(len(code))[::-1]
-    kinds = [(int(m[f]), int(n[f]), int(k[f]), bool(new[f]), bool(done[f])) for f in first[used]]
-    return Steps(fetched, stored, kinds, place[code])
+    """List the steps of a region: a product, or a tile of an outer memory."""
+    sides = [np.array([getattr(holding.tile, d)]) for d in DIMENSIONS]
+    orders = np.array([[DIMENSIONS.index(d)] for d in holding.order])
+    return many_steps(region, sides, orders, scheme, on_chip)
 
 
-def _entered(*places: npt.NDArray[np.int64]) -> Bools:
-    """Steps in which a tile is not the one of the step before."""
-    changed = np.zeros(len(places[0]), dtype=bool)
-    changed[0] = True
-    for place in places:
-        changed[1:] |= place[1:] != place[:-1]
-    return changed
+def many_steps(
+    region: State, tiles: Sequence[Count], orders: Count, scheme: Scheme, on_chip: frozenset[str]
+) -> Steps:
+    """List the steps of a region under many mappings.
+
+    Args:
+        region: extents, and whether its sums begin and end here.
+        tiles: extents of the tiles along M, N and K, each of one length.
+        orders: 3 x mappings, the dimension of each loop, outermost first.
+        scheme: widths.
+        on_chip: operands that a fused neighbour makes or takes.
+    """
+    extents = np.array(region[:3]).reshape(3, 1)
+    size = np.minimum(np.stack(tiles), extents)
+    trips = -(-extents // size)
+    loops = np.take_along_axis(trips, orders, axis=0)
+    place, times = _places(loops)
+    inverse = np.argsort(orders, axis=0)[:, None, :]
+    here, after, back = (
+        np.take_along_axis(p, inverse, axis=0)
+        for p in (place, _odometer(place, loops, 1), _odometer(place, loops, -1))
+    )
+    ends = trips[:, None, :] - 1
+    first, last = (here == 0).all(axis=0), (here == ends).all(axis=0)
+    (m, n, k), following, before = (
+        np.minimum(size[:, None, :], extents[:, None, :] - p * size[:, None, :])
+        for p in (here, after, back)
+    )
+    new, done = (here[2] == 0) & region[3], (here[2] == ends[2]) & region[4]
+    # Neighbours in a batch are other matrices: all is fetched and stored at their boundary.
+    enters, leaves = (here != back) | first, (here != after) | last
+
+    def fetched(tile: Count, moves: Count, fresh: Count) -> Count:
+        bits: Count = np.zeros_like(m)
+        if "A" not in on_chip:
+            bits = (moves[0] | moves[2]) * scheme.activation_bits(tile[0], tile[2])
+        if "B" not in on_chip:
+            bits = bits + (moves[1] | moves[2]) * scheme.weight_bits(tile[2], tile[1])
+        if "C" not in on_chip:
+            back = (moves[0] | moves[1]) & ~fresh
+            bits = bits + back * (tile[0] * tile[1] * scheme.accumulator)
+        return bits
+
+    def stored(tile: Count, moves: Count, whole: Count) -> Count:
+        if "C" in on_chip:
+            return np.zeros_like(m)
+        width = np.where(whole, scheme.output, scheme.accumulator)
+        return (moves[0] | moves[1]) * (tile[0] * tile[1] * width)
+
+    return Steps(
+        times=times,
+        m=m,
+        n=n,
+        k=k,
+        new=new,
+        done=done,
+        fetched=fetched((m, n, k), enters, new),
+        following=fetched(following, leaves, (after[2] == 0) & region[3]),
+        stored=stored((m, n, k), leaves, done),
+        before=stored(before, enters, (back[2] == ends[2]) & region[4]),
+        first=first & (times > 0),
+        last=last & (times > 0),
+    )
 
 
-def duration(
-    listed: Steps, work: Callable[[State], float], level: Level, double: bool, batch: int
-) -> float:
-    """Cycles of all steps, ``batch`` times.
+def _places(loops: Count) -> tuple[Count, Count]:
+    """Places of the kinds of steps in the three loops, and the steps of each kind."""
+    zero = np.zeros_like(loops)
+    marks = np.stack([zero, zero + 1, loops - 2, loops - 1])
+    number = np.stack([zero + 1, np.maximum(loops - 3, 0), loops >= 3, loops >= 2])
+    which = np.indices((4, 4, 4)).reshape(3, -1)
+    times = np.prod([number[which[d], d] for d in range(3)], axis=0)
+    used = times.any(axis=1)
+    place = np.stack([marks[which[d][used], d] for d in range(3)])
+    return np.clip(place, 0, loops[:, None, :] - 1), times[used]
+
+
+def _odometer(place: Count, loops: Count, step: int) -> Count:
+    """Places of the steps after (1) or before (-1); past the end it begins anew."""
+    found = place.copy()
+    carry: Count = True
+    for d in (2, 1, 0):
+        found[d] = (place[d] + step * carry) % loops[d]
+        carry = carry & (place[d] == (loops[d] - 1 if step > 0 else 0))
+    return found
+
+
+def duration(listed: Steps, cycles: Count, level: Level, double: bool, batch: int) -> Count:
+    """Cycles of all steps, ``batch`` times, of each mapping.
 
     Args:
         listed: the steps of one product.
-        work: cycles of the work on one tile.
+        cycles: of the work on the tile of each kind.
         level: the memory that tiles come from and go to.
         double: the next tile is fetched while one is worked on.
         batch: products, one after the other.
     """
-    cycles = np.array([work(kind) for kind in listed.kinds])[listed.kind]
     if not double:
-        one = float((cycles + level.cycles(listed.fetched, listed.stored)).sum())
-        return one * batch
-    ends = [_overlapped(listed, cycles, level, n) for n in range(1, min(batch, REPEATED) + 1)]
-    if batch <= REPEATED:
-        return ends[-1]
-    return ends[-1] + (batch - REPEATED) * (ends[-1] - ends[-2])
-
-
-def _overlapped(listed: Steps, cycles: Floats, level: Level, batch: int) -> float:
-    fetched = np.append(np.tile(listed.fetched, batch), 0.0)
-    stored = np.insert(np.tile(listed.stored, batch), 0, 0.0)
-    moved = level.cycles(fetched[1:], stored[:-1])
-    first = level.cycles(fetched[0], 0.0)
-    last = level.cycles(0.0, stored[-1])
-    return float(first + np.maximum(np.tile(cycles, batch), moved).sum() + last)
+        alone = cycles + level.cycles(listed.fetched, 0) + level.cycles(0, listed.stored)
+        return batch * (listed.times * alone).sum(axis=0)
+    within = np.maximum(cycles, level.cycles(listed.following, listed.before))
+    begin = np.maximum(cycles, level.cycles(listed.following, 0))
+    end = np.maximum(cycles, level.cycles(0, listed.before))
+    # The first product's first step has nothing to store yet, the last one's last nothing to fetch.
+    edges = listed.first * (begin - within) + listed.last * (end - within)
+    if batch == 1:
+        edges = np.where(listed.first & listed.last, cycles - within, edges)
+    fill = listed.first * level.cycles(listed.fetched, 0)
+    drain = listed.last * level.cycles(0, listed.stored)
+    return (batch * listed.times * within + edges + fill + drain).sum(axis=0)

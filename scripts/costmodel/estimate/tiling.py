@@ -108,20 +108,36 @@ def outer_traffic(
         scheme: widths and scales.
         on_chip: operands that a fused neighbour makes or takes.
     """
+    return outer_traffics(extents, tile, [order], scheme, on_chip)[0]
+
+
+def outer_traffics(
+    extents: tuple[int, int, int],
+    tile: tuple[Count, Count, Count],
+    orders: Sequence[Sequence[str]],
+    scheme: Scheme,
+    on_chip: frozenset[str] = frozenset(),
+) -> list[OuterTraffic]:
+    """Count the traffic of :func:`outer_traffic` for several orders."""
     m, n, k = extents
     trips = {d: -(-e // t) for d, e, t in zip(DIMENSIONS, extents, tile, strict=True)}
-    again = {name: _repeats(order, trips, other) for name, other in OPERANDS.items()}
     nothing = 0 * trips["m"]
-    spilled = m * n * (again["C"] - 1) * scheme.accumulator
-    if "C" in on_chip:
-        spilled = nothing
-    return OuterTraffic(
-        activation=nothing if "A" in on_chip else _activations(m, k, tile, scheme) * again["A"],
-        weight=_weights(n, k, tile, scheme) * again["B"],
-        partial_read=spilled,
-        partial_write=spilled,
-        output=nothing + (0 if "C" in on_chip else m * n * scheme.output),
-    )
+    activations = nothing if "A" in on_chip else _activations(m, k, tile, scheme)
+    weights = nothing if "B" in on_chip else _weights(n, k, tile, scheme)
+    found = []
+    for order in orders:
+        again = {name: _repeats(order, trips, other) for name, other in OPERANDS.items()}
+        spilled = nothing if "C" in on_chip else m * n * (again["C"] - 1) * scheme.accumulator
+        found.append(
+            OuterTraffic(
+                activation=activations * again["A"],
+                weight=weights * again["B"],
+                partial_read=spilled,
+                partial_write=spilled,
+                output=nothing + (0 if "C" in on_chip else m * n * scheme.output),
+            )
+        )
+    return found
 
 
 def _in_tiles(extent: int, size: Count, bits: Callable[[Count], Count]) -> Count:

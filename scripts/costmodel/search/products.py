@@ -10,6 +10,7 @@ the best time found (or closer to it than a gap that is asked for): none that is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations, product
@@ -20,13 +21,13 @@ import numpy as np
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import Grain, Scheme
 from costmodel.estimate.gemm import Gemm, Role
-from costmodel.estimate.pipeline import State, duration, steps
+from costmodel.estimate.pipeline import Count, duration, many_steps
 from costmodel.estimate.tiling import (
     DIMENSIONS,
     BufferTile,
     Holding,
     fits,
-    outer_traffic,
+    outer_traffics,
     room,
     sizes,
 )
@@ -34,7 +35,7 @@ from costmodel.search.systolic import Systolic, in_tiles
 
 ORDERS = tuple(permutations(DIMENSIONS))
 GAP = 1e-3
-MOST_TILES = 4096  # of one product; a mapping with more of them is no candidate
+FIRST_CHUNK, CHUNK = 32, 256  # candidates that are simulated together
 
 
 class NoRoomError(Exception):
@@ -61,32 +62,22 @@ class Problem:
     hardware: Hardware
     array: Systolic
 
-    def candidates(self) -> list[tuple[BufferTile, tuple[str, ...]]]:
-        """Every tile that fits, in every order that differs."""
-        grid = self.tiles()
-        return [
-            (BufferTile(int(m), int(n), int(k)), order)
-            for m, n, k in zip(*grid, strict=True)
-            for order in self.orders()
-        ]
+    def simulate(self, tiles: Sequence[Count], orders: Count) -> Count:
+        """Cycles of candidates, memory latencies left out.
 
-    def simulate(self, tile: BufferTile, order: tuple[str, ...]) -> float:
-        """Cycles of a candidate, memory latencies left out."""
-        buffer, behind = self.hardware.levels
-        whole = (self.gemm.m, self.gemm.n, self.gemm.k, True, True)
-        listed = steps(whole, Holding(tile, order), self.scheme, self.gemm.role.on_chip)
-        both = buffer.double_buffered
-        return duration(listed, self._work, behind, both, self.gemm.batch)
-
-    def _work(self, state: State) -> float:
-        """Cycles of a tile: of the array or of its port."""
-        m, n, k, new, done = state
-        first, scheme = self.hardware.levels[0], self.scheme
-        read, visits, elements = self.array.port(m, n, k, scheme)
-        back = read + (visits - (1 if new else 0)) * elements * scheme.accumulator
-        last = 1 if done else 0
-        out = elements * (last * scheme.output + (visits - last) * scheme.accumulator)
-        return float(max(self.array.cycles(m, n, k), back // first.read, out // first.write))
+        Args:
+            tiles: their extents along M, N and K.
+            orders: 3 x candidates, the dimension of each loop.
+        """
+        (buffer, behind), gemm, scheme = self.hardware.levels, self.gemm, self.scheme
+        whole = (gemm.m, gemm.n, gemm.k, True, True)
+        listed = many_steps(whole, tiles, orders, scheme, gemm.role.on_chip)
+        read, visits, elements = self.array.port(listed.m, listed.n, listed.k, scheme)
+        back = read + (visits - listed.new) * elements * scheme.accumulator
+        out = elements * (listed.done * scheme.output + (visits - listed.done) * scheme.accumulator)
+        work = self.array.cycles(listed.m, listed.n, listed.k)
+        work = np.maximum(work, np.maximum(back // buffer.read, out // buffer.write))
+        return duration(listed, work, behind, buffer.double_buffered, gemm.batch)
 
     def search(self) -> tuple[Found, Found]:
         """Find the fastest mapping, and the one of the least energy.
@@ -97,9 +88,11 @@ class Problem:
         return search_together([self])
 
     def orders(self) -> list[tuple[str, ...]]:
-        """Orders of the loops over tiles; fused attention has one."""
-        fused = self.gemm.role is not Role.PRODUCT
-        return [DIMENSIONS] if fused else list(ORDERS)
+        """Orders of the loops over tiles: a loop of one tile stands first; attention has one."""
+        if self.gemm.role is not Role.PRODUCT:
+            return [DIMENSIONS]
+        alone = tuple(d for d in DIMENSIONS if getattr(self.gemm, d) == 1)
+        return [o for o in ORDERS if o[: len(alone)] == alone]
 
     def tiles(self) -> list[Any]:
         """Extents of the tiles that fit, as three arrays."""
@@ -120,8 +113,7 @@ class Problem:
             context, width = (n, k) if gemm.role is Role.SCORES else (k, n)
             queries, keys, scores = room(m, context, width, self.scheme, copies)
             keep = fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
-        number = -(-gemm.m // m) * -(-gemm.n // n) * -(-gemm.k // k)
-        return [g[keep & (number <= MOST_TILES)] for g in grid]
+        return [g[keep] for g in grid]
 
     def bounds(self, grid: list[Any]) -> tuple[Any, Any]:
         """Lower bounds of the cycles, and energy in pJ, of orders x tiles."""
@@ -150,8 +142,8 @@ class Problem:
         inside = array * batch + first / behind.read + last / behind.write
         port = inward * buffer.read_energy + outward * buffer.write_energy
         bounds, energies = [], []
-        for order in self.orders():
-            moved = outer_traffic(extents, (m, n, k), order, scheme, gemm.role.on_chip)
+        orders = self.orders()
+        for moved in outer_traffics(extents, (m, n, k), orders, scheme, gemm.role.on_chip):
             bus = behind.cycles(moved.read, moved.write) * batch
             both = np.maximum(bus, inside) if buffer.double_buffered else bus + array * batch
             bounds.append(np.asarray(both, dtype=float))
@@ -197,27 +189,38 @@ def search_together(problems: list[Problem], gap: float = GAP) -> tuple[Found, F
     bounds, energies = (sum(part[n] for part in parts).ravel() for n in (0, 1))
     number = len(grid[0])
 
-    def candidate(at: int) -> Holding:
-        return Holding(BufferTile(*(int(g[at % number]) for g in grid)), orders[at // number])
+    turns = np.array([[DIMENSIONS.index(d) for d in order] for order in orders]).T
 
-    def simulated(at: int) -> float:
-        held = candidate(at)
-        return sum(p.simulate(beside(held.tile, p is lead), held.order) for p in problems)
+    def simulated(places: Count) -> Count:
+        m, n, k = (g[places % number] for g in grid)
+        turned = turns[:, places // number]
+        own = [p.simulate((m, n, k) if p is lead else (m, k, n), turned) for p in problems]
+        return sum(own)
 
     best, fastest, looked = np.inf, 0, 0
-    for at in np.argsort(bounds, kind="stable"):
-        if bounds[at] >= best * (1 - gap):
-            break
-        time = simulated(int(at))
-        looked += 1
-        if time < best or (time == best and energies[at] < energies[fastest]):
-            best, fastest = time, int(at)
-    frugal = int(np.lexsort((bounds, energies))[0])
-    quick, cheap = (
-        Found(candidate(at), simulated(at), float(energies[at]), len(bounds), looked)
-        for at in (fastest, frugal)
-    )
-    return quick, cheap
+    some = np.argpartition(bounds, min(FIRST_CHUNK, len(bounds)) - 1)[:FIRST_CHUNK]
+    ranked: Count = None
+    while len(some):
+        times = simulated(some)
+        at = int(np.lexsort((energies[some], times))[0])
+        if (times[at], energies[some[at]]) < (best, energies[fastest]):
+            best, fastest = float(times[at]), int(some[at])
+        looked += len(some)
+        if ranked is None:
+            left = np.setdiff1d(np.flatnonzero(bounds < best * (1 - gap)), some)
+            ranked = left[np.argsort(bounds[left], kind="stable")]
+        ranked = ranked[: np.searchsorted(bounds[ranked], best * (1 - gap))]
+        some, ranked = ranked[:CHUNK], ranked[CHUNK:]
+    least = np.flatnonzero(energies == energies.min())
+    frugal = int(least[np.argmin(bounds[least])])
+
+    def found(at: int) -> Found:
+        tile = BufferTile(*(int(g[at % number]) for g in grid))
+        cycles = float(simulated(np.array([at]))[0])
+        held = Holding(tile, orders[at // number])
+        return Found(held, cycles, float(energies[at]), len(bounds), looked)
+
+    return found(fastest), found(frugal)
 
 
 def beside(tile: BufferTile, lead: bool) -> BufferTile:
