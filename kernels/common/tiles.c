@@ -3,7 +3,7 @@
 // Weights in tiles: their order is changed when they are loaded, and rows are taken from them where
 // a matrix is the embedding of tokens as well. Both are memory's work, the same on every machine.
 
-#include "mlc_rvv_linear.h"
+#include "packed_weights.h"
 
 static int64_t lanes_of(int64_t row, int64_t n, int64_t tile) {
   const int64_t left = n - row / tile * tile;
@@ -42,16 +42,27 @@ void mlc_rvv_take_f32(float *out, const int32_t *rows, const float *b, int64_t c
   }
 }
 
-void mlc_rvv_take_q4(float *out, const int32_t *rows, const uint32_t *quants, const float *scales,
-                     int64_t count, int64_t n, int64_t k, int64_t tile) {
-  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
+MLC_RVV_INLINE void take_packed(float *out, const int32_t *rows, const uint32_t *quants,
+                                const float *scales, int64_t count, int64_t n, int64_t k,
+                                int64_t tile, packed_format f) {
+  const int64_t groups = MLC_RVV_GROUPS(k, f.group);
+  const int values = values_of_item(f);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = rows[i], lanes = lanes_of(row, n, tile), whole = row / tile * tile * groups;
-    const uint8_t *bytes = (const uint8_t *)quants + whole * (MLC_RVV_Q4_GROUP / 2) + row % tile;
+    const void *items = items_from(quants, whole * (f.group / values) + row % tile, f);
     const float *factors = scales + whole + row % tile;
     for (int64_t p = 0; p < k; ++p) {
-      const int value = (bytes[p / 2 * lanes] >> (4 * (p % 2)) & 15) - MLC_RVV_Q4_ZERO_POINT;
-      out[i * k + p] = (float)value * factors[p / MLC_RVV_Q4_GROUP * lanes];
+      const uint32_t item = item_at(items, p / values * lanes, f);
+      const int value = unpacked_value(item, (int)(p % values), f);
+      out[i * k + p] = (float)value * factors[p / f.group * lanes];
     }
   }
 }
+
+#define MLC_TAKE_DEFINE(name, ...)                                                               \
+  void mlc_rvv_take_##name(float *out, const int32_t *rows, const uint32_t *quants,              \
+                           const float *scales, int64_t count, int64_t n, int64_t k,             \
+                           int64_t tile) {                                                       \
+    take_packed(out, rows, quants, scales, count, n, k, tile, (packed_format){__VA_ARGS__});     \
+  }
+MLC_RVV_PACKED(MLC_TAKE_DEFINE)

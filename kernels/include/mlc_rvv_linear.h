@@ -12,8 +12,9 @@
 //
 // gemm, gemm_<packed>: c[m, n] = a[m, k] * transpose(b[n, k]). They copy b, transposed and unpacked,
 //   by panels of up to panel_columns of its rows into `panel`, panel_rows * panel_columns floats
-//   which nobody else uses meanwhile. panel_rows is a positive multiple of 32. The RVV kernels do
-//   best with panel_columns = VLEN / 4, a group of eight vector registers.
+//   which nobody else uses meanwhile. panel_rows is a positive multiple of 32, and not less than a
+//   group of packed weights; a kernel may use fewer rows of it, such as whole groups. The RVV
+//   kernels do best with panel_columns = VLEN / 4, a group of eight vector registers.
 // gemv: y[n] = b[n, k] * x[k].
 // gemv_<packed>: the same for packed weights and an x that gemv_<packed>_prepare has put into
 //   `ready`, MLC_RVV_READY(k, group) floats.
@@ -21,8 +22,9 @@
 // Weights in tiles. Where a library is asked to, it reorders weights when they are loaded, so that
 // kernels read them one after the other: tile by tile, `tile` rows of b in each (the last may have
 // fewer, it is as wide as it is), and in a tile column by column: an element of each row follows
-// that of the row before. Elements are floats, or bytes of packed words, and scales likewise. A
-// matrix takes as many bytes as before. `tile` is at most a group of eight vector registers, VLEN/4.
+// that of the row before. Elements are floats; of packed words they are bytes where a byte holds
+// whole values (MLC_RVV_TILE_ITEM), else words; scales are in tiles likewise. A matrix takes as many
+// bytes as before. `tile` is at most a group of eight vector registers, VLEN / 4.
 //
 // pack_tiles: reorders a matrix [n, columns] of elements of 1, 2 or 4 bytes, in place, by way of
 //   `scratch`, min(n, tile) * columns elements.
@@ -47,6 +49,9 @@
 
 #define MLC_RVV_GROUPS(k, group) (((k) + (group) - 1) / (group))
 #define MLC_RVV_READY(k, group) (MLC_RVV_GROUPS(k, group) * ((group) + 4))
+// Words of a row, and bytes of an element of a tile.
+#define MLC_RVV_WORDS(k, bits, group) (MLC_RVV_GROUPS(k, group) * ((group) / (32 / (bits))))
+#define MLC_RVV_TILE_ITEM(bits) (8 % (bits) == 0 ? 1 : 4)
 
 void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64_t n, int64_t k,
                       int64_t ld_c, int64_t ld_a, int64_t ld_b, float *panel, int64_t panel_rows,

@@ -2,9 +2,8 @@
 //
 // c[m, n] = a[m, k] * transpose(b[n, k]) for the host, by the same panels as on RVV.
 
-#include "mlc_rvv_linear.h"
-
 #include "gemm_tile.h"
+#include "packed_weights.h"
 
 // So few rows do not make up for writing a panel: they take the weights as they lie.
 enum { FEW_ROWS = 4 };
@@ -45,24 +44,35 @@ void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64
   }
 }
 
-void mlc_rvv_gemm_q4(float *c, const float *a, const uint32_t *quants, const float *scales,
-                     int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a, float *panel,
-                     int64_t panel_rows, int64_t panel_columns) {
-  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
+MLC_RVV_INLINE void gemm_packed(float *c, const float *a, const uint32_t *quants,
+                                const float *scales, int64_t m, int64_t n, int64_t k, int64_t ld_c,
+                                int64_t ld_a, float *panel, int64_t panel_rows,
+                                int64_t panel_columns, packed_format f) {
+  const int64_t groups = MLC_RVV_GROUPS(k, f.group);
+  const int values = values_of_word(f);
   for (int64_t column = 0; column < n; column += panel_columns) {
     const int64_t columns = at_most(n - column, panel_columns);
     for (int64_t first = 0; first < k; first += panel_rows) {
       const int64_t depth = at_most(k - first, panel_rows);
       for (int64_t j = 0; j < columns; ++j) {
-        const uint32_t *words = quants + (column + j) * 4 * groups;
+        const uint32_t *words = quants + (column + j) * MLC_RVV_WORDS(k, f.bits, f.group);
         const float *factors = scales + (column + j) * groups;
         for (int64_t p = 0; p < depth; ++p) {
           const int64_t at = first + p;
-          const int value = (int)(words[at / 8] >> (4 * (at % 8)) & 15) - 7;
-          panel[p * columns + j] = (float)value * factors[at / MLC_RVV_Q4_GROUP];
+          const int value = unpacked_value(words[at / values], (int)(at % values), f);
+          panel[p * columns + j] = (float)value * factors[at / f.group];
         }
       }
       gemm_panel(c + column, a + first, panel, m, columns, depth, ld_c, ld_a, first == 0);
     }
   }
 }
+
+#define MLC_GEMM_DEFINE(name, ...)                                                                \
+  void mlc_rvv_gemm_##name(float *c, const float *a, const uint32_t *quants, const float *scales, \
+                           int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a,           \
+                           float *panel, int64_t panel_rows, int64_t panel_columns) {             \
+    gemm_packed(c, a, quants, scales, m, n, k, ld_c, ld_a, panel, panel_rows, panel_columns,      \
+                (packed_format){__VA_ARGS__});                                                    \
+  }
+MLC_RVV_PACKED(MLC_GEMM_DEFINE)

@@ -2,7 +2,7 @@
 //
 // y[n] = b[n, k] * x[k] for the host.
 
-#include "mlc_rvv_linear.h"
+#include "packed_weights.h"
 
 #include "vectors.h"
 
@@ -40,28 +40,39 @@ void mlc_rvv_gemv_f32(float *y, const float *x, const float *b, int64_t n, int64
 }
 
 // `ready` begins with x itself, padded with zeros to whole groups.
-void mlc_rvv_gemv_q4_prepare(float *ready, const float *x, int64_t k) {
-  for (int64_t p = 0; p < MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP) * MLC_RVV_Q4_GROUP; ++p) {
-    ready[p] = p < k ? x[p] : 0.0f;
-  }
+static void prepare_packed(float *ready, const float *x, int64_t k, int64_t group) {
+  for (int64_t p = 0; p < MLC_RVV_GROUPS(k, group) * group; ++p) ready[p] = p < k ? x[p] : 0.0f;
 }
 
-void mlc_rvv_gemv_q4(float *y, const float *ready, const uint32_t *quants, const float *scales,
-                     int64_t n, int64_t k) {
-  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
+MLC_RVV_INLINE void gemv_packed(float *y, const float *ready, const uint32_t *quants,
+                                const float *scales, int64_t n, int64_t k, packed_format f) {
+  const int64_t groups = MLC_RVV_GROUPS(k, f.group);
+  const int values = values_of_word(f), words = f.group / values;
   for (int64_t i = 0; i < n; ++i) {
     float sum = 0.0f;
     for (int64_t group = 0; group < groups; ++group) {
-      const float *x = ready + group * MLC_RVV_Q4_GROUP;
-      float part[8] = {0};
-      for (int word = 0; word < MLC_RVV_Q4_GROUP / 8; ++word) {
-        const uint32_t bits = quants[(i * groups + group) * 4 + word];
-        for (int j = 0; j < 8; ++j) part[j] += (float)((int)(bits >> (4 * j) & 15) - 7) * x[8 * word + j];
+      const float *x = ready + group * f.group;
+      float part[32] = {0};
+      for (int word = 0; word < words; ++word) {
+        const uint32_t bits = quants[(i * groups + group) * words + word];
+        for (int j = 0; j < values; ++j) {
+          part[j] += (float)unpacked_value(bits, j, f) * x[values * word + j];
+        }
       }
       float dot = 0.0f;
-      for (int j = 0; j < 8; ++j) dot += part[j];
+      for (int j = 0; j < values; ++j) dot += part[j];
       sum += dot * scales[i * groups + group];
     }
     y[i] = sum;
   }
 }
+
+#define MLC_GEMV_DEFINE(name, bits, group, zero_point)                                            \
+  void mlc_rvv_gemv_##name##_prepare(float *ready, const float *x, int64_t k) {                   \
+    prepare_packed(ready, x, k, group);                                                           \
+  }                                                                                               \
+  void mlc_rvv_gemv_##name(float *y, const float *ready, const uint32_t *quants,                  \
+                           const float *scales, int64_t n, int64_t k) {                           \
+    gemv_packed(y, ready, quants, scales, n, k, (packed_format){bits, group, zero_point});        \
+  }
+MLC_RVV_PACKED(MLC_GEMV_DEFINE)

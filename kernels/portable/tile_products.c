@@ -2,9 +2,8 @@
 //
 // Products with weights in tiles for the host. A tile of float32 weights is a panel as it lies.
 
-#include "mlc_rvv_linear.h"
-
 #include "gemm_tile.h"
+#include "packed_weights.h"
 
 // Sums of a tile at most: what is wider is done in parts.
 enum { MOST_LANES = 64 };
@@ -18,43 +17,45 @@ void mlc_rvv_gemm_f32_tiles(float *c, const float *a, const float *b, int64_t m,
   }
 }
 
-void mlc_rvv_gemv_q4_prepare_tiles(float *ready, const float *x, int64_t k) {
-  mlc_rvv_gemv_q4_prepare(ready, x, k);
-}
-
-// panel[depth, lanes] of a tile `step` wide.
-static inline void unpack_q4(float *panel, const uint8_t *bytes, const float *scales,
-                             int64_t depth, int64_t lanes, int64_t step) {
+// panel[depth, lanes] of a tile of so many lanes, whose inputs begin with an element and with one of
+// `phase` of the group whose factors come first.
+MLC_RVV_INLINE void unpack_tile(float *panel, const void *items, const float *factors,
+                                int64_t phase, int64_t depth, int64_t lanes, packed_format f) {
+  const int values = values_of_item(f);
   for (int64_t p = 0; p < depth; ++p) {
-    const uint8_t *row = bytes + p / 2 * step;
-    const float *factors = scales + p / MLC_RVV_Q4_GROUP * step;
-    const int shift = 4 * (int)(p % 2);
+    const void *row = items_from(items, p / values * lanes, f);
+    const float *of_group = factors + (phase + p) / f.group * lanes;
+    const int at = (int)(p % values);
     for (int64_t j = 0; j < lanes; ++j) {
-      const int value = (row[j] >> shift & 15) - MLC_RVV_Q4_ZERO_POINT;
-      panel[p * lanes + j] = (float)value * factors[j];
+      panel[p * lanes + j] = (float)unpacked_value(item_at(row, j, f), at, f) * of_group[j];
     }
   }
 }
 
-void mlc_rvv_gemv_q4_tiles(float *y, const float *ready, const uint32_t *quants,
-                           const float *scales, int64_t n, int64_t k, int64_t tile) {
-  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP), half = MLC_RVV_Q4_GROUP / 2;
+MLC_RVV_INLINE void gemv_packed_tiles(float *y, const float *ready, const uint32_t *quants,
+                                      const float *scales, int64_t n, int64_t k, int64_t tile,
+                                      packed_format f) {
+  const int64_t groups = MLC_RVV_GROUPS(k, f.group);
+  const int values = values_of_item(f), rows = f.group / values;
   for (int64_t first = 0; first < n; first += tile) {
     const int64_t step = fewer(n - first, tile);
-    const uint8_t *bytes = (const uint8_t *)quants + first * groups * half;
+    const void *items = items_from(quants, first * groups * rows, f);
     for (int64_t column = 0; column < step; column += MOST_LANES) {
       const int64_t lanes = fewer(step - column, MOST_LANES);
       float total[MOST_LANES], sum[MOST_LANES];
       for (int64_t j = 0; j < lanes; ++j) total[j] = 0.0f;
       for (int64_t group = 0; group < groups; ++group) {
-        const float *x = ready + group * MLC_RVV_Q4_GROUP;
+        const float *x = ready + group * f.group;
         const float *factors = scales + (first * groups + group * step) + column;
         for (int64_t j = 0; j < lanes; ++j) sum[j] = 0.0f;
-        for (int64_t p = 0; p < half; ++p) {
-          const uint8_t *row = bytes + (group * half + p) * step + column;
+        for (int64_t p = 0; p < rows; ++p) {
+          const void *row = items_from(items, (group * rows + p) * step + column, f);
           for (int64_t j = 0; j < lanes; ++j) {
-            sum[j] += x[2 * p] * (float)((row[j] & 15) - MLC_RVV_Q4_ZERO_POINT) +
-                      x[2 * p + 1] * (float)((row[j] >> 4) - MLC_RVV_Q4_ZERO_POINT);
+            float dot = 0.0f;
+            for (int i = 0; i < values; ++i) {
+              dot += x[values * p + i] * (float)unpacked_value(item_at(row, j, f), i, f);
+            }
+            sum[j] += dot;
           }
         }
         for (int64_t j = 0; j < lanes; ++j) total[j] += sum[j] * factors[j];
@@ -64,21 +65,42 @@ void mlc_rvv_gemv_q4_tiles(float *y, const float *ready, const uint32_t *quants,
   }
 }
 
-void mlc_rvv_gemm_q4_tiles(float *c, const float *a, const uint32_t *quants, const float *scales,
-                           int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a,
-                           float *panel, int64_t panel_rows, int64_t tile) {
-  const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
+MLC_RVV_INLINE void gemm_packed_tiles(float *c, const float *a, const uint32_t *quants,
+                                      const float *scales, int64_t m, int64_t n, int64_t k,
+                                      int64_t ld_c, int64_t ld_a, float *panel, int64_t panel_rows,
+                                      int64_t tile, packed_format f) {
+  const int64_t groups = MLC_RVV_GROUPS(k, f.group);
+  const int values = values_of_item(f);
+  const int64_t most = panel_rows - panel_rows % values;
   for (int64_t column = 0; column < n; column += tile) {
     const int64_t step = fewer(n - column, tile);
-    const uint8_t *bytes = (const uint8_t *)quants + column * groups * (MLC_RVV_Q4_GROUP / 2);
-    for (int64_t first = 0; first < k; first += panel_rows) {
-      const int64_t depth = fewer(k - first, panel_rows);
-      unpack_q4(panel, bytes + first / 2 * step,
-                scales + column * groups + first / MLC_RVV_Q4_GROUP * step, depth, step, step);
+    const void *items = items_from(quants, column * groups * (f.group / values), f);
+    for (int64_t first = 0; first < k; first += most) {
+      const int64_t depth = fewer(k - first, most);
+      unpack_tile(panel, items_from(items, first / values * step, f),
+                  scales + (column * groups + first / f.group * step), first % f.group, depth, step,
+                  f);
       gemm_panel(c + column, a + first, panel, m, step, depth, ld_c, ld_a, first == 0);
     }
   }
 }
+
+#define MLC_TILES_DEFINE(name, ...)                                                               \
+  void mlc_rvv_gemv_##name##_prepare_tiles(float *ready, const float *x, int64_t k) {             \
+    mlc_rvv_gemv_##name##_prepare(ready, x, k);                                                   \
+  }                                                                                               \
+  void mlc_rvv_gemv_##name##_tiles(float *y, const float *ready, const uint32_t *quants,          \
+                                   const float *scales, int64_t n, int64_t k, int64_t tile) {     \
+    gemv_packed_tiles(y, ready, quants, scales, n, k, tile, (packed_format){__VA_ARGS__});        \
+  }                                                                                               \
+  void mlc_rvv_gemm_##name##_tiles(float *c, const float *a, const uint32_t *quants,              \
+                                   const float *scales, int64_t m, int64_t n, int64_t k,          \
+                                   int64_t ld_c, int64_t ld_a, float *panel, int64_t panel_rows,  \
+                                   int64_t tile) {                                                \
+    gemm_packed_tiles(c, a, quants, scales, m, n, k, ld_c, ld_a, panel, panel_rows, tile,         \
+                      (packed_format){__VA_ARGS__});                                              \
+  }
+MLC_RVV_PACKED(MLC_TILES_DEFINE)
 
 // The values of a group, its scale and its sum.
 typedef struct {

@@ -25,6 +25,7 @@ from crosslab.build.kernels import (
 )
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Toolchain
+from crosslab.models.formats import packings
 
 from .conftest import require
 
@@ -56,6 +57,8 @@ def test_the_object_holds_the_kernels_of_the_index(library: Path) -> None:
     index = json.loads((library / INDEX).read_text())
     listed = {kernel["symbol"] for kernel in index["kernels"]}
     assert listed == {kernel.symbol for kernel in read_kernels()}
+    listed |= {routine["symbol"] for routine in index["routines"]}
+    assert listed >= {f"mlc_rvv_gemm_{weights}" for weights in packings()}
     assert symbols(library / index["object"], "--defined-only") >= listed
 
 

@@ -56,6 +56,11 @@ class Call:
     panel_columns: int
     seed: int
 
+    def __post_init__(self) -> None:
+        # A panel holds a group at least.
+        if self.packing and self.panel_rows < self.packing.group:
+            object.__setattr__(self, "panel_rows", -(-self.packing.group // 32) * 32)
+
     @property
     def packing(self) -> Packing | None:
         """Of the weights."""

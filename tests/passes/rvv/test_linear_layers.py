@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.passes.functions import VECTORS, called, host, module_of, outcomes, riscv64
-from support.passes.linear import Q4, linear_function, linear_inputs, linear_reference
+from support.passes.linear import PACKINGS, Q4, linear_function, linear_inputs, linear_reference
 
 from crosslab.build.kernels import INDEX, linear_routines
 from crosslab.compile.overlaypass import load_pass
@@ -244,7 +244,7 @@ def test_the_object_is_brought_in_once_and_the_report_goes_on(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("packing", [None, Q4])
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
 @pytest.mark.parametrize("add", [False, True])
 def test_results_are_right(
     transform: Any,

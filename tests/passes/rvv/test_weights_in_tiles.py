@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.passes.functions import VECTORS, called, host, riscv64
 from support.passes.linear import (
+    PACKINGS,
     Q4,
     linear_function,
     linear_inputs,
@@ -178,7 +179,7 @@ def test_int8_needs_tiles(
 
 @pytest.mark.parametrize(
     ("packing", "activations", "tolerance"),
-    [(None, "float32", 1e-5), (Q4, "float32", 1e-5), (Q4, "int8", 2e-2)],
+    [*((packing, "float32", 1e-5) for packing in PACKINGS), (Q4, "int8", 2e-2)],
 )
 def test_results_are_right(
     transform: Any, tmp_path: Path, packing: Packing | None, activations: str, tolerance: float

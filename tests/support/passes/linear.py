@@ -12,6 +12,8 @@ from crosslab.models.formats import Packing, packings
 
 Array = NDArray[Any]
 Q4 = packings()["q4"]
+# None of float32, and every layout of packed weights that there are kernels for.
+PACKINGS = list(packings().values())
 
 
 def packed_shapes(n: Any, k: int, packing: Packing) -> tuple[tuple[Any, int], tuple[Any, int]]:

@@ -53,8 +53,9 @@ static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
                                        s.panel_columns))
 #define REORDERED(name, bits, group, ...)                                                       \
   if (strcmp(kind, name) == 0) {                                                                \
-    const int64_t groups = MLC_RVV_GROUPS(s.k, group);                                          \
-    mlc_rvv_pack_tiles(b, 1, s.n, groups * (group) * (bits) / 8, s.panel_columns, scratch);     \
+    const int64_t groups = MLC_RVV_GROUPS(s.k, group), item = MLC_RVV_TILE_ITEM(bits);          \
+    mlc_rvv_pack_tiles(b, item, s.n, MLC_RVV_WORDS(s.k, bits, group) * 4 / item,                \
+                       s.panel_columns, scratch);                                               \
     mlc_rvv_pack_tiles(scales, 4, s.n, groups, s.panel_columns, scratch);                       \
   }                                                                                             \
   CALL(name, __VA_ARGS__)

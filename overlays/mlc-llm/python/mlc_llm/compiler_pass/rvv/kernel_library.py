@@ -68,6 +68,11 @@ class Packing:
         """Words of k inputs, whose groups are whole."""
         return self.groups(k) * self.group // self.per_word
 
+    @property
+    def tile_item(self) -> int:
+        """Bytes of an element of a tile: a byte where it holds whole values, else a word."""
+        return 1 if 8 % self.bits == 0 else 4
+
 
 @dataclass(frozen=True)
 class KernelLibrary:
@@ -80,8 +85,9 @@ class KernelLibrary:
         features: features beyond the machine's common ones that the kernels need, in LLVM's words.
         object_file: the relocatable object.
         tiles: symbol of each attention kernel.
-        routines: symbol of each routine of linear layers, by kind ("gemm", "gemv",
-            "gemv_prepare") and packing of the weights (None of float32).
+        routines: symbol of each routine of linear layers, by kind (as "gemm";
+            ``crosslab.build.kernels.Routine`` lists them) and packing of the weights (None of
+            float32).
     """
 
     index: Path

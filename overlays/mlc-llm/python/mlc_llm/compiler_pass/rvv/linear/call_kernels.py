@@ -24,6 +24,7 @@ from tvm_ffi import structural_equal
 from ..functions import is_scheduled
 from ..kernel_library import (
     BlockReport,
+    Packing,
     library_for,
     lines_of,
     rewrite_with_kernels,
@@ -111,27 +112,35 @@ def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
         stages = stages_of(func) or []
         products = [stage for stage in stages if is_product(stage)]
         taken = match_take(func)
+        packing = taken.packing if taken else None
         try:
             if taken:
-                routines.symbol("take", taken.packing)
+                routines.symbol("take", packing)
                 matrices = [taken.weight, taken.scale]
             elif len(products) == 1:
                 linear = replace(match_linear(products[0], stages), tiled=True)
                 routines.product(linear)
+                packing = linear.packing
                 matrices = [linear.weight, linear.scale]
                 matrices = [m if m is None else stored(m, stages) for m in matrices]
             else:
                 continue
         except PatternMismatch:
             continue
-        found[g_var.name_hint] = _places(func, [m for m in matrices if m is not None])
+        found[g_var.name_hint] = _places(func, [m for m in matrices if m is not None], packing)
     return {name: places for name, places in found.items() if places}
 
 
-def _places(func: tirx.PrimFunc, matrices: list[Any]) -> Places:
+def _places(func: tirx.PrimFunc, matrices: list[Any], packing: Packing | None) -> Places:
     """Parameters that matrices are, to bytes of an element; none if one is no parameter."""
+
+    def item(dtype: str) -> int:
+        if packing is not None and dtype == "uint32":
+            return packing.tile_item
+        return tvm.DataType(dtype).bits // 8
+
     places = {
-        place: 1 if str(matrix.dtype) == "uint32" else tvm.DataType(str(matrix.dtype)).bits // 8
+        place: item(str(matrix.dtype))
         for matrix in matrices
         for place, param in enumerate(func.params)
         if param.same_as(matrix)
