@@ -8,7 +8,6 @@
 
 #include "input/errors.h"
 #include "text/normalize.h"
-#include "text/unicode.h"
 
 namespace rvv_runner {
 namespace {
@@ -33,23 +32,6 @@ struct Candidate {
     return std::tie(other.rank, other.at) < std::tie(rank, at);
   }
 };
-
-// What Python's str.strip() takes away.
-bool IsBlank(uint32_t code) { return IsSpace(code) || (code >= 0x1C && code <= 0x1F); }
-
-std::string_view Stripped(std::string_view text) {
-  size_t first = text.size();
-  size_t end = 0;
-  for (size_t at = 0; at < text.size();) {
-    const Decoded decoded = DecodeAt(text, at);
-    if (!IsBlank(decoded.code)) {
-      first = std::min(first, at);
-      end = at + decoded.length;
-    }
-    at += decoded.length;
-  }
-  return first < end ? text.substr(first, end - first) : std::string_view();
-}
 
 }  // namespace
 
@@ -165,30 +147,43 @@ void Tokenizer::EncodeWord(std::string_view word, Encoded* out) const {
   }
 }
 
-std::string Tokenizer::Chat(std::string_view message) const {
-  if (!file_.has_chat) throw InputError("this model has no chat template; use --raw");
-  const std::string_view stripped = Stripped(message);
-  if (stripped.empty()) throw InputError("the prompt is blank");
-  return file_.prefix + std::string(file_.strips ? stripped : message) + file_.suffix;
-}
-
 std::string_view Tokenizer::Bytes(int32_t id) const {
   const auto index = static_cast<size_t>(id);
   if (id < 0 || index >= file_.tokens.size() || (file_.kinds[index] & kSpecial)) return {};
   return file_.tokens[index];
 }
 
-Encoded EncodePrompt(const Tokenizer& tokenizer, const std::string& prompt, bool raw,
-                     const std::string& what) {
-  if (const auto broken = FirstBroken(prompt)) {
+namespace {
+
+void CheckUtf8(const std::string& text, const std::string& what) {
+  if (const auto broken = FirstBroken(text)) {
     throw InputError(what + ": byte " + std::to_string(*broken) + " is not UTF-8");
   }
-  Encoded encoded = tokenizer.Encode(raw ? prompt : tokenizer.Chat(prompt));
-  if (raw) {
-    encoded.ids.insert(encoded.ids.begin(), tokenizer.first().begin(), tokenizer.first().end());
-  }
+}
+
+Encoded NotEmpty(Encoded encoded, const std::string& what) {
   if (encoded.ids.empty()) throw InputError(what + ": it gives the model no token to read");
   return encoded;
+}
+
+}  // namespace
+
+Encoded EncodeChat(const Tokenizer& tokenizer, std::span<const Message> messages,
+                   const std::string& what) {
+  for (const Message& message : messages) CheckUtf8(message.content, what);
+  return NotEmpty(tokenizer.Encode(ChatText(tokenizer.chat(), messages)), what);
+}
+
+Encoded EncodePrompt(const Tokenizer& tokenizer, const std::string& prompt, bool raw,
+                     const std::string& what) {
+  if (!raw) {
+    const Message message{Message::Role::kUser, prompt};
+    return EncodeChat(tokenizer, std::span(&message, 1), what);
+  }
+  CheckUtf8(prompt, what);
+  Encoded encoded = tokenizer.Encode(prompt);
+  encoded.ids.insert(encoded.ids.begin(), tokenizer.first().begin(), tokenizer.first().end());
+  return NotEmpty(std::move(encoded), what);
 }
 
 }  // namespace rvv_runner

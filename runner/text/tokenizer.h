@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "text/chat.h"
 #include "text/tokenizer_file.h"
 #include "text/utf8.h"
 
@@ -30,16 +32,13 @@ class Tokenizer {
   // Ids of a text, which must be UTF-8; markers in it become their ids.
   Encoded Encode(std::string_view text) const;
 
-  // The text that a chat with this one message of the user is, up to the assistant's turn.
-  // Throws InputError when the model has no chat, or when the message is blank.
-  std::string Chat(std::string_view message) const;
-
   // The bytes of a token; none for special tokens and for ids beyond the vocabulary.
   std::string_view Bytes(int32_t id) const;
 
   size_t size() const { return file_.tokens.size(); }
   const std::vector<int32_t>& stop() const { return file_.stop; }
   const std::vector<int32_t>& first() const { return file_.first; }
+  const ChatFrame& chat() const { return file_.chat; }
 
  private:
   // Markers by their first byte, the longest first.
@@ -70,6 +69,11 @@ class AnswerText {
   const Tokenizer& tokenizer_;
   Utf8Stream stream_;
 };
+
+// The ids of a conversation in the model's chat. `what` names it in messages. Throws InputError as
+// ChatText does, and when a message is not UTF-8.
+Encoded EncodeChat(const Tokenizer& tokenizer, std::span<const Message> messages,
+                   const std::string& what);
 
 // The ids of what the user typed, in the model's chat or as it is (`raw`). `what` names the
 // option in messages. Throws InputError when it is not UTF-8, blank, or gives no token at all.

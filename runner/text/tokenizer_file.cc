@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer_file.h"
 
+#include <array>
 #include <cstring>
+#include <iterator>
+#include <numeric>
 
 #include "input/errors.h"
 #include "text/utf8.h"
@@ -10,20 +13,29 @@ namespace rvv_runner {
 namespace {
 
 constexpr std::string_view kMagic = "RVVTOKEN";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kWholeWords = 1;
 constexpr uint32_t kHasChat = 2;
-constexpr uint32_t kStrips = 4;
+constexpr uint32_t kStripsUser = 4;
 constexpr uint32_t kNfc = 8;
+constexpr uint32_t kTakesSystem = 16;
+constexpr uint32_t kStripsSystem = 32;
+constexpr uint32_t kStripsAssistant = 64;
+constexpr uint32_t kFlags = 127;
+constexpr std::string ChatFrame::*kTexts[] = {&ChatFrame::start,        &ChatFrame::system_start,
+                                              &ChatFrame::system_end,   &ChatFrame::to_assistant,
+                                              &ChatFrame::to_user,      &ChatFrame::end};
 constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord;
 
 struct Counts {
-  uint32_t tokens, merges, token_bytes, stop, first, prefix, suffix;
+  uint32_t tokens, merges, token_bytes, stop, first;
+  std::array<uint32_t, std::size(kTexts)> texts;
 
   // Bytes that follow the counts. Sums of products of 32-bit numbers: no 64-bit overflow.
   uint64_t Bytes() const {
     const uint64_t numbers = uint64_t{tokens} + 256 + uint64_t{4} * merges + stop + first;
-    return 4 * numbers + tokens + token_bytes + prefix + suffix;
+    return 4 * numbers + tokens + token_bytes +
+           std::accumulate(texts.begin(), texts.end(), uint64_t{0});
   }
 };
 
@@ -64,9 +76,10 @@ class Reader {
 Counts ReadCounts(Reader* reader) {
   Counts counts{};
   for (uint32_t* field : {&counts.tokens, &counts.merges, &counts.token_bytes, &counts.stop,
-                          &counts.first, &counts.prefix, &counts.suffix}) {
+                          &counts.first}) {
     *field = reader->Number();
   }
+  for (uint32_t& bytes : counts.texts) bytes = reader->Number();
   if (counts.Bytes() != reader->rest().size()) {
     reader->Fail("its counts do not give its size: it is damaged");
   }
@@ -158,12 +171,15 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   const uint32_t rule = reader.Number();
   const uint32_t flags = reader.Number();
   if (!IsWordRule(rule)) reader.Fail("unknown rule for words: " + std::to_string(rule));
-  if (flags > (kWholeWords | kHasChat | kStrips | kNfc)) reader.Fail("unknown flags");
+  if (flags > kFlags) reader.Fail("unknown flags");
   file.rule = static_cast<WordRule>(rule);
   file.whole_words = flags & kWholeWords;
-  file.has_chat = flags & kHasChat;
-  file.strips = flags & kStrips;
   file.nfc = flags & kNfc;
+  file.chat.known = flags & kHasChat;
+  file.chat.takes_system = flags & kTakesSystem;
+  file.chat.strips_system = flags & kStripsSystem;
+  file.chat.strips_user = flags & kStripsUser;
+  file.chat.strips_assistant = flags & kStripsAssistant;
   const Counts counts = ReadCounts(&reader);
   std::vector<uint32_t> ends;
   for (uint32_t i = 0; i < counts.tokens; ++i) ends.push_back(reader.Number());
@@ -180,9 +196,11 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   }
   ReadTokens(&reader, counts, ends, &file);
   CheckSpelling(reader, file);
-  file.prefix = reader.Bytes(counts.prefix);
-  file.suffix = reader.Bytes(counts.suffix);
-  if (FirstBroken(file.prefix) || FirstBroken(file.suffix)) reader.Fail("a chat that is not UTF-8");
+  for (size_t i = 0; i < counts.texts.size(); ++i) {
+    std::string& text = file.chat.*kTexts[i];
+    text = reader.Bytes(counts.texts[i]);
+    if (FirstBroken(text)) reader.Fail("a chat that is not UTF-8");
+  }
   return file;
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/chat.h"
 #include "text/words.h"
 
 namespace rvv_runner {
@@ -31,17 +32,15 @@ enum TokenKind : uint8_t {
 
 // A byte-level BPE tokenizer as `tokenizer.bin` holds it. The layout, all numbers little-endian
 // uint32:
-//   "RVVTOKEN", version (1), CRC-32 of all that follows,
+//   "RVVTOKEN", version (2), CRC-32 of all that follows,
 //   word rule, flags, counts of tokens, merges, bytes of all tokens, stop ids, first ids, bytes
-//   of the chat's prefix and suffix,
+//   of each of the chat's six texts,
 //   for each token the end of its bytes, for each byte its token, merges (left, right, merged,
 //   rank) in ascending order of their pairs, stop ids, first ids,
-//   one byte a token: its kind; the tokens' bytes; the chat's prefix; its suffix.
+//   one byte a token: its kind; the tokens' bytes; the chat's texts, in ChatFrame's order.
 struct TokenizerFile {
   WordRule rule = WordRule::kGpt2;
   bool whole_words = false;   // a word that is a token is not built from merges
-  bool has_chat = false;
-  bool strips = false;        // the chat drops blanks around the user's message
   bool nfc = false;           // text between markers is brought to Unicode's form NFC
   std::vector<std::string> tokens;
   std::vector<uint8_t> kinds;
@@ -49,8 +48,7 @@ struct TokenizerFile {
   std::vector<Merge> merges;
   std::vector<int32_t> stop;
   std::vector<int32_t> first;  // what a text without the chat starts with
-  std::string prefix;
-  std::string suffix;
+  ChatFrame chat;
 };
 
 // Reads and checks it; throws InputError that starts with `where`. Takes no more memory than a

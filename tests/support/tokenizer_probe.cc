@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the runner's tokenizer alone. Arguments: tokenizer.bin, and "raw" or "chat". Standard
-// input: texts, each after its length (uint32, little-endian). One line of JSON for each: its ids,
+// Runs the runner's tokenizer alone. Arguments: tokenizer.bin, and "raw", "chat" or "turns": a chat
+// of several messages, each after an S, U or A and before a NUL. Standard input: texts, each after its length (uint32, little-endian). One line of JSON for each: its ids,
 // how many bytes have no token, and the ids' text as it comes in pieces.
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "input/errors.h"
 #include "input/json.h"
@@ -14,9 +15,22 @@ using namespace rvv_runner;
 
 namespace {
 
-void Answer(const Tokenizer& tokenizer, const std::string& text, bool raw) {
+std::vector<Message> Turns(const std::string& text) {
+  std::vector<Message> messages;
+  for (size_t at = 0, end; (end = text.find('\0', at)) != std::string::npos; at = end + 1) {
+    const auto role = text[at] == 'S'   ? Message::Role::kSystem
+                      : text[at] == 'U' ? Message::Role::kUser
+                                        : Message::Role::kAssistant;
+    messages.push_back({role, text.substr(at + 1, end - at - 1)});
+  }
+  return messages;
+}
+
+void Answer(const Tokenizer& tokenizer, const std::string& text, const std::string& mode) {
   try {
-    const Encoded encoded = EncodePrompt(tokenizer, text, raw, "text");
+    const Encoded encoded = mode == "turns"
+                                ? EncodeChat(tokenizer, Turns(text), "text")
+                                : EncodePrompt(tokenizer, text, mode == "raw", "text");
     AnswerText answer(tokenizer);
     std::string ids;
     std::string pieces;
@@ -42,7 +56,7 @@ int main(int argc, char** argv) {
     for (size_t at = 0; at + 4 <= input.size();) {
       size_t length = 0;
       for (int i = 3; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(input[at + i]);
-      Answer(tokenizer, input.substr(at + 4, length), std::string(argv[2]) == "raw");
+      Answer(tokenizer, input.substr(at + 4, length), argv[2]);
       at += 4 + length;
     }
   } catch (const InputError& error) {

@@ -24,12 +24,9 @@ from crosslab.build.runner import Runner
 from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
 from crosslab.models.pins import read_pins
+from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
-from crosslab.tokenizer.device_tokenizer import (
-    DEVICE_FILE,
-    UnsupportedTokenizerError,
-    device_tokenizer,
-)
+from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
 
 HOLDS = {
     "run.sh": "asks the model from a shell: ./run.sh PROMPT",

@@ -38,8 +38,9 @@ from crosslab.models.pins import read_pins
 from crosslab.models.reference import Answer, answer
 from crosslab.run.counter import Measurement, phase_counts, run_counted
 from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
-from crosslab.tokenizer.device_tokenizer import UnsupportedTokenizerError, device_tokenizer
+from crosslab.tokenizer.device_tokenizer import device_tokenizer
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)

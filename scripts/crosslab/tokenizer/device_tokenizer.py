@@ -11,21 +11,20 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
-from crosslab.errors import LabError
+from crosslab.tokenizer.chat_frame import ChatFrame, UnsupportedTokenizerError, chat_frame
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.word_rules import TABLE, rule_of
 
 DEVICE_FILE = "tokenizer.bin"
 MAGIC = b"RVVTOKEN"
-VERSION = 1
+VERSION = 2
+FRAME_SOURCE = Path(__file__).with_name("chat_frame.py")
 NO_TOKEN = 0xFFFFFFFF
-MESSAGE = "The user's own words"
 
 
 class Flag(enum.IntFlag):
@@ -33,8 +32,11 @@ class Flag(enum.IntFlag):
 
     WHOLE_WORDS = 1
     CHAT = 2
-    STRIPS = 4
+    STRIPS_USER = 4
     NFC = 8
+    TAKES_SYSTEM = 16
+    STRIPS_SYSTEM = 32
+    STRIPS_ASSISTANT = 64
 
 
 class TokenKind(enum.IntFlag):
@@ -46,32 +48,6 @@ class TokenKind(enum.IntFlag):
     WORD = 8
 
 
-class UnsupportedTokenizerError(LabError):
-    """The tokenizer does something that the runner does not."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"the model's tokenizer cannot go to the device: {what}",
-            remedy="the runner then takes token ids: --tokens ID,ID,...",
-            exit_code=2,
-        )
-
-
-@dataclass(frozen=True)
-class Chat:
-    """Chat template around one message of a user.
-
-    Attributes:
-        prefix: the template's text before it.
-        suffix: the template's text after it, up to the assistant's turn.
-        strips: the template drops blanks around the message.
-    """
-
-    prefix: str
-    suffix: str
-    strips: bool
-
-
 def device_tokenizer(model: Path, cache: Path) -> Path:
     """The ``tokenizer.bin`` of an imported model, made once in ``cache``.
 
@@ -80,7 +56,7 @@ def device_tokenizer(model: Path, cache: Path) -> Path:
     """
     tokenizer = ChatTokenizer.load(model)
     settings = json.dumps(dict(tokenizer.settings), sort_keys=True)
-    key = digest(Path(__file__), TABLE, model / TOKENIZER_FILE, settings)
+    key = digest(Path(__file__), FRAME_SOURCE, TABLE, model / TOKENIZER_FILE, settings)
 
     def make(folder: Path) -> None:
         (folder / DEVICE_FILE).write_bytes(pack(tokenizer))
@@ -104,23 +80,35 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     merges = _merges(model["merges"], vocabulary)
     if model.get("unk_token") is not None and NO_TOKEN in of_bytes.values():
         raise UnsupportedTokenizerError("it has a token for what is unknown, and lacks bytes")
-    chat = chat_of(tokenizer)
+    frame = chat_frame(tokenizer)
     flags = Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0)
     if about.get("normalizer") is not None:
         flags |= Flag.NFC
-    if chat is not None:
-        flags |= Flag.CHAT | (Flag.STRIPS if chat.strips else Flag(0))
-    prefix, suffix = (chat.prefix.encode(), chat.suffix.encode()) if chat else (b"", b"")
+    if frame is not None:
+        flags |= _chat_flags(frame)
+    texts = [text.encode() for text in (frame or ChatFrame()).texts]
     first, stop = first_ids(tokenizer), tokenizer.stop_ids
     blob = b"".join(tokens)
-    sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), len(prefix), len(suffix))
+    sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), *map(len, texts))
     numbers = [_word_rule(about["pre_tokenizer"]), flags, *sizes]
     numbers += _ends(tokens)
     numbers += [of_bytes[byte] for byte in range(256)]
     numbers += [number for merge in merges for number in merge]
     numbers += [*stop, *first]
-    body = struct.pack(f"<{len(numbers)}I", *numbers) + bytes(kinds) + blob + prefix + suffix
+    body = struct.pack(f"<{len(numbers)}I", *numbers) + b"".join((bytes(kinds), blob, *texts))
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body
+
+
+def _chat_flags(frame: ChatFrame) -> Flag:
+    flags = Flag.CHAT
+    for set_, flag in (
+        (frame.takes_system, Flag.TAKES_SYSTEM),
+        (frame.strips_system, Flag.STRIPS_SYSTEM),
+        (frame.strips_user, Flag.STRIPS_USER),
+        (frame.strips_assistant, Flag.STRIPS_ASSISTANT),
+    ):
+        flags |= flag if set_ else Flag(0)
+    return flags
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -220,28 +208,3 @@ def first_ids(tokenizer: ChatTokenizer) -> list[int]:
         index = library.token_to_id(str(tokenizer.settings.get("bos_token", "")))
         return [] if index is None else [index]
     return first
-
-
-def chat_of(tokenizer: ChatTokenizer) -> Chat | None:
-    """The chat's text around a message; None for a model without a chat template.
-
-    Raises:
-        UnsupportedTokenizerError: the text depends on the message.
-    """
-    if not tokenizer.settings.get("chat_template"):
-        return None
-
-    def rendered(content: str) -> str:
-        return tokenizer.chat_text([{"role": "user", "content": content}])
-
-    parts = rendered(MESSAGE).split(MESSAGE)
-    if len(parts) != 2:
-        raise UnsupportedTokenizerError("its chat template does not hold the message once")
-    prefix, suffix = parts
-    blanks = f" \n{MESSAGE}\t "
-    strips = rendered(blanks) == prefix + MESSAGE + suffix
-    for content in (MESSAGE, blanks, "x", "<think>\n</think> {{ 1 }} {% x %}\n", "\x1c é\u2003"):
-        said = content.strip() if strips else content
-        if rendered(content) != prefix + said + suffix:
-            raise UnsupportedTokenizerError("its chat template depends on the message")
-    return Chat(prefix, suffix, strips)

@@ -23,13 +23,9 @@ from crosslab.models.asset import fetch_asset
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.pins import read_pins
 from crosslab.tokenizer import nfc_tables, unicode_tables
+from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
-from crosslab.tokenizer.device_tokenizer import (
-    MAGIC,
-    UnsupportedTokenizerError,
-    device_tokenizer,
-    pack,
-)
+from crosslab.tokenizer.device_tokenizer import MAGIC, device_tokenizer, pack
 
 RULES = tuple(text_probe.RULES)
 TRICKY = [
@@ -233,6 +229,54 @@ def test_the_chat_is_the_templates(
                 tokenizer.chat_ids(blank)
 
 
+EACH = "{{% for m in messages %}}{}{{% endfor %}}"
+CHATS = [
+    [("system", " Be\nbrief. "), ("user", " \u00e9 "), ("assistant", " {{ 1 }}\n"), ("user", "go")],
+    [("user", "a"), ("assistant", ""), ("user", "b"), ("assistant", "<|end|>"), ("user", "c")],
+    [("system", ""), ("user", "x")],
+]
+OUT_OF_TURN = [
+    ("", "a user's message has to be the last one"),
+    ("Ss\0", "a user's message has to be the last one"),
+    ("Uu\0Aa\0", "a user's message has to be the last one"),
+    ("Uu\0Uu\0", "message 2 is out of turn"),
+    ("Aa\0Uu\0", "message 1 is out of turn"),
+    ("Uu\0Ss\0Uu\0", "message 2 is out of turn"),
+    ("Uu\0Aa\0U \0", "the prompt is blank"),
+    ("Uu\0A\0U\0", "the prompt is blank"),
+]
+
+
+def test_a_chat_of_several_turns_is_the_templates(
+    sanitized_probe: list[str], smollm2: ChatTokenizer, tmp_path: Path
+) -> None:
+    for number, tokenizer in enumerate((smollm2, text_probe.trained("qwen2"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = table_of(tokenizer, folder)
+        asked = ["".join(f"{role[0].upper()}{text}\0" for role, text in chat) for chat in CHATS]
+        told = text_probe.ask(sanitized_probe, path, "turns", [t.encode() for t in asked])
+        for chat, answer in zip(CHATS, told, strict=True):
+            text = tokenizer.chat_text([{"role": role, "content": text} for role, text in chat])
+            ids = tokenizer.tokenizer.encode(text, add_special_tokens=False).ids
+            assert answer["ids"] == ids, chat
+        wrong = [text.encode() for text, _ in OUT_OF_TURN]
+        refused = text_probe.ask(sanitized_probe, path, "turns", wrong)
+        for (_, message), answer in zip(OUT_OF_TURN, refused, strict=True):
+            assert message in answer["error"]
+
+
+def test_a_chat_without_system_messages_says_so(sanitized_probe: list[str], tmp_path: Path) -> None:
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    settings = {"chat_template": refuses + text_probe.TEMPLATE}
+    tokenizer = ChatTokenizer(text_probe.trained("gpt2").tokenizer, settings)
+    path = table_of(tokenizer, tmp_path)
+    asked = [b"Ss\0Uu\0", b"Uu\0"]
+    refused, answer = text_probe.ask(sanitized_probe, path, "turns", asked)
+    assert refused == {"error": "this model's chat takes no system message"}
+    assert answer["ids"] == tokenizer.chat_ids("u")
+
+
 @pytest.mark.parametrize(
     ("text", "at"),
     [
@@ -322,8 +366,9 @@ def test_what_the_device_cannot_do_is_refused_by_name() -> None:
     [
         ("{{ messages[0].content }}{{ messages[0].content }}", "does not hold the message once"),
         ("{{ messages[0].content | upper }}", "does not hold the message once"),
-        ("{{ messages[0].content | length }}{{ messages[0].content }}", "depends on the message"),
-        ("{{ messages[0].content.split('</think>')[-1] }}", "depends on the message"),
+        ("{{ messages[0].content }}", "does not hold the assistant message once"),
+        (EACH.format("{{ m.content | length }}{{ m.content }}"), "depends on the message"),
+        (EACH.format("{{ m.content.split('</think>')[-1] }}"), "depends on the message"),
     ],
 )
 def test_a_chat_that_is_no_frame_is_refused(template: str, message: str) -> None:
@@ -364,15 +409,15 @@ def number(data: bytes, at: int, value: int) -> bytes:
         (lambda _: b"", "not a tokenizer file"),
         (lambda d: b"{" + d[1:], "not a tokenizer file"),
         (lambda _: MAGIC, "it ends too early"),
-        (lambda d: number(d, 8, 2), "version 2 of the format"),
+        (lambda d: number(d, 8, 1), "version 1 of the format"),
         (lambda d: d[:-1], "its checksum is wrong"),
         (lambda d: d[:100] + bytes([d[100] ^ 1]) + d[101:], "its checksum is wrong"),
         (lambda d: with_checksum(d[:-1]), "its counts do not give its size"),
         (lambda d: with_checksum(number(d, 24, 0xFFFFFFFF)), "its counts do not give its size"),
         (lambda d: with_checksum(number(d, 28, 0x40000000)), "its counts do not give its size"),
         (lambda d: with_checksum(number(d, 16, 9)), "unknown rule for words: 9"),
-        (lambda d: with_checksum(number(d, 20, 16)), "unknown flags"),
-        (lambda d: with_checksum(number(d, 52, 0xFFFF)), "its tokens are not in order"),
+        (lambda d: with_checksum(number(d, 20, 128)), "unknown flags"),
+        (lambda d: with_checksum(number(d, 68, 0xFFFF)), "its tokens are not in order"),
         (lambda d: with_checksum(d[:-1] + b"\xff"), "a chat that is not UTF-8"),
     ],
 )
