@@ -96,6 +96,27 @@ def test_values_that_cannot_be_are_refused(
     assert options[0] in said
 
 
+def test_int8_activations_need_packed_weights_in_tiles(
+    build_and_test: Call, tmp_path: Path
+) -> None:
+    int8 = ["--tvm-tree", str(tmp_path), "--mlc-tree", str(tmp_path), "--activations", "int8"]
+    code, said = build_and_test(*int8)
+    assert code == 2
+    assert "not multiplied with weights in q0f32" in said and "q4f32_1" in said
+    code, said = build_and_test(*int8, "--quantization", "q4f32_1", "--weights", "stored")
+    assert code == 2
+    assert "leave out --weights stored" in said
+
+
+def test_int8_activations_have_an_artefact_and_a_bound_of_their_own(tmp_path: Path) -> None:
+    options = ["--tvm-tree", str(tmp_path), "--mlc-tree", str(tmp_path)]
+    options += ["--quantization", "q4f32_1"]
+    plain, int8 = parse_job(options), parse_job([*options, "--activations", "int8"])
+    assert int8.dist.name == f"{plain.dist.name}-int8"
+    assert int8.recipe(tmp_path).mode.activations == "int8"
+    assert int8.weights.bound("int8") > plain.weights.bound("float32") == 1e-3
+
+
 def test_a_missing_mlc_tree_is_named_once(tmp_path: Path) -> None:
     job = parse_job(["--tvm-tree", str(tmp_path)])
     (own,) = omissions(job)

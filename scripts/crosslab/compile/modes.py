@@ -32,6 +32,11 @@ class KernelMode:
             )
 
     @property
+    def label(self) -> str:
+        """Ending of the names of folders: "" or "-int8"."""
+        return "" if self.activations == "float32" else f"-{self.activations}"
+
+    @property
     def variables(self) -> dict[str, str]:
         """Variables of the environment that the pass CallLinearKernels reads."""
         return {"MLC_RVV_WEIGHTS": self.weights, "MLC_RVV_ACTIVATIONS": self.activations}

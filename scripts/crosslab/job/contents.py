@@ -74,8 +74,9 @@ def dist_of(job: Job, model: Path, params: Path, runner: Runner) -> Dist:
         linking=runner.linking,
         with_mlc=job.mlc_tree is not None,
     )
-    name = f"{job.model}-{job.quantization}"
-    whole = Part(f"{name}-{job.target.label}", job.release, OURS, shipped=True, kind="application")
+    whole = Part(
+        f"{job.name}-{job.target.label}", job.release, OURS, shipped=True, kind="application"
+    )
     about = {**_about(job, ChatTokenizer.load(model)), "holds": _held(files)}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
     return Dist(job.dist, files, about, whole, tuple(provenance.parts()))
@@ -103,6 +104,8 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
         "vlen": job.vlen,
         "model": job.model,
         "quantization": job.quantization,
+        "weights": job.mode.weights,
+        "activations": job.mode.activations,
         "path": job.path,
         "stop_ids": list(tokenizer.stop_ids),
         "chat_template": tokenizer.settings.get("chat_template"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from crosslab.build.runner import Recipe
 from crosslab.cached_build import default_cache
-from crosslab.compile.modes import TILES, WEIGHTS, KernelMode
+from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.models.formats import (
@@ -128,6 +128,16 @@ class Job:
         return weight_formats()[self.quantization]
 
     @property
+    def int8(self) -> bool:
+        """Activations are rounded to int8."""
+        return self.mode.activations == "int8"
+
+    @property
+    def name(self) -> str:
+        """The artefact's name."""
+        return f"{self.model}-{self.quantization}{self.mode.label}"
+
+    @property
     def path(self) -> str:
         """The compiler path: "mlc-llm" or "tvm-only"."""
         return "mlc-llm" if self.mlc_tree else "tvm-only"
@@ -135,8 +145,7 @@ class Job:
     @property
     def dist(self) -> Path:
         """Folder of the finished model."""
-        name = f"{self.model}-{self.quantization}"
-        return self.project / "dist" / self.release / self.target.label / name
+        return self.project / "dist" / self.release / self.target.label / self.name
 
 
 def parser() -> argparse.ArgumentParser:
@@ -157,6 +166,7 @@ def parser() -> argparse.ArgumentParser:
     add("--prompt", default=PROMPT, help="the user's message")
     add("--quantization", choices=REFERENCE_FORMATS, default=DEFAULT_FORMAT)
     add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
+    add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
     add("--threads", type=int, default=1, help="threads of the model (1)")
     add("--max-new", type=int, default=32, help="most tokens to generate (32)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
@@ -174,12 +184,13 @@ def parse_job(argv: Sequence[str]) -> Job:
     args["project"] = args["project"].resolve()
     args["report"] = args["report"] or args["project"] / "out" / "build_and_test.json"
     args["without"] = read_omissions(args["applied"])
-    args["mode"] = KernelMode(args.pop("weights"))
+    args["mode"] = KernelMode(args.pop("weights"), args.pop("activations"))
     job = Job(**args)
     if job.threads < 1:
         raise UserError(f"--threads {job.threads}", remedy="give 1 or more")
     if job.max_new < 1:
         raise UserError(f"--max-new {job.max_new}", remedy="give 1 or more")
+    job.weights.bound(job.mode.activations)
     if job.quantization not in OWN_FORMATS and job.mlc_tree is None:
         raise UserError(
             f"{job.quantization} is MLC-LLM's own quantization, and MLC-LLM is not here: "

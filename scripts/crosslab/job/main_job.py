@@ -3,7 +3,8 @@
 
 From the model's file to its words: import, parameters, reference, kernels, compilation (through
 MLC-LLM when its tree is there, else the project's own definition), runtime, runner, emulator,
-and a comparison with the float32 reference on the same stored parameters.
+and a comparison with a reference in numpy on the same stored parameters, which rounds activations
+where the kernels do.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import param_shapes
 from crosslab.models.params import read_params
 from crosslab.models.pins import read_pins
-from crosslab.models.reference import Answer, answer
+from crosslab.models.reference import Answer, answer, rounding_error
 from crosslab.run.counter import Measurement, phase_counts, run_counted
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
@@ -56,7 +57,9 @@ class Question:
         tokenizer: the model's tokenizer.
         prompt: token ids of the chat.
         options: the runner's, which hand it the prompt in text or in ids.
-        reference: the answer of the float32 reference.
+        reference: the answer of the reference.
+        rounding: largest difference that int8 activations make to a logit of that answer, as a
+            part of its largest; None where activations are not rounded.
     """
 
     model: Path
@@ -65,6 +68,7 @@ class Question:
     prompt: tuple[int, ...]
     options: tuple[str, ...]
     reference: Answer
+    rounding: float | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,8 @@ def main(argv: Sequence[str]) -> int:
     runner = build_runner(job.recipe(question.model), job.cache, clock)
     result = run_model(job, question, runner.program, clock)
     check_words(result, question)
-    verdict = compare(result.tokens, result.logits, question.reference, job.weights.tolerance)
+    bound = job.weights.bound(job.mode.activations)
+    verdict = compare(result.tokens, result.logits, question.reference, bound)
     write_dist(dist_of(job, question.model, question.params, runner))
     report = report_of(job, question, runner.library, result, verdict, left_out, clock)
     atomic_write_json(job.report, report)
@@ -138,9 +143,10 @@ def ask(job: Job, clock: Clock) -> Question:
         widths = {n: shape[-1] for n, shape in param_shapes(config).items()}
         values = read_params(params, widths, job.weights.packing)
         stop = tokenizer.stop_ids
-        reference = answer(config, values, prompt, max_new=job.max_new, stop=stop)
+        reference = answer(config, values, prompt, max_new=job.max_new, stop=stop, int8=job.int8)
+        rounding = rounding_error(config, values, prompt, reference) if job.int8 else None
     options = _prompt_options(job, model, prompt, stop)
-    return Question(model, params, tokenizer, tuple(prompt), options, reference)
+    return Question(model, params, tokenizer, tuple(prompt), options, reference, rounding)
 
 
 def _prompt_options(
@@ -231,6 +237,7 @@ def report_of(
         "target": job.target.label,
         "model": job.model,
         "quantization": job.quantization,
+        "activations": job.mode.activations,
         "path": job.path,
         "vlen": job.vlen,
         "threads": job.threads,
@@ -240,6 +247,8 @@ def report_of(
         "tokens": list(result.tokens),
         "reference_tokens": list(question.reference.tokens),
         "max_logit_error": verdict.logit_error,
+        "logit_error_bound": verdict.tolerance,
+        "int8_rounding_error": question.rounding,
         "right": verdict.right,
         "tensorized": library.tensorized,
         "counters": counters(result),

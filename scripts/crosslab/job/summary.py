@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from crosslab.errors import UserError
-from crosslab.models.formats import weight_formats
 
 WIDTH = 84
 
@@ -28,12 +27,16 @@ def summary(report: Mapping[str, Any]) -> Table:
     tokens = "equal" if report["tokens"] == report["reference_tokens"] else "NOT the reference's"
     prefill, decode = report["prefill_seconds"], report["decode_seconds"]
     counters = report["counters"]
-    bound = weight_formats()[report["quantization"]].tolerance
+    bound, rounding = report["logit_error_bound"], report["int8_rounding_error"]
+    error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
+    if rounding is not None:
+        error += f"; int8 activations change {rounding:.1e}"
     about = ("model", "quantization", "path", "target")
+    int8 = ["int8 activations"] if report["activations"] == "int8" else []
     rows = {
-        "model": ", ".join(str(report[name]) for name in about),
+        "model": ", ".join([*(str(report[name]) for name in about), *int8]),
         "tokens": f"{len(report['tokens'])}, {tokens}",
-        "logit error": f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})",
+        "logit error": error,
         "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
         "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(prefill):.1f} s"
         + _millions(counters["prefill"]),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from crosslab.errors import UserError
+
 TABLE = Path(__file__).with_name("formats.toml")
 WORD_BITS = 32
 
@@ -45,6 +47,8 @@ class WeightFormat:
         tolerance: largest difference of a logit, as a part of the reference's largest logit.
         reason: of the tolerance.
         packing: layout of quantized weights; None where each is a number of its own.
+        int8_tolerance: of the same with int8 activations; None where there are none.
+        int8_reason: of it.
     """
 
     name: str
@@ -54,6 +58,24 @@ class WeightFormat:
     tolerance: float
     reason: str
     packing: Packing | None = None
+    int8_tolerance: float | None = None
+    int8_reason: str = ""
+
+    def bound(self, activations: str) -> float:
+        """The tolerance with activations of a kind, "float32" or "int8".
+
+        Raises:
+            UserError: int8 activations are not multiplied with weights of this format.
+        """
+        if activations != "int8":
+            return self.tolerance
+        if self.int8_tolerance is None:
+            others = [f.name for f in weight_formats().values() if f.int8_tolerance]
+            raise UserError(
+                f"int8 activations are not multiplied with weights in {self.name}",
+                remedy=f"use --quantization {' or '.join(others)}",
+            )
+        return self.int8_tolerance
 
 
 @cache

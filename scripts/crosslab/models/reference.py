@@ -145,6 +145,22 @@ def round_to_int8(x: F32) -> F32:
     return near
 
 
+def rounding_error(
+    config: LlamaConfig, params: Mapping[str, F32], prompt: Sequence[int], rounded: Answer
+) -> float:
+    """Largest difference that int8 activations make to a logit, as a part of the largest.
+
+    Args:
+        config: the model's sizes.
+        params: its weights.
+        prompt: token ids.
+        rounded: the answer with int8 activations; float32 ones read the same tokens.
+    """
+    read = [*prompt, *rounded.tokens[:-1]]
+    plain = ReferenceLlama(config, params).read_all(read)[len(prompt) - 1 :]
+    return float(np.abs(rounded.logits - plain).max() / np.abs(plain).max())
+
+
 def _softmax(x: F32) -> F32:
     shifted = np.exp(x - x.max(axis=-1, keepdims=True))
     normal: F32 = shifted / shifted.sum(axis=-1, keepdims=True)
