@@ -31,8 +31,20 @@ from forklab import FILES, ForkLab, Repo, core, git, message, start, wait_for_gi
 from forkpatch.cli.main import main as forkpatch
 
 CORE_PATH = "python/calc/core.py"
-_LEFT = (".forkpatch-new-*", ".forkpatch-old-*")
-_AGAIN = ("exists", "is there already", "no rebase")
+# Verbs that have something to do in whatever state a scene begins.
+_BESIDE = (
+    "apply",
+    "export",
+    "record",
+    "edit",
+    "lock",
+    "tree",
+    "export --format",
+    "submit --output",
+)
+# Scratch of ours anywhere, and of git's in a repository that a verb writes to.
+_LEFT = ("**/.forkpatch-new-*", "**/.forkpatch-old-*", "**/.*.new-????????", "clone/.git/**/*.lock")
+_AGAIN = ("exists", "already", "no rebase", "has a branch")
 
 
 def run(root: Path, words: list[str]) -> tuple[int, str]:
@@ -48,8 +60,9 @@ class Scene:
     """A verb, and the fork in the state in which it has something to do.
 
     Attributes:
+        words: the verb with its options, in which ``{place}`` is the folder of the turn.
         again: what a user types after it was killed; the verb itself by default.
-        expected: patch files and lock as an undisturbed run leaves them.
+        expected: what an undisturbed run leaves, see :func:`content`.
         span: seconds that such a run takes.
     """
 
@@ -60,19 +73,27 @@ class Scene:
     expected: dict[str, bytes] = field(default_factory=dict)
     span: float = 0.0
 
+    def start(self, root: Path) -> int:
+        """Start the verb; returns its process id."""
+        return start(root, *self.typed(root))
+
+    def typed(self, root: Path) -> list[str]:
+        """The verb and its options for the fork of this turn."""
+        return [word.format(place=root.parent) for word in self.words]
+
     def measure(self, place: Path) -> None:
         """Run the verb undisturbed."""
         root = copy(self.folder, place)
         began = time.monotonic()
-        _, status = os.waitpid(start(root, *self.words), 0)
-        assert os.waitstatus_to_exitcode(status) == 0, (self.name, run(root, self.words))
+        _, status = os.waitpid(self.start(root), 0)
+        assert os.waitstatus_to_exitcode(status) == 0, (self.name, run(root, self.typed(root)))
         self.span = time.monotonic() - began
         self.expected = content(root)
         shutil.rmtree(place)
 
     def retry(self, root: Path) -> str:
         """Run the verb again; returns the reason why a user is stuck, if one is."""
-        words = self.again(root) if self.again else self.words
+        words = self.again(root) if self.again else self.typed(root)
         code, out = run(root, words) if words else (0, "")
         if code and not any(word in out for word in _AGAIN):
             return f"{' '.join(words)}: exit {code}: {out.strip()}"
@@ -87,18 +108,34 @@ def copy(template: Path, place: Path) -> Path:
 
 
 def content(root: Path) -> dict[str, bytes]:
-    """Lock and patch files of a fork."""
-    files = [root / "VERSIONS.lock", *(root / "patches").rglob("*")]
-    return {str(path.relative_to(root)): path.read_bytes() for path in files if path.is_file()}
+    """Everything that verbs are to write: the fork, outputs outside of it, branches of a clone."""
+    place = root.parent
+    tops = (root / "patches", root / "overlays", place / "made")
+    files = [root / "VERSIONS.lock", *(path for top in tops for path in top.rglob("*"))]
+    found = {str(one.relative_to(place)): one.read_bytes() for one in files if is_output(one)}
+    if (place / "clone").is_dir():
+        found["clone"] = git(place / "clone", "for-each-ref", "refs/heads").encode()
+    return found
+
+
+def is_output(path: Path) -> bool:
+    """True for a file that a verb writes; git's own, in a tree, are none."""
+    return path.is_file() and not path.is_symlink() and ".git" not in path.parts
 
 
 def leftovers(root: Path) -> list[str]:
-    """Scratch folders in a fork."""
-    tops = [root / "patches", root / ".work"]
-    places = [place for top in tops for place in (top, *top.glob("*/"))]
-    return [
-        str(path.relative_to(root)) for place in places for g in _LEFT for path in place.glob(g)
-    ]
+    """Scratch of a run in the fork, beside its outputs, or in the clone."""
+    place = root.parent
+    return [str(path.relative_to(place)) for pattern in _LEFT for path in place.glob(pattern)]
+
+
+def write_quilt(folder: Path) -> Path:
+    """A series of quilt's with one patch."""
+    folder.mkdir()
+    diff = f"--- a/{CORE_PATH}\n+++ b/{CORE_PATH}\n@@ -2,1 +2,2 @@\n     check(a)\n+    log(a)\n"
+    (folder / "log.patch").write_text(diff)
+    (folder / "series").write_text("log.patch\n")
+    return folder
 
 
 def scenes(folder: Path) -> list[Scene]:
@@ -123,11 +160,7 @@ def scenes(folder: Path) -> list[Scene]:
                 f'\n[upstreams.calc.versions."{version}"]\ncommit = "{commit}"\n'
                 'include = ["python/calc", "src", "LICENSE"]\nexclude = ["src/*.cu"]\n'
             )
-    foreign = folder / "foreign"
-    foreign.mkdir()
-    diff = f"--- a/{CORE_PATH}\n+++ b/{CORE_PATH}\n@@ -2,1 +2,2 @@\n     check(a)\n+    log(a)\n"
-    (foreign / "log.patch").write_text(diff)
-    (foreign / "series").write_text("log.patch\n")
+    foreign = write_quilt(folder / "foreign")
 
     def derived(name: str, of: str, *verbs: list[str]) -> Path:
         root = copy(folder / of, folder / name)
@@ -155,6 +188,10 @@ def scenes(folder: Path) -> list[Scene]:
     repo.commit({CORE_PATH: core(mul="9")}, "Ours")
     empty = derived("empty", "locked")
     shutil.rmtree(empty / "fork/patches")
+    blank = folder / "blank"
+    (blank / "fork").mkdir(parents=True)
+    cloned = derived("cloned", "applied")
+    shutil.copytree(repo.path, cloned / "clone")
 
     def rebase_again(root: Path) -> list[str]:
         if (root / ".work/rebase/calc/plan.json").exists():
@@ -171,6 +208,7 @@ def scenes(folder: Path) -> list[Scene]:
         Scene("export", more, ["export"]),
         Scene("export --own", more, ["export", "--own"]),
         Scene("lock", unlocked, ["lock"]),
+        Scene("lock --add", locked, ["lock", "--add", "calc=4.0", "--commit", third]),
         Scene("record", bare, ["record"]),
         Scene("rebase", applied, ["rebase", "calc", "2.0"], rebase_again),
         Scene("rebase --continue", going, ["rebase", "calc", "--continue"], continue_again),
@@ -179,14 +217,44 @@ def scenes(folder: Path) -> list[Scene]:
             "import-series", applied, ["import-series", "calc", str(foreign), "--version", "2.0"]
         ),
         Scene("adopt", empty, ["adopt", "calc", str(repo.path), "ours", "--version", "1.0"]),
+        Scene("init", blank, ["init", str(repo.path), "--name", "calc", "--tag", "v1.0"]),
+        Scene("tree", applied, ["tree", "calc", "--output", "{place}/made/tree"]),
+        Scene(
+            "export --format",
+            applied,
+            ["export", "calc", "--format", "debian", "--output", "{place}/made/debian"],
+        ),
+        Scene(
+            "submit --output",
+            applied,
+            ["submit", "calc", "--onto", second, "--output", "{place}/made/submit"],
+        ),
+        Scene(
+            "submit --branch",
+            cloned,
+            ["submit", "calc", "--onto", second, "--branch", "up", "--repository", "{place}/clone"],
+        ),
     ]
+
+
+def wait_for_orphans(place: Path) -> None:
+    """Wait until the git processes of a killed run, which work below ``place``, have ended."""
+    while any(place in cwd.parents for cwd in working_folders()):
+        time.sleep(0.01)
+
+
+def working_folders() -> Iterator[Path]:
+    """The current folder of each process that may be looked at."""
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            yield link.readlink()
 
 
 def turn(scene: Scene, other: Scene | None, place: Path, chance: random.Random) -> Iterator[str]:
     """Kill a verb, alone or beside another one; yields what is wrong afterwards."""
     root = copy(scene.folder, place)
-    pid = start(root, *scene.words)
-    beside = start(root, *other.words) if other else 0
+    pid = scene.start(root)
+    beside = other.start(root) if other else 0
     time.sleep(chance.uniform(0.0, 1.1) * scene.span * (2 if other else 1))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -196,8 +264,9 @@ def turn(scene: Scene, other: Scene | None, place: Path, chance: random.Random) 
         if code not in (0, 1, 2):
             yield f"{other.name} beside it: exit {code}"
     wait_for_git(root)
+    wait_for_orphans(place)
     code, out = run(root, ["status"])
-    if code or "broken" in out:
+    if (code or "broken" in out) and "forkpatch init" not in out:
         yield f"status: exit {code}: {out.strip()}"
     if reason := scene.retry(root):
         yield reason
@@ -222,10 +291,11 @@ def killed(count: int, seed: int, *, say: Callable[[str], None] = print) -> dict
         every = scenes(Path(name))
         for scene in every:
             scene.measure(Path(name, "turn"))
-        # Two verbs that begin in the same state.
-        beside = [one for one in every if one.name in ("apply", "export", "record", "edit", "lock")]
         for number in range(count):
             scene = every[number % len(every)]
+            beside = [one for one in every if one.folder == scene.folder]
+            if scene.name != "init":  # others need a fork to begin with
+                beside += [one for one in every if one.name in _BESIDE and one not in beside]
             other = chance.choice(beside) if chance.random() < 0.5 else None
             row = table.setdefault(scene.name, Counter())
             row["beside another" if other else "alone"] += 1

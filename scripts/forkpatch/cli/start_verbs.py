@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from common.files import atomic_write
 from forkpatch.cli.options import Registry, add_source_options, known_sources, source_options
-from forkpatch.model.fork import Fork, open_fork
+from forkpatch.model.fork import Fork
+from forkpatch.model.lock import parse_lock
 from forkpatch.output import counted, say, write_report
 from forkpatch.tree.claim import Claim
 
@@ -47,7 +49,7 @@ def register(verbs: Registry) -> None:
 def run_init(fork: Fork, options: argparse.Namespace) -> int:
     """Begin a fork here: pin a version of an upstream in a new lock."""
     from forkpatch.pins.begin import first_lock, is_new  # noqa: PLC0415 - for this verb only
-    from forkpatch.pins.lockfile import write_lock  # noqa: PLC0415
+    from forkpatch.pins.lockfile import with_pins  # noqa: PLC0415
     from forkpatch.pins.refresh import relock  # noqa: PLC0415
 
     path = fork.settings.lock
@@ -63,16 +65,11 @@ def run_init(fork: Fork, options: argparse.Namespace) -> int:
         submodules=options.submodules,
         places=places,
     )
-    atomic_write(path, text)
-    try:
-        fork = open_fork(fork.settings)
-        chosen.check(fork.lock)
-        fork.cache.remember(chosen.mirrors)
-        result = relock(fork, chosen)
-        write_lock(path, result.upstreams)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    fork = replace(fork, lock=parse_lock(text, path))
+    chosen.check(fork.lock)
+    fork.cache.remember(chosen.mirrors)
+    result = relock(fork, chosen)
+    atomic_write(path, with_pins(text, result.upstreams))
     upstream = result.upstreams[0]
     if options.json != "-":
         say(

@@ -7,6 +7,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from common.files import atomic_write
 from forkpatch.cli.options import (
     Registry,
     add_source_options,
@@ -15,6 +16,7 @@ from forkpatch.cli.options import (
     upstream_of,
 )
 from forkpatch.model.fork import Fork, plan_tree
+from forkpatch.model.lock import parse_lock
 from forkpatch.output import print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
@@ -133,17 +135,20 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     """Look up every pin of the upstreams again, and rewrite or check the lock."""
-    from forkpatch.pins.lockfile import add_version, write_lock  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.lockfile import add_version, with_pins  # noqa: PLC0415 - for this verb only
     from forkpatch.pins.refresh import relock  # noqa: PLC0415
 
     chosen = known_sources(fork, options)
+    path = fork.settings.lock
+    text = path.read_text("utf-8")
     if options.add:
         name, _, version = options.add.partition("=")
         like = upstream_of(fork, None, name)[1]
         places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
         if options.no_wheel:
             like = replace(like, wheel=None)
-        lock = add_version(
+        text = add_version(
+            text,
             fork.lock,
             like,
             version,
@@ -152,15 +157,15 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
             wheel_only=options.wheel_only,
             places=places,
         )
-        fork = replace(fork, lock=lock)
+        fork = replace(fork, lock=parse_lock(text, path))
     result = relock(fork, chosen)
     if not options.check and result.differences:
-        write_lock(fork.settings.lock, result.upstreams)
+        atomic_write(path, with_pins(text, result.upstreams))
     if options.json != "-":
         say(*(f"not checked: {note}" for note in result.notes))
         say(*result.differences)
         done = "differs" if options.check else "rewritten"
-        say(f"{fork.settings.lock.name}: {done if result.differences else 'up to date'}")
+        say(f"{path.name}: {done if result.differences else 'up to date'}")
     write_report(options.json, {"differences": result.differences, "notes": result.notes})
     return 1 if options.check and result.differences else 0
 

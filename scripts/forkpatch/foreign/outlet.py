@@ -24,7 +24,7 @@ from forkpatch.foreign.unified import diff_offset
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
-from forkpatch.tree.swap import new_folder
+from forkpatch.tree.swap import check_new, new_folder
 
 
 class ExportFormat(StrEnum):
@@ -83,8 +83,7 @@ def export_foreign(
         UserError: the folder is not empty, or the tool cannot apply a patch.
         IntegrityError: what was written does not give the same tree.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} exists and is not empty", remedy="name a folder that is not")
+    check_new(output)
     origin = read_origin(fork.patch_folder(plan.upstream))
     if origin is not None and origin.format not in _FAMILIES[format_]:
         origin = None

@@ -45,6 +45,7 @@ from forkpatch.safety import check_name, check_object_id, check_path
 
 #: What ``include`` holds for the whole tree.
 WHOLE = "."
+_RESTORE = "restore it from git, or correct it"
 
 
 @dataclass(frozen=True)
@@ -169,14 +170,21 @@ def read_lock(path: Path) -> Lock:
         UserError: it is no TOML, lacks something, or holds an unsafe name or path.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{path}: {error}", remedy="restore it from git, or correct it") from error
-    return parse_lock(document, path)
+        return parse_lock(path.read_text(encoding="utf-8"), path)
+    except (UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path}: {error}", remedy=_RESTORE) from error
 
 
-def parse_lock(document: Mapping[str, Any], path: Path) -> Lock:
-    """The lock that ``document`` (the parsed TOML) describes."""
+def parse_lock(text: str, path: Path) -> Lock:
+    """The lock that ``text`` describes, which is or will be in the file ``path``.
+
+    Raises:
+        UserError: it is no TOML, lacks something, or holds an unsafe name or path.
+    """
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: {error}", remedy=_RESTORE) from error
     try:
         return _parse(document, path)
     except KeyError as error:

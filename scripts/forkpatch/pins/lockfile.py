@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to the lock's text: renewed pins, an added version; all else is unchanged."""
+"""Changes to the lock's text: renewed pins, an added version; all else is unchanged.
+
+Nothing is written here: the lock is written once, when every pin is known.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import tomlkit
 
-from common.files import atomic_write
 from forkpatch.errors import SourceError, UserError
-from forkpatch.model.lock import Lock, Upstream, read_lock
+from forkpatch.model.lock import Lock, Upstream
 from forkpatch.pins.versions import version_of
 from forkpatch.safety import check_name, check_object_id
 from forkpatch.sources.repository import commit_of_tag
 
 
 def add_version(
+    text: str,
     lock: Lock,
     like: Upstream,
     version: str,
@@ -27,11 +29,12 @@ def add_version(
     commit: str,
     wheel_only: bool,
     places: Sequence[str],
-) -> Lock:
-    """Append a version of an upstream to the lock, laid out like another one.
+) -> str:
+    """Append a version of an upstream to a lock, laid out like another one.
 
     Args:
-        lock: the lock as it is.
+        text: the lock as it is.
+        lock: what it says.
         like: the version whose paths, globs and wheel layout are taken over.
         version: the new version's name.
         tag: its tag; without one, ``v<version>`` and ``<version>`` are tried.
@@ -40,7 +43,7 @@ def add_version(
         places: repositories to look the tag up in.
 
     Returns:
-        The lock with the new version, whose tree is still to be looked up.
+        The text with the new version, whose tree is still to be looked up.
 
     Raises:
         UserError: the version is there already, or no repository has such a tag, or there is
@@ -68,7 +71,7 @@ def add_version(
     if wheel_only:  # git is not there to tell, and a wheel forgets it
         entry["executable"] = sorted(like.executable)
     head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
-    text = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"
+    added = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"
     if like.wheel and version_of(version):
         prefixes = tomlkit.inline_table()
         prefixes.update(like.wheel.prefixes)
@@ -79,9 +82,8 @@ def add_version(
             "map": prefixes,
             "files": [],
         }
-        text += f"\n[{head}.wheel]\n{tomlkit.dumps(wheel)}"
-    atomic_write(lock.path, lock.path.read_text("utf-8").rstrip("\n") + "\n" + text)
-    return read_lock(lock.path)
+        added += f"\n[{head}.wheel]\n{tomlkit.dumps(wheel)}"
+    return text.rstrip("\n") + "\n" + added
 
 
 def _first_tag(candidates: Sequence[str], places: Sequence[str], like: Upstream) -> tuple[str, str]:
@@ -103,9 +105,9 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
-def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
-    """Write the pins of ``upstreams`` into the lock; all else in the file is unchanged."""
-    document = tomlkit.parse(path.read_text("utf-8"))
+def with_pins(text: str, upstreams: tuple[Upstream, ...]) -> str:
+    """The text of a lock with the pins of ``upstreams``; all else in it is unchanged."""
+    document = tomlkit.parse(text)
     tables: Any = document["upstreams"]
     for upstream in upstreams:
         entry = tables[upstream.name]["versions"][upstream.version]
@@ -120,7 +122,7 @@ def write_lock(path: Path, upstreams: tuple[Upstream, ...]) -> None:
                 item.update({"name": file.name, "sha256": file.sha256})
                 files.append(item)
             _set(entry["wheel"], "files", files)
-    atomic_write(path, tomlkit.dumps(document))
+    return tomlkit.dumps(document)
 
 
 def _set(entry: Any, key: str, value: Any) -> None:

@@ -77,6 +77,8 @@ def export_upstream(
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
     commits = _commits(folder, upstream)
+    if not commits and not series.exists():  # a fork that has no patch yet
+        return ExportReport(upstream.name, upstream.version, series, (), (), ())
     patches = export_commits(folder / ".git/objects", commits)
     known = () if own else load_series(series)
     patches = share_patches(patches, known)

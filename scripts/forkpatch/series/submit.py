@@ -24,9 +24,9 @@ from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.series.mailbox import Exported, export_commits, neutral_repository
 from forkpatch.series.shared import PatchStep, merge_file, patch_steps
-from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
+from forkpatch.sources.obtain import SourceOptions, obtain, places_of
 from forkpatch.sources.repository import local_path, open_repository
-from forkpatch.tree.swap import new_folder
+from forkpatch.tree.swap import check_new, new_folder
 from forkpatch.tree.worktree import patch_commit
 
 _SENT = ("Pending", "Submitted")
@@ -95,14 +95,14 @@ def submit(
     """Write the patches of a series that upstream could take to a new folder or branch.
 
     Raises:
-        UserError: ``output`` exists, no repository has the revision, or a file that goes with a
-            patch is missing.
+        UserError: ``output`` exists and is not empty, no repository has the revision, or a file
+            that goes with a patch is missing.
         ForkError: the series does not apply.
     """
-    if isinstance(output, Path) and output.exists():
-        raise UserError(f"{output} exists", remedy="name a folder that is not there yet")
+    if isinstance(output, Path):
+        check_new(output)
     repository = output.repository if isinstance(output, NewBranch) else None
-    places = mirrors_of(upstream, fork.cache, options)
+    places = places_of(upstream, fork.cache, options)
     git, commit = _find_revision(upstream, revision, places, repository)
     if isinstance(output, NewBranch):
         output.check(git)
@@ -150,9 +150,9 @@ def _reason_to_leave_out(patch: Patch, plan: TreePlan, gone: set[str]) -> str:
 
 
 def _find_revision(
-    upstream: Upstream, revision: str, mirrors: Sequence[str], repository: Path | None
+    upstream: Upstream, revision: str, places: Sequence[str], repository: Path | None
 ) -> tuple[Git, str]:
-    for path in [repository] if repository else map(local_path, mirrors):
+    for path in [repository] if repository else map(local_path, places):
         try:
             if path is None:
                 continue

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from common.files import sync_rename, sync_tree
 from common.locks import folder_locked
-from forkpatch.errors import ForkError
+from forkpatch.errors import ForkError, UserError
 
 _SCRATCH = ".forkpatch-new-"
 _ASIDE = ".forkpatch-old-"
@@ -40,6 +40,24 @@ def scratch_beside(final: Path, prefix: str = _SCRATCH) -> Path:
     return folder
 
 
+def check_new(final: Path) -> None:
+    """Raise unless :func:`new_folder` may write ``final``; clear away what killed runs left.
+
+    Raises:
+        UserError: it exists and is not empty.
+    """
+    for left in final.parent.glob(f"{_scratch_of(final)}*"):
+        with contextlib.suppress(OSError), folder_locked(left):
+            if left.stat().st_uid == os.geteuid():
+                remove_tree(left)
+    if final.exists() and (not final.is_dir() or any(final.iterdir())):
+        raise UserError(f"{final} exists and is not empty", remedy="name a folder that is not")
+
+
+def _scratch_of(final: Path) -> str:
+    return f"{_SCRATCH}{hashlib.sha256(os.fsencode(final.name)).hexdigest()[:12]}-"
+
+
 @contextmanager
 def new_folder(final: Path, *, durable: bool = True) -> Iterator[Path]:
     """A scratch folder that becomes ``final``, absent or empty until then, when the block ends.
@@ -48,14 +66,13 @@ def new_folder(final: Path, *, durable: bool = True) -> Iterator[Path]:
     locked: what a killed run left of the same ``final`` is removed first, and what a living one
     writes is left alone. ``final`` is on the disk when this returns, unless it need not be
     ``durable``; after a failure the scratch folder is gone.
+
+    Raises:
+        UserError: it exists and is not empty.
     """
-    prefix = f"{_SCRATCH}{hashlib.sha256(os.fsencode(final.name)).hexdigest()[:12]}-"
-    for left in final.parent.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError), folder_locked(left):
-            if left.stat().st_uid == os.geteuid():
-                remove_tree(left)
+    check_new(final)
     with ExitStack() as stack:
-        scratch = scratch_beside(final, prefix)
+        scratch = scratch_beside(final, _scratch_of(final))
         with contextlib.suppress(OSError):  # some file systems have no locks of folders
             stack.enter_context(folder_locked(scratch))
         try:

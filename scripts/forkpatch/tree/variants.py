@@ -9,7 +9,7 @@ from pathlib import Path
 from forkpatch.errors import UserError
 from forkpatch.git.objects import Commit
 from forkpatch.model.fork import TreePlan
-from forkpatch.tree.swap import new_folder
+from forkpatch.tree.swap import check_new, new_folder
 from forkpatch.tree.worktree import build_repository
 
 
@@ -34,8 +34,7 @@ def write_variant(
         UserError: ``output`` exists and is not empty.
         PatchError: a kept patch needs one that is left out.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} exists and is not empty", remedy="name a folder that is not")
+    check_new(output)
     changes = dict(plan.weave.changes(kept))
     if with_overlays:
         changes |= plan.overlays

@@ -49,6 +49,20 @@ def test_export_after_apply_changes_no_byte(two: ForkLab) -> None:
     assert "nothing changed" in two.ok("apply").out
 
 
+def test_fork_without_patches_has_nothing_to_export(lab: ForkLab) -> None:
+    lab.ok("apply")
+    assert lab.ok("export", "--check").out == "calc 1.0: 0 patches, unchanged\n"
+    lab.ok("export")
+    assert not lab.patches.exists()
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn sub")
+    lab.ok("record")
+    lab.ok("apply")
+    git(lab.tree, "reset", "-q", "--hard", "HEAD~1")
+    assert lab.run("export", "--check").code == 1
+    lab.ok("export")
+    assert not (lab.patches / "turn.patch").exists()
+
+
 def test_export_is_deaf_to_every_configuration(two: ForkLab) -> None:
     hostile = """[diff]
     noprefix = true

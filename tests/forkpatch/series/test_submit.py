@@ -155,6 +155,12 @@ def test_file_that_is_not_parsed_is_named(series: ForkLab, tmp_path: Path) -> No
     assert "no grammar for LICENSE: its places were compared by git's function context" in done.out
 
 
+def test_url_that_is_a_folder_needs_no_mirror(series: ForkLab, tmp_path: Path) -> None:
+    (series.cache / "mirrors.json").unlink()
+    series.ok("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
 def test_revision_that_no_mirror_has_is_the_users_mistake(series: ForkLab, tmp_path: Path) -> None:
     done = series.run("submit", "calc", "--onto", "1" * 40, "--output", str(tmp_path / "out"))
     assert done.code == 2 and "no mirror of calc on this machine has" in done.err

@@ -90,6 +90,9 @@ def test_version_is_added_like_the_one_before(lab: ForkLab, tmp_path: Path) -> N
     assert lab.run("lock", "--add", "calc=1.5").code == 2
     done = lab.run("lock", "--add", "calc=9.9")
     assert done.code == 2 and "no tag v9.9 or 9.9 of calc was found" in done.err
+    before = (lab.root / "VERSIONS.lock").read_bytes()
+    assert lab.run("lock", "--add", "calc=next", "--commit", "1" * 40).code in (1, 2)
+    assert (lab.root / "VERSIONS.lock").read_bytes() == before
     lab.ok("lock", "--add", "calc=next", "--commit", commit)
     entry = read(lab)["upstreams"]["calc"]["versions"]["next"]  # type: ignore[index]
     assert "wheel" not in entry and entry["tree"]

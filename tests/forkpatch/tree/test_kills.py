@@ -12,7 +12,7 @@ from support.kills import killed
 def test_no_killed_verb_traps_its_user(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))  # the turns set their own
     problems: list[str] = []
-    table = killed(11, seed=20261122, say=problems.append)
+    table = killed(17, seed=20261122, say=problems.append)
     assert problems == []
-    assert sum(row["alone"] + row["beside another"] for row in table.values()) == 11
-    assert len(table) == 11
+    assert sum(row["alone"] + row["beside another"] for row in table.values()) == 17
+    assert len(table) == 17

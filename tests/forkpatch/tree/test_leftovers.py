@@ -187,6 +187,10 @@ def test_next_run_to_the_same_output_removes_what_a_killed_one_left(
         lab.ok(*command)
     assert left() == sorted([other, living])
     assert any((place / "out").iterdir())
+    # Nor does one stay when the output is there already, from a run beside it.
+    done = lab.run(*command)
+    assert done.code == 2 and "exists and is not empty" in done.err
+    assert left() == [other]
 
 
 def test_scratch_of_an_output_in_the_fork_outlives_the_verbs_beside_it(lab: ForkLab) -> None:
