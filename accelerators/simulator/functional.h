@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functional simulator of an accelerator with VTA's instruction set: every byte, no time.
+#ifndef MLC_RVV_ACCELERATORS_SIMULATOR_FUNCTIONAL_H_
+#define MLC_RVV_ACCELERATORS_SIMULATOR_FUNCTIONAL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+// Block of the GEMM core, and depths of the buffers in elements (powers of two).
+struct AcceleratorSpec {
+  std::uint32_t batch, inputs, outputs;
+  std::uint32_t micro_ops, weights, values, sums;
+};
+
+// Bytes moved by buffer, steps of the GEMM core and of the ALU.
+struct AcceleratorCounts {
+  std::uint64_t micro_op_bytes, weight_bytes, input_bytes, sum_bytes, output_bytes;
+  std::uint64_t gemm_steps, reset_steps, alu_steps;
+};
+
+// A device with buffers of zeros; null where the memory for them cannot be had.
+void* accelerator_create(const AcceleratorSpec* spec);
+void accelerator_destroy(void* device);
+
+// Runs `count` instructions on `dram`. `order` (0 to 5) says which queue goes first where several
+// could: a stream without races gives the same bytes in each. Returns 0, or 1 with a message.
+// Encodings are looked at before anything runs; an address, only when its instruction does.
+int accelerator_run(void* device, std::uint8_t* dram, std::uint64_t dram_bytes,
+                    const std::uint8_t* stream, std::uint64_t count, std::uint32_t order,
+                    AcceleratorCounts* counts, char* message, std::size_t message_bytes);
+}
+
+#endif  // MLC_RVV_ACCELERATORS_SIMULATOR_FUNCTIONAL_H_

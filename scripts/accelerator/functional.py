@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functional simulator, in C++: built once for this machine, and called from Python."""
+
+from __future__ import annotations
+
+import ctypes
+import shlex
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from accelerator.device import DEVICES, Device, MemoryId
+from accelerator.errors import AcceleratorError
+from accelerator.isa import INSTRUCTION_BYTES
+from common.hashing import digest
+from crosslab.cached_build import cached_build, default_cache
+from crosslab.host.toolchain import find_native
+
+SOURCES = DEVICES / "simulator"
+FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
+ORDERS = 6  # in which three queues can be looked at
+_MESSAGE_BYTES = 512
+_LIBRARY = "libaccelerator.so"
+
+
+@dataclass(frozen=True)
+class AcceleratorCounts:
+    """Bytes moved by buffer, and steps of the GEMM core and of the ALU."""
+
+    micro_op_bytes: int
+    weight_bytes: int
+    input_bytes: int
+    sum_bytes: int
+    output_bytes: int
+    gemm_steps: int
+    reset_steps: int
+    alu_steps: int
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint32)
+        for name in ("batch", "inputs", "outputs", "micro_ops", "weights", "values", "sums")
+    ]
+
+
+class _Counts(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in AcceleratorCounts.__dataclass_fields__]
+
+
+def spec_of(device: Device) -> tuple[int, ...]:
+    """The simulator's description of a device: block, then depths of the buffers."""
+    depths = (MemoryId.MICRO_OP, MemoryId.WEIGHT, MemoryId.INPUT, MemoryId.ACCUMULATOR)
+    return (device.batch, device.inputs, device.outputs, *(device.depth(m) for m in depths))
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL:
+    """The simulator, compiled where it is not yet.
+
+    Raises:
+        UserError: there is no C++ compiler.
+        AcceleratorError: it does not compile.
+    """
+    tools = find_native()
+    key = digest(tools.digest, shlex.join(FLAGS), SOURCES)
+
+    def make(out: Path) -> None:
+        source = SOURCES / "functional.cc"
+        command = [*tools.cxx, *FLAGS, str(source), "-o", str(out / _LIBRARY)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise AcceleratorError(f"{shlex.join(command)}: {done.stderr[-2000:]}", exit_code=1)
+
+    path = cached_build(default_cache(), "accelerator", key, make) / _LIBRARY
+    found = ctypes.CDLL(str(path))
+    found.accelerator_create.restype = ctypes.c_void_p
+    found.accelerator_create.argtypes = [ctypes.POINTER(_Spec)]
+    found.accelerator_destroy.restype = None
+    found.accelerator_destroy.argtypes = [ctypes.c_void_p]
+    found.accelerator_run.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        ctypes.c_char_p,
+        ctypes.c_uint64,
+        ctypes.c_uint32,
+        ctypes.POINTER(_Counts),
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    return found
+
+
+def run(device: Device, stream: bytes, memory: bytearray, order: int = 0) -> AcceleratorCounts:
+    """Run a stream on a device whose buffers are zeros; ``memory`` is changed in place.
+
+    Args:
+        device: its block and buffers; time plays no part.
+        stream: encoded instructions.
+        memory: DRAM from address 0; an address behind its end is refused.
+        order: 0 to 5, the order in which the queues are looked at. A stream without races gives
+            the same bytes in each.
+
+    Raises:
+        AcceleratorError: a bad encoding, a deadlock, a buffer overrun, an address outside of
+            memory; names the instruction. What ran before it has changed the memory.
+    """
+    simulator = library()
+    if len(stream) % INSTRUCTION_BYTES:
+        raise AcceleratorError(f"a stream of {len(stream)} bytes: instructions have 16 each")
+    spec, counts = _Spec(*spec_of(device)), _Counts()
+    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    handle = simulator.accelerator_create(ctypes.byref(spec))
+    if not handle:
+        raise AcceleratorError(f"{device.name}: no memory for its buffers", exit_code=1)
+    try:
+        failed = simulator.accelerator_run(
+            handle,
+            ctypes.byref((ctypes.c_char * len(memory)).from_buffer(memory)) if memory else None,
+            len(memory),
+            stream,
+            len(stream) // INSTRUCTION_BYTES,
+            order,
+            ctypes.byref(counts),
+            message,
+            _MESSAGE_BYTES,
+        )
+    finally:
+        simulator.accelerator_destroy(handle)
+    if failed:
+        raise AcceleratorError(message.value.decode())
+    return AcceleratorCounts(
+        *(getattr(counts, name) for name in AcceleratorCounts.__dataclass_fields__)
+    )

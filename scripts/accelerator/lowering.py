@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a linear layer and a mapping to a stream of instructions.
+
+Tiles of the result are visited one by one, each summed up over its inputs in the accumulators.
+Every buffer is used in two halves: LOAD fills one while the GEMM core works from the other, and
+STORE empties one half of the accumulators while the next tile is summed up in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from accelerator.device import Device, MemoryId
+from accelerator.errors import AcceleratorError
+from accelerator.isa import (
+    MOST_COLUMNS,
+    AluOp,
+    Arithmetic,
+    Finish,
+    Instruction,
+    Loop,
+    MicroOp,
+    Multiply,
+    Opcode,
+    Transfer,
+    encode,
+    encode_micro_ops,
+)
+from accelerator.layer import Int8, Int32, LinearLayer, pack, unpack
+from accelerator.tokens import Operation, with_tokens
+
+PAGE = 4096
+HALVES = 2
+BYTE = 8
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Tiles in blocks of the device, and the order in which they are visited.
+
+    Attributes:
+        rows, outputs, inputs: extents of a tile.
+        rows_outermost: all outputs of some rows come before the next rows; else all rows of some
+            outputs before the next outputs.
+        halves: 2 for double buffering, 1 without.
+    """
+
+    rows: int
+    outputs: int
+    inputs: int
+    rows_outermost: bool = False
+    halves: int = HALVES
+
+    def check(self, device: Device) -> None:
+        """Refuse tiles that do not fit half a buffer.
+
+        Raises:
+            AcceleratorError: names the buffer.
+        """
+        taken = {
+            MemoryId.INPUT: self.rows * self.inputs,
+            MemoryId.WEIGHT: self.outputs * self.inputs,
+            MemoryId.ACCUMULATOR: self.rows * self.outputs,
+            MemoryId.MICRO_OP: self.outputs * self.halves**3,
+        }
+        for memory, count in taken.items():
+            room = room_of(memory, device)
+            if not 0 < count <= min(room, MOST_COLUMNS):
+                what = f"{device.name}: a tile of {self.rows} by {self.outputs} by {self.inputs}"
+                raise AcceleratorError(f"{what} blocks takes {count} of {room} of {memory.name}")
+
+
+def room_of(memory: MemoryId, device: Device) -> int:
+    """Elements of a buffer that one tile may take: half; micro-ops are not loaded again."""
+    return device.depth(memory) // (1 if memory is MemoryId.MICRO_OP else HALVES)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A lowered layer: instructions, micro-ops, and the addresses of its parts in DRAM.
+
+    Attributes:
+        micro_ops_at, weights_at, values_at, results_at: byte addresses.
+        end: first byte behind them.
+    """
+
+    device: Device
+    layer: LinearLayer
+    mapping: Mapping
+    instructions: tuple[Instruction, ...]
+    micro_ops: tuple[MicroOp, ...]
+    micro_ops_at: int
+    weights_at: int
+    values_at: int
+    results_at: int
+    end: int
+
+    @property
+    def stream(self) -> bytes:
+        """The encoded instructions."""
+        return encode(self.instructions, self.device)
+
+    def image(self, values: Int8 | None = None, weights: Int8 | None = None) -> bytearray:
+        """DRAM from address 0 before the run; operands that are left out are zeros.
+
+        Args:
+            values: ``rows x inputs``.
+            weights: ``outputs x inputs``.
+        """
+        found = bytearray(self.end)
+        parts = [(self.micro_ops_at, encode_micro_ops(self.micro_ops, self.device))]
+        if values is not None:
+            blocks = pack(values, self.device.batch, self.device.inputs)
+            parts.append((self.values_at, blocks.tobytes()))
+        if weights is not None:
+            parts.append((self.weights_at, self.weight_tiles(weights)))
+        for at, data in parts:
+            found[at : at + len(data)] = data
+        return found
+
+    def weight_tiles(self, weights: Int8) -> bytes:
+        """Weights as LOAD wants them: each tile in one piece, its blocks by input, then output."""
+        blocks = pack(weights, self.device.outputs, self.device.inputs)
+        tiles = []
+        for column in range(0, blocks.shape[0], self.mapping.outputs):
+            for depth in range(0, blocks.shape[1], self.mapping.inputs):
+                tile = blocks[
+                    column : column + self.mapping.outputs, depth : depth + self.mapping.inputs
+                ]
+                tiles.append(tile.swapaxes(0, 1).tobytes())
+        return b"".join(tiles)
+
+    def result(self, memory: bytearray | bytes) -> Int32:
+        """The layer's result from DRAM after the run: ``rows x outputs``."""
+        down, across, _ = self.layer.blocks(self.device)
+        shape = (
+            self.layer.requantisation.width,
+            down,
+            across,
+            self.device.batch,
+            self.device.outputs,
+        )
+        count = int(np.prod(shape))
+        planes = np.frombuffer(memory, dtype=np.uint8, count=count, offset=self.results_at)
+        return unpack(planes.reshape(shape), self.layer.rows, self.layer.outputs)
+
+
+def lower(layer: LinearLayer, mapping: Mapping, device: Device) -> Program:
+    """Make the stream of a layer.
+
+    Raises:
+        AcceleratorError: the tile does not fit the buffers, or the layer memory.
+    """
+    mapping.check(device)
+    down, across, deep = layer.blocks(device)
+    micro_ops = _micro_ops(mapping, device)
+    sizes = (
+        len(micro_ops) * device.element(MemoryId.MICRO_OP),
+        across * deep * device.element(MemoryId.WEIGHT),
+        down * deep * device.element(MemoryId.INPUT),
+        down * across * device.element(MemoryId.OUTPUT) * layer.requantisation.width,
+    )
+    grain = max(PAGE, *(device.element(m) for m in MemoryId))
+    at = [grain]  # no part is at address 0, which drivers keep for "nothing"
+    for size in sizes:
+        at.append(-(-(at[-1] + size) // grain) * grain)
+    if at[-1] > device.memory:
+        raise AcceleratorError(
+            f"{layer.name} takes {at[-1]} bytes, {device.name} has {device.memory}"
+        )
+    lowering = _Lowering(layer, mapping, device, at[1], at[2], at[3])
+    load = Transfer(
+        Opcode.LOAD,
+        MemoryId.MICRO_OP,
+        0,
+        at[0] // device.element(MemoryId.MICRO_OP),
+        1,
+        len(micro_ops),
+        len(micro_ops),
+    )
+    lowering.emit(load)
+    lowering.run()
+    instructions = with_tokens(lowering.operations)
+    return Program(device, layer, mapping, instructions, micro_ops, *at)
+
+
+def _micro_ops(mapping: Mapping, device: Device) -> tuple[MicroOp, ...]:
+    """For each choice of halves of the three buffers, a micro-op for each output of a tile."""
+    found = []
+    for halves in product(range(mapping.halves), repeat=3):
+        value, weight, total = (
+            half * device.depth(memory) // HALVES
+            for half, memory in zip(
+                halves, (MemoryId.INPUT, MemoryId.WEIGHT, MemoryId.ACCUMULATOR), strict=True
+            )
+        )
+        found += [MicroOp(total + n, value, weight + n) for n in range(mapping.outputs)]
+    return tuple(found)
+
+
+@dataclass
+class _Half:
+    """The tile in one half of a buffer: its operation, and the last that used it."""
+
+    filled: int = -1
+    used: tuple[int, ...] = ()
+
+
+@dataclass
+class _Buffer:
+    """A buffer in halves, filled in turn."""
+
+    memory: MemoryId
+    room: int
+    halves: list[_Half]
+    tile: tuple[int, int] | None = None
+    current: int = 0
+
+    @property
+    def half(self) -> _Half:
+        """The half that was filled last."""
+        return self.halves[self.current]
+
+    @property
+    def base(self) -> int:
+        """Its first element."""
+        return self.current * self.room
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """First block and number of blocks along rows, outputs and inputs."""
+
+    at: tuple[int, int, int]
+    size: tuple[int, int, int]
+
+    @property
+    def sums(self) -> int:
+        """Elements of the accumulator."""
+        return self.size[0] * self.size[1]
+
+
+@dataclass
+class _Lowering:
+    layer: LinearLayer
+    mapping: Mapping
+    device: Device
+    weights_at: int
+    values_at: int
+    results_at: int
+    operations: list[Operation] = field(default_factory=list)
+    later: list[_Byte] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.values = self._buffer(MemoryId.INPUT)
+        self.weights = self._buffer(MemoryId.WEIGHT)
+        self.sums = self._buffer(MemoryId.ACCUMULATOR)
+
+    def _buffer(self, memory: MemoryId) -> _Buffer:
+        halves = [_Half() for _ in range(self.mapping.halves)]
+        return _Buffer(memory, self.device.depth(memory) // HALVES, halves)
+
+    def emit(self, instruction: Instruction, *after: int) -> int:
+        """Add an operation; returns its number."""
+        self.operations.append(Operation(instruction, tuple(n for n in after if n >= 0)))
+        return len(self.operations) - 1
+
+    def run(self) -> None:
+        """Emit all tiles, and the end."""
+        for tiles in self._tiles():
+            self.sums.current = (self.sums.current + 1) % self.mapping.halves
+            begun = self._reset(tiles[0])
+            for number, tile in enumerate(tiles):
+                begun = self._step(tile, begun)
+                # Bytes of the tile before leave between the steps of this one.
+                left = len(tiles) - number
+                self._bytes(-(-len(self.later) // left))
+            self._finish_tile(tiles[0], begun)
+            if self.mapping.halves == 1:
+                self._bytes(len(self.later))
+        self._bytes(len(self.later))
+        self.emit(Finish(), *self.sums.half.used)
+
+    def _tiles(self) -> Iterator[list[_Tile]]:
+        """Tiles of the result in their order, each as its steps along the inputs."""
+        blocks = self.layer.blocks(self.device)
+        sides = (self.mapping.rows, self.mapping.outputs, self.mapping.inputs)
+        down, across, deep = (
+            [(at, min(size, extent - at)) for at in range(0, extent, size)]
+            for extent, size in zip(blocks, sides, strict=True)
+        )
+        outer, inner = (down, across) if self.mapping.rows_outermost else (across, down)
+        for pair in product(outer, inner):
+            row, column = pair if self.mapping.rows_outermost else pair[::-1]
+            yield [_Tile((row[0], column[0], k[0]), (row[1], column[1], k[1])) for k in deep]
+
+    def _set(self) -> int:
+        """First micro-op for the halves in use."""
+        number = 0
+        for buffer in (self.values, self.weights, self.sums):
+            number = number * self.mapping.halves + buffer.current
+        return number * self.mapping.outputs
+
+    def _over_sums(self, tile: _Tile) -> Loop:
+        begin = self.sums.current * self.mapping.outputs
+        return Loop(begin, begin + 1, 1, tile.sums, dst_inner=1)
+
+    def _reset(self, tile: _Tile) -> int:
+        return self.emit(Multiply(self._over_sums(tile), reset=True), *self.sums.half.used)
+
+    def _step(self, tile: _Tile, begun: int) -> int:
+        """Load what the step needs and is not there, and multiply."""
+        rows, columns, depth = tile.size
+        deep = self.layer.blocks(self.device)[2]
+        element = self.device.element
+        self._load(
+            self.values,
+            (tile.at[0], tile.at[2]),
+            self.values_at // element(MemoryId.INPUT) + tile.at[0] * deep + tile.at[2],
+            (rows, depth, deep),
+        )
+        before = tile.at[1] * deep + tile.at[2] * columns
+        count = columns * depth
+        self._load(
+            self.weights,
+            (tile.at[1], tile.at[2]),
+            self.weights_at // element(MemoryId.WEIGHT) + before,
+            (1, count, count),
+        )
+        begin = self._set()
+        loop = Loop(
+            begin, begin + columns, depth, rows, dst_inner=columns, src_outer=1, src_inner=depth
+        )
+        multiply = Multiply(loop, wgt_outer=columns)
+        done = self.emit(multiply, self.values.half.filled, self.weights.half.filled, begun)
+        for buffer in (self.values, self.weights):
+            buffer.half.used = (done,)
+        return done
+
+    def _load(
+        self, buffer: _Buffer, tile: tuple[int, int], dram: int, extent: tuple[int, int, int]
+    ) -> None:
+        if buffer.tile == tile:
+            return
+        buffer.tile = tile
+        buffer.current = (buffer.current + 1) % self.mapping.halves
+        load = Transfer(Opcode.LOAD, buffer.memory, buffer.base, dram, *extent)
+        buffer.half.filled = self.emit(load, *buffer.half.used)
+
+    def _finish_tile(self, tile: _Tile, begun: int) -> None:
+        """Requantise, store the low bytes now and the others later."""
+        form = self.layer.requantisation
+        low, high = form.limits
+        steps = []
+        if form.shift:
+            steps += [(AluOp.ADD, form.half), (AluOp.SHR, form.shift)]
+        if form.saturates(self.layer.inputs):
+            steps += [(AluOp.MIN, high), (AluOp.MAX, low)]
+        for op, immediate in steps:
+            begun = self.emit(Arithmetic(self._over_sums(tile), op, immediate))
+        half = self.sums.half
+        half.used = (self.emit(self._store(tile, 0), begun),)
+        self.later = [_Byte(tile, n, self.sums.current) for n in range(1, form.width)]
+
+    def _bytes(self, count: int) -> None:
+        """Store the next bytes of the tile that was finished last."""
+        for byte in self.later[:count]:
+            half = self.sums.halves[byte.half]
+            begin = byte.half * self.mapping.outputs
+            loop = Loop(begin, begin + 1, 1, byte.tile.sums, dst_inner=1)
+            shifted = self.emit(Arithmetic(loop, AluOp.SHR, BYTE), *half.used)
+            store = self._store(byte.tile, byte.number, byte.half)
+            half.used = (self.emit(store, shifted),)
+        self.later = self.later[count:]
+
+    def _store(self, tile: _Tile, byte: int, half: int | None = None) -> Transfer:
+        down, across, _ = self.layer.blocks(self.device)
+        rows, columns, _ = tile.size
+        at = self.results_at // self.device.element(MemoryId.OUTPUT)
+        at += (byte * down + tile.at[0]) * across + tile.at[1]
+        sram = (self.sums.current if half is None else half) * self.sums.room
+        return Transfer(Opcode.STORE, MemoryId.OUTPUT, sram, at, rows, columns, across)
+
+
+@dataclass(frozen=True)
+class _Byte:
+    """A byte of a finished tile that is still to be stored."""
+
+    tile: _Tile
+    number: int
+    half: int

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowered layers on the functional simulator, against integer numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accelerator import functional
+from accelerator.device import Device, load_device
+from accelerator.errors import AcceleratorError
+from accelerator.layer import EXACT, LinearLayer, Requantisation, pack, unpack
+from accelerator.lowering import Mapping, lower
+
+DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
+
+
+def ran(layer: LinearLayer, mapping: Mapping, device: Device, seed: int, order: int = 0) -> None:
+    """Run a layer on random operands and compare."""
+    random = np.random.default_rng(seed)
+    values = random.integers(-128, 128, (layer.rows, layer.inputs), dtype=np.int8)
+    weights = random.integers(-128, 128, (layer.outputs, layer.inputs), dtype=np.int8)
+    program = lower(layer, mapping, device)
+    memory = program.image(values, weights)
+    counts = functional.run(device, program.stream, memory, order)
+    np.testing.assert_array_equal(program.result(memory), layer.reference(values, weights))
+    down, across, deep = layer.blocks(device)
+    assert counts.gemm_steps == down * across * deep
+
+
+@st.composite
+def requantisations(draw: st.DrawFn) -> Requantisation:
+    width = draw(st.sampled_from([1, 2, 4]))
+    return Requantisation(width, draw(st.integers(0, 15)))
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_random_layers_are_bit_equal(device: Device, data: st.DataObject) -> None:
+    extents = st.tuples(st.integers(1, 70), st.integers(1, 100), st.integers(1, 150))
+    layer = LinearLayer("random", *data.draw(extents), data.draw(requantisations()))
+    side = st.integers(1, 5)
+    mapping = Mapping(
+        data.draw(side),
+        data.draw(side),
+        data.draw(side),
+        data.draw(st.booleans()),
+        data.draw(st.sampled_from([1, 2])),
+    )
+    ran(layer, mapping, device, data.draw(st.integers(0, 99)), data.draw(st.integers(0, 5)))
+
+
+def test_the_largest_sums_are_exact() -> None:
+    layer = LinearLayer("extreme", 2, 17, 1536)
+    values = np.full((2, 1536), -128, dtype=np.int8)
+    weights = np.full((17, 1536), -128, dtype=np.int8)
+    program = lower(layer, Mapping(2, 2, 8), DEVICES[0])
+    memory = program.image(values, weights)
+    functional.run(DEVICES[0], program.stream, memory)
+    assert set(program.result(memory).ravel()) == {1536 * 128 * 128}
+
+
+def test_rounding_and_saturation() -> None:
+    form = Requantisation(1, 2)
+    sums = np.array([-1000, -7, -6, -5, 5, 6, 7, 1000], dtype=np.int32)
+    assert form.apply(sums).tolist() == [-128, -2, -1, -1, 1, 2, 2, 127]
+    assert EXACT.apply(sums).tolist() == sums.tolist()
+    assert Requantisation(2, 9).saturates(1536)
+    assert not Requantisation(2, 10).saturates(1536)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
+def test_packed_blocks_come_back(rows: int, columns: int, height: int, width: int) -> None:
+    matrix = np.arange(rows * columns, dtype=np.int8).reshape(rows, columns)
+    planes = pack(matrix, height, width).view(np.uint8)[np.newaxis]
+    np.testing.assert_array_equal(unpack(planes, rows, columns), matrix)
+
+
+@pytest.mark.parametrize(
+    ("width", "shift"),
+    [(3, 0), (4, 16), (1, -1)],
+)
+def test_an_unknown_requantisation_is_refused(width: int, shift: int) -> None:
+    with pytest.raises(AcceleratorError, match="requantisation to"):
+        Requantisation(width, shift)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(AcceleratorError, match="of 1024 of INPUT"):
+        lower(LinearLayer("wide", 64, 64, 1024), Mapping(64, 1, 64), DEVICES[0])
+    with pytest.raises(AcceleratorError, match="no extent"):
+        LinearLayer("none", 0, 1, 1)
+    with pytest.raises(AcceleratorError, match="passes 32 bits"):
+        LinearLayer("deep", 1, 1, 1 << 17)
+    with pytest.raises(AcceleratorError, match="bytes, vta-1x16x16 has"):
+        lower(LinearLayer("vast", 1, 1 << 20, 1 << 10), Mapping(1, 1, 1), DEVICES[0])
