@@ -32,7 +32,8 @@
 // gemm_f32_tiles, gemm_<packed>_tiles, gemv_<packed>_tiles: as those without `_tiles`. The panel is
 //   panel_rows * tile floats. What is ready has the same size, and is made by
 //   gemv_<packed>_prepare_tiles.
-// gemm_<packed>_int8: the same for int8 activations, which quantize_int8 has put into `ready`,
+// gemm_<packed>_int8, of formats that have it, whose groups are MLC_RVV_INT8_GROUP long and whose
+//   zero point is q4's: the same for int8 activations, which quantize_int8 has put into `ready`,
 //   MLC_RVV_INT8_BLOCK bytes for each group of MLC_RVV_INT8_GROUP inputs, row by row: values of
 //   int8, x = value * scale, |value| <= 127; the scale, float32, which is the largest |x| / 127;
 //   and -zero_point * (the sum of the values), int32. A group whose largest is not above
@@ -99,9 +100,15 @@ typedef void mlc_rvv_gemm_packed_int8(float *c, const void *ready, const uint32_
   mlc_rvv_gemm_packed mlc_rvv_gemm_##name##_tiles;     \
   mlc_rvv_gemv_packed_tiles mlc_rvv_gemv_##name##_tiles; \
   mlc_rvv_gemv_prepare mlc_rvv_gemv_##name##_prepare_tiles; \
-  mlc_rvv_gemm_packed_int8 mlc_rvv_gemm_##name##_int8; \
   mlc_rvv_take_packed mlc_rvv_take_##name;
 MLC_RVV_PACKED(MLC_RVV_DECLARE)
+#undef MLC_RVV_DECLARE
+
+#define MLC_RVV_DECLARE(name, bits, group, zero_point)  \
+  _Static_assert((group) == MLC_RVV_INT8_GROUP && (zero_point) == MLC_RVV_Q4_ZERO_POINT, \
+                 "quantize_int8 does not prepare activations for " #name); \
+  mlc_rvv_gemm_packed_int8 mlc_rvv_gemm_##name##_int8;
+MLC_RVV_PACKED_INT8(MLC_RVV_DECLARE)
 #undef MLC_RVV_DECLARE
 
 #endif  // MLC_RVV_LINEAR_H_

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.passes.made_up_formats import ALL_PACKINGS, MADE_UP, table_with_made_up
 
 from crosslab.bench.kernel_bench import SOURCE
 from crosslab.build.kernels import (
@@ -25,7 +26,7 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
-from crosslab.models.formats import Packing, packings
+from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 from crosslab.models.reference import round_to_int8
 
 from .conftest import WARNINGS, require
@@ -33,12 +34,18 @@ from .conftest import WARNINGS, require
 DRIVER = Path(__file__).with_name("linear_driver.c")
 VLENS = (128, 256, 512, 1024)
 UNIT_ROUNDOFF = 2.0**-24
-KINDS = (
-    *(f"{kind}_{weights}" for kind in ("gemm", "gemv") for weights in packings()),
-    *(f"gemm_{weights}_tiles" for weights in packings()),
-    *(f"gemv_{weights}_tiles" for weights, packing in packings().items() if packing),
-    *(f"gemm_{weights}_int8" for weights, packing in packings().items() if packing),
-)
+
+
+def kinds_of(formats: Mapping[str, Packing | None]) -> tuple[str, ...]:
+    """Names of the kernels with float32 activations, by formats as :func:`packings` gives them."""
+    return (
+        *(f"{kind}_{weights}" for kind in ("gemm", "gemv") for weights in formats),
+        *(f"gemm_{weights}_tiles" for weights in formats),
+        *(f"gemv_{weights}_tiles" for weights, packing in formats.items() if packing),
+    )
+
+
+KINDS = (*kinds_of(packings()), *(f"gemm_{weights}_int8" for weights in sorted(int8_kernels())))
 
 Floats = NDArray[np.float32]
 
@@ -64,7 +71,7 @@ class Call:
     @property
     def packing(self) -> Packing | None:
         """Of the weights."""
-        return packings()[self.kind.split("_")[1]]
+        return ALL_PACKINGS[self.kind.split("_")[1]]
 
     @property
     def int8(self) -> bool:
@@ -161,9 +168,9 @@ def run(command: Sequence[str], calls: Sequence[Call]) -> None:
         call.check(got)
 
 
-def link(directory: Path, command: list[str]) -> list[str]:
+def link(directory: Path, command: list[str], table: Path = TABLE) -> list[str]:
     binary = directory / "linear_driver"
-    (directory / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels()))
+    (directory / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels(), table))
     flags = [*WARNINGS, f"-I{directory}", f"-I{KERNELS / 'include'}", f"-I{SOURCE.parent}"]
     objects = [str(DRIVER), str(directory / OBJECT), "-o", str(binary)]
     subprocess.run([*command, *flags, *objects], check=True)
@@ -188,8 +195,11 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         pytest.skip("not installed: clang-19 or gcc")
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     directory = tmp_path_factory.mktemp("host")
-    build_kernels(KernelTarget.HOST, directory, compiler=[compiler], extra_flags=sanitizers)
-    return link(directory, [compiler, *sanitizers, "-O1", "-DDRIVER_RED_ZONES"])
+    table = table_with_made_up(directory)
+    build_kernels(
+        KernelTarget.HOST, directory, compiler=[compiler], extra_flags=sanitizers, table=table
+    )
+    return link(directory, [compiler, *sanitizers, "-O1", "-DDRIVER_RED_ZONES"], table)
 
 
 def calls_for(kind: str, panel: int) -> st.SearchStrategy[Call]:
@@ -209,8 +219,8 @@ def calls_for(kind: str, panel: int) -> st.SearchStrategy[Call]:
     )
 
 
-def one_of_each(panel: int) -> st.SearchStrategy[tuple[Call, ...]]:
-    return st.tuples(*(calls_for(kind, panel) for kind in KINDS))
+def one_of_each(panel: int, kinds: Sequence[str] = KINDS) -> st.SearchStrategy[tuple[Call, ...]]:
+    return st.tuples(*(calls_for(kind, panel) for kind in kinds))
 
 
 light = settings(
@@ -221,8 +231,9 @@ light = settings(
 
 
 @light
-@given(calls=one_of_each(64))
+@given(calls=one_of_each(64, (*KINDS, *kinds_of(MADE_UP))))
 def test_portable(host: list[str], calls: tuple[Call, ...]) -> None:
+    """Portable kernels follow from an entry of the table, so that made-up formats have them."""
     run(host, calls)
 
 

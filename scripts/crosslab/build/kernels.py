@@ -22,7 +22,7 @@ from crosslab.cached_build import cached_build
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, find_cross, find_native
-from crosslab.models.formats import TABLE, Packing, packings
+from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 
 KERNELS = Path(__file__).resolve().parents[3] / "kernels"
 OBJECT = "mlc_rvv_kernels.o"
@@ -87,8 +87,8 @@ class Routine:
 
     Attributes:
         kind: "gemm", "gemv" or "gemv_prepare"; the same with "_tiles" for weights in tiles;
-            "gemm_int8" for int8 activations, too; "take", of rows from tiles; "pack_tiles" and
-            "quantize_int8" for all weights.
+            "gemm_int8" for int8 activations, too, of formats that have it; "take", of rows from
+            tiles; "pack_tiles" and "quantize_int8" for all weights.
         packing: layout of the weights; None of float32.
         symbol: the C symbol.
     """
@@ -111,6 +111,7 @@ def linear_routines(table: Path = TABLE) -> Iterator[Routine]:
             yield Routine("gemv_prepare", packing, f"mlc_rvv_gemv_{weights}_prepare")
             yield Routine("gemv_tiles", packing, f"mlc_rvv_gemv_{weights}_tiles")
             yield Routine("gemv_prepare_tiles", packing, f"mlc_rvv_gemv_{weights}_prepare_tiles")
+        if weights in int8_kernels(table):
             yield Routine("gemm_int8", packing, f"mlc_rvv_gemm_{weights}_int8")
 
 
@@ -158,11 +159,12 @@ def _expand(table: dict[str, Any], where: str) -> list[Kernel]:
     ]
 
 
-def list_header(kernels: Sequence[Kernel]) -> str:
+def list_header(kernels: Sequence[Kernel], table: Path = TABLE) -> str:
     """The generated C header.
 
-    It has an X-macro per product and dtype with every instance, and one of the packed weights of
-    linear layers: X(name, bits, group, zero_point).
+    It has an X-macro per product and dtype with every instance, one of the packed weights of linear
+    layers, and one of those that are multiplied with int8 activations, too: X(name, bits, group,
+    zero_point).
     """
     lines = ["// Generated from kernels.toml and formats.toml.", "#pragma once"]
     for product, dtype in sorted({(k.product, k.dtype) for k in kernels}):
@@ -173,17 +175,22 @@ def list_header(kernels: Sequence[Kernel]) -> str:
         ]
         head = f"#define MLC_RVV_{product.upper()}_{dtype.upper()}(X)"
         lines.append(" \\\n".join([head, *instances]))
-    packed = {weights: packing for weights, packing in packings().items() if packing}
+    packed = {weights: packing for weights, packing in packings(table).items() if packing}
     for weights, packing in packed.items():
         lines.append(f"#define MLC_RVV_{weights.upper()}_GROUP {packing.group}")
         lines.append(f"#define MLC_RVV_{weights.upper()}_ZERO_POINT {packing.zero_point}")
-    rows = [f"  X({w}, {p.bits}, {p.group}, {p.zero_point})" for w, p in packed.items()]
-    lines.append(" \\\n".join(["#define MLC_RVV_PACKED(X)", *rows]))
+    for name, among in (("PACKED", set(packed)), ("PACKED_INT8", int8_kernels(table))):
+        rows = [
+            f"  X({w}, {p.bits}, {p.group}, {p.zero_point})"
+            for w, p in packed.items()
+            if w in among
+        ]
+        lines.append(" \\\n".join([f"#define MLC_RVV_{name}(X)", *rows]))
     return "\n".join(lines) + "\n"
 
 
 def write_sources(
-    target: KernelTarget, directory: Path, root: Path = KERNELS
+    target: KernelTarget, directory: Path, root: Path = KERNELS, table: Path = TABLE
 ) -> tuple[Path, list[str]]:
     """Write the generated header and one translation unit that includes every source.
 
@@ -191,7 +198,7 @@ def write_sources(
         The translation unit and the include options that it needs.
     """
     kernels = read_kernels(root / "kernels.toml")
-    (directory / "mlc_rvv_kernel_list.h").write_text(list_header(kernels), encoding="utf-8")
+    (directory / "mlc_rvv_kernel_list.h").write_text(list_header(kernels, table), encoding="utf-8")
     sources = sorted(
         s for folder in ("common", target.sources) for s in (root / folder).glob("*.c")
     )
@@ -232,6 +239,7 @@ def build_kernels(
     compiler: Sequence[str] | None = None,
     extra_flags: Sequence[str] = (),
     root: Path = KERNELS,
+    table: Path = TABLE,
 ) -> Path:
     """Compile every kernel of the list into ``output/mlc_rvv_kernels.o``.
 
@@ -244,7 +252,8 @@ def build_kernels(
         compiler: command of a C compiler that takes clang's options, aimed at the target (for
             riscv64, with vectors); compiler_for(target) if None.
         extra_flags: further compiler options, such as ``-fsanitize=address``.
-        root: the folder that holds kernels.toml, include, rvv and portable.
+        root: the folder that holds kernels.toml, include, common, rvv and portable.
+        table: the formats of weights.
 
     Returns:
         The path of kernels.json.
@@ -258,10 +267,10 @@ def build_kernels(
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".kernels-", dir=output) as scratch_name:
         scratch = Path(scratch_name)
-        unit, include = write_sources(target, scratch, root)
+        unit, include = write_sources(target, scratch, root, table)
         flags = [*COMMON_FLAGS, *extra_flags, *include]
         _run([*command, *flags, "-c", str(unit), "-o", str(scratch / OBJECT)])
-        (scratch / INDEX).write_text(_index(target, command, root), encoding="utf-8")
+        (scratch / INDEX).write_text(_index(target, command, root, table), encoding="utf-8")
         (output / INDEX).unlink(missing_ok=True)
         (scratch / OBJECT).replace(output / OBJECT)
         (scratch / INDEX).replace(output / INDEX)
@@ -282,7 +291,7 @@ def cached_kernels(target: KernelTarget, cache: Path) -> Path:
     return cached_build(cache, f"kernels-{target}", key, make)
 
 
-def _index(target: KernelTarget, command: Sequence[str], root: Path) -> str:
+def _index(target: KernelTarget, command: Sequence[str], root: Path, table: Path) -> str:
     widened = any(o.partition("=")[2].replace("_", "-") == X86_64_V3 for o in command)
     document = {
         "schema": SCHEMA,
@@ -291,7 +300,7 @@ def _index(target: KernelTarget, command: Sequence[str], root: Path) -> str:
         "features": list(X86_64_V3_VECTORS) if widened else [],
         "object": OBJECT,
         "kernels": [{"symbol": k.symbol, **asdict(k)} for k in read_kernels(root / "kernels.toml")],
-        "routines": [asdict(r) for r in linear_routines()],
+        "routines": [asdict(r) for r in linear_routines(table)],
     }
     return json.dumps(document, indent=1) + "\n"
 

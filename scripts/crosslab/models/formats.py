@@ -89,6 +89,12 @@ def packings(table: Path = TABLE) -> dict[str, Packing | None]:
     return {found.kernels: found.packing for found in weight_formats(table).values()}
 
 
+def int8_kernels(table: Path = TABLE) -> frozenset[str]:
+    """Last parts of the names of the kernels that multiply with int8 activations, too."""
+    found = weight_formats(table).values()
+    return frozenset(f.kernels for f in found if f.int8_tolerance is not None)
+
+
 def _read(path: Path) -> Iterator[WeightFormat]:
     for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
         packing = table.pop("packing", None)

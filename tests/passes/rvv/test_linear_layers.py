@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from support.passes.functions import VECTORS, called, host, module_of, outcomes, riscv64
 from support.passes.linear import PACKINGS, Q4, linear_function, linear_inputs, linear_reference
+from support.passes.made_up_formats import W8, table_with_made_up
 
 from crosslab.build.kernels import INDEX, linear_routines
 from crosslab.compile.overlaypass import load_pass
-from crosslab.models.formats import TABLE, Packing
+from crosslab.models.formats import Packing
 
 
 @pytest.fixture(scope="module")
@@ -178,25 +179,14 @@ def test_a_library_without_routines_is_no_error(
     assert "no gemm for weights (float32)" in reports["layer", "NT_matmul"]["reason"]
 
 
-FORMAT = """
-[q8f32_9]
-own_model = false
-reference = false
-kernels = "q8"
-tolerance = 1e-3
-reason = "made up"
-packing = { bits = 8, group = 64, zero_point = 127 }
-"""
-
-
 @pytest.mark.parametrize(
     ("rows", "calls", "sizes"),
     [
         # A row has 80 words and 5 scales; x prepared has 64 + 4 floats a group.
-        (7, ["mlc_rvv_gemm_q8"], ["* T.int64(80)", "* T.int64(5)"]),
+        (7, ["mlc_rvv_gemm_w8"], ["* T.int64(80)", "* T.int64(5)"]),
         (
             1,
-            ["mlc_rvv_gemv_q8_prepare", "mlc_rvv_gemv_q8"],
+            ["mlc_rvv_gemv_w8_prepare", "mlc_rvv_gemv_w8"],
             ["ready = T.sblock_alloc_buffer((340,))"],
         ),
     ],
@@ -210,13 +200,12 @@ def test_a_new_format_is_an_entry_of_the_table(
     sizes: list[str],
 ) -> None:
     """The passes read its packing and symbols from the library that was made from the table."""
-    table, folder = tmp_path / "formats.toml", tmp_path / "kernels"
-    table.write_text(TABLE.read_text() + FORMAT)
+    table, folder = table_with_made_up(tmp_path), tmp_path / "kernels"
     shutil.copytree(libraries["riscv64"], folder)
     index = json.loads((folder / INDEX).read_text())
     index["routines"] = [asdict(routine) for routine in linear_routines(table)]
     (folder / INDEX).write_text(json.dumps(index))
-    layer = linear_function(rows, 200, 320, packing=Packing(bits=8, group=64, zero_point=127))
+    layer = linear_function(rows, 200, 320, packing=W8)
     module, reports = transform(riscv64(*VECTORS), layer=layer)
     assert called(module["layer"]) == []
     assert "8-bit, in groups of 64" in reports["layer", "NT_matmul"]["reason"]
@@ -227,7 +216,7 @@ def test_a_new_format_is_an_entry_of_the_table(
     assert all(size in text for size in sizes)
     old = linear_function(rows, 200, 320, packing=Q4)
     module, _ = transform(riscv64(*VECTORS), "new", layer=old)
-    assert called(module["layer"]) == [symbol.replace("q8", "q4") for symbol in calls]
+    assert called(module["layer"]) == [symbol.replace("w8", "q4") for symbol in calls]
 
 
 def test_the_object_is_brought_in_once_and_the_report_goes_on(

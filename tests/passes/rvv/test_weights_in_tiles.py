@@ -20,7 +20,9 @@ from support.passes.linear import (
     linear_reference,
     packed_shapes,
 )
+from support.passes.made_up_formats import W3, table_with_made_up
 
+from crosslab.build.kernels import KernelTarget, build_kernels
 from crosslab.compile.native import arrange_weights
 from crosslab.compile.overlaypass import load_pass
 from crosslab.models.formats import Packing
@@ -37,9 +39,11 @@ def passes(tvm: ModuleType) -> ModuleType:
 def transform(
     passes: ModuleType, kernel_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> Any:
-    def run(target: Any, module: Any, activations: str = "float32") -> Any:
-        library = "host" if target.attrs.get("mtriple", "").startswith("x86") else "riscv64"
-        monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders[library]))
+    def run(
+        target: Any, module: Any, activations: str = "float32", library: Path | None = None
+    ) -> Any:
+        made_for = "host" if target.attrs.get("mtriple", "").startswith("x86") else "riscv64"
+        monkeypatch.setenv("MLC_RVV_KERNELS", str(library or kernel_folders[made_for]))
         monkeypatch.setenv("MLC_RVV_WEIGHTS", "tiles")
         monkeypatch.setenv("MLC_RVV_ACTIVATIONS", activations)
         return passes.CallLinearKernels(target)(module)
@@ -179,21 +183,33 @@ def test_int8_needs_tiles(
 
 @pytest.mark.parametrize(
     ("packing", "activations", "tolerance"),
-    [*((packing, "float32", 1e-5) for packing in PACKINGS), (Q4, "int8", 2e-2)],
+    [*((packing, "float32", 1e-5) for packing in (*PACKINGS, W3)), (Q4, "int8", 2e-2)],
+    ids=str,
 )
 def test_results_are_right(
-    transform: Any, tmp_path: Path, packing: Packing | None, activations: str, tolerance: float
+    transform: Any,
+    kernel_folders: dict[str, Path],
+    tmp_path: Path,
+    packing: Packing | None,
+    activations: str,
+    tolerance: float,
 ) -> None:
-    """Built for this machine with the portable kernels, against float64."""
+    """Built for this machine with the portable kernels, against float64; W3 is moved by words."""
     import tvm  # noqa: PLC0415
 
     if shutil.which("g++") is None:
         pytest.skip("not installed: g++, with which TVM links a library for this machine")
-    module = transform(host(), model(packing), activations)
+    library_folder = kernel_folders["host"]
+    if packing not in PACKINGS:
+        table = table_with_made_up(tmp_path)
+        library_folder = build_kernels(KernelTarget.HOST, tmp_path / "kernels", table=table).parent
+    module = transform(host(), model(packing), activations, library_folder)
     path = tmp_path / "model.so"
     tvm.relax.build(module, host()).export_library(str(path))
     library = tvm.runtime.load_module(str(path))
     vm = tvm.relax.VirtualMachine(library, tvm.cpu())
+    moved = [entry["item"] for entry in json.loads(vm["weights_in_tiles"]())["parameters"]]
+    assert moved == ([4 if 8 % packing.bits else 1, 4] if packing else [4])
     arrays = linear_inputs(1, VOCABULARY, WIDTH, packing=packing, add=False, seed=3)[1:]
     params = [tvm.runtime.tensor(array) for array in arrays]
     arrange_weights(library, vm, params)

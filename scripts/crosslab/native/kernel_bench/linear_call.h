@@ -46,7 +46,8 @@ static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
                                         s.panel_rows, s.panel_columns))                         \
   REORDERED("gemv_" #name "_tiles", bits, group,                                                \
             mlc_rvv_gemv_##name##_prepare_tiles(scratch, a, s.k);                               \
-            mlc_rvv_gemv_##name##_tiles(c, scratch, b, scales, s.n, s.k, s.panel_columns))      \
+            mlc_rvv_gemv_##name##_tiles(c, scratch, b, scales, s.n, s.k, s.panel_columns))
+#define CALL_INT8(name, bits, group, zero_point)                                                \
   REORDERED("gemm_" #name "_int8", bits, group,                                                 \
             mlc_rvv_quantize_int8(scratch, a, s.m, s.k, s.ld_a);                                \
             mlc_rvv_gemm_##name##_int8(c, scratch, b, scales, s.m, s.n, s.k, s.ld_c,            \
@@ -73,6 +74,7 @@ static int call_linear(const char *kind, const struct linear_sizes *sizes, float
        mlc_rvv_gemm_f32_tiles(c, a, b, s.m, s.n, s.k, s.ld_c, s.ld_a, s.panel_columns))
   CALL("gemv_f32", mlc_rvv_gemv_f32(c, a, b, s.n, s.k, s.ld_b))
   MLC_RVV_PACKED(CALL_PACKED)
+  MLC_RVV_PACKED_INT8(CALL_INT8)
   return 0;
 }
 

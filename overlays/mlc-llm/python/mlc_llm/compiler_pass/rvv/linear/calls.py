@@ -41,7 +41,7 @@ class Routines:
         library: the library.
         columns: width of a panel of weights.
         lanes: most elements of a vector.
-        int8: activations are rounded to int8 where weights are in tiles.
+        int8: activations are rounded to int8 where weights are in tiles and kernels take them so.
     """
 
     library: KernelLibrary
@@ -60,7 +60,7 @@ class Routines:
     def kinds(self, linear: LinearLayer) -> tuple[str, ...]:
         """The routines that a layer calls, its product last."""
         packed = linear.packing is not None
-        if linear.tiled and packed and self.int8:
+        if linear.tiled and self.int8 and ("gemm_int8", linear.packing) in self.library.routines:
             return ("quantize_int8", "gemm_int8")
         tiles = "_tiles" if linear.tiled else ""
         if linear.single and packed:
