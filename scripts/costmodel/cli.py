@@ -18,7 +18,7 @@ from common.files import atomic_write, atomic_write_json
 from costmodel.accelerator import inputs
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
-from costmodel.accelerator.scheme import SCHEMES, Scheme, schemes
+from costmodel.accelerator.scheme import SCHEMES, Scheme, schemes, with_cache
 from costmodel.accelerator.settings import shipped_names
 from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experiment
 from costmodel.accuracy import measure
@@ -27,6 +27,7 @@ from costmodel.errors import CostError
 from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
+from costmodel.estimate.variants import Variant
 from costmodel.estimate.workload import Phase, bind_phase, only_gemm, parse_phases, read_workloads
 from costmodel.search import explore
 from costmodel.search.page import page
@@ -88,13 +89,22 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
     work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")
     work.add_argument("--bind", action="append", default=[], metavar="NAME=N")
+    work.add_argument(
+        "--causal", type=int, default=0, metavar="N", help="skip keys after a block of N queries"
+    )
+    work.add_argument("--page", type=int, default=0, metavar="N", help="entries of a cache page")
+    work.add_argument("--chain", action="store_true", help="keep activations that fit on chip")
+    work.add_argument("--arrays", type=int, default=1, metavar="N", help="that share every layer")
     find = found.add_argument_group("search, with --model")
     find.add_argument(
         "--search", action="store_true", help="look for arrays, dataflows and mappings"
     )
+    find.add_argument(
+        "--cache", nargs="+", type=int, choices=(16, 8, 4), default=[16], help="bits of the cache"
+    )
     find.add_argument("--pes", type=int, metavar="N", help="most PEs (default: the hardware's)")
     find.add_argument("--mapping", type=Path, metavar="FILE", help="estimate a search's rows anew")
-    find.add_argument("--page", type=Path, metavar="FILE", help="HTML with plots of the fronts")
+    find.add_argument("--html", type=Path, metavar="FILE", help="plots of the fronts to point at")
     output = found.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE")
     output.add_argument("--csv", type=Path, metavar="FILE")
@@ -130,15 +140,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 _ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
 _SHOWN = ("json", "csv", "plots", "quiet", "compare")
-_FOUND = ("hardware", "scheme", "phase", "bind", "page", "json", "quiet")
+_RUN = ("phase", "bind", "causal", "page", "chain", "arrays")
+_FOUND = (*_RUN, "hardware", "scheme", "html", "json", "quiet")
 TAKEN = {
     "gemm": (*_ESTIMATE, *_SHOWN, "batch"),
-    "model": (*_ESTIMATE, *_SHOWN, "phase", "bind"),
+    "model": (*_ESTIMATE, *_SHOWN, *_RUN),
     "trace": (*_ESTIMATE, *_SHOWN),
     "tenet": ("macs_per_pe", "json", "quiet"),
     "study": ("of", "bind", "data"),
     "accuracy": ("scheme", "json", "quiet"),
-    "search": ("model", *_FOUND, "pes", "macs_per_pe"),
+    "search": ("model", *_FOUND, "pes", "cache", "macs_per_pe"),
     "mapping": ("model", *_FOUND, "macs_per_pe"),
 }
 
@@ -204,14 +215,15 @@ def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> 
     model = args.model.name.removesuffix(".json").removesuffix(".work")
     if args.mapping is not None:
         old = _read_json(args.mapping)
-        chosen = {s.name: s for s in (*SCHEMES.values(), *schemes(args.scheme or ["all"]))}
-        fronts = explore.again(old, phases, base, chosen, model)
+        fronts = explore.again(old, phases, base, schemes(args.scheme or []), model)
     else:
-        fronts = explore.search(phases, base, schemes(args.scheme or ["all"]), args.pes, model)
+        plain = schemes(args.scheme or ["all"])
+        chosen = dict.fromkeys(with_cache(s, bits) for bits in args.cache for s in plain)
+        fronts = explore.search(phases, base, list(chosen), args.pes, model)
     if args.json:
         atomic_write_json(args.json, {"schema": 1, "model": model, "fronts": fronts})
-    if args.page:
-        atomic_write(args.page, page(fronts, f"{model} on {base.name}: what to build"))
+    if args.html:
+        atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build"))
     if not args.quiet:
         report.show_fronts(console, fronts)
 
@@ -260,7 +272,11 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
         return trace_phases(args.trace)
     found = read_workloads(args.model)
     given = _bindings(args.bind, "--bind")
-    return [bind_phase(found, n, s, given) for n, s in parse_phases(args.phase)]
+    for name, least in (("causal", 0), ("page", 0), ("arrays", 1)):
+        if getattr(args, name) < least:
+            raise CostError(f"--{name} {getattr(args, name)}: at least {least}")
+    variant = Variant(args.causal, args.page, args.chain, args.arrays)
+    return [variant.of(bind_phase(found, n, s, given)) for n, s in parse_phases(args.phase)]
 
 
 def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequence[Dataflow]]:

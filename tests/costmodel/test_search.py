@@ -51,11 +51,11 @@ def test_closed_forms_are_the_engines(
     found = cost(Gemm("g", m, n, k), hardware, load_dataflow(flow))
     array = Systolic(flow, *shape)
     assert int(array.cycles(m, n, k)) == found.array
-    read, visits, elements = array.port(m, n, k, FLOAT16)
-    assert visits * elements == found.unique["C"]
+    activations, weights, visits = array.port(m, n, k, FLOAT16)
+    assert visits * m * n == found.unique["C"]
     # A neighbour's element may serve the first step of a pass as well: rarely, and never more.
     counted = 16 * (found.unique["A"] + found.unique["B"])
-    assert counted <= read <= 1.3 * counted
+    assert counted <= activations + weights <= 1.3 * counted
 
 
 @pytest.mark.parametrize("flow", FLOWS)
@@ -140,7 +140,7 @@ def test_the_command_searches_and_takes_its_mappings_again(
     out, again, html = (tmp_path / n for n in ("out.json", "again.json", "page.html"))
     base = ["--model", str(DATA / "smollm2.work.json"), "--hardware", "edge8x8"]
     base += ["--scheme", "int4-g64", "--phase", "decode:64"]
-    assert main([*base, "--search", "--pes", "16", "--json", str(out), "--page", str(html)]) == 0
+    assert main([*base, "--search", "--pes", "16", "--json", str(out), "--html", str(html)]) == 0
     assert "latency x energy" in capsys.readouterr().out
     fronts = json.loads(out.read_text())["fronts"]
     keys = ("phase", "scheme", "dataflow", "array", "latency_ms", "energy_mj", "area_mm2")

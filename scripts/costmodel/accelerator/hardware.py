@@ -52,6 +52,14 @@ class Level:
     split: tuple[int, ...] | None = None
     memory: str = ""
 
+    def operand_energy(self) -> tuple[float, float, float, float]:
+        """Energy in pJ of a bit of A, of B, and of C read and written, each of its own part."""
+        if self.split is None or not self.memory:
+            return self.read_energy, self.read_energy, self.read_energy, self.write_energy
+        kind = technology().memories[self.memory]
+        a, b, c = (kind.energy_of(bits / 8) for bits in self.split)
+        return a, b, c, c
+
     def cycles(self, read: Any, write: Any) -> Any:
         """Cycles to move so many bits, latency left out."""
         if self.shared:
@@ -69,6 +77,7 @@ class Hardware:
         register_energy: pJ a bit read or written beside a PE.
         drains_whole: every pass takes the skew of the whole array, also where it is ragged, as
             scalesim counts it; otherwise that of the PEs in use.
+        link: to other arrays that share the work.
     """
 
     name: str
@@ -78,6 +87,7 @@ class Hardware:
     mac_energy: tuple[tuple[int, float], ...]
     register_energy: float
     drains_whole: bool = False
+    link: Level | None = None
 
     @property
     def peak(self) -> int:
@@ -101,7 +111,7 @@ def load_hardware(name: str) -> Hardware:
 
 def hardware_from(table: TomlTable) -> Hardware:
     """Check a hardware table and make it typed."""
-    table.only(["schema", "name", "description", "clock", "array", "energy", "level"])
+    table.only(["schema", "name", "description", "clock", "array", "energy", "level", "link"])
     array, energy = table.table("array"), table.table("energy")
     clock = table.quantity("clock", settings.FREQUENCIES)
     if clock <= 0:
@@ -115,6 +125,7 @@ def hardware_from(table: TomlTable) -> Hardware:
         mac_energy=_mac_energy(energy),
         register_energy=energy.quantity("register", settings.ENERGIES_PER_BIT),
         drains_whole=_drain(array),
+        link=_level(table.table("link"), clock, True) if "link" in table.values else None,
     )
 
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from costmodel.accelerator.settings import TomlTable, read_toml
 from costmodel.errors import CostError
+
+_CACHE = re.compile(r"-kv(8|4)$")
 
 
 class Grain(Enum):
@@ -108,9 +111,9 @@ def _int8(name: str, activation: Grain, weight: Grain) -> Scheme:
     return Scheme(name, 8, 8, 32, 16, activation, weight)
 
 
-def int4(group: int, zero_point: int = 0, cache: int = 16, activation: int = 16) -> Scheme:
+def int4(group: int, zero_point: int = 0, activation: int = 16) -> Scheme:
     """Four-bit weights in groups along K; below 16 bits activations have a scale a token."""
-    beside = (f"-a{activation}" if activation < 16 else "") + (f"-kv{cache}" if cache < 16 else "")
+    beside = f"-a{activation}" if activation < 16 else ""
     return Scheme(
         f"int4-g{group}{beside}",
         activation=activation,
@@ -119,8 +122,15 @@ def int4(group: int, zero_point: int = 0, cache: int = 16, activation: int = 16)
         weight_grain=Grain.GROUP,
         group=group,
         zero_point=zero_point,
-        cache=cache,
     )
+
+
+def with_cache(scheme: Scheme, bits: int) -> Scheme:
+    """The scheme with keys and values of so many bits; its name says so below 16."""
+    if bits == scheme.cache:
+        return scheme
+    name = _CACHE.sub("", scheme.name) + ("" if bits == FLOAT16.cache else f"-kv{bits}")
+    return replace(scheme, name=name, cache=bits)
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -137,10 +147,8 @@ SCHEMES: dict[str, Scheme] = {
         # TENET's table has sums as wide as the operands.
         Scheme("float16-sum16", accumulator=16),
         _int8("int8-embedding", Grain.EMBEDDING, Grain.CHANNEL),
-        int4(64, cache=8),
-        int4(64, cache=4),
-        int4(64, cache=8, activation=8),
-        int4(64, cache=4, activation=4),
+        int4(64, activation=8),
+        int4(64, activation=4),
     )
 }
 COMPARED = (
@@ -161,11 +169,15 @@ def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
             found.extend(SCHEMES[n] for n in COMPARED)
         elif name.endswith(".toml"):
             found.append(_from_file(read_toml(Path(name))))
-        elif name in SCHEMES:
-            found.append(SCHEMES[name])
+        elif _CACHE.sub("", name) in SCHEMES:
+            width = _CACHE.search(name)
+            plain = SCHEMES[_CACHE.sub("", name)]
+            found.append(with_cache(plain, int(width.group(1))) if width else plain)
         else:
             raise CostError(
-                f"no scheme {name!r}", remedy=f"schemes: all, as-compiled, {', '.join(SCHEMES)}"
+                f"no scheme {name!r}",
+                remedy=f"schemes: all, as-compiled, {', '.join(SCHEMES)}; "
+                "with -kv8 or -kv4 behind it the cache has so many bits",
             )
     return tuple(dict.fromkeys(found))
 

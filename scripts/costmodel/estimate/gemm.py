@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 
@@ -55,6 +55,8 @@ class Gemm:
         weight: B is a weight; only weights are quantized by a scheme's ``weight``.
         role: SCORES and VALUES are queries by keys and scores by values of fused attention, one
             product a sequence and key-value head; B is the cache.
+        kept: operands that stay in the first memory, for or from a neighbour.
+        reserved: bits of the first memory that these take beside the tiles.
     """
 
     name: str
@@ -64,6 +66,20 @@ class Gemm:
     batch: int = 1
     weight: bool = True
     role: Role = Role.PRODUCT
+    kept: frozenset[str] = frozenset()
+    reserved: int = 0
+
+    @property
+    def on_chip(self) -> frozenset[str]:
+        """Operands that do not go beyond the first level."""
+        return self.role.on_chip | self.kept
+
+    def beside(self, hardware: Hardware) -> Hardware:
+        """The accelerator with the room that what is kept leaves."""
+        first, *others = hardware.levels
+        if not self.reserved or first.size is None:
+            return hardware
+        return replace(hardware, levels=(replace(first, size=first.size - self.reserved), *others))
 
     @property
     def macs(self) -> int:
@@ -212,6 +228,7 @@ def _cost(
     label: str,
     plan: tuple[Holding, ...],
 ) -> GemmCost:
+    hardware = gemm.beside(hardware)
     case = _Case(gemm, hardware, dataflow.bind(hardware.fabric), scheme)
     return case.result(label, case.plan(plan))
 
@@ -384,7 +401,7 @@ class _Case:
                 Traffic(v.name, r, w, (r + w) / max(1, array), (r + w) / max(1, latency))
                 for v, (r, w) in zip(hardware.levels, moved, strict=True)
             ),
-            energy=self._energy(rescales, moved),
+            energy=self._energy(rescales, moved, counts.unique),
             rescales=rescales,
             plan=plan,
             intensity=intensity,
@@ -447,7 +464,9 @@ class _Case:
         each = 2 if self.scheme.activation_grain is Grain.TOKEN else 1
         return each * self.gemm.batch * self.gemm.m * self.gemm.n
 
-    def _energy(self, rescales: int, moved: list[tuple[int, int]]) -> dict[str, float]:
+    def _energy(
+        self, rescales: int, moved: list[tuple[int, int]], unique: Mapping[str, int]
+    ) -> dict[str, float]:
         """Energy in pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
         hardware, width = self.hardware, self.scheme.compute
         found = {
@@ -459,6 +478,11 @@ class _Case:
         }
         for level, (read, write) in zip(hardware.levels, moved, strict=True):
             found[level.name] = read * level.read_energy + write * level.write_energy
+        first = hardware.levels[0]
+        widths, each = _widths(unique, self.scheme), first.operand_energy()
+        a, b = (sum(v * widths[t] for t, v in unique.items() if t.endswith(o)) for o in "AB")
+        back = moved[0][0] - a - b
+        found[first.name] = a * each[0] + b * each[1] + back * each[2] + moved[0][1] * each[3]
         return found
 
 
@@ -498,7 +522,7 @@ class _Run:
         case = self.case
         holder = case.holders[depth - 1]
         behind = case.behind(holder)
-        listed = steps(state, self.plan[depth - 1], case.scheme, case.gemm.role.on_chip)
+        listed = steps(state, self.plan[depth - 1], case.scheme, case.gemm.on_chip)
         counts, cycles = _Counts(), np.zeros(listed.times.shape)
         for tile, kinds in listed.states().items():
             inner = self.region(depth - 1, tile)

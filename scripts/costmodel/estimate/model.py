@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.accelerator.dataflow import Dataflow
-from costmodel.accelerator.hardware import Hardware
+from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import FLOAT16, Scheme
+from costmodel.errors import CostError
 from costmodel.estimate.gemm import GemmCost, cost
 from costmodel.estimate.tiling import BufferTile, Holding
+from costmodel.estimate.variants import chained
 from costmodel.estimate.workload import Item, Phase
 
 OTHER = "other"
@@ -27,7 +29,7 @@ class ItemCost:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over executions: MACs, cycles, bits at the outermost level, pJ, scalings.
+    """Sums over executions: MACs, cycles, bits at the outermost level, pJ, scalings, bits sent.
 
     Attributes:
         stamps: cycles in which the array computes or is loaded, skew included; compute: without.
@@ -41,6 +43,7 @@ class Totals:
     bits: int = 0
     energy: float = 0.0
     rescales: int = 0
+    link_bits: int = 0
 
     def __add__(self, other: Totals) -> Totals:
         mine, theirs = vars(self), vars(other)
@@ -121,6 +124,8 @@ def phase_cost(
     Raises:
         CostError: a product does not fit the accelerator.
     """
+    widths = None if isinstance(scheme, str) else scheme
+    phase = chained(phase, hardware.levels[0], widths)
     items = tuple(
         ItemCost(
             i,
@@ -152,19 +157,26 @@ def item_scheme(item: Item, scheme: Scheme | str) -> Scheme:
 
 def other_work(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
     """Work that is no product: the time of its transfers to and from the outermost memory."""
-    level = hardware.levels[-1]
-    compiled = max((i.compiled.output for i in phase.items), default=FLOAT16.output)
+    compiled = phase.compiled_output
     width = compiled if isinstance(scheme, str) else max(scheme.output, FLOAT16.output)
     total = Totals()
     for work in phase.others:
         if work.view:
             continue
-        read = work.bits_read * work.count * width // compiled
-        write = work.bits_written * work.count * width // compiled
-        cycles = int(level.cycles(read, write))
+        ratio = 1 if work.exact else width / compiled
+        read, write = (int(b * work.count * ratio) for b in (work.bits_read, work.bits_written))
+        level = _link(hardware) if work.link else hardware.levels[-1]
+        cycles = int(level.cycles(read, write)) + (work.count * level.latency if work.link else 0)
         energy = read * level.read_energy + write * level.write_energy
-        total += Totals(latency=cycles, bits=read + write, energy=energy)
+        moved = {"link_bits" if work.link else "bits": read + write}
+        total += Totals(latency=cycles, energy=energy, **moved)
     return total
+
+
+def _link(hardware: Hardware) -> Level:
+    if hardware.link is None:
+        raise CostError(f"{hardware.name}: several arrays need a [link]", remedy="give it one")
+    return hardware.link
 
 
 def every_combination(

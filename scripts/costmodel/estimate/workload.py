@@ -53,6 +53,8 @@ class OtherWork:
 
     Attributes:
         view: the compiler makes it another view of the same memory; nothing moves.
+        exact: the bits are the same under every scheme; otherwise they are activations.
+        link: the bits go to other arrays.
     """
 
     name: str
@@ -61,11 +63,18 @@ class OtherWork:
     bits_written: int
     count: int
     view: bool = False
+    exact: bool = False
+    link: bool = False
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One function of a model at certain sizes."""
+    """One function of a model at certain sizes.
+
+    Attributes:
+        chain: activations that fit stay on chip between consecutive operators.
+        arrays: accelerators that share the work; all figures but latency are of one of them.
+    """
 
     name: str
     entry: str
@@ -73,12 +82,24 @@ class Phase:
     items: tuple[Item, ...]
     others: tuple[OtherWork, ...]
     unclassified: tuple[str, ...]
+    chain: bool = False
+    arrays: int = 1
+
+    @property
+    def prompt(self) -> bool:
+        """Tell whether the phase takes in a prompt."""
+        return "prefill" in self.name
+
+    @property
+    def compiled_output(self) -> int:
+        """Bits of an activation in the compiled module."""
+        return max((i.compiled.output for i in self.items), default=16)
 
     @property
     def tokens(self) -> int:
         """Tokens that the phase takes in or makes: the prompt's, or one a sequence."""
         sizes = dict(self.sizes)
-        if "prefill" in self.name:
+        if self.prompt:
             return max(sizes.get("seq_len", sizes.get(CONTEXT, 1)), 1)
         return max(sizes.get("batch_size", 1), 1)
 

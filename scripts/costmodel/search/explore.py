@@ -10,19 +10,22 @@ from typing import Any
 
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import Hardware
-from costmodel.accelerator.scheme import Scheme
+from costmodel.accelerator.scheme import FLOAT16, Scheme
+from costmodel.accelerator.scheme import schemes as schemes_by_name
 from costmodel.accelerator.technology import technology
 from costmodel.accuracy.measure import known
 from costmodel.errors import CostError
 from costmodel.estimate.gemm import Role, effective_scheme
 from costmodel.estimate.model import item_scheme, other_work, phase_cost, product_key
 from costmodel.estimate.tiling import BufferTile, Holding
+from costmodel.estimate.variants import chained
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.products import Found, NoRoomError, Problem, beside, solve
 from costmodel.search.systolic import FLOWS, Systolic
 
 SHARES = (1, 4)  # of the PEs that may be built: all, a quarter
 BUFFERS = (0.5, 1.0, 2.0)  # of the base's
+SPLITS = ((2, 4, 2), (1, 6, 1))  # eighths for A, B and C, of a buffer of the base's size
 STEEPEST = 16  # longer to shorter side of an array
 SMALLEST = 4  # side of an array
 WORKERS = 2
@@ -32,10 +35,15 @@ OBJECTIVES = ("latency_ms", "energy_mj", "area_mm2", "perplexity")
 
 @dataclass(frozen=True)
 class Design:
-    """An accelerator of the search: its array and the bytes of its buffer."""
+    """An accelerator of the search: its array and the bytes of its buffer.
+
+    Attributes:
+        split: eighths of the buffer that A, B and C have for themselves; None: they share it.
+    """
 
     array: tuple[int, int]
     buffer: int
+    split: tuple[int, ...] | None = None
 
     def hardware(self, base: Hardware) -> Hardware:
         """The base with this array and buffer."""
@@ -43,7 +51,14 @@ class Design:
         energy = first.read_energy, first.write_energy
         if first.memory:
             energy = (technology().memories[first.memory].energy_of(self.buffer),) * 2
-        level = replace(first, size=8 * self.buffer, read_energy=energy[0], write_energy=energy[1])
+        parts = self.split and tuple(self.buffer * part for part in self.split)
+        level = replace(
+            first,
+            size=8 * self.buffer,
+            read_energy=energy[0],
+            write_energy=energy[1],
+            split=parts,
+        )
         fabric = replace(base.fabric, shape=self.array)
         return replace(base, fabric=fabric, levels=(level, *others))
 
@@ -68,6 +83,7 @@ def designs(base: Hardware, pes: int) -> list[Design]:
             columns = number // rows
             if columns >= SMALLEST and max(rows, columns) <= STEEPEST * min(rows, columns):
                 found += [Design((rows, columns), int(size // 8 * b)) for b in BUFFERS]
+                found += [Design((rows, columns), size // 8, split) for split in SPLITS]
     if not found:
         raise CostError(f"--pes {pes}: no array of sides from {SMALLEST} on")
     return found
@@ -112,45 +128,23 @@ def groups(phase: Phase) -> list[list[Item]]:
 
 
 def _points(
-    number: int, phase: Phase, base: Hardware, scheme: Scheme, listed: Sequence[Design]
+    number: int, phase: Phase, base: Hardware, design: Design, schemes: Sequence[Scheme]
 ) -> list[Point]:
-    """Designs and dataflows of a phase under a scheme; those that cannot be best are left out."""
+    """The mapped phase on a design under every scheme and dataflow."""
     found: list[Point] = []
-    for design in listed:
-        hardware = design.hardware(base)
-        size = area(hardware, scheme)
-        if any(_beats(p, _floor(phase, hardware, scheme), size) for p in found):
-            continue
+    hardware = design.hardware(base)
+    for scheme in schemes:
+        run = chained(phase, hardware.levels[0], scheme)
+        size = area(hardware, scheme) * phase.arrays
         for flow in FLOWS:
             try:
-                chosen = list(_mapped(phase, hardware, flow, scheme))
+                chosen = list(_mapped(run, hardware, flow, scheme))
             except NoRoomError:
                 continue  # a larger buffer may do
             for cycles, energy, plans in chosen:
                 place = (number, scheme.name, flow, design)
-                found.append(Point(*place, cycles, energy, size, plans))
+                found.append(Point(*place, cycles, energy * phase.arrays, size, plans))
     return found
-
-
-def _beats(point: Point, floor: tuple[float, float], size: float) -> bool:
-    return point.latency <= floor[0] and point.energy <= floor[1] and point.area <= size
-
-
-def _floor(phase: Phase, hardware: Hardware, scheme: Scheme) -> tuple[float, float]:
-    """Lower bounds of a phase's cycles and pJ: the roofline with every bit moved once."""
-    behind = hardware.levels[-1]
-    work = other_work(phase, hardware, scheme)
-    cycles, energy = float(work.latency), work.energy
-    for item in phase.items:
-        g, own = item.gemm, effective_scheme(item.gemm, item_scheme(item, scheme))
-        read, write = own.weight_bits(g.k, g.n), g.m * g.n * own.output
-        read += 0 if g.role is Role.VALUES else g.m * g.k * own.activation
-        write = 0 if g.role is Role.SCORES else write
-        bus = behind.cycles(g.batch * read, g.batch * write)
-        cycles += item.count * max(g.macs / hardware.peak, float(bus))
-        moved = g.batch * (read * behind.read_energy + write * behind.write_energy)
-        energy += item.count * (moved + g.macs * hardware.mac(own.compute))
-    return cycles, energy
 
 
 def _mapped(
@@ -164,15 +158,7 @@ def _mapped(
     sums = [[float(work.latency), work.energy], [float(work.latency), work.energy]]
     plans: list[dict[str, Holding]] = [{}, {}]
     for items in groups(phase):
-        problems = tuple(
-            Problem(
-                replace(i.gemm, name=i.kind),
-                effective_scheme(i.gemm, item_scheme(i, scheme)),
-                hardware,
-                array,
-            )
-            for i in items
-        )
+        problems = tuple(_problem(i, items, scheme, hardware, array) for i in items)
         for place, best in enumerate(solve(problems)):
             times = items[0].count
             sums[place][0] += times * (best.cycles + lag * len(items))
@@ -180,6 +166,16 @@ def _mapped(
             plans[place] |= _plans(items, best)
     for (cycles, energy), own in zip(sums, plans, strict=True):
         yield cycles, energy, own
+
+
+def _problem(
+    item: Item, together: Sequence[Item], scheme: Scheme, hardware: Hardware, array: Systolic
+) -> Problem:
+    """A product without its name and without what its widths do not depend on: solved once."""
+    own = effective_scheme(item.gemm, item_scheme(item, scheme))
+    reserved = max(i.gemm.reserved for i in together)
+    gemm = replace(item.gemm, name=item.gemm.role.value, reserved=reserved)
+    return Problem(gemm, replace(own, name="", cache=FLOAT16.cache), hardware, array)
 
 
 def _plans(items: Sequence[Item], best: Found) -> dict[str, Holding]:
@@ -215,27 +211,37 @@ def search(
         CostError: the base cannot be searched, or a product fits no buffer.
     """
     listed = designs(base, base.fabric.pes if pes is None else pes)
-    jobs = [(n, phase, base, s, listed) for n, phase in enumerate(phases) for s in schemes]
+    jobs = [(n, phase, base, d, schemes) for n, phase in enumerate(phases) for d in listed]
+    by_name = {s.name: s for s in schemes}
+    fronts: list[dict[str, Any]] = []
     with ProcessPoolExecutor(WORKERS) as pool:
         points = [p for part in pool.map(_points, *zip(*jobs, strict=True)) for p in part]
-    by_name = {s.name: s for s in schemes}
-    fronts = []
-    for number in range(len(phases)):
-        own = [p for p in points if p.phase == number]
-        if not own:
-            raise CostError(
-                f"{base.name}: no buffer of the search holds a tile of {phases[number].name}",
-                remedy="give a --hardware with a larger first level",
-            )
-        rows = [(_figures(p, base, model), p) for p in own]
-        kept = [(r, p) for r, p in rows if not any(dominates(o, r) for o, _ in rows)]
-        kept = list({tuple(r.items()): (r, p) for r, p in kept}.values())
-        exact = [
-            row(phases[number], base, by_name[p.scheme], p.flow, p.design, p.plans, model)
-            for _, p in kept
-        ]
-        fronts += sorted(exact, key=lambda r: r["latency_ms"])
+        for number, phase in enumerate(phases):
+            best = _best([p for p in points if p.phase == number], phase, base, model)
+            calls = [
+                (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, model) for p in best
+            ]
+            exact = list(pool.map(row, *zip(*calls, strict=True)))
+            # The engine may tell apart what the closed forms do not.
+            kept = [r for r in exact if not any(dominates(o, r) for o in exact)]
+            fronts += sorted(kept, key=lambda r: r["latency_ms"])
     return fronts
+
+
+def _best(points: Sequence[Point], phase: Phase, base: Hardware, model: str) -> list[Point]:
+    """Points of a phase of which none is better in everything than another; of equals the first.
+
+    Raises:
+        CostError: there are none.
+    """
+    if not points:
+        raise CostError(
+            f"{base.name}: no buffer of the search holds a tile of {phase.name}",
+            remedy="give a --hardware with a larger first level",
+        )
+    rows = [(_figures(p, base, model), p) for p in points]
+    kept = [(r, p) for r, p in rows if not any(dominates(o, r) for o, _ in rows)]
+    return list({tuple(r.items()): p for r, p in reversed(kept)}.values())
 
 
 def _figures(point: Point, base: Hardware, model: str) -> dict[str, Any]:
@@ -278,12 +284,13 @@ def row(
         "dataflow": flow,
         "array": list(design.array),
         "latency_ms": total.latency / base.clock * 1e3,
-        "energy_mj": total.energy / 1e9,
-        "area_mm2": area(hardware, scheme),
+        "energy_mj": total.energy * phase.arrays / 1e9,
+        "area_mm2": area(hardware, scheme) * phase.arrays,
         "perplexity": known(model).get(scheme.name),
         "mapping": {
             "hardware": base.name,
             "buffer_bytes": design.buffer,
+            "split": list(design.split) if design.split else None,
             "products": {
                 key: {"tile": list(vars(h.tile).values()), "order": list(h.order)}
                 for key, h in plans.items()
@@ -296,7 +303,7 @@ def again(
     found: Mapping[str, Any],
     phases: Sequence[Phase],
     base: Hardware,
-    schemes: Mapping[str, Scheme],
+    schemes: Sequence[Scheme],
     model: str,
 ) -> list[dict[str, Any]]:
     """Estimate the rows of a search's file anew.
@@ -319,8 +326,11 @@ def again(
                 for key, plan in mapping["products"].items()
             }
             high, wide = old["array"]
-            design = Design((high, wide), mapping["buffer_bytes"])
-            phase, scheme = by_name[old["phase"]], schemes[old["scheme"]]
+            split = tuple(mapping["split"]) if mapping["split"] else None
+            design = Design((high, wide), mapping["buffer_bytes"], split)
+            phase = by_name[old["phase"]]
+            own = [s for s in schemes if s.name == old["scheme"]]
+            scheme = own[0] if own else schemes_by_name([old["scheme"]])[0]
         except (KeyError, TypeError, ValueError) as error:
             raise CostError(
                 f"--mapping: fronts[{number}] does not fit: {error!r}",

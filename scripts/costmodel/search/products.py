@@ -71,9 +71,10 @@ class Problem:
         """
         (buffer, behind), gemm, scheme = self.hardware.levels, self.gemm, self.scheme
         whole = (gemm.m, gemm.n, gemm.k, True, True)
-        listed = many_steps(whole, tiles, orders, scheme, gemm.role.on_chip)
-        read, visits, elements = self.array.port(listed.m, listed.n, listed.k, scheme)
-        back = read + (visits - listed.new) * elements * scheme.accumulator
+        listed = many_steps(whole, tiles, orders, scheme, gemm.on_chip)
+        inward, weights, visits = self.array.port(listed.m, listed.n, listed.k, scheme)
+        elements = listed.m * listed.n
+        back = inward + weights + (visits - listed.new) * elements * scheme.accumulator
         out = elements * (listed.done * scheme.output + (visits - listed.done) * scheme.accumulator)
         work = self.array.cycles(listed.m, listed.n, listed.k)
         work = np.maximum(work, np.maximum(back // buffer.read, out // buffer.write))
@@ -96,7 +97,7 @@ class Problem:
 
     def tiles(self) -> list[Any]:
         """Extents of the tiles that fit, as three arrays."""
-        gemm, level = self.gemm, self.hardware.levels[0]
+        gemm, level = self.gemm, self.gemm.beside(self.hardware).levels[0]
         extents = (gemm.m, gemm.n, gemm.k)
         pairs = list(zip(extents, self.array.grains(), strict=True))
         sides = [sizes(e, g) for e, g in pairs]
@@ -123,27 +124,30 @@ class Problem:
         extents, batch = (gemm.m, gemm.n, gemm.k), gemm.batch
         array: Any = 0
         inward: Any = 0
+        weights: Any = 0
         visits: Any = 0
         parts = (in_tiles(e, s) for e, s in zip(extents, (m, n, k), strict=True))
         for (tm, cm), (tn, cn), (tk, ck) in product(*parts):
             number = cm * cn * ck
-            read, again, elements = self.array.port(tm, tn, tk, scheme)
+            a, b, again = self.array.port(tm, tn, tk, scheme)
             # The port's time is in whole cycles, rounded down.
-            work = np.maximum(self.array.cycles(tm, tn, tk), read / buffer.read - 1)
+            work = np.maximum(self.array.cycles(tm, tn, tk), (a + b) / buffer.read - 1)
             array = array + number * work
-            inward, visits = inward + number * read, visits + number * again * elements
+            inward, weights = inward + number * a, weights + number * b
+            visits = visits + number * again * tm * tn
         partial = (visits - gemm.m * gemm.n) * scheme.accumulator
-        inward, outward = inward + partial, partial + gemm.m * gemm.n * scheme.output
+        outward = partial + gemm.m * gemm.n * scheme.output
         first = scheme.weight_bits(k, n)
-        if "A" not in gemm.role.on_chip:
+        if "A" not in gemm.on_chip:
             first = first + scheme.activation_bits(m, k)
         # The last tile may be ragged: that an element of it is stored is all that is sure.
-        last = 0 if "C" in gemm.role.on_chip else scheme.output
+        last = 0 if "C" in gemm.on_chip else scheme.output
         inside = array * batch + first / behind.read + last / behind.write
-        port = inward * buffer.read_energy + outward * buffer.write_energy
+        each = buffer.operand_energy()
+        port = inward * each[0] + weights * each[1] + partial * each[2] + outward * each[3]
         bounds, energies = [], []
         orders = self.orders()
-        for moved in outer_traffics(extents, (m, n, k), orders, scheme, gemm.role.on_chip):
+        for moved in outer_traffics(extents, (m, n, k), orders, scheme, gemm.on_chip):
             bus = behind.cycles(moved.read, moved.write) * batch
             both = np.maximum(bus, inside) if buffer.double_buffered else bus + array * batch
             bounds.append(np.asarray(both, dtype=float))

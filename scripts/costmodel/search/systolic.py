@@ -50,10 +50,13 @@ class Systolic:
         return folds * (n - 2 + self.rows) + along_k * m + along_m * depth
 
     def port(self, m: Count, n: Count, k: Count, scheme: Scheme) -> tuple[Count, Count, Count]:
-        """Bits of A and B that enter the array for a tile, and visits of an element of C."""
+        """Bits of A and of B that enter the array for a tile, and visits of an element of C."""
         along_m, along_n, along_k = self.passes(m, n, k)
-        read = scheme.activation_bits(m, k) * along_n + scheme.weight_bits(k, n) * along_m
-        return read, along_k, m * n
+        return (
+            scheme.activation_bits(m, k) * along_n,
+            scheme.weight_bits(k, n) * along_m,
+            along_k,
+        )
 
     def grains(self) -> tuple[int, int, int]:
         """Extents of M, N and K that one pass takes; 1: that dimension streams."""

@@ -113,6 +113,7 @@ def totals_record(totals: Totals, phase: PhaseCost) -> dict[str, Any]:
         "achieved_bits_per_cycle": totals.bits / cycles,
         "energy_pj": totals.energy,
         "rescales": totals.rescales,
+        "link_bits": totals.link_bits,
         "utilisation": totals.macs / (cycles * phase.hardware.peak),
     }
 
@@ -243,8 +244,8 @@ def token_record(phase: PhaseCost) -> dict[str, float]:
     return {
         "ms": seconds * 1e3,
         "tokens_per_second": tokens / seconds,
-        "mj_per_token": total.energy / GIGA / tokens,
-        "bytes_per_token": total.bits / 8 / tokens,
+        "mj_per_token": phase.phase.arrays * total.energy / GIGA / tokens,
+        "bytes_per_token": phase.phase.arrays * total.bits / 8 / tokens,
     }
 
 

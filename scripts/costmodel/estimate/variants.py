@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to run a model: causal skipping, pages of the cache, fused neighbours, many arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from costmodel.accelerator.hardware import Level
+from costmodel.accelerator.scheme import Scheme
+from costmodel.errors import CostError
+from costmodel.estimate.gemm import Role, effective_scheme
+from costmodel.estimate.workload import CONTEXT, Item, OtherWork, Phase
+
+PAGE_ENTRY = 32  # bits of an entry of a page table
+CHAIN_SHARE = 4  # activations stay on chip where they take at most this part of the buffer
+# Megatron's split: these take what the one before left in pieces, and leave sums to be added.
+_SPLIT_ALONG_K = re.compile(r"(?:^|_)(?:o_proj|out_proj|c_proj|down_proj|fc2)$")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a phase is run.
+
+    Attributes:
+        causal: queries of a block of the prompt; keys after a block's last query are skipped.
+            0: attention in full.
+        page: entries of a page of the cache; 0: the cache is in one piece.
+        chain: activations that fit stay on chip between consecutive operators.
+        arrays: accelerators that share every layer (tensor parallelism).
+    """
+
+    causal: int = 0
+    page: int = 0
+    chain: bool = False
+    arrays: int = 1
+
+    def of(self, phase: Phase) -> Phase:
+        """The phase run this way; chains depend on the accelerator and are made by `chained`.
+
+        Raises:
+            CostError: there is nothing to split.
+        """
+        found = phase
+        if self.causal and phase.prompt:
+            found = replace(found, items=tuple(_causal(found, self.causal)))
+        if self.page:
+            found = _paged(found, self.page)
+        if self.arrays > 1:
+            found = _parallel(found, self.arrays)
+        return replace(found, chain=self.chain)
+
+
+def _causal(phase: Phase, block: int) -> Iterator[Item]:
+    """Cut attention into blocks of queries, each with the keys up to its last query."""
+    tokens, context = phase.tokens, dict(phase.sizes)[CONTEXT]
+    pair: list[Item] = []
+    for item in phase.items:
+        if item.gemm.role is Role.PRODUCT or item.gemm.m % tokens:
+            yield item
+            continue
+        pair.append(item)
+        if item.gemm.role is Role.SCORES:
+            continue
+        for start in range(0, tokens, block):
+            rows = min(block, tokens - start)
+            yield from (
+                _with_keys(i, i.gemm.m // tokens * rows, context - tokens + start + rows)
+                for i in pair
+            )
+        pair = []
+
+
+def _with_keys(item: Item, rows: int, keys: int) -> Item:
+    gemm = item.gemm
+    n, k = (keys, gemm.k) if gemm.role is Role.SCORES else (gemm.n, keys)
+    return replace(item, gemm=replace(gemm, m=rows, n=n, k=k))
+
+
+def _paged(phase: Phase, page: int) -> Phase:
+    """Read whole pages of the cache, and an entry of the page table for each."""
+    items, tables = [], []
+    for item in phase.items:
+        gemm = item.gemm
+        if gemm.role is Role.PRODUCT:
+            items.append(item)
+            continue
+        pages = -(-(gemm.n if gemm.role is Role.SCORES else gemm.k) // page)
+        items.append(_with_keys(item, gemm.m, pages * page))
+        if gemm.role is Role.SCORES:
+            entries = gemm.batch * pages
+            tables.append(
+                OtherWork("page table", entries, entries * PAGE_ENTRY, 0, item.count, exact=True)
+            )
+    return replace(phase, items=tuple(items), others=(*phase.others, *tables))
+
+
+def _parallel(phase: Phase, arrays: int) -> Phase:
+    """The share of the busiest of some arrays, and what it sends to the others.
+
+    Attention is split by key-value heads, o_proj and down_proj along K, all else along N. Sums of
+    what is split along K are added by a ring: every array sends 2 (arrays - 1) / arrays of them.
+    The last layer's pieces are gathered: (arrays - 1) / arrays. Other work is done by every array.
+    """
+    items, links = [], []
+    for item in phase.items:
+        gemm = item.gemm
+        sent = 0
+        if gemm.role is not Role.PRODUCT or gemm.batch > 1:
+            own = replace(gemm, batch=-(-gemm.batch // arrays))
+        elif _SPLIT_ALONG_K.search(item.kind):
+            own = replace(gemm, k=-(-gemm.k // arrays))
+            sent = 2 * (arrays - 1) * -(-gemm.m * gemm.n // arrays)
+        else:
+            own = replace(gemm, n=-(-gemm.n // arrays))
+            if item.kind == "lm_head":
+                sent = (arrays - 1) * -(-gemm.m * gemm.n // arrays)
+        items.append(replace(item, gemm=own))
+        if sent:
+            bits = sent * phase.compiled_output
+            links.append(OtherWork(f"link {item.kind}", sent, bits, 0, item.count, link=True))
+    if not links:
+        raise CostError(f"{phase.name}: nothing that several arrays could share")
+    others = (*phase.others, *links)
+    return replace(phase, items=tuple(items), others=others, arrays=arrays)
+
+
+def chained(phase: Phase, level: Level, scheme: Scheme | None) -> Phase:
+    """Keep the activations between consecutive operators in the first memory, where they fit.
+
+    A product's result and the operand that the next product makes of it, after the work between
+    them, take room beside the tiles. Work that is no product then moves nothing where its own
+    operands fit too; weights of norms and biases are neglected. What goes into attention leaves the
+    chip, since keys and values go to the cache.
+
+    Args:
+        phase: whose ``chain`` says whether to do so.
+        level: the first memory.
+        scheme: None for the products' own as compiled.
+    """
+    if not phase.chain or level.size is None or level.split is not None:
+        return phase
+    most = level.size // CHAIN_SHARE
+    items = list(phase.items)
+    for place, item in enumerate(phase.items):
+        later = [*range(place + 1, len(items)), *range(place + 1)]
+        follower = next((n for n in later if items[n].count == item.count), place)
+        after = phase.items[follower]
+        if item.gemm.role is Role.SCORES or after.gemm.role is not Role.PRODUCT:
+            continue
+        if follower <= place and item.count == 1:
+            continue
+        own = effective_scheme(item.gemm, scheme or item.compiled)
+        theirs = effective_scheme(after.gemm, scheme or after.compiled)
+        made = item.gemm.batch * item.gemm.m * item.gemm.n * own.output
+        taken = after.gemm.batch * theirs.activation_bits(after.gemm.m, after.gemm.k)
+        whole = item.gemm.batch * item.gemm.m * item.gemm.n >= after.gemm.m * after.gemm.k
+        if not whole or made + taken > most:
+            continue
+        for n, operand in ((place, "C"), (follower, "A")):
+            gemm = items[n].gemm
+            reserved = max(gemm.reserved, made + taken)
+            kept = gemm.kept | {operand}
+            items[n] = replace(items[n], gemm=replace(gemm, kept=kept, reserved=reserved))
+    others = tuple(
+        o
+        for o in phase.others
+        if o.link or o.exact or o.view or o.bits_read + o.bits_written > most
+    )
+    return replace(phase, items=tuple(items), others=others)

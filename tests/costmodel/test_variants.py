@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causal skipping, pages, activations that stay on chip, several arrays, widths of the cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodel.accelerator.dataflow import load_dataflow
+from costmodel.accelerator.hardware import load_hardware
+from costmodel.accelerator.scheme import FLOAT16, schemes
+from costmodel.accelerator.technology import technology
+from costmodel.errors import CostError
+from costmodel.estimate.gemm import Role
+from costmodel.estimate.model import PhaseCost, phase_cost
+from costmodel.estimate.variants import Variant, chained
+from costmodel.estimate.workload import Phase, bind_phase, read_workloads
+from costmodel.search.explore import Design
+
+WORK = read_workloads(Path(__file__).parent / "data" / "smollm2.work.json")
+MOBILE, FLOW = load_hardware("systolic32x32"), load_dataflow("output-stationary")
+LAYERS, HEADS, KEPT, WIDTH = 30, 9, 3, 64  # of SmolLM2
+TOKENS = 60
+
+
+def phase(name: str, size: int, variant: Variant) -> Phase:
+    return variant.of(bind_phase(WORK, name, size, {}))
+
+
+def attention(of: Phase) -> int:
+    """Multiply-accumulates of attention's two products."""
+    return sum(i.count * i.gemm.macs for i in of.items if i.gemm.role is not Role.PRODUCT)
+
+
+def estimate(name: str, size: int, variant: Variant) -> PhaseCost:
+    return phase_cost(phase(name, size, variant), MOBILE, FLOW, FLOAT16)
+
+
+@pytest.mark.parametrize("block", [1, 16, TOKENS])
+def test_keys_after_a_block_are_skipped(block: int) -> None:
+    found = attention(phase("prefill", TOKENS, Variant(causal=block)))
+    seen = sum(min(TOKENS, (t // block + 1) * block) for t in range(TOKENS))
+    assert found == 2 * LAYERS * HEADS * WIDTH * seen
+
+
+def test_a_token_has_nothing_to_skip() -> None:
+    plain = phase("decode", TOKENS, Variant())
+    assert phase("decode", TOKENS, Variant(causal=16)).items == plain.items
+
+
+def test_whole_pages_and_their_entries_are_read() -> None:
+    plain, paged = (phase("decode", TOKENS, Variant(page=p)) for p in (0, 16))
+    assert attention(paged) * TOKENS == attention(plain) * 64
+    one, other = (phase_cost(p, MOBILE, FLOW, FLOAT16).total.bits for p in (plain, paged))
+    cache = LAYERS * KEPT * 2 * (64 - TOKENS) * WIDTH * 16
+    assert other - one == cache + LAYERS * KEPT * 4 * 32
+
+
+def test_activations_that_fit_stay_on_chip() -> None:
+    plain, fused = (estimate("decode", TOKENS, Variant(chain=c)) for c in (False, True))
+    moved = [
+        {i.item.kind: (i.cost.traffic[-1].read, i.cost.traffic[-1].write) for i in p.items}
+        for p in (plain, fused)
+    ]
+    weights = 576 * 3072 * 16
+    assert moved[0]["gate_up_proj"] == (weights + 576 * 16, 3072 * 16)
+    assert moved[1]["gate_up_proj"] == (weights, 0)
+    # Keys and values go to the cache, the queries with them.
+    assert moved[1]["qkv_proj"] == (576 * 960 * 16, 960 * 16)
+    assert moved[1]["attention PV"][1] == 0
+    assert fused.other.bits == 0 < plain.other.bits
+    assert fused.total.latency < plain.total.latency
+
+
+def test_activations_that_do_not_fit_leave_the_chip() -> None:
+    small = replace(MOBILE.levels[0], size=4 * 50_000)
+    kept = chained(phase("decode", TOKENS, Variant(chain=True)), small, FLOAT16)
+    on_chip = {i.kind: i.gemm.kept for i in kept.items}
+    assert on_chip["gate_up_proj"] == {"A"}
+    assert on_chip["down_proj"] == {"C"}
+    assert on_chip["qkv_proj"] == {"A"}
+
+
+def test_arrays_share_the_layers_and_send_sums() -> None:
+    one, three = (estimate("decode", TOKENS, Variant(arrays=n)) for n in (1, 3))
+    assert three.total.macs * 3 == one.total.macs
+    sums = LAYERS * 2 * 2 * 2 * 576 // 3 * 16  # o_proj and down_proj, 2 (3 - 1) / 3 each
+    gathered = 2 * 49152 // 3 * 16
+    assert three.total.link_bits == sums + gathered
+    assert one.total.latency / 3 < three.total.latency < one.total.latency
+    weights = {i.item.kind: i.cost.traffic[-1].read for i in three.items}
+    assert weights["down_proj"] == (512 * 576 + 512) * 16
+
+
+def test_arrays_need_a_link() -> None:
+    lonely = replace(MOBILE, link=None)
+    with pytest.raises(CostError, match="need a \\[link\\]"):
+        phase_cost(phase("decode", TOKENS, Variant(arrays=3)), lonely, FLOW, FLOAT16)
+
+
+def test_the_cache_has_the_width_of_the_name() -> None:
+    plain, eight, four = schemes(["int8-token", "int8-token-kv8", "int8-token-kv4"])
+    assert (plain.cache, eight.cache, four.cache) == (16, 8, 4)
+    assert replace(eight, name=plain.name, cache=16) == plain
+    run = phase("decode", 1024, Variant())
+    bits = [phase_cost(run, MOBILE, FLOW, s).total.bits for s in (plain, eight, four)]
+    entries = LAYERS * KEPT * 2 * 1024
+    assert bits[0] - bits[1] == entries * (8 * WIDTH - 16)  # a scale for each entry
+    assert bits[1] - bits[2] == entries * 4 * WIDTH
+
+
+def test_parts_of_a_split_buffer_have_their_own_energy() -> None:
+    split = Design((32, 32), 1 << 20, (2, 4, 2)).hardware(MOBILE).levels[0]
+    sram = technology().memories["sram-45nm"]
+    quarter, half = sram.energy_of(1 << 18), sram.energy_of(1 << 19)
+    assert split.operand_energy() == pytest.approx((quarter, half, quarter, quarter))
