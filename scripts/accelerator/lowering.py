@@ -274,11 +274,12 @@ class _Lowering:
         for tiles in self._tiles():
             self.sums.current = (self.sums.current + 1) % self.mapping.halves
             begun = self._reset(tiles[0])
-            for number, tile in enumerate(tiles):
+            width, left = self.layer.requantisation.width, len(self.later)
+            for number, tile in enumerate(tiles, 1):
                 begun = self._step(tile, begun)
-                # Bytes of the tile before leave between the steps of this one.
-                left = len(tiles) - number
-                self._bytes(-(-len(self.later) // left))
+                # Bytes of the tile before leave evenly between the steps of this one.
+                gone = min(left, -(-number * width // len(tiles)))
+                self._bytes(gone - (left - len(self.later)))
             self._finish_tile(tiles[0], begun)
             if self.mapping.halves == 1:
                 self._bytes(len(self.later))

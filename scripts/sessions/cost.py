@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session of the cost model: work files from the lab, then the estimate."""
+"""The session of the cost model: work files from the lab, then the estimate or a simulation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ STUDIED = ("gpt2", "smollm2")  # models of the studies that docs/cost shows
 
 
 def estimate(session: nox.Session) -> None:
-    """Run the cost model; a model that is no work file is first made one by the lab."""
+    """Run the cost model; a model that is no work file is first made one by the lab.
+
+    With ``--accelerator`` the layers are lowered to a device's instructions and simulated.
+    """
     of_trees, of_cost = split_options(session, "costmodel")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--accelerator")
     parser.add_argument("--model")
     parser.add_argument("--study")
     parser.add_argument("--of", nargs="+")
@@ -41,4 +45,7 @@ def estimate(session: nox.Session) -> None:
         rest += ["--study", known.study, "--of", *work]
     elif known.model:
         rest += ["--model", *work]
-    run_module(session, "costmodel", *rest)
+    if known.accelerator:
+        run_module(session, "accelerator", "layers", known.accelerator, *rest)
+    else:
+        run_module(session, "costmodel", *rest)

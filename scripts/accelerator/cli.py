@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m accelerator``: a model's linear layers on a device; a stream as text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from accelerator import study
+from accelerator.device import Device, load_device, shipped
+from accelerator.errors import AcceleratorError
+from accelerator.isa import disassemble
+from accelerator.layer import EXACT, Requantisation
+from accelerator.study import StudiedLayer
+from accelerator.timing import trace
+from common.errors import CommandError
+from common.files import atomic_write, atomic_write_json
+from costmodel.counting.relations import is_number
+from costmodel.estimate.workload import (
+    Phase,
+    bind_phase,
+    only_gemm,
+    parse_phases,
+    read_workloads,
+)
+
+FILE_WIDTH = 180
+DEFAULT_PHASES = "prefill:512,decode:1024"
+EXTENTS = 3
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    found = argparse.ArgumentParser(
+        prog="accelerator",
+        description="Linear layers on a GEMM accelerator with VTA's instructions.",
+    )
+    verbs = found.add_subparsers(dest="verb", required=True)
+    layers = verbs.add_parser("layers", help="lower, simulate and compare with the estimate")
+    layers.add_argument("device", help=f"{', '.join(shipped())}, or a TOML file")
+    work = layers.add_mutually_exclusive_group(required=True)
+    work.add_argument("--model", metavar="FILE", type=Path, help="a work file, as the cost model's")
+    work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")
+    layers.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
+    layers.add_argument(
+        "--requantise",
+        default="4:0",
+        metavar="BYTES:SHIFT",
+        help="form of the results: 4:0 (default) is the sum itself",
+    )
+    layers.add_argument(
+        "--prove",
+        action="store_true",
+        help="check each stream's tokens, run it on random operands, compare with numpy",
+    )
+    layers.add_argument("--streams", metavar="DIR", type=Path, help="write streams, one a layer")
+    layers.add_argument("--traces", metavar="DIR", type=Path, help="write timelines for Perfetto")
+    layers.add_argument("--json", metavar="FILE", type=Path)
+    text = verbs.add_parser("disassemble", help="print a stream as text")
+    text.add_argument("device", help="as above")
+    text.add_argument("stream", metavar="FILE", type=Path)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    args = parser().parse_args(argv)
+    try:
+        device = load_device(args.device)
+        if args.verb == "disassemble":
+            sys.stdout.write(disassemble(args.stream.read_bytes(), device))
+        else:
+            _layers(args, device)
+    except CommandError as error:
+        return _failed(error)
+    except OSError as error:
+        return _failed(AcceleratorError.from_os_error(error))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _failed(error: CommandError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def _layers(args: argparse.Namespace, device: Device) -> None:
+    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    form = _requantisation(args.requantise)
+    records = []
+    for phase in _phases(args):
+        studied = []
+        for layer, count in study.linear_layers(phase, form):
+            one = study.study(layer, count, device)
+            if args.prove:
+                study.prove(one.program)
+            _write(args, phase, one)
+            studied.append(one)
+        records.append(_record(phase, studied))
+        _show(console, records[-1], device, args.prove)
+    if args.json:
+        atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
+
+
+def _phases(args: argparse.Namespace) -> list[Phase]:
+    if args.gemm is not None:
+        parts = args.gemm.split(",")
+        if len(parts) != EXTENTS or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
+            raise AcceleratorError(f"--gemm {args.gemm!r}: three positive numbers M,N,K are wanted")
+        return [only_gemm([int(p) for p in parts], 1)]
+    found = read_workloads(args.model)
+    return [bind_phase(found, name, size, {}) for name, size in parse_phases(args.phase)]
+
+
+def _requantisation(text: str) -> Requantisation:
+    width, _, shift = text.partition(":")
+    if not is_number(width) or not is_number(shift):
+        raise AcceleratorError(
+            f"--requantise {text!r}: BYTES:SHIFT is wanted", remedy="such as 4:0"
+        )
+    return Requantisation(int(width), int(shift)) if text != "4:0" else EXACT
+
+
+def _write(args: argparse.Namespace, phase: Phase, one: StudiedLayer) -> None:
+    name = f"{phase.name}-{one.layer.name}".replace(":", "-")
+    if args.streams:
+        atomic_write(args.streams / f"{name}.bin", one.program.stream)
+    if args.traces:
+        found = trace(one.program.instructions, one.timing)
+        atomic_write(args.traces / f"{name}.json", json.dumps(found))
+
+
+def _record(phase: Phase, studied: list[StudiedLayer]) -> dict[str, Any]:
+    rows = []
+    for one in studied:
+        layer, mapping = one.layer, one.program.mapping
+        rows.append(
+            {
+                "layer": layer.name,
+                "count": one.count,
+                "extents": [layer.rows, layer.outputs, layer.inputs],
+                "tile": [mapping.rows, mapping.outputs, mapping.inputs],
+                "rows_outermost": mapping.rows_outermost,
+                "instructions": len(one.program.instructions),
+                "predicted_cycles": one.predicted.cycles,
+                "cycles": one.timing.cycles,
+                "cycle_error": one.cycle_error,
+                "predicted_bytes": one.predicted.bytes,
+                "bytes": one.timing.bytes,
+                "utilisation": one.timing.utilisation,
+                "single_utilisation": one.single.utilisation,
+                "useful": one.useful,
+            }
+        )
+    cycles = sum(one.count * one.timing.cycles for one in studied)
+    peak = studied[0].program.device.peak
+    return {
+        "phase": phase.name,
+        "tokens": phase.tokens,
+        "layers": rows,
+        "cycles": cycles,
+        "milliseconds": 1e3 * cycles / studied[0].program.device.clock,
+        "utilisation": study.utilisation(studied),
+        "single_utilisation": study.utilisation(studied, single=True),
+        "useful": sum(one.count * one.macs for one in studied) / (cycles * peak),
+        "spent": study.spent(studied),
+    }
+
+
+def _show(console: Console, record: dict[str, Any], device: Device, proved: bool) -> None:
+    title = f"{record['phase']}, {record['tokens']} tokens, on {device.name}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("layer")
+    numbers = (
+        "times",
+        "M x N x K",
+        "tile, blocks",
+        "instructions",
+        "cycles predicted",
+        "simulated",
+    )
+    more = ("error", "DRAM bytes predicted", "simulated", "core busy", "one half", "useful")
+    for name in (*numbers, *more):
+        table.add_column(name, justify="right")
+    for row in record["layers"]:
+        table.add_row(
+            row["layer"],
+            str(row["count"]),
+            "x".join(map(str, row["extents"])),
+            "x".join(map(str, row["tile"])),
+            f"{row['instructions']:,}",
+            f"{row['predicted_cycles']:,.0f}",
+            f"{row['cycles']:,.0f}",
+            f"{row['cycle_error']:+.1%}",
+            f"{row['predicted_bytes']:,}",
+            f"{row['bytes']:,}",
+            f"{row['utilisation']:.1%}",
+            f"{row['single_utilisation']:.1%}",
+            f"{row['useful']:.1%}",
+        )
+    console.print(table)
+    console.print(
+        f"all layers: {record['milliseconds']:,.2f} ms, GEMM core busy "
+        f"{record['utilisation']:.1%} (in one half of each buffer "
+        f"{record['single_utilisation']:.1%}), useful {record['useful']:.1%} of its peak"
+    )
+    for queue, causes in record["spent"].items():
+        parts = ", ".join(f"{cause} {part:.1%}" for cause, part in causes.items() if part >= 5e-4)
+        console.print(f"  {queue:<8}{parts}")
+    if proved:
+        console.print("  proved: tokens in order, results equal to numpy's bit for bit")

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mappings of a layer by the cost model: its bytes and cycles for one, and the best of all.
+
+The tiles, the bytes that cross the edge of the chip and the overlap of tiles in time are
+:mod:`costmodel.estimate`'s; the time of one tile on the cores is the device's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from accelerator.device import Device, MemoryId
+from accelerator.errors import AcceleratorError
+from accelerator.isa import MOST_COLUMNS
+from accelerator.layer import LinearLayer
+from accelerator.lowering import HALVES, Mapping, room_of
+from costmodel.accelerator.hardware import Level
+from costmodel.accelerator.scheme import Scheme
+from costmodel.estimate.pipeline import Steps, duration, many_steps
+from costmodel.estimate.tiling import sizes
+
+BITS = 8
+Array = npt.NDArray[np.int64]
+_COLUMNS, _ROWS = (1, 0, 2), (0, 1, 2)  # loops over m, n, k, outermost first
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The cost model's bytes of DRAM and cycles for a layer under a mapping."""
+
+    mapping: Mapping
+    bytes: int
+    cycles: float
+
+
+def predict(layer: LinearLayer, mapping: Mapping, device: Device) -> Prediction:
+    """Bytes and cycles of a layer, by the cost model."""
+    return _predictions(layer, [mapping], device)[0]
+
+
+@lru_cache(maxsize=256)
+def best(layer: LinearLayer, device: Device) -> Prediction:
+    """The mapping with the fewest predicted cycles, then bytes, of all that fit.
+
+    Raises:
+        AcceleratorError: none fits.
+    """
+    blocks = layer.blocks(device)
+    sides = [np.array(sizes(extent, 1), dtype=np.int64) for extent in blocks]
+    m, n, k = (grid.ravel() for grid in np.meshgrid(*sides, indexing="ij"))
+    fits = (
+        (m * k <= min(room_of(MemoryId.INPUT, device), MOST_COLUMNS))
+        & (n * k <= min(room_of(MemoryId.WEIGHT, device), MOST_COLUMNS))
+        & (m * n <= room_of(MemoryId.ACCUMULATOR, device))
+        & (n * HALVES**3 <= room_of(MemoryId.MICRO_OP, device))
+    )
+    # Bytes of the tile before leave between steps; with fewer steps the cores wait for them.
+    enough = fits & (-(-blocks[2] // k) >= min(layer.requantisation.width, blocks[2]))
+    places = np.flatnonzero(enough if enough.any() else fits)
+    if not len(places):
+        raise AcceleratorError(f"{layer.name}: no tile fits {device.name}")
+    mappings = [
+        Mapping(int(m[at]), int(n[at]), int(k[at]), rows) for at in places for rows in (False, True)
+    ]
+    return min(_predictions(layer, mappings, device), key=lambda p: (p.cycles, p.bytes))
+
+
+def alu_steps(layer: LinearLayer) -> int:
+    """ALU operations on each accumulator: rounding, shift, saturation, a shift a further byte."""
+    form = layer.requantisation
+    saturation = 2 if form.saturates(layer.inputs) else 0
+    return (2 if form.shift else 0) + saturation + form.width - 1
+
+
+def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) -> list[Prediction]:
+    """Predictions for mappings that have equal ``halves``."""
+    block = (device.batch, device.outputs, device.inputs)
+    extents = tuple(b * side for b, side in zip(layer.blocks(device), block, strict=True))
+    tiles = [
+        np.array([getattr(each, name) for each in mappings], dtype=np.int64) * side
+        for name, side in zip(("rows", "outputs", "inputs"), block, strict=True)
+    ]
+    orders = np.array([_ROWS if each.rows_outermost else _COLUMNS for each in mappings]).T
+    # Scales stay on the CPU, and so does nothing else: operands are int8, results as wide as said.
+    scheme = Scheme("w8a8", BITS, BITS, 4 * BITS, BITS * layer.requantisation.width)
+    region = (extents[0], extents[1], extents[2], True, True)
+
+    def listed(*left_out: str) -> Steps:
+        return many_steps(region, tiles, orders, scheme, frozenset(left_out))
+
+    whole, values, weights = listed(), listed("B", "C"), listed("A", "C")
+    bits = BITS * device.dram_bandwidth
+    dram = Level("dram", None, bits, bits, device.dram_latency, 0.0, 0.0, shared=True)
+    # A queue begins a transfer when the one before is done: latency counts as time of the bus.
+    latency = device.dram_latency * bits
+    fetches = 1 * (values.fetched > 0) + (weights.fetched > 0)
+    following = 1 * (values.following > 0) + (weights.following > 0)
+    # The bytes of a tile leave one by one during the steps of the next tile; the last tile's wait.
+    trips = [-(-extent // tile) for extent, tile in zip(extents, tiles, strict=True)]
+    tiled = trips[0] * trips[1]
+    leaving = whole.m * whole.n * scheme.output * (tiled - 1) / (tiled * trips[2])
+    stores = layer.requantisation.width * (whole.stored > 0)
+    delayed = replace(
+        whole,
+        fetched=whole.fetched + latency * fetches,
+        following=whole.following + latency * following,
+        stored=whole.stored + latency * stores,
+        before=leaving,
+    )
+    cycles = duration(delayed, _core_cycles(whole, layer, device), dram, mappings[0].halves > 1, 1)
+    moved = whole.read + whole.write
+    element = device.element(MemoryId.MICRO_OP)
+    return [
+        Prediction(each, int(b) // BITS + each.outputs * each.halves**3 * element, float(c))
+        for each, b, c in zip(mappings, moved, cycles, strict=True)
+    ]
+
+
+def _core_cycles(listed: Steps, layer: LinearLayer, device: Device) -> Array:
+    """Cycles of the GEMM core and the ALU for the tile of each step."""
+    m, n, k = listed.m // device.batch, listed.n // device.outputs, listed.k // device.inputs
+    sums = m * n * device.gemm_interval
+    again = np.where(k > 1, np.maximum(sums, device.gemm_latency), sums)
+    alu = m * n * alu_steps(layer) * device.alu_immediate
+    found: Array = k * again + device.gemm_latency - 1 + listed.new * sums + listed.done * alu
+    return found

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's linear layers on a device: lowered, proved, run, timed, and met with the estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from accelerator import functional
+from accelerator.checker import check
+from accelerator.device import Device
+from accelerator.errors import AcceleratorError
+from accelerator.layer import EXACT, LinearLayer, Requantisation
+from accelerator.lowering import Program, lower
+from accelerator.mapping import Prediction, best
+from accelerator.timing import Cause, Timing, simulate
+from costmodel.estimate.gemm import Role
+from costmodel.estimate.workload import Phase
+
+
+@dataclass(frozen=True)
+class StudiedLayer:
+    """A layer on a device.
+
+    Attributes:
+        count: how often the model has it.
+        predicted: by the cost model; timing: simulated, with the same mapping.
+        single: simulated with the same tiles in one half of each buffer, without overlap.
+    """
+
+    layer: LinearLayer
+    count: int
+    program: Program
+    predicted: Prediction
+    timing: Timing
+    single: Timing
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates that the layer needs, without those of padding."""
+        return self.layer.rows * self.layer.outputs * self.layer.inputs
+
+    @property
+    def cycle_error(self) -> float:
+        """Predicted cycles over simulated ones, less 1."""
+        return self.predicted.cycles / self.timing.cycles - 1
+
+    @property
+    def useful(self) -> float:
+        """Multiply-accumulates of the layer in relation to the core's most."""
+        return self.macs / (self.timing.cycles * self.program.device.peak)
+
+
+def linear_layers(
+    phase: Phase, requantisation: Requantisation = EXACT
+) -> list[tuple[LinearLayer, int]]:
+    """The products of a phase with weights, equal ones once, and how often each comes.
+
+    Raises:
+        AcceleratorError: there is none.
+    """
+    found: dict[LinearLayer, int] = {}
+    for item in phase.items:
+        gemm = item.gemm
+        if gemm.weight and gemm.role is Role.PRODUCT:
+            layer = LinearLayer(item.kind, gemm.m, gemm.n, gemm.k, requantisation)
+            found[layer] = found.get(layer, 0) + item.count * gemm.batch
+    if not found:
+        raise AcceleratorError(f"{phase.name}: there is no product with weights")
+    return list(found.items())
+
+
+def study(layer: LinearLayer, count: int, device: Device) -> StudiedLayer:
+    """Lower a layer with the best mapping and simulate its time.
+
+    Raises:
+        AcceleratorError: no mapping fits the device.
+    """
+    predicted = best(layer, device)
+    program = lower(layer, predicted.mapping, device)
+    single = lower(layer, replace(predicted.mapping, halves=1), device)
+    return StudiedLayer(
+        layer,
+        count,
+        program,
+        predicted,
+        simulate(program.instructions, device),
+        simulate(single.instructions, device),
+    )
+
+
+def prove(program: Program, seed: int = 0) -> None:
+    """Check a program's tokens, then run it on random operands against integer numpy.
+
+    Raises:
+        AcceleratorError: a fault in the stream, or a result that differs; all ours, not the user's.
+    """
+    random = np.random.default_rng(seed)
+    layer = program.layer
+    values = random.integers(-128, 128, (layer.rows, layer.inputs), dtype=np.int8)
+    weights = random.integers(-128, 128, (layer.outputs, layer.inputs), dtype=np.int8)
+    memory, stream = program.image(values, weights), program.stream
+    check(stream, program.device, memory)
+    functional.run(program.device, stream, memory)
+    wrong = int((program.result(memory) != layer.reference(values, weights)).sum())
+    if wrong:
+        what = f"{layer.name} on {program.device.name}: {wrong} results differ from numpy's"
+        raise AcceleratorError(what, exit_code=1)
+
+
+def utilisation(studied: Iterable[StudiedLayer], single: bool = False) -> float:
+    """Part of all layers' time in which the GEMM core multiplies."""
+    busy = total = 0.0
+    for each in studied:
+        timing = each.single if single else each.timing
+        busy += each.count * timing.utilisation * timing.cycles
+        total += each.count * timing.cycles
+    return busy / total
+
+
+def spent(studied: Iterable[StudiedLayer]) -> dict[str, dict[str, float]]:
+    """Part of all layers' time by queue and cause, those without any left out."""
+    listed = list(studied)
+    total = sum(each.count * each.timing.cycles for each in listed)
+    found: dict[str, dict[str, float]] = {}
+    for queue in listed[0].timing.spent:
+        causes = {
+            cause.value: sum(e.count * e.timing.spent[queue][cause] for e in listed) / total
+            for cause in Cause
+        }
+        found[queue.name] = {cause: part for cause, part in causes.items() if part > 0}
+    return found

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cycle-approximate simulator: three queues, their tokens, and the memory that they share.
+
+Each queue runs one instruction at a time, in order. It begins when its tokens are there. A
+transfer waits for the memory's latency, then moves its bytes; transfers that move at once share
+the bandwidth equally. A step of the GEMM core or the ALU takes its interval, and a sum that is
+added to again waits until the pipeline has written it. Every buffer has a port to the memory and
+one to the core, as VTA's have, so these two do not wait for each other. Fetching instructions,
+and the waiting of a full queue, are left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from accelerator.device import Device, MemoryId
+from accelerator.errors import AcceleratorError
+from accelerator.isa import (
+    Arithmetic,
+    Finish,
+    Instruction,
+    Loop,
+    Multiply,
+    Queue,
+    Transfer,
+    queue_of,
+)
+
+_ALMOST = 1e-6  # bytes or cycles that are rounding, not time
+
+
+class Cause(StrEnum):
+    """Reason for which time passes in a queue."""
+
+    MULTIPLY = "multiply"
+    RESET = "reset"
+    ALU = "alu"
+    MOVE = "move"
+    LATENCY = "latency"
+    SHARING = "sharing memory"
+    WAIT_LOAD = "waits for LOAD"
+    WAIT_COMPUTE = "waits for COMPUTE"
+    WAIT_STORE = "waits for STORE"
+    DONE = "done"
+
+
+BUSY = (Cause.MULTIPLY, Cause.RESET, Cause.ALU, Cause.MOVE)
+_WAITS = (Cause.WAIT_LOAD, Cause.WAIT_COMPUTE, Cause.WAIT_STORE)
+
+
+@dataclass(frozen=True)
+class Span:
+    """An instruction in time, in cycles from the beginning of the stream."""
+
+    index: int
+    queue: Queue
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A simulated run.
+
+    Attributes:
+        cycles: from the first instruction to the end of the last.
+        spent: cycles by queue and cause; each queue's add up to ``cycles``.
+        moved: bytes of DRAM by buffer.
+        spans: instructions in the order in which they ended.
+    """
+
+    cycles: float
+    spent: dict[Queue, dict[Cause, float]]
+    moved: dict[MemoryId, int]
+    spans: tuple[Span, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of DRAM, read and written."""
+        return sum(self.moved.values())
+
+    @property
+    def utilisation(self) -> float:
+        """Part of the time in which the GEMM core multiplies."""
+        return self.spent[Queue.COMPUTE][Cause.MULTIPLY] / self.cycles
+
+
+def bytes_of(transfer: Transfer, device: Device) -> int:
+    """Bytes that a transfer moves in DRAM."""
+    return transfer.rows * transfer.columns * device.element(transfer.memory)
+
+
+def core_cycles(instruction: Multiply | Arithmetic, device: Device) -> tuple[int, int]:
+    """Cycles in which a core works on an instruction, and those it waits for its own pipeline."""
+    match instruction:
+        case Arithmetic(loop=loop, immediate=immediate):
+            each = device.alu_interval if immediate is None else device.alu_immediate
+            return loop.steps * each, 0
+        case Multiply(loop=loop, reset=True):
+            return loop.steps * device.gemm_interval, 0
+        case Multiply(loop=loop):
+            work = loop.steps * device.gemm_interval
+            return work, _pipelined(loop, device) - work
+
+
+def _pipelined(loop: Loop, device: Device) -> int:
+    """Cycles of a GEMM whose loops come back to a sum before it is written."""
+    if not loop.steps:
+        return 0
+    cycles = (loop.end - loop.begin) * device.gemm_interval
+    for times, factor in ((loop.inner, loop.dst_inner), (loop.outer, loop.dst_outer)):
+        again = times > 1 and factor == 0
+        cycles = times * (max(cycles, device.gemm_latency) if again else cycles)
+    return cycles + device.gemm_latency - 1
+
+
+@dataclass
+class _Unit:
+    """A queue and what it is doing."""
+
+    queue: Queue
+    instructions: deque[tuple[int, Instruction]] = field(default_factory=deque)
+    spent: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(Cause, 0.0))
+    running: bool = False
+    waiting: Cause | None = None
+    begin: float = 0.0
+    since: float = 0.0  # until when its time is accounted for
+    until: float = 0.0  # end of latency, or of the core's work
+    left: float = 0.0  # bytes that it has still to move
+
+    @property
+    def head(self) -> Instruction:
+        """The instruction that runs, or waits."""
+        return self.instructions[0][1]
+
+
+class _Run:
+    def __init__(self, instructions: Sequence[Instruction], device: Device) -> None:
+        self.device = device
+        self.now = 0.0
+        self.units = {queue: _Unit(queue) for queue in Queue}
+        self.tokens = {(a, b): 0 for a in Queue for b in Queue if abs(a - b) == 1}
+        self.moved = dict.fromkeys(MemoryId, 0)
+        self.spans: list[Span] = []
+        for index, instruction in enumerate(instructions):
+            self.units[queue_of(instruction)].instructions.append((index, instruction))
+
+    def finish(self) -> Timing:
+        """Run all instructions."""
+        while any(unit.instructions for unit in self.units.values()):
+            for unit in self.units.values():
+                self._try_begin(unit)
+            running = [unit for unit in self.units.values() if unit.running]
+            if not running:
+                raise AcceleratorError(self._deadlock())
+            self._advance(running)
+        for unit in self.units.values():
+            unit.spent[Cause.DONE] += self.now - unit.since
+        spent = {unit.queue: unit.spent for unit in self.units.values()}
+        return Timing(self.now, spent, self.moved, tuple(self.spans))
+
+    def _missing(self, unit: _Unit) -> Queue | None:
+        """The first neighbour whose token the unit still needs."""
+        tokens = unit.head.tokens
+        for wanted, step in ((tokens.pop_prev, -1), (tokens.pop_next, 1)):
+            if wanted and not self.tokens[Queue(unit.queue + step), unit.queue]:
+                return Queue(unit.queue + step)
+        return None
+
+    def _try_begin(self, unit: _Unit) -> None:
+        """Begin a unit's next instruction if its tokens are there."""
+        if unit.running or not unit.instructions:
+            return
+        if unit.waiting is not None:
+            unit.spent[unit.waiting] += self.now - unit.since
+        missing = self._missing(unit)
+        unit.waiting = None if missing is None else _WAITS[missing]
+        unit.since = self.now
+        if missing is None:
+            self._begin(unit)
+
+    def _begin(self, unit: _Unit) -> None:
+        instruction = unit.head
+        tokens = instruction.tokens
+        for taken, step in ((tokens.pop_prev, -1), (tokens.pop_next, 1)):
+            if taken:
+                self.tokens[Queue(unit.queue + step), unit.queue] -= 1
+        unit.running, unit.begin, unit.left = True, self.now, 0.0
+        match instruction:
+            case Transfer():
+                size = bytes_of(instruction, self.device)
+                unit.left = float(size)
+                unit.until = self.now + (self.device.dram_latency if size else 0)
+                self.moved[instruction.memory] += size
+            case Multiply() | Arithmetic():
+                unit.until = self.now + sum(core_cycles(instruction, self.device))
+            case Finish():
+                unit.until = self.now
+
+    def _advance(self, running: list[_Unit]) -> None:
+        """Go to the next time at which something ends."""
+        moving = [u for u in running if u.until <= self.now + _ALMOST and u.left > _ALMOST]
+        rate = self.device.dram_bandwidth / max(1, len(moving))
+        ends = [u.until for u in running if u.until > self.now + _ALMOST]
+        ends += [self.now + u.left / rate for u in moving]
+        after = min(ends, default=self.now)
+        for unit in moving:
+            unit.left -= rate * (after - self.now)
+        self.now = after
+        for unit in running:
+            if unit.until <= self.now + _ALMOST and unit.left <= _ALMOST:
+                self._end(unit)
+
+    def _end(self, unit: _Unit) -> None:
+        index, instruction = unit.instructions.popleft()
+        took = self.now - unit.begin
+        match instruction:
+            case Transfer():
+                size = bytes_of(instruction, self.device)
+                latency = self.device.dram_latency if size else 0
+                alone = size / self.device.dram_bandwidth
+                unit.spent[Cause.LATENCY] += latency
+                unit.spent[Cause.MOVE] += alone
+                unit.spent[Cause.SHARING] += took - latency - alone
+            case Multiply():
+                work, waits = core_cycles(instruction, self.device)
+                unit.spent[Cause.RESET if instruction.reset else Cause.MULTIPLY] += work
+                unit.spent[Cause.LATENCY] += waits
+            case Arithmetic():
+                unit.spent[Cause.ALU] += took
+        tokens = instruction.tokens
+        for given, step in ((tokens.push_prev, -1), (tokens.push_next, 1)):
+            if given:
+                self.tokens[unit.queue, Queue(unit.queue + step)] += 1
+        unit.running, unit.since = False, self.now
+        self.spans.append(Span(index, unit.queue, unit.begin, self.now))
+
+    def _deadlock(self) -> str:
+        waits = []
+        for unit in self.units.values():
+            missing = self._missing(unit) if unit.instructions else None
+            if missing is not None:
+                where = f"instruction {unit.instructions[0][0]} of {unit.queue.name}"
+                waits.append(f"{where} waits for a token from {missing.name}")
+        return f"deadlock: {'; '.join(waits)}"
+
+
+def simulate(instructions: Sequence[Instruction], device: Device) -> Timing:
+    """The time of a stream; operands and micro-ops play no part.
+
+    Raises:
+        AcceleratorError: a deadlock; names the instructions and the tokens.
+    """
+    return _Run(instructions, device).finish()
+
+
+def trace(instructions: Sequence[Instruction], timing: Timing) -> dict[str, object]:
+    """The run in Chrome's trace format, which Perfetto opens; a microsecond stands for a cycle."""
+    events: list[dict[str, object]] = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": int(q), "args": {"name": q.name}}
+        for q in Queue
+    ]
+    for span in timing.spans:
+        instruction = instructions[span.index]
+        match instruction:
+            case Transfer(opcode=opcode, memory=memory):
+                name = f"{opcode.name} {memory.name}"
+            case Multiply(reset=reset):
+                name = "RESET" if reset else "GEMM"
+            case Arithmetic(op=op):
+                name = op.name
+            case Finish():
+                name = "FINISH"
+        events.append(
+            {
+                "name": name,
+                "ph": "X",
+                "pid": 0,
+                "tid": int(span.queue),
+                "ts": span.begin,
+                "dur": span.end - span.begin,
+                "args": {"instruction": span.index, "tokens": str(instruction.tokens)},
+            }
+        )
+    return {"displayTimeUnit": "ms", "traceEvents": events}
