@@ -29,7 +29,7 @@ _COLUMNS, _ROWS = (1, 0, 2), (0, 1, 2)  # loops over m, n, k, outermost first
 
 
 @dataclass(frozen=True)
-class Prediction:
+class MappingCost:
     """The cost model's bytes of DRAM and cycles for a layer under a mapping."""
 
     mapping: Mapping
@@ -37,13 +37,13 @@ class Prediction:
     cycles: float
 
 
-def predict(layer: LinearLayer, mapping: Mapping, device: Device) -> Prediction:
+def predict(layer: LinearLayer, mapping: Mapping, device: Device) -> MappingCost:
     """Bytes and cycles of a layer, by the cost model."""
     return _predictions(layer, [mapping], device)[0]
 
 
 @lru_cache(maxsize=256)
-def best(layer: LinearLayer, device: Device) -> Prediction:
+def best(layer: LinearLayer, device: Device) -> MappingCost:
     """The mapping with the fewest predicted cycles, then bytes, of all that fit.
 
     Raises:
@@ -76,7 +76,7 @@ def alu_steps(layer: LinearLayer) -> int:
     return (2 if form.shift else 0) + saturation + form.width - 1
 
 
-def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) -> list[Prediction]:
+def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) -> list[MappingCost]:
     """Predictions for mappings that have equal ``halves``."""
     block = (device.batch, device.outputs, device.inputs)
     extents = tuple(b * side for b, side in zip(layer.blocks(device), block, strict=True))
@@ -115,7 +115,7 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
     moved = whole.read + whole.write
     element = device.element(MemoryId.MICRO_OP)
     return [
-        Prediction(each, int(b) // BITS + each.outputs * each.halves**3 * element, float(c))
+        MappingCost(each, int(b) // BITS + each.outputs * each.halves**3 * element, float(c))
         for each, b, c in zip(mappings, moved, cycles, strict=True)
     ]
 

@@ -14,7 +14,7 @@ from accelerator.device import Device
 from accelerator.errors import AcceleratorError
 from accelerator.layer import EXACT, LinearLayer, Requantisation
 from accelerator.lowering import Program, lower
-from accelerator.mapping import Prediction, best
+from accelerator.mapping import MappingCost, best
 from accelerator.timing import Cause, Timing, simulate
 from costmodel.estimate.gemm import Role
 from costmodel.estimate.workload import Phase
@@ -33,7 +33,7 @@ class StudiedLayer:
     layer: LinearLayer
     count: int
     program: Program
-    predicted: Prediction
+    predicted: MappingCost
     timing: Timing
     single: Timing
 
