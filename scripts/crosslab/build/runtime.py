@@ -44,6 +44,14 @@ TVM_SOURCES = (
 FFI_SOURCES = ("ffi/src/ffi/*.cc", "ffi/src/ffi/extra/*.cc")
 NOT_FOR_UNIX = ("backtrace_win.cc",)
 FIRST_LINES = 25
+# Headers that nearly all sources read: to read them once saves a third of the build.
+PRECOMPILED = (
+    *("algorithm", "functional", "memory", "string", "unordered_map", "vector"),
+    *("tvm/ffi/any.h", "tvm/ffi/error.h", "tvm/ffi/function.h", "tvm/ffi/optional.h"),
+    *("tvm/ffi/container/array.h", "tvm/ffi/container/map.h", "tvm/ffi/container/shape.h"),
+    *("tvm/ffi/container/tensor.h", "tvm/ffi/extra/module.h", "tvm/ffi/string.h"),
+    "tvm/ffi/reflection/registry.h",
+)
 
 _console = Console(stderr=True, highlight=False)
 
@@ -122,7 +130,7 @@ def build_runtime(
         toolchain.digest,
         # Which Python starts zig, and which of its names a native compiler has, changes nothing.
         shlex.join(toolchain.cxx if toolchain.kind is CompilerKind.CLANG else toolchain.cxx[1:]),
-        shlex.join(flags),
+        shlex.join((*flags, *PRECOMPILED)),
         tvm_tree / "src" / "runtime",
         tvm_tree / "include",
         ffi / "src",
@@ -157,10 +165,24 @@ def _build(
     includes = ("-I.", "-Iinclude", "-I3rdparty/compiler-rt", "-Iffi/include")
     # The scratch folder has a random name, which must not get into an object.
     command = [*toolchain.cxx, *flags, *includes, f"-ffile-prefix-map={out}=."]
+    if toolchain.is_clang:
+        command += _precompile(command, out)
     objects = {s: f"objects/{s.replace('/', '-').removesuffix('.cc')}.o" for s in sources}
     compile_all("runtime", command, objects, out, os.cpu_count() or 1)
     for name in ("src", "3rdparty", "ffi/src"):
         shutil.rmtree(out / name)
+    for made in out.glob("precompiled.*"):
+        made.unlink()
+
+
+def _precompile(command: Sequence[str], out: Path) -> list[str]:
+    """Compile the common headers in ``out``; options that make clang take them from there."""
+    header = out / "precompiled.h"
+    header.write_text("".join(f"#include <{name}>\n" for name in PRECOMPILED), encoding="utf-8")
+    options = ["-fpch-instantiate-templates", "-x", "c++-header"]
+    made = "precompiled.pch"
+    _compile("runtime", [*command, *options, header.name, "-o", made], out)
+    return ["-include-pch", made]
 
 
 def _assemble(tvm_tree: Path, ffi: Path, out: Path) -> list[str]:

@@ -76,6 +76,11 @@ class Toolchain:
     digest: str
     sysroot: Path | None = None
 
+    @property
+    def is_clang(self) -> bool:
+        """The command is clang's own, not GCC's and not zig's."""
+        return Path(self.cxx[0]).name.startswith("clang")
+
 
 @dataclass(frozen=True)
 class Emulator:
