@@ -8,8 +8,9 @@ import errno
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NEW_MODE = 0o644
@@ -60,16 +61,20 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         scratch.write_bytes(data)
 
 
-def remove_scratch(folder: Path, below: str = "**/") -> None:
+def remove_scratch(folder: Path, below: str = "**/", *, age: float = 0.0) -> None:
     """Remove the scratch files that killed runs of :func:`atomic_path` left below ``folder``.
 
-    ``below`` is the pattern of the folders in it; empty for ``folder`` alone.
+    To be called where no other run can be writing, such as under a lock; else with an ``age``.
 
-    To be called where no other run can be writing, such as under a lock.
+    Args:
+        folder: where they lie.
+        below: pattern of the folders in it; empty for ``folder`` alone.
+        age: seconds since one was last written to, at least.
     """
     for path in folder.glob(f"{below}.*{_SCRATCH}????????"):
-        if path.is_file():
-            path.unlink()
+        with suppress(FileNotFoundError):  # its own run may end meanwhile
+            if path.is_file() and time.time() - path.stat().st_mtime >= age:
+                path.unlink()
 
 
 def atomic_write_json(path: Path, value: object) -> None:

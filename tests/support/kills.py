@@ -42,8 +42,14 @@ _BESIDE = (
     "export --format",
     "submit --output",
 )
-# Scratch of ours anywhere, and of git's in a repository that a verb writes to.
-_LEFT = ("**/.forkpatch-new-*", "**/.forkpatch-old-*", "**/.*.new-????????", "clone/.git/**/*.lock")
+# Scratch of ours anywhere but in the cache, which other forks may be writing to and which drops it
+# by its age; and of git's in a repository that a verb writes to.
+_LEFT = (
+    "**/.forkpatch-new-*",
+    "**/.forkpatch-old-*",
+    "fork/**/.*.new-????????",
+    "clone/.git/**/*.lock",
+)
 _AGAIN = ("exists", "already", "no rebase", "has a branch")
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.files import atomic_write_json, sync_tree
+from common.files import atomic_write_json, remove_scratch, sync_tree
 from forkpatch.errors import IntegrityError
 from forkpatch.git.calls import Git, GitError, init_repository
 from forkpatch.git.objects import Commit, TreeFile, write_commits
@@ -156,6 +156,7 @@ class Cache:
         """A folder on the cache's file system that is gone afterwards."""
         parent = self.root / "scratch"
         parent.mkdir(parents=True, exist_ok=True)
+        remove_scratch(self.root, below="", age=_ABANDONED)
         for old in parent.iterdir():  # of runs that were killed
             if time.time() - old.stat().st_mtime > _ABANDONED:
                 shutil.rmtree(old, ignore_errors=True)

@@ -77,6 +77,16 @@ def test_file_half_written_by_a_killed_run_is_removed(lab: ForkLab) -> None:
     assert mine.exists()
 
 
+def test_file_half_written_to_the_cache_is_removed_when_it_is_old(lab: ForkLab) -> None:
+    """Other forks use the cache at the same time, so that no lock tells a killed run's."""
+    old, new = (lab.cache / f".seen.json.new-{name}" for name in ("abcdefgh", "ijklmnop"))
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    lab.ok("lock")
+    assert new.exists() and not old.exists()
+
+
 @pytest.fixture
 def stopped(lab: ForkLab) -> ForkLab:
     """A rebase that has stopped at a conflict."""
