@@ -79,6 +79,7 @@ def test_file_half_written_by_a_killed_run_is_removed(lab: ForkLab) -> None:
 
 def test_file_half_written_to_the_cache_is_removed_when_it_is_old(lab: ForkLab) -> None:
     """Other forks use the cache at the same time, so that no lock tells a killed run's."""
+    lab.forget(mirrors=False)
     old, new = (lab.cache / f".seen.json.new-{name}" for name in ("abcdefgh", "ijklmnop"))
     old.touch()
     new.touch()
