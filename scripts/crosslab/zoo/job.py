@@ -33,6 +33,7 @@ from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.zoo.families import chosen
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, count_products, first_reason
 from crosslab.zoo.reference import NEW, PROMPT, FamilyQuestion, ask
+from crosslab.zoo.weights import USUAL
 
 # The prompt is read in two calls: the second attends to what the first left in the cache.
 CHUNK = PROMPT // 2
@@ -114,7 +115,8 @@ def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
 def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
     own = (spec.family, spec.quantization)
     try:
-        question = ask(chosen([spec.family])[0], spec.cache)
+        packing = weight_formats()[spec.quantization].packing or USUAL
+        question = ask(chosen([spec.family])[0], spec.cache, packing)
     except LabError as error:
         if error.exit_code == 2:
             raise

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
+from crosslab.models.formats import Packing
 from crosslab.models.reference import Answer
 from crosslab.zoo import families as families_module
 from crosslab.zoo import weights as weights_module
 from crosslab.zoo.families import Family
-from crosslab.zoo.weights import random_weights
+from crosslab.zoo.weights import USUAL, random_weights
 
 PACKAGES = ("torch", "transformers", "safetensors")
 SEED = 20260821
@@ -68,8 +69,13 @@ def need_packages() -> None:
         )
 
 
-def ask(family: Family, cache: Path) -> FamilyQuestion:
-    """Make a family's model and let the reference answer; the same family is asked once.
+def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion:
+    """Make a family's model and let the reference answer; the same model is asked once.
+
+    Args:
+        family: its config and reference.
+        cache: folder of models.
+        packing: of a format that holds the model's weights exactly.
 
     Raises:
         UserError: torch or transformers is missing.
@@ -78,8 +84,10 @@ def ask(family: Family, cache: Path) -> FamilyQuestion:
     need_packages()
     versions = [importlib.metadata.version(name) for name in PACKAGES]
     own = [Path(str(m.__file__)) for m in (weights_module, families_module)]
-    key = digest(repr(family), repr(versions), *own, Path(__file__))
-    folder = cached_build(cache, f"zoo-model-{family.name}", key, lambda out: _make(family, out))
+    key = digest(repr(family), repr(packing), repr(versions), *own, Path(__file__))
+    folder = cached_build(
+        cache, f"zoo-model-{family.name}", key, lambda out: _make(family, packing, out)
+    )
     with np.load(folder / ANSWER) as found:
         tokens = tuple(int(token) for token in found["tokens"])
         answer = Answer(tokens, found["logits"])
@@ -88,12 +96,12 @@ def ask(family: Family, cache: Path) -> FamilyQuestion:
         )
 
 
-def _make(family: Family, folder: Path) -> None:
+def _make(family: Family, packing: Packing, folder: Path) -> None:
     torch = importlib.import_module("torch")
     # What it says while it loads is about features that are not used here.
     importlib.import_module("transformers.utils.logging").set_verbosity_error()
     with torch.no_grad():
-        model = _model(family)
+        model = _model(family, packing)
         _save(family, model, folder)
         tried = [_candidate(family, model, n) for n in range(CANDIDATES)]
     margin, prompt, answer = max(tried, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0]))
@@ -102,7 +110,7 @@ def _make(family: Family, folder: Path) -> None:
     )
 
 
-def _model(family: Family) -> Any:
+def _model(family: Family, packing: Packing) -> Any:
     """The reference with random weights, as torch's float32 module."""
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
@@ -116,7 +124,7 @@ def _model(family: Family) -> Any:
     model = kind(config).eval().to(torch.float32)
     # Tied weights are one tensor under two names: parameters are listed once.
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    made = random_weights(shapes, family.norm, SEED)
+    made = random_weights(shapes, family.norm, SEED, packing)
     for name, parameter in model.named_parameters():
         parameter.copy_(torch.from_numpy(made[name]))
     return model

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.passes.made_up_formats import ALL_PACKINGS
 
 from crosslab.errors import UserError
+from crosslab.models.formats import Packing
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.zoo.cli import main
 from crosslab.zoo.families import Family, chosen, families
@@ -71,17 +73,21 @@ def test_names_are_those_of_published_files() -> None:
     assert chosen(["gpt2"])[0].published("transformer.h.0.ln_1.weight") == "h.0.ln_1.weight"
 
 
-@pytest.mark.parametrize("shape", [(64, 96), (50, 64), (8, 128), (3, 64, 32)])
+@pytest.mark.parametrize("shape", [(64, 96), (50, 64), (8, 128), (3, 64, 32), (768, 256)])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_int4_in_groups_gives_weights_back(shape: tuple[int, ...], transposed: bool) -> None:
-    values = random_weights({"w": shape}, NORM, 7)["w"].reshape(-1, shape[-1])
-    values = values.T if transposed and len(shape) == 2 and shape[0] % 32 == 0 else values
-    groups = values.reshape(len(values), -1, 32)
+@pytest.mark.parametrize("packing", [p for p in ALL_PACKINGS.values() if p], ids=str)
+def test_quantization_in_groups_gives_weights_back(
+    packing: Packing, shape: tuple[int, ...], transposed: bool
+) -> None:
+    values = random_weights({"w": shape}, NORM, 7, packing)["w"].reshape(-1, shape[-1])
+    values = values.T if transposed and len(shape) == 2 and shape[0] > packing.group else values
     # As in mlc_llm/quantization/group_quantization.py, with float32 throughout.
-    scale = np.abs(groups).max(-1, keepdims=True) / np.float32(7)
-    stored = np.clip(np.round(groups / scale + np.float32(7)), 0, 14)
-    assert np.array_equal((stored - 7) * scale, groups)
-    assert np.array_equal(scale.astype(np.float16), scale)
+    for first in range(0, values.shape[1], packing.group):
+        group, largest = values[:, first : first + packing.group], np.float32(packing.zero_point)
+        scale = np.abs(group).max(-1, keepdims=True) / largest
+        stored = np.clip(np.round(group / scale + largest), 0, 2 * largest)
+        assert np.array_equal((stored - largest) * scale, group)
+        assert np.array_equal(scale.astype(np.float16), scale)
 
 
 def test_narrow_formats_hold_weights_exactly() -> None:
