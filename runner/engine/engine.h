@@ -20,10 +20,11 @@
 #include <vector>
 
 #include "engine/sampling.h"
-#include "model/model.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {
+
+class Model;
 
 // The queue is full: try again later (HTTP's 429).
 class QueueFull : public std::runtime_error {
@@ -69,10 +70,9 @@ struct Request {
 };
 
 struct EngineLimits {
-  int64_t sequences = 1;  // that are computed at once
+  int64_t sequences = 1;  // that are computed at once, at most the model's CacheLimits say
   int64_t tokens = 0;     // of one sequence, prompt and answer
-  int64_t total = 0;      // tokens of all pages together; 0: sequences * tokens
-  int64_t chunk = 0;      // most tokens of one prefill call
+  int64_t chunk = 0;      // most tokens of one prefill call, at most the model's CacheLimits say
   int64_t queue = 64;     // requests that wait at most
 };
 
@@ -91,7 +91,9 @@ struct EngineStats {
   int64_t queued = 0;           // now
   int64_t running = 0;          // now
   int64_t kept = 0;             // now: finished sequences whose cache is kept
-  int64_t pages_used = 0;       // now, by running and kept sequences
+  int64_t pages_running = 0;    // now; pages that running sequences share count for each
+  int64_t pages_used = 0;       // now, by running and kept sequences; those of kept ones are free
+                                // for whoever needs them
   int64_t pages_total = 0;
   int64_t page_tokens = 0;      // tokens of one page
   int64_t cache_bytes = 0;      // of all pages
@@ -99,7 +101,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  // `model` has a KV cache of these limits. `tokenizer` makes the text of pieces; without it (null)
+  // `model` has room for these limits in its KV cache (CacheLimits). `tokenizer` makes the text of pieces; without it (null)
   // pieces hold tokens alone. Both must outlive the engine.
   Engine(Model* model, const Tokenizer* tokenizer, int64_t vocabulary, const EngineLimits& limits);
   ~Engine();
@@ -112,7 +114,8 @@ class Engine {
   uint64_t Submit(Request request);
 
   // Ends a request: on_finish is called with kCancelled by the next Step(), before it computes
-  // anything, and its pages are free. An id that is finished or unknown is ignored.
+  // anything, and its pages are free for whoever needs them (kept until then, as of all that is
+  // finished: EngineStats::pages_running is without them). An id that is finished or unknown is ignored.
   void Cancel(uint64_t id);
 
   // One round: ends what was cancelled, admits what fits, computes one prefill chunk of one

@@ -78,7 +78,7 @@ class Sampler {
 
  private:
   const std::vector<float>& Adjusted(std::span<const float> logits);
-  int32_t Draw(const std::vector<float>& logits);
+  int32_t Draw(std::span<const float> logits);
 
   const Sampling& sampling_;
   Random random_;

@@ -27,8 +27,6 @@ namespace ffi = tvm::ffi;
 using tvm::runtime::Tensor;
 
 constexpr DLDevice kCpu{kDLCPU, 0};
-constexpr int64_t kPageSize = 16;
-constexpr int64_t kSequence = 0;
 constexpr char kLoad[] = "vm_load_executable";
 
 ffi::Function Global(const std::string& name) {
@@ -75,16 +73,17 @@ Tensor TokenTensor(const std::vector<int32_t>& tokens) {
   return tensor;
 }
 
-// Embeddings [n, hidden] (or [1, n, hidden]) as [1, n, hidden].
-Tensor Batched(const Tensor& embedded, int64_t count) {
-  if (embedded->ndim == 3) return embedded;
-  if (embedded->ndim != 2 || embedded->shape[0] != count) {
-    throw RunError("the library's embed function gives no [tokens, hidden]");
-  }
-  return embedded.CreateView(ffi::Shape({1, count, embedded->shape[1]}), embedded->dtype);
+// Embeddings [n, hidden] (or [1, n, hidden]) as [batch, n / batch, hidden].
+Tensor Batched(const Tensor& embedded, int64_t batch, int64_t count) {
+  const int64_t hidden = embedded->ndim > 0 ? embedded->shape[embedded->ndim - 1] : 0;
+  const bool flat = embedded->ndim == 2 && embedded->shape[0] == count;
+  const bool one = embedded->ndim == 3 && embedded->shape[0] == 1 && embedded->shape[1] == count;
+  if (!flat && !one) throw RunError("the library's embed function gives no [tokens, hidden]");
+  return embedded.CreateView(ffi::Shape({batch, count / batch, hidden}), embedded->dtype);
 }
 
-std::vector<float> LogitsOf(const ffi::Any& result) {
+// Rows of logits, as many as sequences.
+std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
   const auto logits = result.cast<ffi::Array<ffi::Any>>()[0].cast<Tensor>();
   if (logits->dtype.code != kDLFloat || logits->dtype.bits != 32 || logits->ndim < 1) {
     throw RunError("the library's logits are not float32");
@@ -92,14 +91,32 @@ std::vector<float> LogitsOf(const ffi::Any& result) {
   const int64_t width = logits->shape[logits->ndim - 1];
   int64_t rows = 1;
   for (int i = 0; i + 1 < logits->ndim; ++i) rows *= logits->shape[i];
-  if (rows != 1) throw RunError("the library's logits are not one row");
+  if (rows != static_cast<int64_t>(count)) {
+    throw RunError("the library's logits are not one row a sequence");
+  }
   const auto* first = reinterpret_cast<const float*>(static_cast<const char*>(logits->data) +
                                                      logits->byte_offset);
-  std::vector<float> row(first, first + width);
-  if (std::any_of(row.begin(), row.end(), [](float v) { return !std::isfinite(v); })) {
-    throw RunError("the model's logits hold NaN or infinity");
+  std::vector<std::vector<float>> all;
+  for (int64_t i = 0; i < rows; ++i, first += width) {
+    const auto& row = all.emplace_back(first, first + width);
+    if (std::any_of(row.begin(), row.end(), [](float v) { return !std::isfinite(v); })) {
+      throw RunError("the model's logits hold NaN or infinity");
+    }
   }
-  return row;
+  return all;
+}
+
+// Bytes that the keys and values of one token take, by the metadata; 0 when it does not say.
+int64_t TokenBytes(const Library& library) {
+  const Json* about = library.metadata().Find("kv_cache");
+  if (about == nullptr) return 0;
+  int64_t bytes = 2 * sizeof(float);
+  for (const char* name : {"num_hidden_layers", "num_key_value_heads", "head_dim"}) {
+    const Json* size = about->Find(name);
+    if (size == nullptr) return 0;
+    bytes *= size->Integer("the library's metadata, kv_cache");
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -123,6 +140,8 @@ int64_t Library::Limit(const std::string& name, int64_t otherwise) const {
   const int64_t value = field->Integer("the library's metadata, " + name);
   return value < 0 ? otherwise : value;
 }
+
+bool Library::Has(const std::string& name) const { return vm_->GetFunction(name).has_value(); }
 
 ffi::Function Library::Function(const std::string& name) const {
   const auto function = vm_->GetFunction(name);
@@ -155,7 +174,7 @@ void Library::ArrangeWeights(const ffi::Array<ffi::Any>& params) const {
   }
 }
 
-Model::Model(const Library& library, ffi::Array<ffi::Any> params, int64_t max_seq, int64_t chunk,
+Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLimits& limits,
              const Region& region)
     : embed_(library.Function("embed")),
       prefill_(library.Function("prefill")),
@@ -163,41 +182,83 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, int64_t max_se
       begin_forward_(Global("vm.builtin.kv_state_begin_forward")),
       end_forward_(Global("vm.builtin.kv_state_end_forward")),
       params_(std::move(params)),
-      region_(region) {
+      region_(region),
+      window_(library.Limit("sliding_window_size", 0)),
+      sink_(library.Limit("attention_sink_size", 0)),
+      batch_(1) {
+  if (library.Has("batch_decode")) {
+    batch_ = std::max<int64_t>(1, library.Limit("max_batch_size", 1));
+    if (batch_ > 1) batch_decode_ = library.Function("batch_decode");
+  }
   const auto one = [](int64_t size) { return ffi::Shape({size}); };
-  const int64_t window = library.Limit("sliding_window_size", 0);
-  cache_ = library.Function("create_tir_paged_kv_cache")(one(1), one(max_seq), one(chunk),
-                                                         one(kPageSize), one(window > 0 ? 1 : 0));
-  Global("vm.builtin.kv_state_add_sequence")(cache_, kSequence);
-  if (window > 0) {
+  cache_ = library.Function("create_tir_paged_kv_cache")(
+      one(limits.sequences), one(limits.tokens), one(limits.chunk), one(kPageTokens),
+      one(window_ > 0 ? 1 : 0));
+  pages_ = FreePages();
+  bytes_ = pages_ * kPageTokens * TokenBytes(library);
+}
+
+void Model::Add(int64_t sequence) {
+  Global("vm.builtin.kv_state_add_sequence")(cache_, sequence);
+  if (window_ > 0) {
     // What MLC-LLM's engine does for every sequence of such a model.
-    Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(
-        cache_, kSequence, window, library.Limit("attention_sink_size", 0));
+    Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence,
+                                                                          window_, sink_);
   }
 }
 
-std::vector<float> Model::Prefill(const std::vector<int32_t>& tokens) {
-  return Step(prefill_, tokens, region_.prefill);
+void Model::Remove(int64_t sequence) {
+  Global("vm.builtin.kv_state_remove_sequence")(cache_, sequence);
 }
 
-std::vector<float> Model::Decode(int32_t token) { return Step(decode_, {token}, region_.decode); }
+void Model::Fork(int64_t parent, int64_t child, int64_t tokens) {
+  Global("vm.builtin.kv_state_fork_sequence")(cache_, parent, child, tokens);
+}
 
-std::vector<float> Model::Step(const ffi::Function& call, const std::vector<int32_t>& tokens,
-                               bool marked) {
+void Model::Drop(int64_t sequence, int64_t tokens) {
+  Global("vm.builtin.kv_state_popn")(cache_, sequence, tokens);
+}
+
+void Model::Clear() { Global("vm.builtin.kv_state_clear")(cache_); }
+
+int64_t Model::FreePages() const {
+  return Global("vm.builtin.attention_kv_cache_get_num_available_pages")(cache_).cast<int64_t>();
+}
+
+std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& tokens) {
+  return std::move(Step(prefill_, {sequence}, tokens, region_.prefill)[0]);
+}
+
+std::vector<float> Model::Decode(int64_t sequence, int32_t token) {
+  return std::move(Step(decode_, {sequence}, {token}, region_.decode)[0]);
+}
+
+std::vector<std::vector<float>> Model::Decode(const std::vector<int64_t>& sequences,
+                                              const std::vector<int32_t>& tokens) {
+  // One row goes another way: a matrix by a vector.
+  return Step(sequences.size() == 1 ? decode_ : batch_decode_, sequences, tokens, region_.decode);
+}
+
+std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
+                                            const std::vector<int64_t>& sequences,
+                                            const std::vector<int32_t>& tokens, bool marked) {
   const auto count = static_cast<int64_t>(tokens.size());
+  const auto batch = static_cast<int64_t>(sequences.size());
   const Tensor ids = TokenTensor(tokens);
+  const ffi::Shape names(sequences);
+  const ffi::Shape lengths(std::vector<int64_t>(sequences.size(), count / batch));
   ffi::Any result;
   {
     const RegionOfInterest step(marked && region_.whole_step);
-    const Tensor embedded = Batched(embed_(ids, params_).cast<Tensor>(), count);
-    begin_forward_(cache_, ffi::Shape({kSequence}), ffi::Shape({count}));
+    const Tensor embedded = Batched(embed_(ids, params_).cast<Tensor>(), batch, count);
+    begin_forward_(cache_, names, lengths);
     {
       const RegionOfInterest alone(marked && !region_.whole_step);
       result = call(embedded, cache_, params_);
     }
     end_forward_(cache_);
   }
-  return LogitsOf(result);
+  return LogitsOf(result, sequences.size());
 }
 
 }  // namespace rvv_runner

@@ -12,7 +12,7 @@
 
 #include "input/json.h"
 #include "model/params.h"
-#include "program/arguments.h"
+#include "model/roi.h"
 
 namespace rvv_runner {
 
@@ -28,6 +28,8 @@ class Library {
   // A number of the metadata, or `otherwise` when it says nothing (or -1).
   int64_t Limit(const std::string& name, int64_t otherwise) const;
 
+  // True if the library has this function.
+  bool Has(const std::string& name) const;
   // A function that the library has to have; throws InputError when it lacks it.
   tvm::ffi::Function Function(const std::string& name) const;
 
@@ -40,30 +42,67 @@ class Library {
   Json metadata_;
 };
 
-// A model with its parameters and one sequence in its KV cache.
+// Room in a KV cache.
+struct CacheLimits {
+  int64_t sequences = 1;  // that one call takes
+  int64_t tokens = 0;     // of all sequences together
+  int64_t chunk = 0;      // that one prefill call takes
+};
+
+// A model with its parameters and a KV cache of several sequences, which the caller names.
 class Model {
  public:
-  // `max_seq` and `chunk` bound the sequence and one prefill call, in tokens.
-  Model(const Library& library, tvm::ffi::Array<tvm::ffi::Any> params, int64_t max_seq,
-        int64_t chunk, const Region& region);
+  static constexpr int64_t kPageTokens = 16;
+
+  Model(const Library& library, tvm::ffi::Array<tvm::ffi::Any> params, const CacheLimits& limits,
+        const Region& region);
+
+  // An empty sequence; one that goes, with its pages.
+  void Add(int64_t sequence);
+  void Remove(int64_t sequence);
+  // A sequence `child` that begins with so many tokens of another, in the same pages.
+  void Fork(int64_t parent, int64_t child, int64_t tokens);
+  // Forgets a sequence's last tokens.
+  void Drop(int64_t sequence, int64_t tokens);
+  // Removes all sequences, whatever state a failed call left them in.
+  void Clear();
+  // Sequences may be forked and shortened: not where their keys lie in a sliding window.
+  bool shares() const { return window_ == 0; }
+
+  int64_t FreePages() const;
+  int64_t pages() const { return pages_; }
+  // Bytes of all pages; 0 when the metadata does not say.
+  int64_t bytes() const { return bytes_; }
+  // Sequences that one Decode call takes: 1 where the library cannot decode a batch.
+  int64_t batch() const { return batch_; }
 
   // Reads tokens by the library's prefill or decode function (decode: one token).
   // Gives float32 logits [vocab] after the last token; throws RunError when they are not that.
-  std::vector<float> Prefill(const std::vector<int32_t>& tokens);
-  std::vector<float> Decode(int32_t token);
+  std::vector<float> Prefill(int64_t sequence, const std::vector<int32_t>& tokens);
+  std::vector<float> Decode(int64_t sequence, int32_t token);
+  // One token of each of several sequences, at most batch(); logits of each.
+  std::vector<std::vector<float>> Decode(const std::vector<int64_t>& sequences,
+                                         const std::vector<int32_t>& tokens);
 
  private:
-  std::vector<float> Step(const tvm::ffi::Function& call, const std::vector<int32_t>& tokens,
-                          bool marked);
+  std::vector<std::vector<float>> Step(const tvm::ffi::Function& call,
+                                       const std::vector<int64_t>& sequences,
+                                       const std::vector<int32_t>& tokens, bool marked);
 
   tvm::ffi::Function embed_;
   tvm::ffi::Function prefill_;
   tvm::ffi::Function decode_;
+  tvm::ffi::Function batch_decode_;
   tvm::ffi::Function begin_forward_;
   tvm::ffi::Function end_forward_;
   tvm::ffi::Array<tvm::ffi::Any> params_;
   tvm::ffi::Any cache_;
   Region region_;
+  int64_t window_;
+  int64_t sink_;
+  int64_t batch_;
+  int64_t pages_;
+  int64_t bytes_;
 };
 
 }  // namespace rvv_runner

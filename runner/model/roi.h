@@ -5,6 +5,14 @@
 
 namespace rvv_runner {
 
+// Which calls lie inside the region of interest, and how much of each.
+struct Region {
+  bool prefill = true;
+  bool decode = true;
+  // The whole step (embedding, cache bookkeeping, the call), not the model call alone.
+  bool whole_step = false;
+};
+
 class RegionOfInterest {
  public:
   explicit RegionOfInterest(bool marked) : marked_(marked) {

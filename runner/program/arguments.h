@@ -6,15 +6,10 @@
 #include <string>
 #include <vector>
 
-namespace rvv_runner {
+#include "engine/sampling.h"
+#include "model/roi.h"
 
-// Which calls lie inside the region of interest, and how much of each.
-struct Region {
-  bool prefill = true;
-  bool decode = true;
-  // The whole step (embedding, cache bookkeeping, the call), not the model call alone.
-  bool whole_step = false;
-};
+namespace rvv_runner {
 
 struct Arguments {
   bool help = false;
@@ -34,6 +29,7 @@ struct Arguments {
   int64_t check_vlen = 0;     // bits; 0: as the library says
   int64_t vocab = 0;          // 0: from the embedding's shape
   Region region;
+  Sampling sampling;
 };
 
 extern const char kUsage[];

@@ -46,23 +46,23 @@ void LogitsFile::Close() {
   if (!stream_) throw InputError("--logits: writing " + path_ + " failed; is the disk full?");
 }
 
-void Report(const Arguments& arguments, const Answer& answer,
+void Report(const Arguments& arguments, const std::vector<int32_t>& tokens, const Ended& ended,
             const std::optional<std::string>& text, std::ostream& out) {
   if (!arguments.json) {
-    out << "tokens: " << Joined(answer.tokens, " ") << "\n"
+    out << "tokens: " << Joined(tokens, " ") << "\n"
         << std::fixed << std::setprecision(3) << "prefill: " << arguments.tokens.size()
-        << " tokens in " << Sum(answer.prefill_seconds) << " s\n"
-        << "decode: " << answer.decode_seconds.size() << " tokens in "
-        << Sum(answer.decode_seconds) << " s\n";
+        << " tokens in " << Sum(ended.prefill_seconds) << " s\n"
+        << "decode: " << ended.decode_seconds.size() << " tokens in "
+        << Sum(ended.decode_seconds) << " s\n";
     return;
   }
   const std::string logits = arguments.logits.empty() ? "null" : Quoted(arguments.logits);
   const std::string words = text ? Quoted(*text) : "null";
   out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"prompt_ids\":["
-      << Joined(arguments.tokens, ",") << "],\"tokens\":[" << Joined(answer.tokens, ",")
+      << Joined(arguments.tokens, ",") << "],\"tokens\":[" << Joined(tokens, ",")
       << "],\"text\":" << words << ",\"prefill_seconds\":["
-      << Joined(answer.prefill_seconds, ",") << "],\"decode_seconds\":["
-      << Joined(answer.decode_seconds, ",") << "],\"logits_file\":" << logits << "}\n";
+      << Joined(ended.prefill_seconds, ",") << "],\"decode_seconds\":["
+      << Joined(ended.decode_seconds, ",") << "],\"logits_file\":" << logits << "}\n";
 }
 
 }  // namespace rvv_runner

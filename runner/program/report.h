@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/generate.h"
+#include "engine/engine.h"
 #include "program/arguments.h"
 
 namespace rvv_runner {
@@ -27,7 +27,7 @@ class LogitsFile {
 
 // Prints the result, for people or (with --json) for programs. `text`: the answer in words,
 // when there is a tokenizer.
-void Report(const Arguments& arguments, const Answer& answer,
+void Report(const Arguments& arguments, const std::vector<int32_t>& tokens, const Ended& ended,
             const std::optional<std::string>& text, std::ostream& out);
 
 }  // namespace rvv_runner

@@ -64,6 +64,8 @@ class AnswerText {
   // The characters that this token completes.
   std::string Next(int32_t id) { return stream_.Feed(tokenizer_.Bytes(id)); }
   std::string Finish() { return stream_.Finish(); }
+  // The last character is not whole yet.
+  bool pending() const { return stream_.pending(); }
 
  private:
   const Tokenizer& tokenizer_;

@@ -35,6 +35,8 @@ class Utf8Stream {
   std::string Feed(std::string_view bytes);
   // What is left when no more bytes come: nothing, or one U+FFFD.
   std::string Finish();
+  // Bytes of a character that is not whole yet are kept.
+  bool pending() const { return !pending_.empty(); }
 
  private:
   std::string pending_;

@@ -22,6 +22,8 @@ from crosslab.models.config import LlamaConfig
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 DEFAULT_CHUNK = 2048
+# Sequences that one call decodes at most; what a board serves at once.
+MAX_BATCH = 8
 LAST_LINES = 15
 
 
@@ -70,6 +72,7 @@ class CompileRequest:
             "vlen": self.target.vlen,
             "form": self.form,
             "prefill_chunk": min(self.prefill_chunk, self.config.context),
+            "batch": MAX_BATCH,
             "steps": None if self.steps is None else list(self.steps),
             "gemv": self.gemv,
             "linker": list(self.linker),

@@ -51,7 +51,7 @@ class Linear(nn.Module):  # type: ignore[misc]
         self.weight = nn.Parameter((outputs, inputs), DTYPE)
 
     def forward(self, x: Any) -> Any:
-        """Map x [1, rows, in] to [1, rows, out]."""
+        """Map x [batch, rows, in] to [batch, rows, out]."""
         return nt_matmul(x, self.weight)
 
 
@@ -66,11 +66,11 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.o_proj = Linear(width, config.hidden)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
-        """Map x [1, rows, hidden] to the same shape."""
-        _, rows, _ = x.shape
-        qkv = op.reshape(self.qkv_proj(x), (1, rows, self.heads + 2 * self.kv_heads, self.dim))
+        """Map x [batch, rows, hidden] to the same shape."""
+        batch, rows, _ = x.shape
+        qkv = op.reshape(self.qkv_proj(x), (batch, rows, self.heads + 2 * self.kv_heads, self.dim))
         mixed = cache.attention_with_fused_qkv(layer, qkv, self.heads, sm_scale=self.dim**-0.5)
-        return self.o_proj(op.reshape(mixed, (1, rows, self.heads * self.dim)))
+        return self.o_proj(op.reshape(mixed, (batch, rows, self.heads * self.dim)))
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]
@@ -82,7 +82,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         self.down_proj = Linear(config.intermediate, config.hidden)
 
     def forward(self, x: Any) -> Any:
-        """Map x [1, rows, hidden] to the same shape."""
+        """Map x [batch, rows, hidden] to the same shape."""
         gate, up = op.split(self.gate_up_proj(x), 2, axis=-1)
         return self.down_proj(op.silu(gate) * up)
 
@@ -98,7 +98,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.post_attention_layernorm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 
     def forward(self, x: Any, cache: Any, layer: int) -> Any:
-        """Map x [1, rows, hidden] to the same shape."""
+        """Map x [batch, rows, hidden] to the same shape."""
         x = self.self_attn(self.input_layernorm(x), cache, layer) + x
         return self.mlp(self.post_attention_layernorm(x)) + x
 
@@ -113,14 +113,14 @@ class Body(nn.Module):  # type: ignore[misc]
         self.norm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 
     def forward(self, x: Any, cache: Any) -> Any:
-        """Map x [1, rows, hidden] to the same shape, before the norm."""
+        """Map x [batch, rows, hidden] to the same shape, before the norm."""
         for index, layer in enumerate(self.layers):
             x = layer(x, cache, index)
         return x
 
 
 class Llama(nn.Module):  # type: ignore[misc]
-    """The entry points ``embed``, ``prefill`` and ``decode``."""
+    """The entry points ``embed``, ``prefill``, ``decode`` and ``batch_decode``."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -146,6 +146,10 @@ class Llama(nn.Module):  # type: ignore[misc]
         """Embeddings [1, 1, hidden] to logits [1, 1, vocab]."""
         return self._logits(self.model(input_embed, paged_kv_cache)), paged_kv_cache
 
+    def batch_decode(self, input_embeds: Any, paged_kv_cache: Any) -> Any:
+        """Embeddings [batch, 1, hidden], one token a sequence, to logits [batch, 1, vocab]."""
+        return self._logits(self.model(input_embeds, paged_kv_cache)), paged_kv_cache
+
 
 def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
     """The model as an IRModule, and name, shape and dtype of its parameters in order."""
@@ -160,6 +164,11 @@ def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
         },
         "decode": {
             "input_embed": nn.spec.Tensor([1, 1, config.hidden], DTYPE),
+            "paged_kv_cache": cache,
+            "$": packed,
+        },
+        "batch_decode": {
+            "input_embeds": nn.spec.Tensor(["batch_size", 1, config.hidden], DTYPE),
             "paged_kv_cache": cache,
             "$": packed,
         },

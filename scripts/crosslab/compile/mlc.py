@@ -20,7 +20,7 @@ from rich.markup import escape
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
-from crosslab.compile.driver import CompiledModel, read_compiled
+from crosslab.compile.driver import MAX_BATCH, CompiledModel, read_compiled
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
@@ -163,6 +163,7 @@ class MlcCompileRequest:
             "device": self.device,
             "context_window_size": self.context,
             "prefill_chunk_size": min(self.prefill_chunk, self.context),
+            "max_batch_size": MAX_BATCH,
             "environment": dict(self.environment),
             **asdict(self.mode),
             **({"sizes": dict(self.sizes)} if self.sizes else {}),
@@ -257,8 +258,11 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
 
 def _overrides(request: MlcCompileRequest) -> str:
     about = request.about()
-    sizes = {name: about[name] for name in ("context_window_size", "prefill_chunk_size")}
-    sizes = {**sizes, "max_batch_size": 1, **dict(request.sizes)}
+    sizes = {
+        name: about[name]
+        for name in ("context_window_size", "prefill_chunk_size", "max_batch_size")
+    }
+    sizes = {**sizes, **dict(request.sizes)}
     return ";".join(f"{name}={size}" for name, size in sizes.items())
 
 

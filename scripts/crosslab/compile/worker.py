@@ -34,7 +34,7 @@ def metadata(config: LlamaConfig, spec: dict[str, Any], params: list[Any]) -> di
         "tensor_parallel_shards": 1,
         "pipeline_parallel_stages": 1,
         "kv_state_kind": "kv_cache",
-        "max_batch_size": 1,
+        "max_batch_size": spec["batch"],
         "model_task": "chat",
         "vlen": spec["vlen"],
         "params": params,
@@ -55,7 +55,7 @@ def build(spec: dict[str, Any], output: Path) -> None:
         module, params = export(config)
         module = add_kv_cache(module, config, target)
         about = metadata(config, spec, params)
-        bounds = {"seq_len": spec["prefill_chunk"]}
+        bounds = {"seq_len": spec["prefill_chunk"], "batch_size": spec["batch"]}
         passes = pipeline(target, bounds, about, gemv=spec["gemv"])
         with tvm.transform.PassContext(config=PASS_CONFIG):
             static = spec["form"] == "static"

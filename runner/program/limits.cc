@@ -1,29 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/generate.h"
+#include "program/limits.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 
 #include "input/errors.h"
 
 namespace rvv_runner {
 namespace {
-
-// The call's result; its duration is appended to `seconds`.
-template <typename Call>
-std::vector<float> Timed(std::vector<double>* seconds, const Call& call) {
-  const auto start = std::chrono::steady_clock::now();
-  std::vector<float> logits = call();
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-  seconds->push_back(passed.count());
-  return logits;
-}
-
-int32_t Likeliest(const std::vector<float>& logits) {
-  const auto largest = std::max_element(logits.begin(), logits.end());
-  return static_cast<int32_t>(largest - logits.begin());
-}
 
 void RefuseUnsupported(const Library& library) {
   const Json* kind = library.metadata().Find("kv_state_kind");
@@ -68,38 +52,6 @@ int64_t DefaultMaxNew(const Library& library, const Arguments& arguments, int64_
   const int64_t context = library.Limit("context_window_size", prompt + most);
   const int64_t room = arguments.max_seq ? std::min(arguments.max_seq, context) : context;
   return std::clamp<int64_t>(room - prompt, 1, most);
-}
-
-void CheckTokens(const std::vector<int32_t>& tokens, int64_t vocabulary) {
-  for (const int32_t token : tokens) {
-    if (token < 0 || token >= vocabulary) {
-      throw InputError("--tokens: " + std::to_string(token) + " is outside of the vocabulary of " +
-                       std::to_string(vocabulary));
-    }
-  }
-}
-
-Answer Generate(Model* model, const Arguments& arguments, const Limits& limits,
-                const std::function<void(const std::vector<float>&)>& on_logits,
-                const std::function<void(int32_t)>& on_token) {
-  Answer answer;
-  std::vector<float> logits;
-  const auto end = arguments.tokens.end();
-  for (auto at = arguments.tokens.begin(); at != end;) {
-    const auto until = at + std::min<int64_t>(limits.chunk, end - at);
-    const std::vector<int32_t> chunk(at, until);
-    logits = Timed(&answer.prefill_seconds, [&] { return model->Prefill(chunk); });
-    at = until;
-  }
-  while (true) {
-    on_logits(logits);
-    const int32_t token = Likeliest(logits);
-    answer.tokens.push_back(token);
-    on_token(token);
-    const bool stop = std::count(arguments.stop.begin(), arguments.stop.end(), token) > 0;
-    if (stop || static_cast<int64_t>(answer.tokens.size()) == arguments.max_new) return answer;
-    logits = Timed(&answer.decode_seconds, [&] { return model->Decode(token); });
-  }
 }
 
 }  // namespace rvv_runner

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/answer.h"
+
+#include <algorithm>
+#include <exception>
+
+namespace rvv_runner {
+
+Answer::Answer(uint64_t id, Request request, int64_t longest, const Tokenizer* tokenizer)
+    : id_(id),
+      request_(std::move(request)),
+      longest_(longest),
+      sampler_(request_.sampling),
+      text_(tokenizer, request_.sampling.stop) {
+  ended_.prompt_tokens = std::ssize(request_.tokens);
+}
+
+void Answer::Start(int64_t sequence, int64_t ready) {
+  sequence_ = sequence;
+  read_ = ready;
+  ended_.cached_tokens = ready;
+  ended_.queue_seconds = std::chrono::duration<double>(Clock::now() - submitted_).count();
+}
+
+std::pair<Answer::Tokens::const_iterator, Answer::Tokens::const_iterator> Answer::Chunk(
+    int64_t most) const {
+  const auto first = request_.tokens.begin() + read_;
+  return {first, first + std::min(most, unread())};
+}
+
+void Answer::Read(int64_t tokens, double seconds) {
+  read_ += tokens;
+  ended_.prefill_seconds.push_back(seconds);
+}
+
+std::optional<Finish> Answer::Next(const std::vector<float>& logits) {
+  if (request_.on_logits) request_.on_logits(logits);
+  last_ = sampler_.Next(logits);
+  piece_.tokens.push_back(last_);
+  ++ended_.answer_tokens;
+  if (std::count(request_.stop.begin(), request_.stop.end(), last_) > 0) return Finish::kStop;
+  if (request_.sampling.top_logprobs >= 0) {
+    piece_.logprobs.push_back(LogprobOf(logits, last_, request_.sampling.top_logprobs));
+  }
+  Tell(text_.Next(last_));
+  if (text_.stopped()) return Finish::kStop;
+  if (ended_.prompt_tokens + ended_.answer_tokens == longest_) return Finish::kLength;
+  return std::nullopt;
+}
+
+void Answer::Tell(const std::string& text) {
+  piece_.text += text;
+  // Tokens wait for the text that they are part of.
+  if (piece_.text.empty() && !text_.whole()) return;
+  const Piece piece = std::exchange(piece_, Piece());
+  if (request_.on_piece) request_.on_piece(piece);
+}
+
+void Answer::End(Finish finish, const std::string& error) {
+  ended_.finish = finish;
+  ended_.error = error;
+  try {
+    if (finish != Finish::kError) {
+      piece_.text += text_.Finish();
+      const bool news = !piece_.tokens.empty() || !piece_.text.empty();
+      if (request_.on_piece && news) request_.on_piece(piece_);
+    }
+  } catch (const std::exception& thrown) {
+    ended_.finish = Finish::kError;
+    ended_.error = thrown.what();
+  }
+  try {
+    if (request_.on_finish) request_.on_finish(ended_);
+  } catch (const std::exception&) {
+    // Nobody is left to be told.
+  }
+}
+
+}  // namespace rvv_runner

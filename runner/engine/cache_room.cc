@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cache_room.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rvv_runner {
+namespace {
+
+constexpr int64_t kNobody = -1;
+constexpr std::optional<CacheRoom::Place> kNoPlace;
+
+int64_t CommonTokens(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+  const auto most = std::min(a.size(), b.size());
+  return std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(most), b.begin()).first -
+         a.begin();
+}
+
+}  // namespace
+
+std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prompt,
+                                                int64_t longest) {
+  const auto [like, common] = Likest(prompt);
+  if (like == sequences_.end()) return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
+  const bool running = like->second.running;
+  const bool whole = common == std::ssize(like->second.tokens);
+  if (whole && !running) {
+    // It goes on where it stopped.
+    if (MakeRoom(Pages(longest) - Pages(common), like->first)) return GoOn(like, common, longest);
+  } else if (MakeRoom(Pages(longest) - common / Model::kPageTokens, like->first)) {
+    const int64_t sequence = next_++;
+    model_->Fork(like->first, sequence, common);
+    like->second.used = ++taken_;
+    std::vector<int32_t> tokens(prompt.begin(), prompt.begin() + common);
+    sequences_.emplace(sequence, Sequence{std::move(tokens), longest, true, taken_});
+    return Place{sequence, common};
+  }
+  if (running) return kNoPlace;
+  // Nothing else is left to forget: the likest gives what the prompt does not begin with, or all.
+  const int64_t surplus = std::ssize(like->second.tokens) - common;
+  if (surplus > 0) model_->Drop(like->first, surplus);
+  like->second.tokens.resize(static_cast<size_t>(common));
+  if (MakeRoom(Pages(longest) - Pages(common), like->first)) return GoOn(like, common, longest);
+  return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
+}
+
+// The sequence that a prompt has most of its beginning in common with, and how much. Logits come
+// from a call: the prompt's last token is not counted.
+std::pair<CacheRoom::Sequences::iterator, int64_t> CacheRoom::Likest(
+    const std::vector<int32_t>& prompt) {
+  const auto most = static_cast<int64_t>(prompt.size()) - 1;
+  auto best = sequences_.end();
+  int64_t common = 0;
+  for (auto it = sequences_.begin(); it != sequences_.end() && model_->shares(); ++it) {
+    const int64_t same = std::min(most, CommonTokens(it->second.tokens, prompt));
+    // Less than a page is not worth a block of its own.
+    if (same < Model::kPageTokens || same < common) continue;
+    // Of equal ones, one that can go on as it is.
+    const bool whole = same == std::ssize(it->second.tokens) && !it->second.running;
+    if (same > common || whole) best = it;
+    common = same;
+  }
+  return {best, common};
+}
+
+CacheRoom::Place CacheRoom::Fresh(int64_t longest) {
+  const int64_t sequence = next_++;
+  model_->Add(sequence);
+  sequences_.emplace(sequence, Sequence{{}, longest, true, ++taken_});
+  return {sequence, 0};
+}
+
+CacheRoom::Place CacheRoom::GoOn(Sequences::iterator kept, int64_t ready, int64_t longest) {
+  kept->second.longest = longest;
+  kept->second.running = true;
+  kept->second.used = ++taken_;
+  return {kept->first, ready};
+}
+
+void CacheRoom::Computed(int64_t sequence, std::vector<int32_t>::const_iterator first,
+                         std::vector<int32_t>::const_iterator last) {
+  auto& tokens = sequences_.at(sequence).tokens;
+  tokens.insert(tokens.end(), first, last);
+}
+
+void CacheRoom::Release(int64_t sequence) {
+  const auto found = sequences_.find(sequence);
+  found->second.running = false;
+  if (!model_->shares() || std::ssize(found->second.tokens) < Model::kPageTokens) Forget(found);
+}
+
+void CacheRoom::Clear() {
+  model_->Clear();
+  sequences_.clear();
+}
+
+int64_t CacheRoom::kept() const {
+  return std::count_if(sequences_.begin(), sequences_.end(),
+                       [](const auto& entry) { return !entry.second.running; });
+}
+
+int64_t CacheRoom::pages_running() const {
+  int64_t pages = 0;
+  for (const auto& [name, sequence] : sequences_) {
+    if (sequence.running) pages += Pages(std::ssize(sequence.tokens));
+  }
+  return std::min(pages, pages_used());
+}
+
+// Pages that running sequences may still ask for.
+int64_t CacheRoom::Promised() const {
+  int64_t pages = 0;
+  for (const auto& [name, sequence] : sequences_) {
+    if (sequence.running) pages += Pages(sequence.longest) - Pages(std::ssize(sequence.tokens));
+  }
+  return pages;
+}
+
+void CacheRoom::Forget(Sequences::iterator sequence) {
+  model_->Remove(sequence->first);
+  sequences_.erase(sequence);
+}
+
+// Forgets kept sequences, the longest unused first, until so many pages are free. False when they
+// are not, with all gone but the spared one.
+bool CacheRoom::MakeRoom(int64_t pages, int64_t spared) {
+  while (model_->FreePages() - Promised() < pages) {
+    auto oldest = sequences_.end();
+    for (auto it = sequences_.begin(); it != sequences_.end(); ++it) {
+      if (it->second.running || it->first == spared) continue;
+      if (oldest == sequences_.end() || it->second.used < oldest->second.used) oldest = it;
+    }
+    if (oldest == sequences_.end()) return false;
+    Forget(oldest);
+  }
+  return true;
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "engine/answer.h"
+#include "engine/cache_room.h"
+#include "input/errors.h"
+#include "model/model.h"
+
+namespace rvv_runner {
+namespace {
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void CheckTokens(const std::vector<int32_t>& tokens, int64_t vocabulary) {
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= vocabulary) {
+      throw InputError("token " + std::to_string(token) + " is outside of the vocabulary of " +
+                       std::to_string(vocabulary));
+    }
+  }
+}
+
+}  // namespace
+
+class Engine::State {
+ public:
+  State(Model* model, const Tokenizer* tokenizer, int64_t vocabulary, const EngineLimits& limits)
+      : model_(model),
+        tokenizer_(tokenizer),
+        vocabulary_(vocabulary),
+        limits_(limits),
+        room_(model) {
+    Count([](EngineStats*) {});
+  }
+
+  uint64_t Submit(Request request) {
+    const int64_t longest = Check(request);
+    const std::lock_guard lock(mutex_);
+    if (std::ssize(waiting_) >= limits_.queue) {
+      ++stats_.refused;
+      throw QueueFull("the queue is full: " + std::to_string(limits_.queue) + " requests wait");
+    }
+    const uint64_t id = next_++;
+    waiting_.push_back(std::make_unique<Answer>(id, std::move(request), longest, tokenizer_));
+    live_.insert(id);
+    stats_.queued = std::ssize(waiting_);
+    wake_.notify_all();
+    return id;
+  }
+
+  void Cancel(uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    if (live_.contains(id)) cancelled_.insert(id);
+    wake_.notify_all();
+  }
+
+  bool Step() {
+    EndCancelled();
+    try {
+      Admit();
+      if (running_.empty()) return false;
+      PrefillOne();
+      DecodeAll();
+    } catch (const std::exception& error) {
+      FailAll(error.what());
+      throw;
+    }
+    Count([](EngineStats*) {});
+    return true;
+  }
+
+  bool Wait(double seconds) {
+    std::unique_lock lock(mutex_);
+    const auto work = [&] { return !live_.empty(); };
+    wake_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return work() || stop_; });
+    stop_ = false;
+    return work();
+  }
+
+  void Stop() {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    wake_.notify_all();
+  }
+
+  EngineStats Stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  using Answers = std::list<std::unique_ptr<Answer>>;
+
+  // Tokens of its prompt and its longest answer.
+  int64_t Check(const Request& request) const {
+    if (request.tokens.empty()) throw InputError("the prompt has no token");
+    CheckTokens(request.tokens, vocabulary_);
+    CheckSampling(request.sampling, vocabulary_);
+    const auto prompt = std::ssize(request.tokens);
+    const auto text = [](int64_t number) { return std::to_string(number); };
+    if (prompt >= limits_.tokens) {
+      throw InputError("the prompt of " + text(prompt) + " tokens leaves no room for an answer in " +
+                       text(limits_.tokens) + " tokens, the longest sequence");
+    }
+    const int64_t most = request.sampling.max_tokens;
+    if (prompt + most > limits_.tokens) {
+      throw InputError("a prompt of " + text(prompt) + " tokens and an answer of up to " +
+                       text(most) + " do not fit a sequence of " + text(limits_.tokens) +
+                       " tokens");
+    }
+    const int64_t longest = most > 0 ? prompt + most : limits_.tokens;
+    if (!room_.Fits(longest)) {
+      throw InputError("a sequence of " + text(longest) + " tokens does not fit the KV cache of " +
+                       text(model_->pages() * Model::kPageTokens));
+    }
+    return longest;
+  }
+
+  void EndCancelled() {
+    std::set<uint64_t> ids;
+    Answers ended;
+    {
+      const std::lock_guard lock(mutex_);
+      ids.swap(cancelled_);
+      MoveOut(&waiting_, ids, &ended);
+      stats_.queued = std::ssize(waiting_);
+    }
+    for (auto& answer : ended) End(std::move(answer), Finish::kCancelled);
+    ended.clear();
+    MoveOut(&running_, ids, &ended);
+    for (auto& answer : ended) End(std::move(answer), Finish::kCancelled);
+  }
+
+  static void MoveOut(Answers* from, const std::set<uint64_t>& ids, Answers* to) {
+    for (auto it = from->begin(); it != from->end();) {
+      const auto next = std::next(it);
+      if (ids.contains((*it)->id())) to->splice(to->end(), *from, it);
+      it = next;
+    }
+  }
+
+  // In their order: a long one is not overtaken for ever.
+  void Admit() {
+    const std::lock_guard lock(mutex_);
+    while (!waiting_.empty() && std::ssize(running_) < limits_.sequences) {
+      Answer& first = *waiting_.front();
+      const auto place = room_.Take(first.prompt(), first.longest());
+      if (!place) break;
+      first.Start(place->sequence, place->ready);
+      stats_.cached_tokens += place->ready;
+      running_.splice(running_.end(), waiting_, waiting_.begin());
+    }
+    stats_.queued = std::ssize(waiting_);
+    stats_.running = std::ssize(running_);
+  }
+
+  void PrefillOne() {
+    const auto found = std::find_if(running_.begin(), running_.end(),
+                                    [](const auto& answer) { return answer->unread() > 0; });
+    if (found == running_.end()) return;
+    Answer& answer = **found;
+    const auto [first, last] = answer.Chunk(limits_.chunk);
+    const auto start = Clock::now();
+    const auto logits = model_->Prefill(answer.sequence(), {first, last});
+    const double seconds = SecondsSince(start);
+    room_.Computed(answer.sequence(), first, last);
+    answer.Read(last - first, seconds);
+    Count([&](EngineStats* stats) {
+      stats->prompt_tokens += last - first;
+      stats->prefill_seconds += seconds;
+    });
+    if (answer.unread() == 0) Next(found, logits);
+  }
+
+  void DecodeAll() {
+    std::vector<Answers::iterator> all;
+    for (auto it = running_.begin(); it != running_.end(); ++it) {
+      if ((*it)->unread() == 0) all.push_back(it);
+    }
+    const auto batch = static_cast<size_t>(model_->batch());
+    for (size_t at = 0; at < all.size(); at += batch) {
+      Decode({all.begin() + static_cast<std::ptrdiff_t>(at),
+              all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), at + batch))});
+    }
+  }
+
+  void Decode(const std::vector<Answers::iterator>& answers) {
+    std::vector<int64_t> sequences;
+    std::vector<int32_t> tokens;
+    for (const auto& answer : answers) {
+      sequences.push_back((*answer)->sequence());
+      tokens.push_back((*answer)->last());
+    }
+    const auto start = Clock::now();
+    const auto rows = model_->Decode(sequences, tokens);
+    const double seconds = SecondsSince(start);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      room_.Computed(sequences[i], tokens.begin() + static_cast<std::ptrdiff_t>(i),
+                     tokens.begin() + static_cast<std::ptrdiff_t>(i + 1));
+    }
+    Count([&](EngineStats* stats) {
+      stats->decode_seconds += seconds;
+      ++stats->decode_steps;
+    });
+    for (size_t i = 0; i < answers.size(); ++i) {
+      (*answers[i])->Decoded(seconds);
+      Next(answers[i], rows[i]);
+    }
+  }
+
+  // Chooses a token of an answer, which may end it.
+  void Next(Answers::iterator answer, const std::vector<float>& logits) {
+    std::optional<Finish> finish;
+    std::string error;
+    try {
+      finish = (*answer)->Next(logits);
+    } catch (const std::exception& thrown) {
+      finish = Finish::kError;
+      error = thrown.what();
+    }
+    Count([](EngineStats* stats) { ++stats->answer_tokens; });
+    if (!finish) return;
+    std::unique_ptr<Answer> ended = std::move(*answer);
+    running_.erase(answer);
+    End(std::move(ended), *finish, error);
+  }
+
+  void End(std::unique_ptr<Answer> answer, Finish finish, const std::string& error = "") {
+    if (answer->started()) room_.Release(answer->sequence());
+    {
+      const std::lock_guard lock(mutex_);
+      live_.erase(answer->id());
+      ++stats_.requests;
+      stats_.cancelled += finish == Finish::kCancelled;
+      stats_.failed += finish == Finish::kError;
+    }
+    Count([](EngineStats*) {});
+    answer->End(finish, error);
+  }
+
+  void FailAll(const std::string& error) {
+    room_.Clear();
+    Answers all;
+    all.swap(running_);
+    for (auto& answer : all) {
+      answer->Lose();
+      End(std::move(answer), Finish::kError, error);
+    }
+  }
+
+  template <typename Change>
+  void Count(const Change& change) {
+    const int64_t used = room_.pages_used(), running = room_.pages_running();
+    const std::lock_guard lock(mutex_);
+    change(&stats_);
+    stats_.running = std::ssize(running_);
+    stats_.kept = room_.kept();
+    stats_.pages_used = used;
+    stats_.pages_running = running;
+    stats_.pages_total = model_->pages();
+    stats_.page_tokens = Model::kPageTokens;
+    stats_.cache_bytes = model_->bytes();
+  }
+
+  Model* model_;
+  const Tokenizer* tokenizer_;
+  const int64_t vocabulary_;
+  const EngineLimits limits_;
+
+  // Of the engine's thread alone.
+  CacheRoom room_;
+  Answers running_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable wake_;
+  Answers waiting_;
+  std::set<uint64_t> live_;
+  std::set<uint64_t> cancelled_;
+  EngineStats stats_;
+  uint64_t next_ = 1;
+  bool stop_ = false;
+};
+
+Engine::Engine(Model* model, const Tokenizer* tokenizer, int64_t vocabulary,
+               const EngineLimits& limits)
+    : limits_(limits), state_(std::make_unique<State>(model, tokenizer, vocabulary, limits)) {}
+
+Engine::~Engine() = default;
+
+uint64_t Engine::Submit(Request request) { return state_->Submit(std::move(request)); }
+void Engine::Cancel(uint64_t id) { state_->Cancel(id); }
+bool Engine::Step() { return state_->Step(); }
+bool Engine::Wait(double seconds) { return state_->Wait(seconds); }
+void Engine::Stop() { state_->Stop(); }
+EngineStats Engine::Stats() const { return state_->Stats(); }
+
+}  // namespace rvv_runner

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/prompt.h"
+
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "input/errors.h"
+#include "input/read_file.h"
+#include "model/model.h"
+#include "program/limits.h"
+#include "program/report.h"
+#include "program/weights.h"
+
+namespace rvv_runner {
+namespace {
+
+constexpr size_t kLongestPrompt = size_t{16} << 20;
+constexpr int64_t kMostIds = 16;
+constexpr int64_t kMostText = 256;
+
+// Fills in the prompt's ids and where to stop.
+void ReadPrompt(const Tokenizer& tokenizer, Arguments* arguments) {
+  if (arguments->stop.empty()) arguments->stop = tokenizer.stop();
+  if (!arguments->tokens.empty()) return;
+  const bool typed = arguments->prompt.has_value();
+  const std::string text =
+      typed ? *arguments->prompt : ReadFile(arguments->prompt_file, kLongestPrompt);
+  const Encoded prompt =
+      EncodePrompt(tokenizer, text, arguments->raw, typed ? "--prompt" : "--prompt-file");
+  if (prompt.dropped > 0) {
+    std::cerr << "runner: the model has no tokens for " << prompt.dropped
+              << " bytes of the prompt; they are left out\n";
+  }
+  arguments->tokens = prompt.ids;
+}
+
+}  // namespace
+
+int AnswerPrompt(Arguments arguments) {
+  std::optional<Tokenizer> tokenizer;
+  if (!arguments.tokenizer.empty()) {
+    tokenizer.emplace(ReadTokenizer(arguments.tokenizer));
+    ReadPrompt(*tokenizer, &arguments);
+  }
+  const Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
+  const Library library(arguments.library, arguments.check_vlen);
+  if (arguments.max_new == 0) {
+    arguments.max_new = DefaultMaxNew(library, arguments, words ? kMostText : kMostIds);
+  }
+  const Limits limits = LimitsOf(library, arguments);
+  const Weights weights = ReadWeights(library, arguments, words);
+  LogitsFile logits(arguments.logits);
+  Model model(library, weights.params, {1, limits.max_seq, limits.chunk}, arguments.region);
+  Engine engine(&model, words, weights.vocabulary, {1, limits.max_seq, limits.chunk, 1});
+
+  const bool aloud = words != nullptr && !arguments.json;
+  std::vector<int32_t> tokens;
+  std::string text;
+  Ended ended;
+  Request request{arguments.tokens, arguments.sampling, arguments.stop, {}, {}, {}};
+  request.sampling.max_tokens = arguments.max_new;
+  request.on_piece = [&](const Piece& piece) {
+    tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
+    text += piece.text;
+    if (aloud) std::cout << piece.text << std::flush;
+  };
+  request.on_finish = [&](const Ended& end) { ended = end; };
+  if (!arguments.logits.empty()) {
+    request.on_logits = [&](const std::vector<float>& row) { logits.Add(row); };
+  }
+  engine.Submit(std::move(request));
+  while (engine.Step()) {
+  }
+  if (ended.finish == Finish::kError) throw RunError(ended.error);
+  if (aloud) std::cout << std::endl;
+  logits.Close();
+  if (!aloud) {
+    Report(arguments, tokens, ended, words ? std::optional(text) : std::nullopt, std::cout);
+  }
+  std::cout.flush();
+  return std::cout ? 0 : 1;
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "program/arguments.h"
+
+namespace rvv_runner {
+
+// Answers the one prompt of the command line; gives the exit code.
+int AnswerPrompt(Arguments arguments);
+
+}  // namespace rvv_runner

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/weights.h"
+
+#include <optional>
+
+#include "input/errors.h"
+#include "input/read_file.h"
+#include "model/params.h"
+
+namespace rvv_runner {
+namespace {
+
+int64_t Vocabulary(const Arguments& arguments, std::optional<int64_t> rows) {
+  if (!rows && !arguments.vocab) {
+    throw InputError("no parameter is named as an embedding; give the vocabulary with --vocab");
+  }
+  if (rows && arguments.vocab > *rows) {
+    throw InputError("--vocab " + std::to_string(arguments.vocab) + " is more than the " +
+                     std::to_string(*rows) + " rows of the embedding");
+  }
+  return arguments.vocab ? arguments.vocab : *rows;
+}
+
+}  // namespace
+
+Weights ReadWeights(const Library& library, const Arguments& arguments,
+                    const Tokenizer* tokenizer) {
+  const std::vector<WantedParam> wanted = WantedParams(library.metadata());
+  auto params = LoadParams(arguments.params, wanted);
+  library.ArrangeWeights(params);
+  const int64_t vocabulary = Vocabulary(arguments, VocabularySize(wanted, params));
+  // A model may have more rows than tokens, to round their number; fewer is a mistake.
+  if (tokenizer != nullptr && static_cast<int64_t>(tokenizer->size()) > vocabulary) {
+    throw InputError("the tokenizer has " + std::to_string(tokenizer->size()) +
+                     " tokens, the model " + std::to_string(vocabulary) +
+                     ": it is another model's");
+  }
+  return {std::move(params), vocabulary};
+}
+
+Tokenizer ReadTokenizer(const std::string& file) {
+  return Tokenizer(ParseTokenizerFile(ReadFile(file), file));
+}
+
+}  // namespace rvv_runner

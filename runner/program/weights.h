@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tvm/ffi/container/array.h>
+
+#include <cstdint>
+#include <string>
+
+#include "model/model.h"
+#include "program/arguments.h"
+#include "text/tokenizer.h"
+
+namespace rvv_runner {
+
+// The parameters as the library wants them, and the size of the vocabulary.
+struct Weights {
+  tvm::ffi::Array<tvm::ffi::Any> params;
+  int64_t vocabulary;
+};
+
+// Reads the parameters of --params. `tokenizer` may be null. Throws InputError when they are not
+// the library's, or the tokenizer is another model's.
+Weights ReadWeights(const Library& library, const Arguments& arguments,
+                    const Tokenizer* tokenizer);
+
+Tokenizer ReadTokenizer(const std::string& file);
+
+}  // namespace rvv_runner
