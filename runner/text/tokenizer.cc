@@ -19,6 +19,7 @@ struct Part {
   size_t after;
 };
 
+constexpr std::string_view kReplacement = "\uFFFD";
 constexpr size_t kNone = static_cast<size_t>(-1);
 
 // A merge that was possible when it was noted: parts may have changed since.
@@ -33,12 +34,55 @@ struct Candidate {
   }
 };
 
+std::string Replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t found = std::min(text.find(from, at), text.size());
+    out.append(text.substr(at, found - at));
+    if (found == text.size()) break;
+    out.append(to);
+    at = found + from.size();
+  }
+  return out;
+}
+
+// Where the blanks before, or behind, a byte of a text begin, or end.
+size_t BlanksBefore(std::string_view text, size_t at) {
+  while (at > 0) {
+    size_t i = at - 1;
+    while (i > 0 && (text[i] & 0xC0) == 0x80) --i;
+    if (!IsSpace(DecodeAt(text, i).code)) break;
+    at = i;
+  }
+  return at;
+}
+
+size_t BlanksBehind(std::string_view text, size_t at) {
+  while (at < text.size()) {
+    const Decoded decoded = DecodeAt(text, at);
+    if (!IsSpace(decoded.code)) break;
+    at += decoded.length;
+  }
+  return at;
+}
+
+// A token of a vocabulary of characters as it is in an answer.
+std::string Shown(const std::string& token) {
+  if (const auto byte = ByteOf(token)) return std::string(1, static_cast<char>(*byte));
+  return Replaced(token, kBlank, " ");
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(TokenizerFile file)
     : file_(std::move(file)), markers_(MarkersOf(kMarker)), late_markers_(MarkersOf(kLateMarker)) {
-  for (size_t i = 0; file_.whole_words && i < file_.tokens.size(); ++i) {
-    if (file_.kinds[i] & kWord) words_.emplace(file_.tokens[i], static_cast<uint32_t>(i));
+  for (size_t i = 0; i < file_.tokens.size(); ++i) {
+    const std::string& token = file_.tokens[i];
+    const bool one = file_.by_character && !token.empty() && DecodeAt(token, 0).length == token.size();
+    if ((file_.kinds[i] & kWord) && (file_.whole_words || one)) {
+      words_.emplace(token, static_cast<uint32_t>(i));
+    }
+    if (file_.by_character) shown_.push_back(Shown(token));
   }
 }
 
@@ -57,7 +101,8 @@ Tokenizer::Markers Tokenizer::MarkersOf(uint8_t kind) const {
   return markers;
 }
 
-// The leftmost marker, and of those the longest; what lies between goes to `rest`.
+// The leftmost marker, and of those the longest; what lies between goes to `rest`, and whether it
+// is the text's beginning.
 template <typename Rest>
 void Tokenizer::SplitMarkers(const Markers& markers, std::string_view text, Encoded* out,
                              const Rest& rest) const {
@@ -71,27 +116,47 @@ void Tokenizer::SplitMarkers(const Markers& markers, std::string_view text, Enco
       ++at;
       continue;
     }
-    if (at > start) rest(text.substr(start, at - start));
-    out->ids.push_back(static_cast<int32_t>(*found));
-    at += file_.tokens[*found].size();
-    start = at;
+    const size_t after = at + file_.tokens[*found].size();
+    const uint8_t kind = file_.kinds[*found];
+    size_t first = at;
+    if (kind & kTakesLeft) first = std::max(start, BlanksBefore(text, at));
+    if (first > start) rest(text.substr(start, first - start), start == 0);
+    const size_t end = kind & kTakesRight ? BlanksBehind(text, after) : after;
+    // A marker of blanks that another marker took already is none.
+    if (first < end) out->ids.push_back(static_cast<int32_t>(*found));
+    start = end;
+    at = after;
   }
-  if (text.size() > start) rest(text.substr(start));
+  if (text.size() > start) rest(text.substr(start), start == 0);
 }
 
 Encoded Tokenizer::Encode(std::string_view text) const {
   Encoded out;
-  SplitMarkers(markers_, text, &out, [&](std::string_view part) {
+  SplitMarkers(markers_, text, &out, [&](std::string_view part, bool first) {
     std::string normal;
     if (file_.nfc) {
       normal = Nfc(part);
       part = normal;
     }
-    SplitMarkers(late_markers_, part, &out, [&](std::string_view plain) {
-      for (const std::string_view word : SplitWords(file_.rule, plain)) EncodeWord(word, &out);
+    if (file_.prefix_blank == Prefix::kAlways) {
+      normal = std::string(file_.by_character ? kBlank : " ") + std::string(part);
+      part = normal;
+    }
+    SplitMarkers(late_markers_, part, &out, [&](std::string_view plain, bool begins) {
+      EncodePart(plain, first && begins, &out);
     });
   });
   return out;
+}
+
+// A part without markers; `first` where nothing is before it.
+void Tokenizer::EncodePart(std::string_view part, bool first, Encoded* out) const {
+  const std::string_view blank = file_.by_character ? kBlank : std::string_view(" ");
+  std::string text = file_.by_character ? Replaced(part, " ", kBlank) : std::string(part);
+  const bool here = file_.prefix_blank == Prefix::kUnlessThere ||
+                    (file_.prefix_blank == Prefix::kAtBeginning && first);
+  if (here && !text.starts_with(blank)) text.insert(0, blank);
+  for (const std::string_view word : SplitWords(file_.rule, text)) EncodeWord(word, out);
 }
 
 const Merge* Tokenizer::FindMerge(uint32_t left, uint32_t right) const {
@@ -104,15 +169,32 @@ const Merge* Tokenizer::FindMerge(uint32_t left, uint32_t right) const {
   return same ? &*found : nullptr;
 }
 
+// The tokens that a word is merged from: of its bytes, or of its characters and, for those that
+// are none, of their bytes.
+std::vector<uint32_t> Tokenizer::Beginnings(std::string_view word) const {
+  std::vector<uint32_t> tokens;
+  for (size_t at = 0; at < word.size();) {
+    const size_t length = file_.by_character ? DecodeAt(word, at).length : 1;
+    const std::string_view character = word.substr(at, length);
+    const auto known = file_.by_character ? words_.find(character) : words_.end();
+    if (known != words_.end()) {
+      tokens.push_back(known->second);
+    } else {
+      for (const char c : character) tokens.push_back(file_.bytes[static_cast<unsigned char>(c)]);
+    }
+    at += length;
+  }
+  return tokens;
+}
+
 // Merges neighbours in the order of ranks, in n log n steps: a word may be very long.
 void Tokenizer::EncodeWord(std::string_view word, Encoded* out) const {
-  if (const auto whole = words_.find(word); whole != words_.end()) {
+  if (const auto whole = words_.find(word); file_.whole_words && whole != words_.end()) {
     out->ids.push_back(static_cast<int32_t>(whole->second));
     return;
   }
   std::vector<Part> parts;
-  for (const char c : word) {
-    const uint32_t token = file_.bytes[static_cast<unsigned char>(c)];
+  for (const uint32_t token : Beginnings(word)) {
     if (token == kNoToken) {
       ++out->dropped;
       continue;
@@ -150,7 +232,43 @@ void Tokenizer::EncodeWord(std::string_view word, Encoded* out) const {
 std::string_view Tokenizer::Bytes(int32_t id) const {
   const auto index = static_cast<size_t>(id);
   if (id < 0 || index >= file_.tokens.size() || (file_.kinds[index] & kSpecial)) return {};
-  return file_.tokens[index];
+  return file_.by_character ? shown_[index] : file_.tokens[index];
+}
+
+bool Tokenizer::IsByte(int32_t id) const {
+  const auto index = static_cast<size_t>(id);
+  if (id < 0 || index >= file_.tokens.size()) return false;
+  return file_.by_character && ByteOf(file_.tokens[index]).has_value();
+}
+
+std::string AnswerText::Next(int32_t id) {
+  const std::string_view bytes = tokenizer_.Bytes(id);
+  if (!tokenizer_.by_character()) return Begun(stream_.Feed(bytes));
+  if (bytes.empty()) return "";
+  if (tokenizer_.IsByte(id)) {
+    bytes_ += bytes;
+    return "";
+  }
+  return Begun(TakeBytes() + std::string(bytes));
+}
+
+std::string AnswerText::Finish() { return Begun(TakeBytes() + stream_.Finish()); }
+
+std::string AnswerText::TakeBytes() {
+  std::string text = std::move(bytes_);
+  bytes_.clear();
+  if (!FirstBroken(text)) return text;
+  std::string broken;
+  for (size_t i = 0; i < text.size(); ++i) broken += kReplacement;
+  return broken;
+}
+
+std::string AnswerText::Begun(std::string text) {
+  if (!begun_ && !text.empty()) {
+    begun_ = true;
+    if (tokenizer_.drops_blank() && text[0] == ' ') text.erase(0, 1);
+  }
+  return text;
 }
 
 namespace {

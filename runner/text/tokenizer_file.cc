@@ -21,11 +21,14 @@ constexpr uint32_t kNfc = 8;
 constexpr uint32_t kTakesSystem = 16;
 constexpr uint32_t kStripsSystem = 32;
 constexpr uint32_t kStripsAssistant = 64;
-constexpr uint32_t kFlags = 127;
+constexpr uint32_t kByCharacter = 128;
+constexpr uint32_t kDropsBlank = 256;
+constexpr uint32_t kPrefixShift = 9;  // two bits
+constexpr uint32_t kFlags = 0x7FF;
 constexpr std::string ChatFrame::*kTexts[] = {&ChatFrame::start,        &ChatFrame::system_start,
                                               &ChatFrame::system_end,   &ChatFrame::to_assistant,
                                               &ChatFrame::to_user,      &ChatFrame::end};
-constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord;
+constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord | kTakesLeft | kTakesRight;
 
 struct Counts {
   uint32_t tokens, merges, token_bytes, stop, first;
@@ -133,13 +136,27 @@ void CheckSpelling(const Reader& reader, const TokenizerFile& file) {
   }
   for (size_t byte = 0; byte < file.bytes.size(); ++byte) {
     if (file.bytes[byte] == kNoToken) continue;
-    if (file.tokens[file.bytes[byte]] != std::string(1, static_cast<char>(byte))) {
+    const std::string& token = file.tokens[file.bytes[byte]];
+    const bool same = file.by_character ? ByteOf(token) == static_cast<unsigned char>(byte)
+                                        : token == std::string(1, static_cast<char>(byte));
+    if (!same) {
       reader.Fail("a byte's token that is not the byte");
     }
   }
 }
 
 }  // namespace
+
+std::optional<unsigned char> ByteOf(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  unsigned value = 0;
+  for (const char c : token.substr(3, 2)) {
+    const auto digit = std::string_view("0123456789ABCDEF").find(c);
+    if (digit == std::string_view::npos) return std::nullopt;
+    value = value << 4 | static_cast<unsigned>(digit);
+  }
+  return static_cast<unsigned char>(value);
+}
 
 uint32_t Crc32(std::string_view data) {
   static const auto kTable = [] {
@@ -175,6 +192,9 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   file.rule = static_cast<WordRule>(rule);
   file.whole_words = flags & kWholeWords;
   file.nfc = flags & kNfc;
+  file.by_character = flags & kByCharacter;
+  file.drops_blank = flags & kDropsBlank;
+  file.prefix_blank = static_cast<Prefix>(flags >> kPrefixShift & 3);
   file.chat.known = flags & kHasChat;
   file.chat.takes_system = flags & kTakesSystem;
   file.chat.strips_system = flags & kStripsSystem;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 namespace rvv_runner {
 
 constexpr uint32_t kNoToken = 0xFFFFFFFF;
+constexpr std::string_view kBlank = "\u2581";
 
 // Two neighbours that become one token; the smallest rank goes first.
 struct Merge {
@@ -28,9 +30,19 @@ enum TokenKind : uint8_t {
   kMarker = 2,       // found in a text before it is cut into words
   kLateMarker = 4,   // a marker that is looked for after the others
   kWord = 8,         // a word may become it
+  kTakesLeft = 16,   // the marker takes the blanks before it
+  kTakesRight = 32,  // and those behind it
 };
 
-// A byte-level BPE tokenizer as `tokenizer.bin` holds it. The layout, all numbers little-endian
+// A blank that is put before a text.
+enum class Prefix : uint8_t {
+  kNone,
+  kAlways,       // before each part between markers
+  kUnlessThere,  // before each that does not begin with one
+  kAtBeginning,  // the same, before the first part alone, where no marker is before it
+};
+
+// A BPE tokenizer, byte-level or with bytes for missing characters, as `tokenizer.bin` holds it. The layout, all numbers little-endian
 // uint32:
 //   "RVVTOKEN", version (2), CRC-32 of all that follows,
 //   word rule, flags, counts of tokens, merges, bytes of all tokens, stop ids, first ids, bytes
@@ -42,6 +54,10 @@ struct TokenizerFile {
   WordRule rule = WordRule::kGpt2;
   bool whole_words = false;   // a word that is a token is not built from merges
   bool nfc = false;           // text between markers is brought to Unicode's form NFC
+  bool by_character = false;  // SentencePiece's way: kBlank in tokens is a blank, words are merged
+                              // from characters, <0xXX> stands for a byte of one that is no token
+  bool drops_blank = false;   // a blank at the beginning of an answer is left out
+  Prefix prefix_blank = Prefix::kNone;
   std::vector<std::string> tokens;
   std::vector<uint8_t> kinds;
   std::array<uint32_t, 256> bytes{};  // kNoToken where the vocabulary has none
@@ -54,6 +70,9 @@ struct TokenizerFile {
 // Reads and checks it; throws InputError that starts with `where`. Takes no more memory than a
 // small multiple of the data.
 TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where);
+
+// The byte that `<0xXX>` stands for; nothing for every other token.
+std::optional<unsigned char> ByteOf(std::string_view token);
 
 // CRC-32 as zlib has it.
 uint32_t Crc32(std::string_view data);

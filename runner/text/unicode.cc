@@ -19,8 +19,13 @@ bool Within(const CodeRange (&ranges)[N], uint32_t code) {
 }  // namespace
 
 bool IsLetter(uint32_t code) { return Within(kLetters, code); }
+bool IsCapital(uint32_t code) { return Within(kCapitals, code); }
+bool IsSmall(uint32_t code) { return Within(kSmalls, code); }
+bool IsMark(uint32_t code) { return Within(kMarks, code); }
 bool IsNumber(uint32_t code) { return Within(kNumbers, code); }
 bool IsDigit(uint32_t code) { return Within(kDigits, code); }
+bool IsPunctuation(uint32_t code) { return Within(kPunctuation, code); }
+bool IsSymbol(uint32_t code) { return Within(kSymbols, code); }
 bool IsSpace(uint32_t code) { return Within(kSpaces, code); }
 
 }  // namespace rvv_runner

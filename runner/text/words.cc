@@ -54,7 +54,69 @@ class Cutter {
     return LineEnd(i);
   }
 
+  // Of the last of DeepSeek's three expressions; i where it does not match.
+  size_t DeepSeek(size_t i) const {
+    const uint32_t code = codes_[i];
+    if (IsAsciiSign(code) && i + 1 < size() && IsAsciiLetter(codes_[i + 1])) {
+      return Run(i + 1, IsAsciiLetter);
+    }
+    const bool joins = !IsBreak(code) && !IsLetter(code) && !IsPunctuation(code) && !IsSymbol(code);
+    if (joins && i + 1 < size() && IsLetterOrMark(codes_[i + 1])) {
+      return Run(i + 1, IsLetterOrMark);
+    }
+    if (IsLetterOrMark(code)) return Run(i, IsLetterOrMark);
+    const size_t sign = code == ' ' && i + 1 < size() ? i + 1 : i;
+    if (IsPrinted(codes_[sign])) return Run(Run(sign, IsPrinted), IsBreak);
+    return IsSpace(code) ? LineEnd(i) : i;
+  }
+
+  // [^\r\n\p{L}\p{N}]?U*L+C?|[^\r\n\p{L}\p{N}]?U+L*C?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
+  // \s*[\r\n]+|\s+(?!\S)|\s+ with U: letters that are no small ones, and marks; L: letters that
+  // are no capitals, and marks; C: a contraction in any case.
+  size_t GptOss(size_t i) const {
+    const uint32_t code = codes_[i];
+    const bool joins = !IsBreak(code) && !IsLetter(code) && !IsNumber(code) && i + 1 < size();
+    size_t end = joins ? EndsSmall(i + 1) : 0;
+    if (end == 0) end = EndsSmall(i);
+    if (end == 0 && joins) end = EndsLarge(i + 1);
+    if (end == 0) end = EndsLarge(i);
+    if (end != 0) {
+      const size_t after = end < size() ? Contraction(end, true) : 0;
+      return after != 0 ? after : end;
+    }
+    if (IsNumber(code)) return std::min(Run(i, IsNumber), i + 3);
+    const size_t sign = code == ' ' && i + 1 < size() ? i + 1 : i;
+    if (IsSign(codes_[sign])) return Run(Run(sign, IsSign), IsBreakOrSlash);
+    return LineEnd(i);
+  }
+
  private:
+  static bool IsBreakOrSlash(uint32_t code) { return IsBreak(code) || code == '/'; }
+  static bool IsAsciiLetter(uint32_t code) {
+    return (code >= 'A' && code <= 'Z') || (code >= 'a' && code <= 'z');
+  }
+  static bool IsAsciiSign(uint32_t code) {
+    return code > ' ' && code < 0x7F && !IsAsciiLetter(code) && !(code >= '0' && code <= '9');
+  }
+  static bool IsLetterOrMark(uint32_t code) { return IsLetter(code) || IsMark(code); }
+  static bool IsPrinted(uint32_t code) { return IsPunctuation(code) || IsSymbol(code); }
+  static bool IsLarge(uint32_t code) { return (IsLetter(code) && !IsSmall(code)) || IsMark(code); }
+  static bool IsLow(uint32_t code) { return (IsLetter(code) && !IsCapital(code)) || IsMark(code); }
+
+  // U*L+ at i; 0 where it does not match. A letter without case may stand in either part.
+  size_t EndsSmall(size_t i) const {
+    for (size_t k = Run(i, IsLarge) + 1; k-- > i;) {
+      if (k < size() && IsLow(codes_[k])) return Run(k, IsLow);
+    }
+    return 0;
+  }
+
+  // U+L* at i; 0 where it does not match.
+  size_t EndsLarge(size_t i) const {
+    const size_t end = Run(i, IsLarge);
+    return end > i ? Run(end, IsLow) : 0;
+  }
+
   static bool IsBreak(uint32_t code) { return code == '\r' || code == '\n'; }
 
   static bool IsSign(uint32_t code) {
@@ -130,9 +192,43 @@ void CutSmolLm(std::string_view text, std::vector<std::string_view>* words) {
   for (const std::string_view piece : pieces) CutGpt2(piece, words);
 }
 
+// [\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]
+bool IsChineseOrKana(uint32_t code) {
+  return (code >= 0x4E00 && code <= 0x9FA5) || (code >= 0x3040 && code <= 0x30FF);
+}
+
+// Numbers are cut off first, then Chinese and kana; each piece is then a text of its own.
+// Where the last expression does not match, all up to its next match is a word.
+void CutDeepSeek(std::string_view text, std::vector<std::string_view>* words) {
+  const auto kind = [](uint32_t code) {
+    return IsNumber(code) ? 2 : IsChineseOrKana(code) ? 1 : 0;
+  };
+  const Cutter cutter(text);
+  for (size_t i = 0; i < cutter.size();) {
+    const int of = kind(cutter.At(i));
+    size_t end = i;
+    while (end < cutter.size() && kind(cutter.At(end)) == of && !(of == 2 && end == i + 3)) ++end;
+    const std::string_view piece = cutter.Piece(i, end);
+    i = end;
+    if (of == 2) {
+      words->push_back(piece);
+      continue;
+    }
+    const Cutter rest(piece);
+    for (size_t k = 0; k < rest.size();) {
+      size_t first = k;
+      size_t found = k;
+      while (first < rest.size() && (found = rest.DeepSeek(first)) == first) ++first;
+      if (first > k) words->push_back(rest.Piece(k, first));
+      if (found > first) words->push_back(rest.Piece(first, found));
+      k = std::max(first, found);
+    }
+  }
+}
+
 }  // namespace
 
-bool IsWordRule(uint32_t number) { return number >= 1 && number <= 4; }
+bool IsWordRule(uint32_t number) { return number >= 1 && number <= 7; }
 
 std::vector<std::string_view> SplitWords(WordRule rule, std::string_view text) {
   std::vector<std::string_view> words;
@@ -148,6 +244,15 @@ std::vector<std::string_view> SplitWords(WordRule rule, std::string_view text) {
       break;
     case WordRule::kQwen2:
       Cut(text, &words, [](const Cutter& cutter, size_t i) { return cutter.Llama3(i, 1); });
+      break;
+    case WordRule::kDeepSeekV3:
+      CutDeepSeek(text, &words);
+      break;
+    case WordRule::kGptOss:
+      Cut(text, &words, [](const Cutter& cutter, size_t i) { return cutter.GptOss(i); });
+      break;
+    case WordRule::kWhole:
+      if (!text.empty()) words.push_back(text);
       break;
   }
   return words;

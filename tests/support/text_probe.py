@@ -105,10 +105,25 @@ LLAMA3 = (
 )
 
 
-def _split(expression: str) -> pre_tokenizers.PreTokenizer:
-    split = pre_tokenizers.Split(Regex(expression), "isolated")
+DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"""
+    "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+",
+)
+LARGE, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+BEFORE, BEHIND = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+GPT_OSS = (
+    f"{BEFORE}{LARGE}*{SMALL}+{BEHIND}|{BEFORE}{LARGE}+{SMALL}*{BEHIND}|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _split(*expressions: str) -> pre_tokenizers.PreTokenizer:
+    splits = [pre_tokenizers.Split(Regex(e), "isolated") for e in expressions]
     return pre_tokenizers.Sequence(
-        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
 
 
@@ -123,7 +138,12 @@ RULES: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     ),
     "llama3": lambda: _split(LLAMA3),
     "qwen2": lambda: _split(LLAMA3.replace("{1,3}", "")),
+    "deepseekv3": lambda: _split(*DEEPSEEK),
+    "gptoss": lambda: _split(GPT_OSS),
+    "whole": lambda: pre_tokenizers.Split(" ", "merged_with_previous"),
 }
+# Byte-level tokenizers cut by them; "whole" is of those that merge characters.
+BYTE_LEVEL = tuple(name for name in RULES if name != "whole")
 MARKERS = [
     AddedToken("<|start|>", special=True, normalized=False),
     AddedToken("<|end|>", special=True, normalized=False),
@@ -161,6 +181,48 @@ def trained(
         "add_bos_token": True,
     }
     return ChatTokenizer(tokenizer, settings)
+
+
+BLANKS: dict[str, tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer | None]] = {
+    "prepend": (
+        normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]),
+        None,
+    ),
+    "replace": (normalizers.Replace(" ", "\u2581"), RULES["whole"]()),
+    **{
+        scheme: (None, pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False))
+        for scheme in ("first", "always", "never")
+    },
+}
+
+
+def by_character(blanks: str, *, strips: bool) -> ChatTokenizer:
+    """A tokenizer of characters with bytes for those that are no token, as SentencePiece makes.
+
+    Args:
+        blanks: how blanks become U+2581, a name of BLANKS.
+        strips: an answer's first blank is dropped.
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, limit_alphabet=80, show_progress=False, special_tokens=names
+    )
+    tokenizer.train_from_iterator([CORPUS], trainer)
+    about = json.loads(tokenizer.to_str())
+    tokenizer = Tokenizer.from_str(json.dumps({**about, "added_tokens": about["added_tokens"][:1]}))
+    normalizer, pre_tokenizer = BLANKS[blanks]
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(
+        [*steps, *([decoders.Strip(" ", 1, 0)] if strips else [])]
+    )
+    tokenizer.add_tokens([token for token in MARKERS if not token.normalized])
+    tokenizer.add_tokens([AddedToken("\u2581\u2581", normalized=False)])
+    return ChatTokenizer(tokenizer, {"bos_token": "<|start|>", "add_bos_token": True})
 
 
 def tiny(size: int) -> ChatTokenizer:

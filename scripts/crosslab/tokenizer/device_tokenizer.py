@@ -18,25 +18,14 @@ from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.tokenizer.chat_frame import ChatFrame, UnsupportedTokenizerError, chat_frame
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
-from crosslab.tokenizer.word_rules import TABLE, rule_of
+from crosslab.tokenizer.text_form import Flag, text_form
+from crosslab.tokenizer.word_rules import TABLE
 
 DEVICE_FILE = "tokenizer.bin"
 MAGIC = b"RVVTOKEN"
 VERSION = 2
-FRAME_SOURCE = Path(__file__).with_name("chat_frame.py")
+SOURCES = tuple(Path(__file__).with_name(n) for n in ("chat_frame.py", "text_form.py"))
 NO_TOKEN = 0xFFFFFFFF
-
-
-class Flag(enum.IntFlag):
-    """Properties of the whole tokenizer."""
-
-    WHOLE_WORDS = 1
-    CHAT = 2
-    STRIPS_USER = 4
-    NFC = 8
-    TAKES_SYSTEM = 16
-    STRIPS_SYSTEM = 32
-    STRIPS_ASSISTANT = 64
 
 
 class TokenKind(enum.IntFlag):
@@ -46,6 +35,8 @@ class TokenKind(enum.IntFlag):
     MARKER = 2
     LATE_MARKER = 4
     WORD = 8
+    TAKES_LEFT = 16
+    TAKES_RIGHT = 32
 
 
 def device_tokenizer(model: Path, cache: Path) -> Path:
@@ -56,7 +47,7 @@ def device_tokenizer(model: Path, cache: Path) -> Path:
     """
     tokenizer = ChatTokenizer.load(model)
     settings = json.dumps(dict(tokenizer.settings), sort_keys=True)
-    key = digest(Path(__file__), FRAME_SOURCE, TABLE, model / TOKENIZER_FILE, settings)
+    key = digest(Path(__file__), *SOURCES, TABLE, model / TOKENIZER_FILE, settings)
 
     def make(folder: Path) -> None:
         (folder / DEVICE_FILE).write_bytes(pack(tokenizer))
@@ -73,26 +64,27 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     about = json.loads(tokenizer.tokenizer.to_str())
     model = about["model"]
     _check(about)
-    alphabet = byte_alphabet()
+    form = text_form(about)
+    by_character = Flag.BY_CHARACTER in form.flags
+    alphabet = {} if by_character else byte_alphabet()
     vocabulary: dict[str, int] = model["vocab"]
     tokens, kinds = _tokens(vocabulary, about["added_tokens"], alphabet)
-    of_bytes = {byte: vocabulary.get(char, NO_TOKEN) for char, byte in alphabet.items()}
+    spelled = [f"<0x{b:02X}>" for b in range(256)] if by_character else list(byte_order(alphabet))
+    of_bytes = [vocabulary.get(name, NO_TOKEN) for name in spelled]
     merges = _merges(model["merges"], vocabulary)
-    if model.get("unk_token") is not None and NO_TOKEN in of_bytes.values():
+    if NO_TOKEN in of_bytes and (by_character or model.get("unk_token") is not None):
         raise UnsupportedTokenizerError("it has a token for what is unknown, and lacks bytes")
     frame = chat_frame(tokenizer)
-    flags = Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0)
-    if about.get("normalizer") is not None:
-        flags |= Flag.NFC
+    flags = form.flags | (Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0))
     if frame is not None:
         flags |= _chat_flags(frame)
     texts = [text.encode() for text in (frame or ChatFrame()).texts]
     first, stop = first_ids(tokenizer), tokenizer.stop_ids
     blob = b"".join(tokens)
     sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), *map(len, texts))
-    numbers = [_word_rule(about["pre_tokenizer"]), flags, *sizes]
+    numbers = [form.rule, flags, *sizes]
     numbers += _ends(tokens)
-    numbers += [of_bytes[byte] for byte in range(256)]
+    numbers += of_bytes
     numbers += [number for merge in merges for number in merge]
     numbers += [*stop, *first]
     body = struct.pack(f"<{len(numbers)}I", *numbers) + b"".join((bytes(kinds), blob, *texts))
@@ -121,31 +113,22 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(b): b for b in printed} | {chr(0x100 + n): b for n, b in enumerate(others)}
 
 
+def byte_order(alphabet: Mapping[str, int]) -> Iterable[str]:
+    """The characters of :func:`byte_alphabet` in the order of their bytes."""
+    return (char for char, _ in sorted(alphabet.items(), key=lambda item: item[1]))
+
+
 def _check(about: Mapping[str, Any]) -> None:
     """Refuse what would give other ids than the library does."""
     model = about["model"]
     if model.get("type") != "BPE":
         raise UnsupportedTokenizerError(f"its model is {model.get('type')}, not BPE")
-    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
             raise UnsupportedTokenizerError(f"its model uses {option}")
-    normalizer = about.get("normalizer")
-    if normalizer is not None and normalizer.get("type") != "NFC":
-        raise UnsupportedTokenizerError(f"it normalizes text ({normalizer.get('type')})")
-    if (about.get("decoder") or {}).get("type") != "ByteLevel":
-        raise UnsupportedTokenizerError("it is not byte-level")
-    for added in about["added_tokens"]:
-        for option in ("single_word", "lstrip", "rstrip"):
-            if added[option]:
-                raise UnsupportedTokenizerError(f"its token {added['content']} has {option}")
-        if normalizer is not None and added["normalized"] and not added["content"].isascii():
-            raise UnsupportedTokenizerError(f"its token {added['content']} is normalized itself")
-
-
-def _word_rule(pre: Mapping[str, Any] | None) -> int:
-    if rule := rule_of(pre):
-        return rule.number
-    raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
+    for name in ("truncation", "padding"):
+        if about.get(name):
+            raise UnsupportedTokenizerError(f"it has {name}")
 
 
 def _tokens(
@@ -157,18 +140,26 @@ def _tokens(
     count = max(texts, default=-1) + 1
     kinds = [TokenKind(0)] * count
     for token, index in vocabulary.items():
-        if all(c in alphabet for c in token):
+        if not alphabet or all(c in alphabet for c in token):
             kinds[index] |= TokenKind.WORD
     for entry in added:
         kinds[entry["id"]] |= TokenKind.LATE_MARKER if entry["normalized"] else TokenKind.MARKER
-        if entry["special"]:
-            kinds[entry["id"]] |= TokenKind.SPECIAL
+        for option, kind in _OPTIONS.items():
+            if entry[option]:
+                kinds[entry["id"]] |= kind
     return [_bytes(texts.get(index, ""), alphabet) for index in range(count)], kinds
+
+
+_OPTIONS = {
+    "special": TokenKind.SPECIAL,
+    "lstrip": TokenKind.TAKES_LEFT,
+    "rstrip": TokenKind.TAKES_RIGHT,
+}
 
 
 def _bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
     """Bytes of a token: characters outside of the alphabet make it plain text."""
-    if all(c in alphabet for c in token):
+    if alphabet and all(c in alphabet for c in token):
         return bytes(alphabet[c] for c in token)
     return token.encode()
 

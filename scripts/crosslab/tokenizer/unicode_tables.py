@@ -58,6 +58,11 @@ def header() -> str:
     """The C++ header with the tables."""
     tables = {
         "kLetters": matching(r"\p{L}"),
+        "kCapitals": matching(r"[\p{Lu}\p{Lt}]"),
+        "kSmalls": matching(r"\p{Ll}"),
+        "kMarks": matching(r"\p{M}"),
+        "kPunctuation": matching(r"\p{P}"),
+        "kSymbols": matching(r"\p{S}"),
         "kNumbers": matching(r"\p{N}"),
         "kDigits": digits(),
         "kSpaces": matching(r"\s"),

@@ -27,7 +27,7 @@ from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import MAGIC, device_tokenizer, pack
 
-RULES = tuple(text_probe.RULES)
+RULES = text_probe.BYTE_LEVEL
 TRICKY = [
     "",
     "What is the capital of France?",
@@ -50,6 +50,9 @@ TRICKY = [
     "#include <x>\n\tint main() { return a->b[3] != 0x1F; }  // $5.00!?\n",
     "zqxj zqxjzqxj xzqxj",
     "\u0301\u0301 \u200b\u200e\u202e",
+    "camelCaseXYZ HTTPServer it'S WE'LLx \u01c4\u01c5\u01c6 \u02b0A a\u0301B\u0301 //\n/ \n/",
+    "\u30ab\u30bf\u30ab\u30ca\u30fb\u3072\u3089\u309b1\u4e0023\u3007 \x00a\x01\u0378b .ab?c:",
+    "\u2581a \u2581\u2581 \u2581 <0x41> \u2581<|start|> x \u2581<|end|>  y",
 ]
 
 
@@ -91,7 +94,9 @@ def check(command: list[str], tokenizer: ChatTokenizer, folder: Path, texts: lis
         special = any(
             t.special and t.content in text for t in library.get_added_tokens_decoder().values()
         )
-        if not special and answer["dropped"] == 0 and library.normalizer is None:
+        plain = library.normalizer is None and isinstance(library.decoder, decoders.ByteLevel)
+        plain = plain and not getattr(library.pre_tokenizer, "add_prefix_space", False)
+        if plain and not special and answer["dropped"] == 0:
             assert answer["text"] == text
 
 
@@ -101,6 +106,65 @@ def test_every_rule_is_the_librarys(
     sanitized_probe: list[str], tmp_path: Path, rule: str, whole_words: bool
 ) -> None:
     check(sanitized_probe, text_probe.trained(rule, whole_words=whole_words), tmp_path, TRICKY)
+
+
+@pytest.mark.parametrize("strips", [False, True])
+@pytest.mark.parametrize("blanks", text_probe.BLANKS)
+def test_tokenizers_of_characters_are_the_librarys(
+    sanitized_probe: list[str], tmp_path: Path, blanks: str, strips: bool
+) -> None:
+    """Llama 2's and Gemma's way, with bytes for characters that are no token."""
+    check(sanitized_probe, text_probe.by_character(blanks, strips=strips), tmp_path, TRICKY)
+
+
+def test_bytes_of_a_missing_character_are_shown_as_the_library_does(tmp_path: Path) -> None:
+    """A run of them is text, or each is U+FFFD; a marker that is not shown does not end a run."""
+    tokenizer = text_probe.by_character("prepend", strips=True)
+    vocabulary = tokenizer.tokenizer.get_vocab()
+    program = str(
+        text_probe.build_probe(
+            shared_builds.sanitizing(), shared_builds.CACHE, text_probe.HERE / "answer_probe.cc"
+        )
+    )
+    path = table_of(tokenizer, tmp_path)
+    whole, broken = "\U0001f600".encode(), b"\xf0\x9f a\xff"
+    names = [f"<0x{byte:02X}>" for byte in whole]
+    for tokens in (
+        names,
+        ["\u2581", "\u2581", *names, "e"],
+        ["\u2581", *names, "<0xF0>", "<0x9F>", "a", "\u2581"],
+        [names[0], names[1], "<|start|>", names[2], names[3], "<0x20>", "<|end|>>"],
+        ["<0x20>", "<0x41>", "a"],
+        ["<|start|>", "\u2581", *(f"<0x{byte:02X}>" for byte in broken)],
+    ):
+        ids = [vocabulary[token] for token in tokens]
+        done = subprocess.run(
+            [program, str(path), *map(str, ids)], capture_output=True, check=True, timeout=60
+        )
+        pieces = [json.loads(line) for line in done.stdout.splitlines()]
+        assert "".join(pieces) == tokenizer.decode(ids), tokens
+
+
+def test_a_blank_before_a_text_and_around_markers_is_the_librarys(
+    sanitized_probe: list[str], tmp_path: Path
+) -> None:
+    tokenizer = text_probe.trained("gpt2")
+    tokenizer.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.tokenizer.add_tokens(
+        [
+            AddedToken("<left>", lstrip=True, normalized=False),
+            AddedToken("<right>", rstrip=True, normalized=False),
+            AddedToken(" \t", lstrip=True, rstrip=True, normalized=False),
+            AddedToken("<late>", lstrip=True, rstrip=True, normalized=True),
+        ]
+    )
+    around = [
+        "a  <left>  b<right> \u2003 c <right><left>",
+        "<right> <right> <left> \n<left>x",
+        "<right>  \t <left> \t  \t<right> \t",
+        "  <late>\u00a0 <tool> <late>x <left> <late>",
+    ]
+    check(sanitized_probe, tokenizer, tmp_path, [*TRICKY, *around])
 
 
 def test_normalized_text_is_the_librarys(sanitized_probe: list[str], tmp_path: Path) -> None:
@@ -348,12 +412,14 @@ def test_what_the_device_cannot_do_is_refused_by_name() -> None:
     nfd = json.loads(normalizers.NFD().__getstate__())
     assert "normalizes text (NFD)" in rejected(lambda a: a.update(normalizer=nfd))
     fuse = json.loads(decoders.Fuse().__getstate__())
-    assert "not byte-level" in rejected(lambda a: a.update(decoder=fuse))
+    assert "neither byte-level nor falls back to bytes" in rejected(
+        lambda a: a.update(decoder=fuse)
+    )
     blank = json.loads(pre_tokenizers.Whitespace().__getstate__())
     assert "cuts words by" in rejected(lambda a: a.update(pre_tokenizer=blank))
     tokenizer = text_probe.trained("gpt2")
-    tokenizer.tokenizer.add_tokens([AddedToken("<x>", lstrip=True)])
-    with pytest.raises(UnsupportedTokenizerError, match="<x> has lstrip"):
+    tokenizer.tokenizer.add_tokens([AddedToken("<x>", single_word=True)])
+    with pytest.raises(UnsupportedTokenizerError, match="<x> has single_word"):
         pack(tokenizer)
     composing = text_probe.trained("qwen2", nfc=True)
     composing.tokenizer.add_tokens([AddedToken("e\u0301", normalized=True)])
@@ -416,7 +482,7 @@ def number(data: bytes, at: int, value: int) -> bytes:
         (lambda d: with_checksum(number(d, 24, 0xFFFFFFFF)), "its counts do not give its size"),
         (lambda d: with_checksum(number(d, 28, 0x40000000)), "its counts do not give its size"),
         (lambda d: with_checksum(number(d, 16, 9)), "unknown rule for words: 9"),
-        (lambda d: with_checksum(number(d, 20, 128)), "unknown flags"),
+        (lambda d: with_checksum(number(d, 20, 1 << 30)), "unknown flags"),
         (lambda d: with_checksum(number(d, 68, 0xFFFF)), "its tokens are not in order"),
         (lambda d: with_checksum(d[:-1] + b"\xff"), "a chat that is not UTF-8"),
     ],

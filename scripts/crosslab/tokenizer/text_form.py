@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from a text to the words that BPE merges, and back, as ``tokenizer.json`` tells it.
+
+Two kinds are known: byte-level BPE (GPT-2 and its heirs), and SentencePiece's BPE of characters
+with bytes for those that are no token (Llama 2, Mistral, Gemma). What else the tokenizers library
+reads is refused by its name.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer, models
+from tokenizers.normalizers import Normalizer
+
+from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
+from crosslab.tokenizer.word_rules import rule_of, word_rules
+
+BLANK = "\u2581"
+
+
+class Flag(enum.IntFlag):
+    """Properties of the whole tokenizer."""
+
+    WHOLE_WORDS = 1
+    CHAT = 2
+    STRIPS_USER = 4
+    NFC = 8
+    TAKES_SYSTEM = 16
+    STRIPS_SYSTEM = 32
+    STRIPS_ASSISTANT = 64
+    BY_CHARACTER = 128
+    DROPS_BLANK = 256
+    PREFIX_ALWAYS = 512
+    PREFIX_UNLESS_THERE = 1024
+    PREFIX_AT_BEGINNING = 1536
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """A text's way to the words that are merged.
+
+    Attributes:
+        rule: the runner's number of the rule that cuts words.
+        flags: of the normalizer, the prefix and the decoder.
+    """
+
+    rule: int
+    flags: Flag
+
+
+def text_form(about: Mapping[str, Any]) -> TextForm:
+    """The form of a tokenizer.
+
+    Args:
+        about: ``tokenizer.json``, with all fields, as the library writes it.
+
+    Raises:
+        UnsupportedTokenizerError: the runner does not know such a normalizer, rule, decoder or
+            added token.
+    """
+    decoder = about.get("decoder") or {}
+    form = _byte_level(about) if decoder.get("type") == "ByteLevel" else _by_character(about)
+    _check_added(about)
+    return form
+
+
+def _byte_level(about: Mapping[str, Any]) -> TextForm:
+    flags = Flag(0)
+    for step in _steps(about.get("normalizer"), "normalizers"):
+        if step["type"] != "NFC":
+            raise UnsupportedTokenizerError(f"it normalizes text ({step['type']})")
+        flags |= Flag.NFC
+    if about["model"].get("byte_fallback"):
+        raise UnsupportedTokenizerError("it is byte-level, and its model uses byte_fallback")
+    pre = about.get("pre_tokenizer")
+    if pre and pre["type"] == "ByteLevel" and pre.get("add_prefix_space"):
+        flags |= Flag.PREFIX_UNLESS_THERE
+        pre = {**pre, "add_prefix_space": False}
+    rule = rule_of(pre)
+    if rule is None:
+        raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
+    return TextForm(rule.number, flags)
+
+
+def _by_character(about: Mapping[str, Any]) -> TextForm:
+    model = about["model"]
+    if not model.get("byte_fallback"):
+        raise UnsupportedTokenizerError("it is neither byte-level nor falls back to bytes")
+    if model.get("ignore_merges"):
+        raise UnsupportedTokenizerError("its model of characters uses ignore_merges")
+    flags = Flag.BY_CHARACTER | _decoder(about.get("decoder"))
+    blanks = False
+    for step in _steps(about.get("normalizer"), "normalizers"):
+        if step == {"type": "Prepend", "prepend": BLANK} and not blanks:
+            flags |= Flag.PREFIX_ALWAYS
+        elif step == {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}:
+            blanks = True
+        else:
+            raise UnsupportedTokenizerError(f"it normalizes text ({step['type']})")
+    whole = next(rule for rule in word_rules() if rule.name == "whole")
+    pre = about.get("pre_tokenizer")
+    if pre and pre["type"] == "Metaspace" and not blanks and Flag.PREFIX_ALWAYS not in flags:
+        flags |= _metaspace(pre)
+        blanks = True
+    elif pre is not None and rule_of(pre) != whole:
+        raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
+    if not blanks:
+        raise UnsupportedTokenizerError(f"it does not write blanks as {BLANK}")
+    return TextForm(whole.number, flags)
+
+
+def _metaspace(pre: Mapping[str, Any]) -> Flag:
+    if pre.get("replacement") != BLANK or pre.get("split", True):
+        raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
+    schemes = {
+        "never": Flag(0),
+        "always": Flag.PREFIX_UNLESS_THERE,
+        "first": Flag.PREFIX_AT_BEGINNING,
+    }
+    return schemes[pre["prepend_scheme"]]
+
+
+def _decoder(decoder: Mapping[str, Any] | None) -> Flag:
+    """Blanks come back, bytes join, all becomes one text, and it may lose its first blank."""
+    steps = list(_steps(decoder, "decoders"))
+    known: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": BLANK}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    if steps == known:
+        return Flag(0)
+    if steps == [*known, strip]:
+        return Flag.DROPS_BLANK
+    raise UnsupportedTokenizerError(f"it writes text by {json.dumps(decoder)}")
+
+
+def _steps(part: Mapping[str, Any] | None, field: str) -> Iterator[dict[str, Any]]:
+    """The steps of a normalizer or a decoder, sequences in sequences taken apart."""
+    if part is None:
+        return
+    if part["type"] != "Sequence":
+        yield dict(part)
+        return
+    for step in part[field]:
+        yield from _steps(step, field)
+
+
+def _normalizer(about: Mapping[str, Any]) -> Normalizer | None:
+    """The normalizer as the library runs it; None for one that does nothing."""
+    if not list(_steps(about.get("normalizer"), "normalizers")):
+        return None
+    alone = json.loads(Tokenizer(models.BPE()).to_str())
+    return Tokenizer.from_str(json.dumps({**alone, "normalizer": about["normalizer"]})).normalizer
+
+
+def _check_added(about: Mapping[str, Any]) -> None:
+    """Refuse added tokens that are found by other rules than the runner's."""
+    normalizer = _normalizer(about)
+    blanks = (about.get("pre_tokenizer") or {}).get("type") == "Metaspace"
+    for added in about["added_tokens"]:
+        content = added["content"]
+        if added["single_word"]:
+            raise UnsupportedTokenizerError(f"its token {content} has single_word")
+        if not added["normalized"]:
+            continue
+        changed = normalizer is not None and normalizer.normalize_str(content) != content
+        # Canonical composition may join it with a mark behind it.
+        joined = normalizer is not None and not content.isascii()
+        if changed or joined or ((normalizer or blanks) and {" ", BLANK} & set(content)):
+            raise UnsupportedTokenizerError(f"its token {content} is normalized itself")
