@@ -40,6 +40,16 @@ bool Strips(const ChatFrame& frame, Message::Role role) {
   return role == Message::Role::kUser ? frame.strips_user : frame.strips_assistant;
 }
 
+// An earlier answer without the thoughts before it.
+std::string_view Said(const ChatFrame& frame, std::string_view answer) {
+  constexpr std::string_view kThought = "</think>";
+  const size_t thought = answer.rfind(kThought);
+  if (!frame.drops_thoughts || thought == std::string_view::npos) return answer;
+  answer.remove_prefix(thought + kThought.size());
+  while (frame.drops_breaks && answer.starts_with('\n')) answer.remove_prefix(1);
+  return answer;
+}
+
 }  // namespace
 
 std::string_view Stripped(std::string_view text) {
@@ -62,7 +72,9 @@ std::string ChatText(const ChatFrame& frame, std::span<const Message> messages) 
   std::string text = system ? frame.system_start : frame.start;
   for (size_t i = 0; i < messages.size(); ++i) {
     const Message& message = messages[i];
-    text += Strips(frame, message.role) ? Stripped(message.content) : message.content;
+    std::string_view content = message.content;
+    if (message.role == Message::Role::kAssistant) content = Said(frame, content);
+    text += Strips(frame, message.role) ? Stripped(content) : content;
     if (message.role == Message::Role::kSystem) {
       text += frame.system_end;
     } else if (message.role == Message::Role::kAssistant) {

@@ -18,6 +18,8 @@ struct ChatFrame {
   bool strips_system = false;     // blanks around a system message are dropped
   bool strips_user = false;
   bool strips_assistant = false;
+  bool drops_thoughts = false;    // of an earlier answer, what is behind the last </think> is kept
+  bool drops_breaks = false;      // without line ends at its beginning
   std::string start;         // before the first user message where no system message is
   std::string system_start;  // before a system message
   std::string system_end;    // between it and the user message

@@ -8,6 +8,7 @@
 
 #include "input/errors.h"
 #include "text/normalize.h"
+#include "text/unicode.h"
 
 namespace rvv_runner {
 namespace {

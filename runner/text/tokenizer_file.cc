@@ -24,7 +24,9 @@ constexpr uint32_t kStripsAssistant = 64;
 constexpr uint32_t kByCharacter = 128;
 constexpr uint32_t kDropsBlank = 256;
 constexpr uint32_t kPrefixShift = 9;  // two bits
-constexpr uint32_t kFlags = 0x7FF;
+constexpr uint32_t kDropsThoughts = 2048;
+constexpr uint32_t kDropsBreaks = 4096;
+constexpr uint32_t kFlags = 0x1FFF;
 constexpr std::string ChatFrame::*kTexts[] = {&ChatFrame::start,        &ChatFrame::system_start,
                                               &ChatFrame::system_end,   &ChatFrame::to_assistant,
                                               &ChatFrame::to_user,      &ChatFrame::end};
@@ -200,6 +202,8 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   file.chat.strips_system = flags & kStripsSystem;
   file.chat.strips_user = flags & kStripsUser;
   file.chat.strips_assistant = flags & kStripsAssistant;
+  file.chat.drops_thoughts = flags & kDropsThoughts;
+  file.chat.drops_breaks = flags & kDropsBreaks;
   const Counts counts = ReadCounts(&reader);
   std::vector<uint32_t> ends;
   for (uint32_t i = 0; i < counts.tokens; ++i) ends.push_back(reader.Number());

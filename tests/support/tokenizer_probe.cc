@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the runner's tokenizer alone. Arguments: tokenizer.bin, and "raw", "chat" or "turns": a chat
-// of several messages, each after an S, U or A and before a NUL. Standard input: texts, each after its length (uint32, little-endian). One line of JSON for each: its ids,
-// how many bytes have no token, and the ids' text as it comes in pieces.
+// Runs the runner's tokenizer alone. Arguments: tokenizer.bin, and "raw", "chat", "turns" (a chat
+// of several messages, each after an S, U or A and before a NUL) or "decode" (ids in decimals).
+// Standard input: texts, each after its length (uint32, little-endian). One line of JSON for each:
+// its ids, how many bytes have no token, and the ids' text as it comes in pieces.
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -26,9 +28,17 @@ std::vector<Message> Turns(const std::string& text) {
   return messages;
 }
 
+Encoded Ids(const std::string& text) {
+  Encoded encoded;
+  std::istringstream stream(text);
+  for (int32_t id = 0; stream >> id;) encoded.ids.push_back(id);
+  return encoded;
+}
+
 void Answer(const Tokenizer& tokenizer, const std::string& text, const std::string& mode) {
   try {
-    const Encoded encoded = mode == "turns"
+    const Encoded encoded = mode == "decode" ? Ids(text)
+                            : mode == "turns"
                                 ? EncodeChat(tokenizer, Turns(text), "text")
                                 : EncodePrompt(tokenizer, text, mode == "raw", "text");
     AnswerText answer(tokenizer);

@@ -12,6 +12,7 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 SYSTEM, USER, ANSWER, NEXT = "The rules here", "The user's own words", "An answer", "More of them"
 Message = tuple[str, str]
 STRANGE = ("x", "<think>\n</think> {{ 1 }} {% x %}\n", "\x1c \u00e9\u2003")
+THOUGHT = "</think>"
 
 
 class UnsupportedTokenizerError(LabError):
@@ -43,6 +44,8 @@ class ChatFrame:
         strips_system: it drops blanks around a system message.
         strips_user: around a user message.
         strips_assistant: around an answer.
+        drops_thoughts: of an earlier answer it keeps what is behind the last ``</think>``.
+        drops_breaks: and drops line ends before that.
     """
 
     start: str = ""
@@ -55,6 +58,8 @@ class ChatFrame:
     strips_system: bool = False
     strips_user: bool = False
     strips_assistant: bool = False
+    drops_thoughts: bool = False
+    drops_breaks: bool = False
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -71,10 +76,32 @@ class ChatFrame:
         }
         text = self.system_start if messages[0][0] == "system" else self.start
         for number, (role, content) in enumerate(messages, start=1):
-            text += content.strip() if strips[role] else content
+            said = self._said(content) if role == "assistant" else content
+            text += said.strip() if strips[role] else said
             behind = self.to_assistant if number < len(messages) else self.end
             text += {"system": self.system_end, "assistant": self.to_user}.get(role, behind)
         return text
+
+    def _said(self, answer: str) -> str:
+        """An earlier answer without the thoughts before it."""
+        if not self.drops_thoughts or THOUGHT not in answer:
+            return answer
+        said = answer.rpartition(THOUGHT)[2]
+        return said.lstrip("\n") if self.drops_breaks else said
+
+
+def with_usable_chat(tokenizer: ChatTokenizer) -> tuple[ChatTokenizer, str]:
+    """The tokenizer, without its chat template when no frame is what the template does.
+
+    Returns:
+        the tokenizer, and why it goes without chat; empty when it keeps its chat or has none.
+    """
+    try:
+        chat_frame(tokenizer)
+    except LabError as error:
+        plain = {k: v for k, v in tokenizer.settings.items() if k != "chat_template"}
+        return replace(tokenizer, settings=plain), error.what
+    return tokenizer, ""
 
 
 def chat_frame(tokenizer: ChatTokenizer) -> ChatFrame | None:
@@ -121,6 +148,7 @@ def _proved(frame: ChatFrame, rendered: Callable[[Sequence[Message]], str]) -> C
         return rendered(blanks) == frame.render(plain)
 
     user, answer = ("user", USER), ("assistant", ANSWER)
+    frame = _thoughtless(frame, rendered)
     frame = replace(
         frame,
         strips_user=strips([user], 0),
@@ -131,6 +159,21 @@ def _proved(frame: ChatFrame, rendered: Callable[[Sequence[Message]], str]) -> C
         if rendered(messages) != frame.render(messages):
             raise UnsupportedTokenizerError("its chat template depends on the message")
     return frame
+
+
+def _thoughtless(frame: ChatFrame, rendered: Callable[[Sequence[Message]], str]) -> ChatFrame:
+    """The frame with what it keeps of an earlier answer that begins with thoughts."""
+    user, more = ("user", USER), ("user", NEXT)
+
+    def same(answer: str, kept: str) -> bool:
+        return rendered([user, ("assistant", answer), more]) == frame.render(
+            [user, ("assistant", kept), more]
+        )
+
+    thought = f"<think>\nhm\n{THOUGHT}\n\n{ANSWER}"
+    breaks = same(thought, ANSWER) and same(f"x{THOUGHT} {ANSWER}", f" {ANSWER}")
+    drops = breaks or same(thought, f"\n\n{ANSWER}")
+    return replace(frame, drops_thoughts=drops, drops_breaks=breaks)
 
 
 def _conversations(system: bool) -> Iterator[list[Message]]:

@@ -18,6 +18,7 @@ from crosslab.tokenizer.word_rules import word_rules
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
 CONTROL_TOKEN = 3  # GGUF's token_type of markers that no text may produce by merging
 
 
@@ -89,24 +90,88 @@ def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
+_SAVE_AGAIN = (
+    'write it with transformers: python -c "from transformers import AutoTokenizer; '
+    "AutoTokenizer.from_pretrained('{0}').save_pretrained('{0}')\""
+)
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """A table of settings; empty where there is no such file."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise UserError(f"{path}: a table of settings was expected")
+    return table
+
+
+def _content(value: Any) -> Any:
+    """A token's text, where a token is stored with its properties."""
+    return value["content"] if isinstance(value, dict) and "content" in value else value
+
+
+def _stops(folder: Path, size: int) -> tuple[int, ...]:
+    """Stop ids of ``generation_config.json`` and ``config.json``."""
+    found: list[Any] = []
+    for name in ("generation_config.json", "config.json"):
+        ids = _table(folder / name).get("eos_token_id")
+        found += ids if isinstance(ids, list) else [ids]
+    return tuple(dict.fromkeys(n for n in found if type(n) is int and 0 <= n < size))
+
+
+def _raise(message: str) -> None:
+    """Refuse messages, as templates do."""
+    raise TemplateError(message)
+
+
 @dataclass(frozen=True)
 class ChatTokenizer:
     """A tokenizer with the chat template and special tokens that belong to it."""
 
     tokenizer: Tokenizer
     settings: Mapping[str, Any]
+    more_stops: tuple[int, ...] = ()
 
     @classmethod
     def load(cls, folder: Path) -> ChatTokenizer:
-        """Read what :func:`save_tokenizer` wrote."""
-        settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-        return cls(Tokenizer.from_file(str(folder / TOKENIZER_FILE)), settings)
+        """Read a model's folder: what Hugging Face's tokenizers and chats are saved as.
+
+        Raises:
+            UserError: a file is missing or is not what its name says.
+        """
+        path = folder / TOKENIZER_FILE
+        if not path.is_file():
+            raise UserError(f"no {TOKENIZER_FILE} in {folder}", remedy=_SAVE_AGAIN.format(folder))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise UserError(
+                f"{path} is not a tokenizer that the library reads: {error}",
+                remedy=_SAVE_AGAIN.format(folder),
+            ) from error
+        settings = {k: _content(v) for k, v in _table(folder / SETTINGS_FILE).items()}
+        template = folder / TEMPLATE_FILE
+        if template.is_file():
+            settings["chat_template"] = template.read_text(encoding="utf-8")
+        elif isinstance(named := settings.get("chat_template"), list):
+            of_name = {entry["name"]: entry["template"] for entry in named}
+            settings["chat_template"] = of_name.get("default")
+        return cls(tokenizer, settings, _stops(folder, tokenizer.get_vocab_size()))
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Ids after which an answer is complete."""
         index = self.tokenizer.token_to_id(str(self.settings.get("eos_token", "")))
-        return () if index is None else (index,)
+        return tuple(dict.fromkeys([*([] if index is None else [index]), *self.more_stops]))
+
+    @property
+    def has_chat(self) -> bool:
+        """The model has a chat template."""
+        return bool(self.settings.get("chat_template"))
 
     def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Render messages with the model's template, ready for the assistant's turn.
@@ -120,25 +185,46 @@ class ChatTokenizer:
         source = self.settings.get("chat_template")
         if not source:
             raise UserError("this model has no chat template")
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        special = {k: v for k, v in self.settings.items() if k.endswith("_token")}
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = _raise
+        special = {k: v for k, v in self.settings.items() if k.endswith("_token") and v is not None}
         try:
             template = environment.from_string(source)
             return template.render(messages=messages, add_generation_prompt=True, **special)
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError, LookupError) as error:
             raise LabError(f"the model's chat template fails: {error}") from error
 
     def chat_ids(self, prompt: str) -> list[int]:
-        """Token ids of a chat with one user message.
+        """Token ids of a chat with one user message; without a chat, of the text to go on with.
 
         Raises:
             UserError: the message is empty.
         """
         if not prompt.strip():
             raise UserError("the prompt is empty", remedy="give one: --prompt TEXT")
+        if not self.has_chat:
+            return [*self.first_ids(), *self.tokenizer.encode(prompt, add_special_tokens=False).ids]
         text = self.chat_text([{"role": "user", "content": prompt}])
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def first_ids(self) -> list[int]:
+        """Ids that every text outside of a chat starts with.
+
+        Raises:
+            LabError: something is put behind a text, or depends on it.
+        """
+        first: list[int] = self.tokenizer.encode("").ids
+        for probe in ("a", "Some words"):
+            plain = self.tokenizer.encode(probe, add_special_tokens=False).ids
+            if self.tokenizer.encode(probe).ids != first + plain:
+                raise LabError("the model's tokenizer puts more around a text than a beginning")
+        if not first and self.settings.get("add_bos_token"):
+            index = self.tokenizer.token_to_id(str(self.settings.get("bos_token", "")))
+            return [] if index is None else [index]
+        return first
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without markers."""

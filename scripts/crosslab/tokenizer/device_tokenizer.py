@@ -16,7 +16,13 @@ from typing import Any
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
-from crosslab.tokenizer.chat_frame import ChatFrame, UnsupportedTokenizerError, chat_frame
+from crosslab.errors import LabError
+from crosslab.tokenizer.chat_frame import (
+    ChatFrame,
+    UnsupportedTokenizerError,
+    chat_frame,
+    with_usable_chat,
+)
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.text_form import Flag, text_form
 from crosslab.tokenizer.word_rules import TABLE
@@ -45,8 +51,8 @@ def device_tokenizer(model: Path, cache: Path) -> Path:
     Raises:
         UnsupportedTokenizerError: the runner cannot do what this tokenizer does.
     """
-    tokenizer = ChatTokenizer.load(model)
-    settings = json.dumps(dict(tokenizer.settings), sort_keys=True)
+    tokenizer, _ = with_usable_chat(ChatTokenizer.load(model))
+    settings = json.dumps([dict(tokenizer.settings), tokenizer.stop_ids], sort_keys=True)
     key = digest(Path(__file__), *SOURCES, TABLE, model / TOKENIZER_FILE, settings)
 
     def make(folder: Path) -> None:
@@ -79,7 +85,7 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     if frame is not None:
         flags |= _chat_flags(frame)
     texts = [text.encode() for text in (frame or ChatFrame()).texts]
-    first, stop = first_ids(tokenizer), tokenizer.stop_ids
+    first, stop = _first_ids(tokenizer), tokenizer.stop_ids
     blob = b"".join(tokens)
     sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), *map(len, texts))
     numbers = [form.rule, flags, *sizes]
@@ -98,6 +104,8 @@ def _chat_flags(frame: ChatFrame) -> Flag:
         (frame.strips_system, Flag.STRIPS_SYSTEM),
         (frame.strips_user, Flag.STRIPS_USER),
         (frame.strips_assistant, Flag.STRIPS_ASSISTANT),
+        (frame.drops_thoughts, Flag.DROPS_THOUGHTS),
+        (frame.drops_breaks, Flag.DROPS_BREAKS),
     ):
         flags |= flag if set_ else Flag(0)
     return flags
@@ -183,19 +191,8 @@ def _ends(tokens: Iterable[bytes]) -> list[int]:
     return ends
 
 
-def first_ids(tokenizer: ChatTokenizer) -> list[int]:
-    """Ids that every text outside of a chat starts with.
-
-    Raises:
-        UnsupportedTokenizerError: something is put behind a text, or depends on it.
-    """
-    library = tokenizer.tokenizer
-    first: list[int] = library.encode("").ids
-    for probe in ("a", "Some words"):
-        plain = library.encode(probe, add_special_tokens=False).ids
-        if library.encode(probe).ids != first + plain:
-            raise UnsupportedTokenizerError("it puts more around a text than a beginning")
-    if not first and tokenizer.settings.get("add_bos_token"):
-        index = library.token_to_id(str(tokenizer.settings.get("bos_token", "")))
-        return [] if index is None else [index]
-    return first
+def _first_ids(tokenizer: ChatTokenizer) -> list[int]:
+    try:
+        return tokenizer.first_ids()
+    except LabError as error:
+        raise UnsupportedTokenizerError("it puts more around a text than a beginning") from error

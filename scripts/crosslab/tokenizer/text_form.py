@@ -38,6 +38,8 @@ class Flag(enum.IntFlag):
     PREFIX_ALWAYS = 512
     PREFIX_UNLESS_THERE = 1024
     PREFIX_AT_BEGINNING = 1536
+    DROPS_THOUGHTS = 2048
+    DROPS_BREAKS = 4096
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,9 @@ def _normalizer(about: Mapping[str, Any]) -> Normalizer | None:
     if not list(_steps(about.get("normalizer"), "normalizers")):
         return None
     alone = json.loads(Tokenizer(models.BPE()).to_str())
-    return Tokenizer.from_str(json.dumps({**alone, "normalizer": about["normalizer"]})).normalizer
+    whole = Tokenizer.from_str(json.dumps({**alone, "normalizer": about["normalizer"]}))
+    normalizer: Normalizer = whole.normalizer
+    return normalizer
 
 
 def _check_added(about: Mapping[str, Any]) -> None:
