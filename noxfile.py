@@ -130,6 +130,13 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def model(session: nox.Session) -> None:
+    """Build a model of yours for a board: -- FOLDER, FILE.gguf or hf:OWNER/NAME@REVISION."""
+    applied, options = trees.prepare(session, "crosslab", "model")
+    environments.run_module(session, "crosslab", "model", *applied.arguments(), *options)
+
+
+@nox.session(default=False)
 def package(session: nox.Session) -> None:
     """Put the finished models of dist/ into tarballs, the same bytes each time."""
     environments.install(session, "crosslab")

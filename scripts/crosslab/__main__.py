@@ -28,6 +28,7 @@ VERBS = (
     Verb("kernels", "crosslab.build.kernels", "compile the micro-kernels"),
     Verb("lock", "crosslab.models.relock", "look the pinned models up again"),
     Verb("build-and-test", "crosslab.job.main_job", "build a model and check its answer in QEMU"),
+    Verb("model", "crosslab.job.model_job", "build a model of yours, check it, pack it"),
     Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
     Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),
     Verb("picture", "crosslab.job.summary", "draw the answer of build-and-test as an SVG"),

@@ -97,7 +97,7 @@ def job_of(model: str, quantization: str, activations: str, project: Path) -> Jo
 
 def read_model(job: Job, asked: Question) -> tuple[LlamaConfig, dict[str, F32]]:
     """The model's sizes and its stored weights as float32."""
-    config = read_config(asked.model / "config.json")
+    config = read_config(asked.model.folder / "config.json")
     widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
     return config, read_params(asked.params, widths, job.weights.packing)
 
@@ -126,7 +126,7 @@ def question_of(job: Job) -> Question:
 def answered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answered:
     job, clock = job_of(*request.param, tmp_path_factory.mktemp("numerics") / "project"), Clock()
     question = question_of(job)
-    runner = build_runner(job.recipe(question.model), job.cache, clock).program
+    runner = build_runner(job.recipe(question.model.folder), job.cache, clock).program
     return Answered(job, question, runner, run_model(job, question, runner, clock))
 
 

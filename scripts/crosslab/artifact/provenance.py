@@ -9,7 +9,7 @@ import platform
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from crosslab.build.runtime import ffi_root
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Toolchain, output_of, sysroot_parts
-from crosslab.models.pins import LOCK_NAME, Asset
+from crosslab.models.model_folder import ModelOrigin
+from crosslab.models.pins import LOCK_NAME
 
 PYTHON_LOCK = "uv.lock"
 GROUPS = ("crosslab", "tvm")
@@ -109,7 +110,7 @@ class Provenance:
         project: the project's root.
         origins: the patched trees; empty when nobody told.
         passes: folder of the compiler passes that ran.
-        asset: the model file.
+        model: origin of the model.
         target: what code was generated for.
         linking: what the runner was linked from and with.
         with_mlc: MLC-LLM took part.
@@ -118,7 +119,7 @@ class Provenance:
     project: Path
     origins: tuple[TreeOrigin, ...]
     passes: Path
-    asset: Asset
+    model: ModelOrigin
     target: LabTarget
     linking: link.LinkRequest
     with_mlc: bool
@@ -155,7 +156,7 @@ class Provenance:
                 sha256_by_path(self.project / "scripts", "crosslab/**/*.*")
                 | sha256_by_path(self.project / "scripts", "common/*.py")
             ),
-            "model": asdict(self.asset),
+            "model": dict(self.model.table),
             "python_packages": {part.name: part.version for part in self.packages},
         }
 
@@ -233,14 +234,14 @@ class Provenance:
 
     def _model(self) -> Part:
         return Part(
-            name=self.asset.name,
-            version=self.asset.version,
-            licence=self.asset.licence,
+            name=self.model.name,
+            version=self.model.version,
+            licence=self.model.licence,
             shipped=True,
             kind="machine-learning-model",
-            purl=f"pkg:pypi/{self.asset.package}@{self.asset.version}",
-            sha256=self.asset.member_sha256,
-            notes={"file": self.asset.member},
+            purl=self.model.purl,
+            sha256=self.model.sha256,
+            notes={"file": self.model.file} if self.model.file else {},
         )
 
     def _c(self) -> list[Part]:

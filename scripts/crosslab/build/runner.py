@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crosslab.build.kernels import KernelTarget, cached_kernels
@@ -45,8 +45,8 @@ class Recipe:
         kernels: tensorize with the RVV kernels.
         require_tensorize: it is an error when no product calls a kernel.
         steps: the project's passes that run, as in MLC_RVV_STEPS; None runs all, () none.
-        context: longest sequence, tokens, of a model compiled with MLC-LLM; the project's own
-            definition takes the config's.
+        context: longest sequence, tokens; None: MLC-LLM's default, and of the project's own
+            definition the config's.
         prefill_chunk: most tokens that one prefill call takes.
         sizes: further sizes that override the config's, with MLC-LLM alone.
         strip: leave symbols out of the program; counting by function needs them.
@@ -62,7 +62,7 @@ class Recipe:
     kernels: bool = True
     require_tensorize: bool = True
     steps: tuple[str, ...] | None = None
-    context: int = DEFAULT_CONTEXT
+    context: int | None = None
     prefill_chunk: int = DEFAULT_CHUNK
     sizes: tuple[tuple[str, int], ...] = ()
     strip: bool = True
@@ -154,9 +154,10 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
         if recipe.mlc:
             request = _mlc_request(recipe, kernels)
             return compile_model(recipe.mlc, request, cache)
+        config = read_config(recipe.model / "config.json")
         own = CompileRequest(
             tvm_tree=recipe.tvm_tree,
-            config=read_config(recipe.model / "config.json"),
+            config=replace(config, context=recipe.context or config.context),
             target=recipe.target,
             prefill_chunk=recipe.prefill_chunk,
             steps=recipe.steps,
@@ -173,7 +174,7 @@ def _mlc_request(recipe: Recipe, kernels: Path | None) -> MlcCompileRequest:
         model=recipe.model,
         quantization=recipe.quantization,
         device=device_of(recipe.target),
-        context=recipe.context,
+        context=recipe.context or DEFAULT_CONTEXT,
         prefill_chunk=recipe.prefill_chunk,
         kernels=kernels,
         require_tensorize=recipe.require_tensorize,

@@ -25,6 +25,7 @@ from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.formats import FORMATS
+from crosslab.models.weights_file import weight_files
 
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 """Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
@@ -204,17 +205,17 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
     """
     tools.check()
     _check_quantization(quantization)
-    weights = sorted(model.glob("*.safetensors"))
-    inputs = [_config(model), *weights, *sorted(model.glob("*.safetensors.index.json"))]
-    if not weights:
-        raise UserError(f"no safetensors files in {model}", remedy="import the model first")
-    key = digest(quantization, tools.key(), *inputs)
+    files = weight_files(model)
+    about = [_config(model), *sorted(model.glob("*.safetensors.index.json"))]
+    contents = json.dumps({file.name: file.sha256 for file in files})
+    key = digest(quantization, tools.key(), *about, contents)
 
     def make(folder: Path) -> None:
         # MLC-LLM writes an index beside the weights: it gets a view of them to write to.
         with tempfile.TemporaryDirectory(prefix="mlc-weights-") as view:
-            for path in inputs:
-                (Path(view) / path.name).symlink_to(path.resolve())
+            named = {path.name: path for path in about} | {file.name: file.path for file in files}
+            for name, path in named.items():
+                (Path(view) / name).symlink_to(path.resolve())
             arguments = [view, "--quantization", quantization, "--device", "cpu"]
             _run(tools, "convert_weight", [*arguments, "--output", str(folder)], {}, log)
         if not (folder / "tensor-cache.json").is_file():

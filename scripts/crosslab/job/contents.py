@@ -23,7 +23,7 @@ from crosslab.build.link import LinkRequest
 from crosslab.build.runner import Runner
 from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
-from crosslab.models.pins import read_pins
+from crosslab.models.model_folder import ImportedModel
 from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
@@ -47,21 +47,21 @@ HOLDS = {
 _console = Console(stderr=True, highlight=False)
 
 
-def dist_of(job: Job, model: Path, params: Path, runner: Runner) -> Dist:
+def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dist:
     """The artefact of a finished job.
 
     Args:
         job: what was asked for.
-        model: the imported model's folder.
+        model: the imported model.
         params: folder of the stored parameters.
         runner: the program, its model library and the inputs of its link.
     """
     files = {
-        **_text(job, model),
+        **_text(job, model.folder),
         "runner": runner.program,
         LIBRARY: runner.library.library,
         "params": params,
-        TOKENIZER_FILE: model / TOKENIZER_FILE,
+        TOKENIZER_FILE: model.folder / TOKENIZER_FILE,
         **relinking(runner.linking, runner.program, job.cache),
         **_licences(job, runner.linking),
     }
@@ -69,7 +69,7 @@ def dist_of(job: Job, model: Path, params: Path, runner: Runner) -> Dist:
         project=job.project,
         origins=_origins(job),
         passes=PASSES,
-        asset=read_pins(job.project).asset(job.model),
+        model=model.origin,
         target=job.target,
         linking=runner.linking,
         with_mlc=job.mlc_tree is not None,
@@ -77,7 +77,7 @@ def dist_of(job: Job, model: Path, params: Path, runner: Runner) -> Dist:
     whole = Part(
         f"{job.name}-{job.target.label}", job.release, OURS, shipped=True, kind="application"
     )
-    about = {**_about(job, ChatTokenizer.load(model)), "holds": _held(files)}
+    about = {**_about(job, ChatTokenizer.load(model.folder)), "holds": _held(files)}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
     return Dist(job.dist, files, about, whole, tuple(provenance.parts()))
 

@@ -13,15 +13,20 @@ from crosslab.build.runner import Recipe
 from crosslab.cached_build import default_cache
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
 from crosslab.compile.targets import VLENS, LabTarget
+from crosslab.cores.core import read_core
 from crosslab.errors import UserError
 from crosslab.models.formats import (
     DEFAULT_FORMAT,
+    FORMATS,
     OWN_FORMATS,
-    REFERENCE_FORMATS,
     WeightFormat,
     weight_formats,
 )
+from crosslab.models.model_folder import name_of
 
+BUILD_AND_TEST, MODEL = "build-and-test", "model"
+MODEL_FORMAT = "q4f16_1"
+DEFAULT_VLEN = 256
 PROMPT = "What is the capital of France?"
 SUPPLY_MLC = (
     "supply it with: nox -s build_and_test -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
@@ -74,7 +79,8 @@ class Job:
         mlc_tree: the patched MLC-LLM tree; None compiles the project's own definition.
         applied: report of ``forkpatch apply --json`` on the trees, for the manifest; may be None.
         without: upstreams that it names as missing.
-        model: a model asset's name.
+        source: the model as its user names it: pinned, a folder, a GGUF file, or of a hub.
+        model: what it is called.
         vlen: bits in a vector register.
         prompt: the user's message.
         quantization: MLC-LLM's name of the parameters' format.
@@ -83,6 +89,8 @@ class Job:
         max_new: most tokens to generate.
         report: where the JSON goes.
         cache: folder of builds that clones share.
+        context: longest sequence, tokens; None: the model's own, or MLC-LLM's default.
+        unchecked: a model that no reference computes is made all the same.
     """
 
     project: Path
@@ -91,6 +99,7 @@ class Job:
     mlc_tree: Path | None
     applied: Path | None
     without: tuple[Omission, ...]
+    source: str
     model: str
     vlen: int
     prompt: str
@@ -100,6 +109,8 @@ class Job:
     max_new: int
     report: Path
     cache: Path
+    context: int | None = None
+    unchecked: bool = False
 
     @property
     def target(self) -> LabTarget:
@@ -120,6 +131,7 @@ class Job:
             runtime_tree=self.tvm_tree,
             mlc_tree=self.mlc_tree,
             mode=self.mode,
+            context=self.context,
         )
 
     @property
@@ -148,48 +160,68 @@ class Job:
         return self.project / "dist" / self.release / self.target.label / self.name
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
+    """The command's options; ``model`` asks for a model, ``build-and-test`` has one."""
     options = argparse.ArgumentParser(
-        prog="crosslab build-and-test",
+        prog=f"crosslab {verb}",
         description="Build a model for RVV, run it in the emulator, compare with a reference.",
         allow_abbrev=False,
     )
     add = options.add_argument
+    kinds = "a Hugging Face folder, a GGUF file, hf:OWNER/NAME[@REVISION], or a pinned model"
+    if verb == MODEL:
+        add("source", metavar="MODEL", help=kinds)
+        add("--name", help="what it is called in dist/ (the folder's name)")
+    else:
+        add("--model", dest="source", default="smollm2-135m", help=f"{kinds} (smollm2-135m)")
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--release", default="unnamed", help="name of the release, for dist and report")
     add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
     add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
     add("--applied", type=Path, metavar="FILE", help="report of forkpatch apply --json")
-    add("--model", default="smollm2-135m", help="a model of VERSIONS.lock (smollm2-135m)")
-    add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
+    add("--vlen", type=int, choices=VLENS, help="bits in a vector register (256)")
+    add("--core", metavar="NAME", help="in place of --vlen: a core, a file in PROJECT/cores")
+    add("--context", type=int, metavar="N", help="longest sequence, tokens")
     add("--prompt", default=PROMPT, help="the user's message")
-    add("--quantization", choices=REFERENCE_FORMATS, default=DEFAULT_FORMAT)
+    add("--quantization", choices=FORMATS, help="format of the weights")
     add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
     add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
     add("--threads", type=int, default=1, help="threads of the model (1)")
-    add("--max-new", type=int, default=32, help="most tokens to generate (32)")
+    most = 8 if verb == MODEL else 32
+    add("--max-new", type=int, default=most, help=f"most tokens to generate ({most})")
+    add("--unchecked", action="store_true", help="make what no reference computes as well")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
 
 
-def parse_job(argv: Sequence[str]) -> Job:
+def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
     """Read the options.
 
     Raises:
         UserError: values that cannot go together.
     """
-    args = vars(parser().parse_args(argv))
+    args = vars(parser(verb).parse_args(argv))
     args["project"] = args["project"].resolve()
-    args["report"] = args["report"] or args["project"] / "out" / "build_and_test.json"
+    name = args.pop("name", None)
+    args["model"] = name_of(name or args["source"])
+    if name and args["model"] != name:
+        raise UserError(
+            f"--name {name}", remedy=f"use small letters, digits, - and .: {args['model']}"
+        )
+    stem = "build_and_test" if verb == BUILD_AND_TEST else args["model"]
+    args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
     args["without"] = read_omissions(args["applied"])
     args["mode"] = KernelMode(args.pop("weights"), args.pop("activations"))
+    args["vlen"] = _vlen(args["project"], args["vlen"], args.pop("core"))
+    default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
+    args["quantization"] = args["quantization"] or default
     job = Job(**args)
-    if job.threads < 1:
-        raise UserError(f"--threads {job.threads}", remedy="give 1 or more")
-    if job.max_new < 1:
-        raise UserError(f"--max-new {job.max_new}", remedy="give 1 or more")
+    for option, number in (("threads", job.threads), ("max-new", job.max_new)):
+        if number < 1:
+            raise UserError(f"--{option} {number}", remedy="give 1 or more")
+    if job.context is not None and job.context < 1:
+        raise UserError(f"--context {job.context}", remedy="give 1 or more")
     job.weights.bound(job.mode.activations)
     if job.quantization not in OWN_FORMATS and job.mlc_tree is None:
         raise UserError(
@@ -198,3 +230,13 @@ def parse_job(argv: Sequence[str]) -> Job:
             remedy=SUPPLY_MLC,
         )
     return job
+
+
+def _vlen(project: Path, vlen: int | None, core: str | None) -> int:
+    """Bits in a vector register, of a core where one is named."""
+    if core is None:
+        return vlen or DEFAULT_VLEN
+    of_core = read_core(project / "cores", core).vlen
+    if vlen not in (None, of_core):
+        raise UserError(f"--vlen {vlen}: {core} has {of_core}", remedy="leave out --vlen")
+    return of_core

@@ -28,18 +28,17 @@ from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
 from crosslab.job.contents import dist_of
 from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
+from crosslab.job.model_check import check_model
 from crosslab.job.summary import summary
-from crosslab.models.asset import fetch_asset
 from crosslab.models.compare import Comparison, compare
-from crosslab.models.config import read_config
-from crosslab.models.gguf_import import import_gguf
-from crosslab.models.llama_params import param_shapes
-from crosslab.models.params import read_params
-from crosslab.models.pins import read_pins
+from crosslab.models.config import FAMILIES, read_family, read_table
+from crosslab.models.llama_params import param_widths
+from crosslab.models.model_folder import CONFIG_FILE, ImportedModel, import_model
+from crosslab.models.params import ReadParams
 from crosslab.models.reference import Answer, answer, rounding_error
 from crosslab.run.counter import Measurement, phase_counts, run_counted
 from crosslab.run.emulator import GuestMachine
-from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
+from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError, with_usable_chat
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
 
@@ -52,22 +51,22 @@ class Question:
     """The prompt of a run, and the reference's answer to it.
 
     Attributes:
-        model: the imported model's folder.
+        model: the imported model.
         params: folder of the stored parameters.
         tokenizer: the model's tokenizer.
         prompt: token ids of the chat.
         options: the runner's, which hand it the prompt in text or in ids.
-        reference: the answer of the reference.
+        reference: the answer of the reference; None where there is none.
         rounding: largest difference that int8 activations make to a logit of that answer, as a
             part of its largest; None where activations are not rounded.
     """
 
-    model: Path
+    model: ImportedModel
     params: Path
     tokenizer: ChatTokenizer
     prompt: tuple[int, ...]
     options: tuple[str, ...]
-    reference: Answer
+    reference: Answer | None
     rounding: float | None = None
 
 
@@ -102,24 +101,46 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option, a tree or a tool is not right.
         LabError: a step fails.
     """
-    job, clock = parse_job(argv), Clock()
-    left_out = omissions(job)
+    return run(parse_job(argv))
+
+
+def run(job: Job) -> int:
+    """Make a model and check it; 1 when the answer is not the reference's.
+
+    Raises:
+        UserError: see :func:`main`.
+        LabError: a step fails.
+    """
+    clock, left_out = Clock(), omissions(job)
     for omission in left_out:
         _progress.print(f"[yellow]left out:[/] {omission.what}: {omission.why}", soft_wrap=True)
         if omission.remedy:
             _progress.print(f"  {omission.remedy}", soft_wrap=True)
     require_qemu()
     question = ask(job, clock)
-    runner = build_runner(job.recipe(question.model), job.cache, clock)
+    runner = build_runner(job.recipe(question.model.folder), job.cache, clock)
     result = run_model(job, question, runner.program, clock)
     check_words(result, question)
-    bound = job.weights.bound(job.mode.activations)
-    verdict = compare(result.tokens, result.logits, question.reference, bound)
+    verdict = judge_answer(job, result, question)
     write_dist(dist_of(job, question.model, question.params, runner))
     report = report_of(job, question, runner.library, result, verdict, left_out, clock)
     atomic_write_json(job.report, report)
     show(report)
-    return 0 if verdict.right else 1
+    return 0 if report["right"] else 1
+
+
+def judge_answer(job: Job, result: RunResult, question: Question) -> Comparison | None:
+    """Compare an answer with the reference's; None where there is none.
+
+    Raises:
+        LabError: there is none, and the answer's logits are no numbers.
+    """
+    if question.reference is None:
+        if not np.isfinite(result.logits).all():
+            raise LabError("the model answers with logits that are no finite numbers")
+        return None
+    bound = job.weights.bound(job.mode.activations)
+    return compare(result.tokens, result.logits, question.reference, bound)
 
 
 def omissions(job: Job) -> list[Omission]:
@@ -132,34 +153,48 @@ def omissions(job: Job) -> list[Omission]:
 def ask(job: Job, clock: Clock) -> Question:
     """Import the model, store its parameters, and let the reference answer."""
     with clock.step("model"):
-        asset = read_pins(job.project).asset(job.model)
-        model = import_gguf(fetch_asset(asset, job.cache), job.cache)
-        tokenizer = ChatTokenizer.load(model)
+        if Path(job.source).is_dir():  # before its weights are hashed
+            check_model(job, Path(job.source))
+        model = import_model(job.source, job.model, job.project, job.cache)
+        check_model(job, model.folder)
+        tokenizer, why = with_usable_chat(ChatTokenizer.load(model.folder))
+        if why:
+            _progress.print(f"[yellow]left out:[/] chat: {why}", soft_wrap=True)
         prompt = tokenizer.chat_ids(job.prompt)
     with clock.step("params"):
-        params = store_params(job.recipe(model), job.cache)
+        params = store_params(job.recipe(model.folder), job.cache)
     with clock.step("reference"):
-        config = read_config(model / "config.json")
-        widths = {n: shape[-1] for n, shape in param_shapes(config).items()}
-        values = read_params(params, widths, job.weights.packing)
-        stop = tokenizer.stop_ids
-        reference = answer(config, values, prompt, max_new=job.max_new, stop=stop, int8=job.int8)
-        rounding = rounding_error(config, values, prompt, reference) if job.int8 else None
-    options = _prompt_options(job, model, prompt, stop)
+        reference, rounding = _reference(job, model.folder, params, prompt, tokenizer.stop_ids)
+    options = _prompt_options(job, model.folder, tokenizer, prompt)
     return Question(model, params, tokenizer, tuple(prompt), options, reference, rounding)
 
 
+def _reference(
+    job: Job, model: Path, params: Path, prompt: Sequence[int], stop: Sequence[int]
+) -> tuple[Answer | None, float | None]:
+    """The reference's answer, and what int8 activations change in it; None: it has none."""
+    if job.unchecked and read_table(model / CONFIG_FILE).get("model_type") not in FAMILIES:
+        _progress.print("[yellow]not checked:[/] no reference computes this model")
+        return None, None
+    config = read_family(model / CONFIG_FILE)
+    values = ReadParams(params, param_widths(config), job.weights.packing)
+    said = answer(config, values, prompt, max_new=job.max_new, stop=stop, int8=job.int8)
+    return said, rounding_error(config, values, prompt, said) if job.int8 else None
+
+
 def _prompt_options(
-    job: Job, model: Path, prompt: Sequence[int], stop: Sequence[int]
+    job: Job, model: Path, tokenizer: ChatTokenizer, prompt: Sequence[int]
 ) -> tuple[str, ...]:
     """The prompt in text, or in ids for a tokenizer that the device does not know."""
+    stop = tokenizer.stop_ids
     try:
         words = device_tokenizer(model, job.cache)
     except UnsupportedTokenizerError as error:
         _progress.print(f"[yellow]left out:[/] text on the device: {error.what}", soft_wrap=True)
         options = ("--tokens", ",".join(map(str, prompt)))
         return (*options, *(("--stop", ",".join(map(str, stop))) if stop else ()))
-    return ("--tokenizer", str(words), "--prompt", job.prompt)
+    raw = () if tokenizer.has_chat else ("--raw",)
+    return ("--tokenizer", str(words), "--prompt", job.prompt, *raw)
 
 
 def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> RunResult:
@@ -227,7 +262,7 @@ def report_of(
     question: Question,
     library: CompiledModel,
     result: RunResult,
-    verdict: Comparison,
+    verdict: Comparison | None,
     left_out: Sequence[Omission],
     clock: Clock,
 ) -> dict[str, Any]:
@@ -245,11 +280,12 @@ def report_of(
         "prompt_tokens": list(question.prompt),
         "text": question.tokenizer.decode(result.tokens),
         "tokens": list(result.tokens),
-        "reference_tokens": list(question.reference.tokens),
-        "max_logit_error": verdict.logit_error,
-        "logit_error_bound": verdict.tolerance,
+        "checked": verdict is not None,
+        "reference_tokens": list(question.reference.tokens) if question.reference else None,
+        "max_logit_error": verdict.logit_error if verdict else None,
+        "logit_error_bound": verdict.tolerance if verdict else None,
         "int8_rounding_error": question.rounding,
-        "right": verdict.right,
+        "right": verdict is None or verdict.right,
         "tensorized": library.tensorized,
         "counters": counters(result),
         "skipped": [asdict(omission) for omission in left_out],

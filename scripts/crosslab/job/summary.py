@@ -24,11 +24,20 @@ WIDTH = 84
 def summary(report: Mapping[str, Any]) -> Table:
     """The run, its correctness and its cost as a table."""
     done = [entry for entry in report["tensorized"] if entry.get("symbol")]
-    tokens = "equal" if report["tokens"] == report["reference_tokens"] else "NOT the reference's"
+    checked = report.get("checked", True)
+    tokens = (
+        "not checked"
+        if not checked
+        else "equal"
+        if report["tokens"] == report["reference_tokens"]
+        else "NOT the reference's"
+    )
     prefill, decode = report["prefill_seconds"], report["decode_seconds"]
     counters = report["counters"]
     bound, rounding = report["logit_error_bound"], report["int8_rounding_error"]
-    error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
+    error = "not checked"
+    if checked:
+        error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
     if rounding is not None:
         error += f"; int8 activations change {rounding:.1e}"
     about = ("model", "quantization", "path", "target")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +79,39 @@ class LlamaConfig:
         }
 
 
-def read_config(path: Path) -> LlamaConfig:
-    """Read a Hugging Face ``config.json``.
+@dataclass(frozen=True)
+class FamilyConfig(LlamaConfig):
+    """A decoder like Llama's, with what its relatives do otherwise.
+
+    Attributes:
+        family: ``model_type`` of config.json.
+        qkv_bias: queries, keys and values have biases (Qwen 2).
+        qk_norm: each head's queries and keys are normalized before they are turned (Qwen 3).
+        gelu: the gate is a GELU by tanh, not a SiLU (Gemma).
+        embedding_scale: factor of the embeddings (Gemma).
+        rope: ``rope_scaling`` of the type "llama3": factor, low_freq_factor, high_freq_factor,
+            original_max_position_embeddings; None for plain rotary embeddings.
+    """
+
+    family: str = "llama"
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    gelu: bool = False
+    embedding_scale: float = 1.0
+    rope: tuple[float, float, float, float] | None = None
+
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma")
+"""Values of ``model_type`` that :func:`read_family` knows."""
+_ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+_UNSUPPORTED = ("mlp_bias", "use_sliding_window")
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a ``config.json`` as it is.
 
     Raises:
-        UserError: the file is missing, is not JSON, or describes another kind of model.
+        UserError: the file is missing, or is no JSON object.
     """
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -93,6 +121,16 @@ def read_config(path: Path) -> LlamaConfig:
         raise UserError(f"{path} is not JSON: {error}") from error
     if not isinstance(table, dict):
         raise UserError(f"{path}: a table of fields was expected")
+    return table
+
+
+def read_config(path: Path) -> LlamaConfig:
+    """Read a Hugging Face ``config.json``.
+
+    Raises:
+        UserError: the file is missing, is not JSON, or describes another kind of model.
+    """
+    table = read_table(path)
     _refuse_unsupported(path, table)
     return _from_hf(path, table)
 
@@ -106,6 +144,48 @@ def _refuse_unsupported(path: Path, table: dict[str, Any]) -> None:
             raise UserError(f"{path}: {field} = {table[field]!r} is not supported")
     if table.get("hidden_act", "silu") != "silu":
         raise UserError(f"{path}: hidden_act {table['hidden_act']!r} is not supported")
+
+
+def read_family(path: Path) -> FamilyConfig:
+    """Read the ``config.json`` of a relative of Llama's that the project's reference computes.
+
+    Raises:
+        UserError: as :func:`read_config`, for what is none of FAMILIES or has more than they do.
+    """
+    table = read_table(path)
+    family = table.get("model_type", "llama")
+    if family not in FAMILIES:
+        raise UserError(
+            f"{path}: the project's reference does not compute model_type {family!r}",
+            remedy=f"it computes: {', '.join(FAMILIES)}",
+        )
+    for field in _UNSUPPORTED:
+        if table.get(field):
+            raise UserError(f"{path}: {field} = {table[field]!r} is not supported")
+    gemma = family == "gemma"
+    activation = table.get("hidden_activation") or table.get("hidden_act") or "silu"
+    if activation not in (("gelu_pytorch_tanh", "gelu") if gemma else ("silu",)):
+        raise UserError(f"{path}: hidden_act {activation!r} is not supported")
+    plain = _from_hf(path, {"tie_word_embeddings": gemma, **table})
+    return FamilyConfig(
+        **asdict(plain),
+        family=family,
+        qkv_bias=family == "qwen2" or bool(table.get("attention_bias")),
+        qk_norm=family == "qwen3",
+        gelu=gemma,
+        embedding_scale=plain.hidden**0.5 if gemma else 1.0,
+        rope=_rope(path, table.get("rope_scaling")),
+    )
+
+
+def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:
+    kind = scaling and (scaling.get("rope_type") or scaling.get("type"))
+    if not scaling or kind == "default":
+        return None
+    if kind != "llama3" or not all(isinstance(scaling.get(n), int | float) for n in _ROPE):
+        raise UserError(f"{path}: rope_scaling = {scaling!r} is not supported")
+    factor, low, high, original = (float(scaling[name]) for name in _ROPE)
+    return factor, low, high, original
 
 
 def _from_hf(path: Path, table: dict[str, Any]) -> LlamaConfig:

@@ -77,8 +77,7 @@ def import_into(source: Path, folder: Path) -> None:
         ) from error
     config = _config(source, fields, {str(t.name) for t in reader.tensors})
     _check_shapes(source, reader, config)
-    weights = dict(_weights(source, reader, config))
-    save_weights(weights, folder, metadata={"format": "pt"})
+    save_weights(_weights(source, reader, config), folder, metadata={"format": "pt"})
     ids = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos")}
     extra = {f"{n}_token_id": index for n, index in ids.items() if index is not None}
     write_config(config, folder / "config.json", **extra)

@@ -8,14 +8,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
+from rich.console import Console
+from rich.progress import track
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
+from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config, write_config
 from crosslab.models.gguf_import import F32
 from crosslab.models.params import write_params
-from crosslab.models.weights_file import WEIGHTS_FILE, save_weights
+from crosslab.models.weights_file import StoredWeights, save_weights
+
+_console = Console(stderr=True, highlight=False)
 
 
 def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
@@ -38,10 +42,17 @@ def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def param_widths(config: LlamaConfig) -> dict[str, int]:
+    """Number of inputs of each matrix, by its name in any of the families' definitions."""
+    widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
+    return widths | {name.replace("qkv_proj", "c_attn"): n for name, n in widths.items()}
+
+
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
-def _sources(name: str) -> list[str]:
+def sources_of(name: str) -> list[str]:
+    """The weights, under Hugging Face's names, that a parameter is made of."""
     for fused, parts in _FUSED.items():
         if f".{fused}." in name:
             return [name.replace(f".{fused}.", f".{part}.") for part in parts]
@@ -52,12 +63,19 @@ def fuse_weights(model: Path) -> Iterator[tuple[str, F32]]:
     """Parameters of a model in Hugging Face's layout, one after the other.
 
     Args:
-        model: folder with ``config.json`` and ``model.safetensors``.
+        model: folder with ``config.json`` and weights.
+
+    Raises:
+        UserError: a weight is missing or of another shape.
     """
-    with safe_open(model / WEIGHTS_FILE, framework="numpy") as weights:
-        for name in param_shapes(read_config(model / "config.json")):
-            parts = [weights.get_tensor(source) for source in _sources(name)]
-            yield name, np.concatenate(parts) if len(parts) > 1 else parts[0]
+    weights = StoredWeights.of_model(model)
+    shapes = param_shapes(read_config(model / "config.json"))
+    for name, shape in track(shapes.items(), "weights", console=_console, transient=True):
+        parts = [weights.read(source) for source in sources_of(name)]
+        whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        if whole.shape != shape:
+            raise UserError(f"{model}: {name} has the shape {whole.shape}, not {shape}")
+        yield name, whole
 
 
 def random_weights(config: LlamaConfig, seed: int) -> Iterator[tuple[str, F32]]:
@@ -97,7 +115,7 @@ def random_model(config: LlamaConfig, seed: int, cache: Path) -> Path:
 
     def make(folder: Path) -> None:
         write_config(config, folder / "config.json")
-        save_weights(dict(_split(config, random_weights(config, seed))), folder)
+        save_weights(_split(config, random_weights(config, seed)), folder)
 
     key = digest(repr(config), str(seed), Path(__file__), Path(__file__).with_name("config.py"))
     return cached_build(cache, "model-random", key, make)
@@ -107,7 +125,7 @@ def _split(config: LlamaConfig, fused: Iterable[tuple[str, F32]]) -> Iterator[tu
     """Weights under Hugging Face's names: what MLC-LLM fuses, in parts."""
     query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
     for name, values in fused:
-        sources = _sources(name)
+        sources = sources_of(name)
         ends = [query, query + key] if len(sources) == 3 else [config.intermediate]
         parts = np.split(values, ends) if len(sources) > 1 else [values]
         for source, part in zip(sources, parts, strict=True):

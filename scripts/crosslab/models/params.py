@@ -102,8 +102,33 @@ def write_params(
     (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def read_stored(folder: Path) -> dict[str, Array]:
-    """Every stored array under its own name; bfloat16 widened to float32, words left packed.
+@dataclass(frozen=True)
+class StoredArray:
+    """One array of a folder of parameters, not read yet.
+
+    Attributes:
+        path: the shard.
+        offset: in it, bytes.
+        shape: of the array.
+        dtype: as it lies there.
+        narrowed: it is bfloat16, as ``dtype`` uint16.
+    """
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    narrowed: bool
+
+    def read(self) -> Array:
+        """The array; bfloat16 widened to float32, words left packed."""
+        count = math.prod(self.shape)
+        values: Array = np.fromfile(self.path, self.dtype, count, offset=self.offset)
+        return (from_bfloat16(values) if self.narrowed else values).reshape(self.shape)
+
+
+def read_index(folder: Path) -> dict[str, StoredArray]:
+    """Every stored array under its own name.
 
     Raises:
         UserError: the index or a shard is missing or malformed, or they do not belong together.
@@ -113,13 +138,22 @@ def read_stored(folder: Path) -> dict[str, Array]:
         index = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"no parameters in {folder}: {error}") from error
-    stored: dict[str, Array] = {}
+    stored: dict[str, StoredArray] = {}
     for shard in _field(index, "records", list, path):
         for name, values in _read_shard(folder, shard):
             if name in stored:
                 raise UserError(f"{path}: {name} is listed twice")
             stored[name] = values
     return stored
+
+
+def read_stored(folder: Path) -> dict[str, Array]:
+    """Every stored array under its own name; bfloat16 widened to float32, words left packed.
+
+    Raises:
+        UserError: see :func:`read_index`.
+    """
+    return {name: stored.read() for name, stored in read_index(folder).items()}
 
 
 def _field(table: object, key: str, kind: type[T], path: Path) -> T:
@@ -131,7 +165,7 @@ def _field(table: object, key: str, kind: type[T], path: Path) -> T:
     return value
 
 
-def _read_shard(folder: Path, shard: object) -> Iterator[tuple[str, Array]]:
+def _read_shard(folder: Path, shard: object) -> Iterator[tuple[str, StoredArray]]:
     index = folder / INDEX_FILE
     name = _field(shard, "dataPath", str, index)
     # A shard is a file of the folder itself: an index must not reach out of it.
@@ -139,20 +173,20 @@ def _read_shard(folder: Path, shard: object) -> Iterator[tuple[str, Array]]:
         raise UserError(f"{index}: {name!r} is not the name of a file")
     path = folder / name
     try:
-        data = path.read_bytes()
+        size = path.stat().st_size
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    if len(data) != _field(shard, "nbytes", int, index):
-        raise UserError(f"{path} holds {len(data)} bytes, the index says otherwise")
+    if size != _field(shard, "nbytes", int, index):
+        raise UserError(f"{path} holds {size} bytes, the index says otherwise")
     for record in _field(shard, "records", list, index):
-        yield _read_record(record, data, index)
+        yield _read_record(record, path, size, index)
 
 
-def _read_record(record: object, data: bytes, index: Path) -> tuple[str, Array]:
+def _read_record(record: object, path: Path, whole: int, index: Path) -> tuple[str, StoredArray]:
     name = _field(record, "name", str, index)
     start, size = (_field(record, key, int, index) for key in ("byteOffset", "nbytes"))
     shape = _field(record, "shape", list, index)
-    if start < 0 or size < 0 or start + size > len(data):
+    if start < 0 or size < 0 or start + size > whole:
         raise UserError(f"{index}: {name} lies outside of its shard")
     if any(type(length) is not int or length < 0 for length in shape):
         raise UserError(f"{index}: {name} has no shape: {str(shape)[:80]}")
@@ -163,8 +197,7 @@ def _read_record(record: object, data: bytes, index: Path) -> tuple[str, Array]:
     stored = np.dtype(np.uint16 if narrowed else dtype)
     if size != math.prod(shape) * stored.itemsize:
         raise UserError(f"{index}: {name} of shape {shape} does not take {size} bytes")
-    values: Array = np.frombuffer(data, stored, math.prod(shape), start)
-    return name, (from_bfloat16(values) if narrowed else values).reshape(shape)
+    return name, StoredArray(path, start, tuple(shape), stored, narrowed)
 
 
 def unpack(words: NDArray[np.uint32], scale: F32, packing: Packing) -> F32:
@@ -185,41 +218,84 @@ def unpack(words: NDArray[np.uint32], scale: F32, packing: Packing) -> F32:
     return values * np.repeat(scale, packing.group, axis=1)
 
 
-def read_params(
-    folder: Path, widths: Mapping[str, int] | None = None, packing: Packing | None = None
-) -> dict[str, F32]:
-    """Parameters as float32 under their plain names (``….weight``).
+KEPT_BYTES = 2 << 30
 
-    Quantized pairs ``….q_weight``/``….q_scale`` are unpacked.
+
+class ReadParams(Mapping[str, F32]):
+    """Parameters as float32 under their plain names (``….weight``), read when they are asked for.
+
+    Quantized pairs ``….q_weight``/``….q_scale`` are unpacked. What was read is kept up to a bound.
 
     Args:
         folder: where ``tensor-cache.json`` is.
         widths: number of inputs of quantized weights whose last group is not full.
         packing: layout of quantized weights, see :mod:`crosslab.models.formats`.
+        kept_bytes: bound of what is kept.
 
     Raises:
-        UserError: see :func:`read_stored`; or a quantized weight has no scale, or no packing
+        UserError: see :func:`read_index`; or a quantized weight has no scale, or no packing
             was given for it.
     """
-    stored, plain = read_stored(folder), {}
-    for name, values in stored.items():
-        if name.endswith(".q_scale"):
-            continue
-        if not name.endswith(".q_weight"):
-            plain[name] = values.astype(np.float32, copy=False)
-            continue
+
+    def __init__(
+        self,
+        folder: Path,
+        widths: Mapping[str, int] | None = None,
+        packing: Packing | None = None,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self._stored = read_index(folder)
+        self._folder, self._widths, self._packing = folder, widths or {}, packing
+        self._left, self._kept = kept_bytes, dict[str, F32]()
+        self._names = {
+            f"{n.removesuffix('.q_weight')}.weight" if n.endswith(".q_weight") else n: n
+            for n in self._stored
+            if not n.endswith(".q_scale")
+        }
+        for name in self._names.values():
+            if name.endswith(".q_weight"):
+                self._check(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> F32:
+        if name in self._kept:
+            return self._kept[name]
+        values = self._read(self._names[name], name)
+        if values.nbytes <= self._left:
+            self._left -= values.nbytes
+            self._kept[name] = values
+        return values
+
+    def _check(self, name: str) -> Packing:
         stem = name.removesuffix(".q_weight")
-        if f"{stem}.q_scale" not in stored:
-            raise UserError(f"{folder}: {name} has no scale")
-        if packing is None:
-            raise UserError(f"{folder}: {name} is quantized, and its packing is not known")
-        scale = stored[f"{stem}.q_scale"]
-        fits = values.ndim == scale.ndim == 2 and values.dtype == np.uint32
-        if not fits or values.shape != (
-            scale.shape[0],
-            scale.shape[1] * (packing.group // packing.per_word),
-        ):
-            raise UserError(f"{folder}: {name} and its scale do not fit")
-        whole = unpack(values, scale, packing)
-        plain[f"{stem}.weight"] = whole[:, : (widths or {}).get(f"{stem}.weight")]
-    return plain
+        if f"{stem}.q_scale" not in self._stored:
+            raise UserError(f"{self._folder}: {name} has no scale")
+        if self._packing is None:
+            raise UserError(f"{self._folder}: {name} is quantized, and its packing is not known")
+        words, scale = self._stored[name], self._stored[f"{stem}.q_scale"]
+        fits = len(words.shape) == len(scale.shape) == 2 and words.dtype == np.uint32
+        per_group = self._packing.group // self._packing.per_word
+        if not fits or words.shape != (scale.shape[0], scale.shape[1] * per_group):
+            raise UserError(f"{self._folder}: {name} and its scale do not fit")
+        return self._packing
+
+    def _read(self, stored: str, name: str) -> F32:
+        values = self._stored[stored].read()
+        if not stored.endswith(".q_weight"):
+            plain: F32 = values.astype(np.float32, copy=False)
+            return plain
+        scale = self._stored[f"{stored.removesuffix('.q_weight')}.q_scale"].read()
+        whole = unpack(values, scale, self._check(stored))
+        return whole[:, : self._widths.get(name)]
+
+
+def read_params(
+    folder: Path, widths: Mapping[str, int] | None = None, packing: Packing | None = None
+) -> dict[str, F32]:
+    """All of :class:`ReadParams` at once."""
+    return dict(ReadParams(folder, widths, packing, kept_bytes=0))

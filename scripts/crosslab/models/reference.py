@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama in numpy, float32: the words and logits that a compiled model has to give.
+"""Llama and its relatives in numpy, float32: what a compiled model has to give.
 
-Written from the architecture's description (RMSNorm, rotary embeddings on halves of a head,
-grouped-query attention, SwiGLU), apart from any compiler, so that it shares no mistake with one.
+Written from the architectures' descriptions (RMSNorm, rotary embeddings on halves of a head,
+grouped-query attention, SwiGLU; Llama 3's scaled rotary embeddings, Qwen's biases and norms of
+heads, Gemma's GELU and scaled embeddings), apart from any compiler, so that it shares no mistake
+with one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crosslab.errors import UserError
-from crosslab.models.config import LlamaConfig
+from crosslab.models.config import FamilyConfig, LlamaConfig
 
 F32 = NDArray[np.float32]
 INT8_GROUP = 32
@@ -40,7 +42,7 @@ class ReferenceLlama:
 
     Attributes:
         config: sizes and constants.
-        params: float32 arrays under MLC-LLM's names.
+        params: float32 arrays under MLC-LLM's names; Gemma's norms with the 1 that is added.
         keys: per layer [positions, kv_heads, head_dim], rotary embedding applied.
         values: per layer [positions, kv_heads, head_dim].
         int8: linear layers see activations rounded to int8, see :func:`round_to_int8`.
@@ -51,8 +53,17 @@ class ReferenceLlama:
     keys: list[F32] = field(default_factory=list)
     values: list[F32] = field(default_factory=list)
     int8: bool = False
+    family: FamilyConfig = field(init=False)
+    qkv: str = field(init=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.config, FamilyConfig):
+            self.family = self.config
+        else:
+            self.family = FamilyConfig(**asdict(self.config))
+        # MLC-LLM has two names for the layer of queries, keys and values.
+        fused = "model.layers.0.self_attn.c_attn.weight" in self.params
+        self.qkv = "self_attn.c_attn" if fused else "self_attn.qkv_proj"
         shape = (0, self.config.kv_heads, self.config.head_dim)
         self.keys = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
         self.values = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
@@ -74,6 +85,7 @@ class ReferenceLlama:
         if not tokens or not all(0 <= t < self.config.vocab for t in tokens):
             raise UserError(f"token ids must be 0 to {self.config.vocab - 1}, and at least one")
         x = self.params["model.embed_tokens.weight"][list(tokens)]
+        x = x * np.float32(self.family.embedding_scale)
         for layer in range(self.config.layers):
             at = f"model.layers.{layer}"
             x = x + self._attention(layer, self._norm(x, f"{at}.input_layernorm"))
@@ -98,13 +110,20 @@ class ReferenceLlama:
 
     def _feed_forward(self, layer: int, x: F32) -> F32:
         gate, up = np.split(self._linear(x, layer, "mlp.gate_up_proj"), 2, axis=-1)
-        return self._linear(gate / (1 + np.exp(-gate)) * up, layer, "mlp.down_proj")
+        gated = gelu(gate) if self.family.gelu else gate / (1 + np.exp(-gate))
+        return self._linear(gated * up, layer, "mlp.down_proj")
 
     def _attention(self, layer: int, x: F32) -> F32:
         c, rows = self.config, len(x)
         start = len(self.keys[layer])
-        qkv = self._linear(x, layer, "self_attn.qkv_proj").reshape(rows, -1, c.head_dim)
+        qkv = self._linear(x, layer, self.qkv)
+        if self.family.qkv_bias:
+            qkv = qkv + self.params[f"model.layers.{layer}.{self.qkv}.bias"]
+        qkv = qkv.reshape(rows, -1, c.head_dim)
         q, k, v = np.split(qkv, [c.heads, c.heads + c.kv_heads], axis=1)
+        if self.family.qk_norm:
+            q = self._norm(q, f"model.layers.{layer}.self_attn.q_norm")
+            k = self._norm(k, f"model.layers.{layer}.self_attn.k_norm")
         positions = np.arange(start, start + rows)
         keys = np.concatenate([self.keys[layer], self._rotate(k, positions)])
         values = np.concatenate([self.values[layer], v])
@@ -120,10 +139,38 @@ class ReferenceLlama:
     def _rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
         half = self.config.head_dim // 2
         frequency = self.config.rope_theta ** (-np.arange(half) / half)
+        if self.family.rope:
+            frequency = scaled_frequencies(frequency, self.family.rope)
         angle = positions[:, None, None] * frequency
         cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
         a, b = x[..., :half], x[..., half:]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def gelu(x: F32) -> F32:
+    """GELU by its approximation with tanh (Hendrycks and Gimpel, arXiv:1606.08415)."""
+    inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
+    curve: F32 = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return curve
+
+
+def scaled_frequencies(
+    frequency: NDArray[np.float64], rope: tuple[float, float, float, float]
+) -> NDArray[np.float64]:
+    """Llama 3's rotary frequencies (transformers' rope type "llama3").
+
+    Args:
+        frequency: [pairs] radians a position.
+        rope: see :class:`FamilyConfig`.
+
+    Returns:
+        [pairs]: those of long waves divided by the factor, of short ones as they are, and between
+        them a mixture.
+    """
+    factor, low, high, original = rope
+    turns = original * frequency / (2 * np.pi)
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return frequency * (kept + (1 - kept) / factor)
 
 
 def round_to_int8(x: F32) -> F32:

@@ -1,35 +1,202 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in a safetensors file, with errors of the operating system as Python's own."""
+"""Weights of a model in safetensors files: read tensor by tensor, written in bounded memory."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+# bfloat16 becomes a dtype of numpy's by this import.
+import ml_dtypes  # noqa: F401
 import numpy as np
-from safetensors import SafetensorError
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from common.hashing import sha256_of
+from crosslab.errors import UserError
+
+F32 = NDArray[np.float32]
 WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+ELSEWHERE_FILE = "weights.json"
+SHARD_BYTES = 1 << 30
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def save_weights(
-    weights: Mapping[str, np.ndarray], folder: Path, metadata: dict[str, str] | None = None
+    weights: Iterable[tuple[str, np.ndarray]],
+    folder: Path,
+    metadata: dict[str, str] | None = None,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write ``folder/model.safetensors``, readable by all.
+    """Write ``folder/model.safetensors``, readable by all; what is larger as shards and an index.
+
+    Args:
+        weights: name and value of each; no more than a shard of them is held.
+        folder: where to.
+        metadata: of each file.
+        shard_bytes: most bytes of a file, where a tensor is not larger.
 
     Raises:
         OSError: it cannot be written; safetensors has an exception of its own for that.
     """
-    path = folder / WEIGHTS_FILE
+    shards: list[list[str]] = []
+    held: dict[str, np.ndarray] = {}
+
+    def flush() -> None:
+        shards.append(list(held))
+        _save(held, folder / f".shard-{len(shards)}", metadata)
+        held.clear()
+
+    for name, values in weights:
+        if held and sum(v.nbytes for v in held.values()) + values.nbytes > shard_bytes:
+            flush()
+        held[name] = values
+    flush()
+    if len(shards) == 1:
+        (folder / ".shard-1").rename(folder / WEIGHTS_FILE)
+        return
+    table: dict[str, str] = {}
+    for number, names in enumerate(shards, start=1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        (folder / f".shard-{number}").rename(folder / file)
+        table |= dict.fromkeys(names, file)
+    text = json.dumps({"metadata": {}, "weight_map": table}, indent=2)
+    (folder / INDEX_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _save(weights: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None) -> None:
     try:
-        save_file(dict(weights), path, metadata)
+        save_file(weights, path, metadata)
     except SafetensorError as error:
         if not (found := _OS_ERROR.search(str(error))):
             raise
         code = int(found[1])
         raise OSError(code, os.strerror(code), str(path)) from error
     path.chmod(0o644)  # safetensors writes for the owner alone
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """A file of weights.
+
+    Attributes:
+        name: in the model's folder.
+        path: of its content.
+        sha256: of its content.
+    """
+
+    name: str
+    path: Path
+    sha256: str
+
+
+def write_elsewhere(files: Iterable[WeightFile], folder: Path) -> None:
+    """Note in a model's folder that its weights lie where they are, with their hashes."""
+    table = {
+        file.name: {"path": str(file.path), "sha256": file.sha256, "stat": _stat(file.path)}
+        for file in files
+    }
+    (folder / ELSEWHERE_FILE).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+
+
+def weight_files(model: Path) -> list[WeightFile]:
+    """The files of a model's weights.
+
+    Args:
+        model: folder in Hugging Face's layout, or one that :func:`write_elsewhere` wrote to.
+
+    Raises:
+        UserError: a file that lies elsewhere was changed or is gone; or there are none.
+    """
+    elsewhere = model / ELSEWHERE_FILE
+    if not elsewhere.is_file():
+        paths = sorted(model.glob("*.safetensors"))
+        if not paths:
+            raise UserError(f"no safetensors files in {model}", remedy="import the model first")
+        return [WeightFile(path.name, path, sha256_of(path)) for path in paths]
+    found = []
+    for name, entry in json.loads(elsewhere.read_text(encoding="utf-8")).items():
+        path = Path(entry["path"])
+        if not path.is_file() or _stat(path) != entry["stat"]:
+            raise UserError(
+                f"{path} is not the file that was read before",
+                remedy="run the same command again: it is read anew",
+            )
+        found.append(WeightFile(name, path, entry["sha256"]))
+    return found
+
+
+def _stat(path: Path) -> list[int]:
+    """Size and time of change: another file has others."""
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns]
+
+
+class StoredWeights:
+    """The tensors of a model's files, each read when it is asked for.
+
+    Args:
+        files: name and path of each file.
+
+    Raises:
+        UserError: a file is no safetensors file.
+    """
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self.files = dict(files)
+
+    @classmethod
+    def of_model(cls, model: Path) -> StoredWeights:
+        """Those of a model's folder."""
+        return cls({file.name: file.path for file in weight_files(model)})
+
+    @cached_property
+    def places(self) -> dict[str, Path]:
+        """Name of each tensor to the file that holds it."""
+        places: dict[str, Path] = {}
+        for path in self.files.values():
+            with _opened(path) as stored:
+                for name in stored.keys():  # noqa: SIM118 (no mapping)
+                    if name in places:
+                        raise UserError(f"{path} and {places[name]} both hold {name}")
+                    places[name] = path
+        return places
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        """Name, shape and dtype of each tensor."""
+        for path in self.files.values():
+            with _opened(path) as stored:
+                for name in stored.keys():  # noqa: SIM118 (no mapping)
+                    part = stored.get_slice(name)
+                    yield name, tuple(part.get_shape()), str(part.get_dtype())
+
+    def read(self, name: str) -> F32:
+        """A tensor as float32.
+
+        Raises:
+            UserError: there is no such tensor.
+        """
+        if name not in self.places:
+            raise UserError(f"the model's weights lack {name}")
+        # Opened for this one: a file that stays mapped keeps what was read of it in memory.
+        with _opened(self.places[name]) as stored:
+            values: F32 = np.asarray(stored.get_tensor(name)).astype(np.float32, copy=False)
+        return values
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        raise UserError(
+            f"{path} is not a whole safetensors file: {error}",
+            remedy="get the file again, and compare its sha256 with its publisher's",
+        ) from error

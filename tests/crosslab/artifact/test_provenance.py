@@ -22,6 +22,7 @@ from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine
+from crosslab.models.model_folder import ModelOrigin
 from crosslab.models.pins import LOCK_NAME, read_pins
 
 LOCK = tomllib.loads((PROJECT / LOCK_NAME).read_text(encoding="utf-8"))
@@ -55,7 +56,7 @@ def provenance(tmp_path: Path) -> Provenance:
         project=PROJECT,
         origins=read_origins(report),
         passes=PASSES,
-        asset=read_pins(PROJECT).asset("smollm2-135m"),
+        model=ModelOrigin.of_asset(read_pins(PROJECT).asset("smollm2-135m")),
         target=LabTarget("riscv64", 256),
         linking=LinkRequest(runtime, toolchain, library=tmp_path / "model.tar"),
         with_mlc=False,
@@ -74,7 +75,7 @@ def test_inputs_are_told_by_digest_and_patches_in_order(provenance: Provenance) 
     assert "program/main.cc" in inputs["runner"]
     assert "hooks.py" in inputs["passes"]
     assert inputs["lock"] != inputs["python_lock"]
-    assert inputs["model"]["member_sha256"] == provenance.asset.member_sha256
+    assert inputs["model"]["member_sha256"] == provenance.model.sha256
 
 
 def test_tools_are_told_with_their_options_and_without_paths(provenance: Provenance) -> None:

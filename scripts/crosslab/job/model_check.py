@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refusal of a model that cannot be done, before anything long starts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import UserError
+from crosslab.job.job_options import SUPPLY_MLC, Job
+from crosslab.models.config import FAMILIES, FamilyConfig, read_config, read_family, read_table
+from crosslab.models.llama_params import param_shapes, sources_of
+from crosslab.models.model_folder import CONFIG_FILE, WINDOW, weight_paths
+from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from crosslab.zoo.families import Family, families
+
+
+def check_model(job: Job, folder: Path) -> None:
+    """Look at a model's folder: family, format, sizes, weights, tokenizer.
+
+    Args:
+        job: what was asked for.
+        folder: in Hugging Face's layout, the user's own or an imported one.
+
+    Raises:
+        UserError: the model cannot be made, or not checked; with what is missing and what to type.
+    """
+    table = read_table(folder / CONFIG_FILE)
+    kind = str(table.get("model_type", "llama"))
+    _check_kind(folder, table, kind)
+    if job.mlc_tree is None:
+        _check_own(folder)
+    elif not any(_is(family, kind) for family in families().values() if not family.known):
+        _refuse_family(folder, kind)
+    if kind in FAMILIES:
+        _check_sizes(job, table, read_family(folder / CONFIG_FILE), folder)
+    elif not job.unchecked:
+        raise UserError(
+            f"{folder}: a model of the type {kind!r} cannot be checked: the project's reference "
+            f"computes {', '.join(FAMILIES)}",
+            remedy="add --unchecked: it is made, and says that nobody compared its answers",
+        )
+    tokenizer = ChatTokenizer.load(folder).tokenizer
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    if isinstance(size := table.get("vocab_size"), int) and largest >= size:
+        raise UserError(f"{folder}: the tokenizer has a token {largest}, the model {size} of them")
+
+
+def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
+    if "vision_config" in table or "audio_config" in table or "text_config" in table:
+        raise UserError(
+            f"{folder}: a model of the type {kind!r} reads more than text",
+            remedy="give the folder of a model of text alone",
+        )
+    if stored := table.get("quantization_config"):
+        method = stored.get("quant_method", "?") if isinstance(stored, dict) else stored
+        raise UserError(
+            f"{folder}: its weights are quantized already ({method})",
+            remedy="give the unquantized model; --quantization says what becomes of it",
+        )
+
+
+def _check_own(folder: Path) -> None:
+    """The project's own definition, without MLC-LLM, is of plain Llamas."""
+    try:
+        read_config(folder / CONFIG_FILE)
+    except UserError as error:
+        raise UserError(f"{error.what}, without MLC-LLM", remedy=SUPPLY_MLC) from error
+
+
+def _is(family: Family, kind: str) -> bool:
+    return str(family.config.get("model_type", family.name)) == kind
+
+
+def _refuse_family(folder: Path, kind: str) -> None:
+    for family in families().values():
+        if _is(family, kind):
+            raise UserError(
+                f"{folder}: models of the type {kind!r} answer wrongly so far: {family.known}",
+                remedy="docs/zoo.md says which families are right",
+            )
+    right = sorted({str(f.config["model_type"]) for f in families().values() if not f.known})
+    raise UserError(
+        f"{folder}: no family of the zoo has the type {kind!r}",
+        remedy=f"types that are right: {', '.join(right)}",
+    )
+
+
+def _check_sizes(job: Job, table: Mapping[str, Any], config: FamilyConfig, folder: Path) -> None:
+    window = table.get("sliding_window") or table.get(WINDOW)
+    longest = min(config.context, window) if config.family == "mistral" and window else None
+    longest = longest or config.context
+    if job.context and job.context > longest:
+        raise UserError(
+            f"--context {job.context}: the model reads {longest} tokens at most",
+            remedy=f"give --context {longest} or less",
+        )
+    elsewhere = (folder / ELSEWHERE_FILE).is_file()
+    paths = [f.path for f in weight_files(folder)] if elsewhere else weight_paths(folder)
+    wanted = [s for n, shape in param_shapes(config).items() for s in _parts(n, shape, config)]
+    found = {n: shape for n, shape, _ in StoredWeights({p.name: p for p in paths}).shapes()}
+    for name, shape in wanted:
+        if (sizes := found.get(name)) is None:
+            raise UserError(
+                f"{folder}: the weights lack {name}", remedy="get the model's files again"
+            )
+        if sizes != shape:
+            raise UserError(
+                f"{folder}: {name} has the shape {sizes}, not {shape} as its config says"
+            )
+    needed = sum(path.stat().st_size for path in paths)
+    job.cache.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(job.cache).free < needed:
+        raise UserError(
+            f"{job.cache} has no room for another {needed / 1e9:.1f} GB",
+            remedy="make room, or give another place: --cache DIR",
+        )
+
+
+def _parts(
+    name: str, shape: tuple[int, ...], config: FamilyConfig
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes, in the files, of what a parameter is made of."""
+    sources = sources_of(name)
+    if len(sources) == 3:
+        heads = (config.heads, config.kv_heads, config.kv_heads)
+        rows = [n * config.head_dim for n in heads]
+    else:
+        rows = [shape[0] // len(sources)] * len(sources)
+    return [(s, (n, *shape[1:])) for s, n in zip(sources, rows, strict=True)]

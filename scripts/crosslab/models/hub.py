@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of a Hugging Face hub, downloaded by its own library at a revision that is then pinned."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from crosslab.errors import LabError, UserError
+
+HUB = "hf:"
+FILES = ("*.safetensors", "*.json", "*.jinja", "README.md", "LICENSE*")
+_REFERENCE = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+_console = Console(stderr=True, highlight=False)
+
+
+def parse_reference(source: str) -> tuple[str, str]:
+    """Repository and revision ("main" when none is said) of ``hf:OWNER/NAME[@REVISION]``.
+
+    Raises:
+        UserError: it is not of that form.
+    """
+    found = _REFERENCE.fullmatch(source.removeprefix(HUB))
+    if not found:
+        raise UserError(f"{source!r} names no model of a hub", remedy=f"{HUB}OWNER/NAME[@REVISION]")
+    return found[1], found[2] or "main"
+
+
+def download(source: str, cache: Path) -> tuple[Path, str, str]:
+    """Download a model; a download that was interrupted goes on where it stopped.
+
+    HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean to the library.
+
+    Args:
+        source: ``hf:OWNER/NAME[@REVISION]``.
+        cache: folder of finished builds; the library's own cache lies in it.
+
+    Returns:
+        folder of the files, the commit that they are of, and the licence that the hub names.
+
+    Raises:
+        UserError: there is no such repository or revision.
+        LabError: it cannot be downloaded.
+    """
+    # Imported here: what reads no hub does without the library's second of start.
+    hub = importlib.import_module("huggingface_hub")
+    errors = importlib.import_module("huggingface_hub.errors")
+    repository, revision = parse_reference(source)
+    commit, licence = revision, ""
+    try:
+        if not _COMMIT.fullmatch(revision):
+            commit, licence = _look_up(hub.HfApi(), repository, revision)
+            _console.print(f"{HUB}{repository}@{commit}", markup=False, soft_wrap=True)
+        folder = hub.snapshot_download(
+            repository, revision=commit, allow_patterns=list(FILES), cache_dir=cache / "hub"
+        )
+    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        kind = UserError if status in (401, 403, 404) else LabError
+        raise kind(
+            f"{source} cannot be downloaded: {reason}",
+            remedy="check name, revision and network; a model that asks for consent needs "
+            "HF_TOKEN; what is on this machine needs no network: give its folder",
+        ) from error
+    return Path(folder), commit, licence
+
+
+def _look_up(api: Any, repository: str, revision: str) -> tuple[str, str]:
+    """The commit that a branch or tag is at, and the licence that the card names."""
+    about = api.model_info(repository, revision=revision)
+    if about.sha is None:
+        raise LabError(f"the hub names no commit of {repository}@{revision}")
+    licence = about.card_data.get("license") if about.card_data else None
+    return str(about.sha), licence if isinstance(licence, str) else ""

