@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import shared_builds, text_probe
-from support.published_tokenizers import NAMES, published
+from support.models.published_tokenizers import NAMES, published
 from tokenizers import Tokenizer
 
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
