@@ -24,10 +24,10 @@ from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experi
 from costmodel.accuracy import measure
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
+from costmodel.estimate.execution import Execution
 from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
-from costmodel.estimate.variants import Variant
 from costmodel.estimate.workload import Phase, bind_phase, only_gemm, parse_phases, read_workloads
 from costmodel.search import explore
 from costmodel.search.page import page
@@ -275,8 +275,8 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
     for name, least in (("causal", 0), ("page", 0), ("arrays", 1)):
         if getattr(args, name) < least:
             raise CostError(f"--{name} {getattr(args, name)}: at least {least}")
-    variant = Variant(args.causal, args.page, args.chain, args.arrays)
-    return [variant.of(bind_phase(found, n, s, given)) for n, s in parse_phases(args.phase)]
+    execution = Execution(args.causal, args.page, args.chain, args.arrays)
+    return [execution.of(bind_phase(found, n, s, given)) for n, s in parse_phases(args.phase)]
 
 
 def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequence[Dataflow]]:

@@ -10,9 +10,9 @@ from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import FLOAT16, Scheme
 from costmodel.errors import CostError
+from costmodel.estimate.execution import chained
 from costmodel.estimate.gemm import GemmCost, cost
 from costmodel.estimate.tiling import BufferTile, Holding
-from costmodel.estimate.variants import chained
 from costmodel.estimate.workload import Item, Phase
 
 OTHER = "other"

@@ -15,10 +15,10 @@ from costmodel.accelerator.scheme import schemes as schemes_by_name
 from costmodel.accelerator.technology import technology
 from costmodel.accuracy.measure import known
 from costmodel.errors import CostError
+from costmodel.estimate.execution import chained
 from costmodel.estimate.gemm import Role, effective_scheme
 from costmodel.estimate.model import item_scheme, other_work, phase_cost, product_key
 from costmodel.estimate.tiling import BufferTile, Holding
-from costmodel.estimate.variants import chained
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.products import Found, NoRoomError, Problem, beside, solve
 from costmodel.search.systolic import FLOWS, Systolic

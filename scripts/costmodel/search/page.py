@@ -63,7 +63,7 @@ def _plot(rows: Sequence[Row]) -> str:
         colour = COLOURS[names.index(r["scheme"]) % len(COLOURS)]
         parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}" fill-opacity=".8">'
-            f"<title>{escape(describe(r))}</title></circle>"
+            f"<title>{escape(describe(r))}\n{escape(_mapping(r))}</title></circle>"
         )
     for n, name in enumerate(names):
         parts.append(
@@ -77,11 +77,21 @@ def _plot(rows: Sequence[Row]) -> str:
 def describe(row: Row) -> str:
     """A row in one line."""
     array = "x".join(map(str, row["array"]))
+    split = row["mapping"]["split"]
+    shared = f" split {':'.join(map(str, split))}" if split else ""
     quality = "" if row["perplexity"] is None else f", perplexity {row['perplexity']:.4g}"
     return (
         f"{row['scheme']}, {row['dataflow']}, {array} PEs, "
-        f"{row['mapping']['buffer_bytes'] >> 10} KiB: {row['latency_ms']:.4g} ms, "
+        f"{row['mapping']['buffer_bytes'] >> 10} KiB{shared}: {row['latency_ms']:.4g} ms, "
         f"{row['energy_mj']:.4g} mJ, {row['area_mm2']:.3g} mm2{quality}"
+    )
+
+
+def _mapping(row: Row) -> str:
+    """The mapping of each product, one a line."""
+    return "\n".join(
+        f"{name}: tile {'x'.join(map(str, plan['tile']))}, loops {' '.join(plan['order'])}"
+        for name, plan in row["mapping"]["products"].items()
     )
 
 

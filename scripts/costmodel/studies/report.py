@@ -263,7 +263,7 @@ def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
 
 
 def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
-    """Print the best design of each phase for each objective."""
+    """Print the best design of each phase for each objective, and how it maps each product."""
     table = Table(title="the best of the fronts", title_justify="left")
     for column in ("phase", "least", "scheme", "dataflow", "array", "KiB"):
         table.add_column(column)
@@ -278,10 +278,13 @@ def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
             r["latency_ms"] * r["energy_mj"] * r["area_mm2"]
         ),
     }
+    shown: dict[int, tuple[str, Mapping[str, Any]]] = {}
     for phase in dict.fromkeys(r["phase"] for r in fronts):
         own = [r for r in fronts if r["phase"] == phase]
         for name, value in objectives.items():
             best = min(own, key=value)
+            titles = shown.get(id(best), ("", best))[0]
+            shown[id(best)] = (f"{titles}, {name}" if titles else f"{phase}, least {name}", best)
             table.add_row(
                 *(phase, name, best["scheme"], best["dataflow"]),
                 *("x".join(map(str, best["array"])), str(best["mapping"]["buffer_bytes"] >> 10)),
@@ -289,6 +292,12 @@ def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
                 "-" if best["perplexity"] is None else f"{best['perplexity']:.4g}",
             )
     console.print(table)
+    for title, row in shown.values():
+        mapping = Table("product", "tile M,N,K", "loops over tiles", title=title)
+        mapping.title_justify = "left"
+        for name, plan in row["mapping"]["products"].items():
+            mapping.add_row(name, ",".join(map(str, plan["tile"])), " ".join(plan["order"]))
+        console.print(mapping)
     console.print(f"  {len(fronts)} designs on the fronts")
 
 

@@ -13,9 +13,9 @@ from costmodel.accelerator.hardware import load_hardware
 from costmodel.accelerator.scheme import FLOAT16, schemes
 from costmodel.accelerator.technology import technology
 from costmodel.errors import CostError
+from costmodel.estimate.execution import Execution, chained
 from costmodel.estimate.gemm import Role
 from costmodel.estimate.model import PhaseCost, phase_cost
-from costmodel.estimate.variants import Variant, chained
 from costmodel.estimate.workload import Phase, bind_phase, read_workloads
 from costmodel.search.explore import Design
 
@@ -25,8 +25,8 @@ LAYERS, HEADS, KEPT, WIDTH = 30, 9, 3, 64  # of SmolLM2
 TOKENS = 60
 
 
-def phase(name: str, size: int, variant: Variant) -> Phase:
-    return variant.of(bind_phase(WORK, name, size, {}))
+def phase(name: str, size: int, execution: Execution) -> Phase:
+    return execution.of(bind_phase(WORK, name, size, {}))
 
 
 def attention(of: Phase) -> int:
@@ -34,24 +34,24 @@ def attention(of: Phase) -> int:
     return sum(i.count * i.gemm.macs for i in of.items if i.gemm.role is not Role.PRODUCT)
 
 
-def estimate(name: str, size: int, variant: Variant) -> PhaseCost:
-    return phase_cost(phase(name, size, variant), MOBILE, FLOW, FLOAT16)
+def estimate(name: str, size: int, execution: Execution) -> PhaseCost:
+    return phase_cost(phase(name, size, execution), MOBILE, FLOW, FLOAT16)
 
 
 @pytest.mark.parametrize("block", [1, 16, TOKENS])
 def test_keys_after_a_block_are_skipped(block: int) -> None:
-    found = attention(phase("prefill", TOKENS, Variant(causal=block)))
+    found = attention(phase("prefill", TOKENS, Execution(causal=block)))
     seen = sum(min(TOKENS, (t // block + 1) * block) for t in range(TOKENS))
     assert found == 2 * LAYERS * HEADS * WIDTH * seen
 
 
 def test_a_token_has_nothing_to_skip() -> None:
-    plain = phase("decode", TOKENS, Variant())
-    assert phase("decode", TOKENS, Variant(causal=16)).items == plain.items
+    plain = phase("decode", TOKENS, Execution())
+    assert phase("decode", TOKENS, Execution(causal=16)).items == plain.items
 
 
 def test_whole_pages_and_their_entries_are_read() -> None:
-    plain, paged = (phase("decode", TOKENS, Variant(page=p)) for p in (0, 16))
+    plain, paged = (phase("decode", TOKENS, Execution(page=p)) for p in (0, 16))
     assert attention(paged) * TOKENS == attention(plain) * 64
     one, other = (phase_cost(p, MOBILE, FLOW, FLOAT16).total.bits for p in (plain, paged))
     cache = LAYERS * KEPT * 2 * (64 - TOKENS) * WIDTH * 16
@@ -59,7 +59,7 @@ def test_whole_pages_and_their_entries_are_read() -> None:
 
 
 def test_activations_that_fit_stay_on_chip() -> None:
-    plain, fused = (estimate("decode", TOKENS, Variant(chain=c)) for c in (False, True))
+    plain, fused = (estimate("decode", TOKENS, Execution(chain=c)) for c in (False, True))
     moved = [
         {i.item.kind: (i.cost.traffic[-1].read, i.cost.traffic[-1].write) for i in p.items}
         for p in (plain, fused)
@@ -76,7 +76,7 @@ def test_activations_that_fit_stay_on_chip() -> None:
 
 def test_activations_that_do_not_fit_leave_the_chip() -> None:
     small = replace(MOBILE.levels[0], size=4 * 50_000)
-    kept = chained(phase("decode", TOKENS, Variant(chain=True)), small, FLOAT16)
+    kept = chained(phase("decode", TOKENS, Execution(chain=True)), small, FLOAT16)
     on_chip = {i.kind: i.gemm.kept for i in kept.items}
     assert on_chip["gate_up_proj"] == {"A"}
     assert on_chip["down_proj"] == {"C"}
@@ -84,7 +84,7 @@ def test_activations_that_do_not_fit_leave_the_chip() -> None:
 
 
 def test_arrays_share_the_layers_and_send_sums() -> None:
-    one, three = (estimate("decode", TOKENS, Variant(arrays=n)) for n in (1, 3))
+    one, three = (estimate("decode", TOKENS, Execution(arrays=n)) for n in (1, 3))
     assert three.total.macs * 3 == one.total.macs
     sums = LAYERS * 2 * 2 * 2 * 576 // 3 * 16  # o_proj and down_proj, 2 (3 - 1) / 3 each
     gathered = 2 * 49152 // 3 * 16
@@ -97,14 +97,14 @@ def test_arrays_share_the_layers_and_send_sums() -> None:
 def test_arrays_need_a_link() -> None:
     lonely = replace(MOBILE, link=None)
     with pytest.raises(CostError, match="need a \\[link\\]"):
-        phase_cost(phase("decode", TOKENS, Variant(arrays=3)), lonely, FLOW, FLOAT16)
+        phase_cost(phase("decode", TOKENS, Execution(arrays=3)), lonely, FLOW, FLOAT16)
 
 
 def test_the_cache_has_the_width_of_the_name() -> None:
     plain, eight, four = schemes(["int8-token", "int8-token-kv8", "int8-token-kv4"])
     assert (plain.cache, eight.cache, four.cache) == (16, 8, 4)
     assert replace(eight, name=plain.name, cache=16) == plain
-    run = phase("decode", 1024, Variant())
+    run = phase("decode", 1024, Execution())
     bits = [phase_cost(run, MOBILE, FLOW, s).total.bits for s in (plain, eight, four)]
     entries = LAYERS * KEPT * 2 * 1024
     assert bits[0] - bits[1] == entries * (8 * WIDTH - 16)  # a scale for each entry

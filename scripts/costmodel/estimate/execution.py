@@ -20,8 +20,8 @@ _SPLIT_ALONG_K = re.compile(r"(?:^|_)(?:o_proj|out_proj|c_proj|down_proj|fc2)$")
 
 
 @dataclass(frozen=True)
-class Variant:
-    """How a phase is run.
+class Execution:
+    """The way in which a phase is run.
 
     Attributes:
         causal: queries of a block of the prompt; keys after a block's last query are skipped.
