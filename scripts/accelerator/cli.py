@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from accelerator import study
+from accelerator import model, study
 from accelerator.device import Device, load_device, shipped
 from accelerator.errors import AcceleratorError
 from accelerator.isa import disassemble
@@ -22,6 +22,7 @@ from accelerator.study import StudiedLayer
 from accelerator.timing import trace
 from common.errors import CommandError
 from common.files import atomic_write, atomic_write_json
+from costmodel.accuracy import llama
 from costmodel.counting.relations import is_number
 from costmodel.estimate.workload import (
     Phase,
@@ -30,10 +31,16 @@ from costmodel.estimate.workload import (
     parse_phases,
     read_workloads,
 )
+from crosslab.cached_build import default_cache
+from crosslab.models.asset import fetch_asset
+from crosslab.models.pins import read_pins
 
 FILE_WIDTH = 180
 DEFAULT_PHASES = "prefill:512,decode:1024"
 EXTENTS = 3
+PROJECT = Path(__file__).resolve().parents[2]
+PROMPT = "What is the capital of France?"
+PINNED = "smollm2-135m"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,6 +70,13 @@ def parser() -> argparse.ArgumentParser:
     layers.add_argument("--streams", metavar="DIR", type=Path, help="write streams, one a layer")
     layers.add_argument("--traces", metavar="DIR", type=Path, help="write timelines for Perfetto")
     layers.add_argument("--json", metavar="FILE", type=Path)
+    whole = verbs.add_parser("answer", help="let SmolLM2 answer, its linear layers on the device")
+    whole.add_argument("device", help="as above")
+    whole.add_argument(
+        "--gguf", metavar="FILE", type=Path, help="a Llama (default: the pinned one)"
+    )
+    whole.add_argument("--prompt", default=PROMPT)
+    whole.add_argument("--tokens", type=int, default=16, metavar="N", help="at most (16)")
     text = verbs.add_parser("disassemble", help="print a stream as text")
     text.add_argument("device", help="as above")
     text.add_argument("stream", metavar="FILE", type=Path)
@@ -76,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         device = load_device(args.device)
         if args.verb == "disassemble":
             sys.stdout.write(disassemble(args.stream.read_bytes(), device))
+        elif args.verb == "answer":
+            return _answer(args, device)
         else:
             _layers(args, device)
     except CommandError as error:
@@ -109,6 +125,25 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
         _show(console, records[-1], device, args.prove)
     if args.json:
         atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
+
+
+def _answer(args: argparse.Namespace, device: Device) -> int:
+    """Print the answer; 1 where the device and numpy differ."""
+    path = args.gguf or fetch_asset(read_pins(PROJECT).asset(PINNED), default_cache())
+    loaded, tokenizer = llama.load(path), model.chat_tokenizer(path)
+    prompt = tokenizer.chat_ids(args.prompt)
+    found = []
+    for at in model.answer(loaded, device, prompt, args.tokens, tokenizer.stop_ids):
+        found.append(at)
+        print(f"{tokenizer.decode([at.token])!r}", end=" ", flush=True)
+    tokens = [at.token for at in found]
+    print(f"\n{tokenizer.decode(tokens)}\n{len(prompt)} tokens of prompt, answer {tokens}")
+    equal = all(at.equal and at.token == at.numpy for at in found)
+    print(f"logits equal to numpy's in W8A8, bit for bit: {'yes' if equal else 'NO'}")
+    same = sum(at.token == at.plain for at in found)
+    print(f"likeliest in float32 as well: {same} of {len(found)} tokens")
+    print(f"largest error of a logit against float32: {max(at.error for at in found):.2%}")
+    return 0 if equal else 1
 
 
 def _phases(args: argparse.Namespace) -> list[Phase]:

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from accelerator.device import load_device
+from accelerator.errors import AcceleratorError
+from accelerator.isa import decode, disassemble, encode
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
 from costmodel.accelerator.tenet import hardware_from_pe_file, read_mapping_file, read_statement
@@ -29,7 +32,7 @@ from forkpatch.model.overlays import read_shadows
 from forkpatch.model.patchfile import parse_patch, read_series
 from forkpatch.model.record import read_record
 
-REFUSALS = (LabError, ForkError, CostError)
+REFUSALS = (LabError, ForkError, CostError, AcceleratorError)
 MEMORY = 4 << 30  # bytes of address space that a reader may take beside what is taken already
 
 
@@ -101,6 +104,19 @@ def kernels(data: bytes, folder: Path) -> None:
     read_kernels(path)
 
 
+def device(data: bytes, folder: Path) -> None:
+    """A device with VTA's instructions."""
+    load_device(str(_file(folder, "fuzzed.toml", data)))
+
+
+def stream(data: bytes, _: Path) -> None:
+    """Its instructions; those that are taken come back the same."""
+    default = load_device("vta-1x16x16")
+    disassemble(data, default)
+    if encode(decode(data, default), default) != data:
+        raise AssertionError("another stream came back")
+
+
 def _file(folder: Path, name: str, data: bytes) -> Path:
     path = folder / name
     path.write_bytes(data)
@@ -109,7 +125,7 @@ def _file(folder: Path, name: str, data: bytes) -> Path:
 
 def _each(*readers: Callable[[], object]) -> None:
     """Show every reader the bytes; a refusal when all of them refuse."""
-    refusals: list[LabError | ForkError | CostError] = []
+    refusals: list[LabError | ForkError | CostError | AcceleratorError] = []
     for read in readers:
         try:
             read()
@@ -123,7 +139,7 @@ TARGETS: dict[str, Callable[[bytes, Path], None]] = {
     target.__name__: target
     for target in (
         *(patch, series, lock, shadows, record, hardware, dataflow, tenet),
-        *(params, config, kernels),
+        *(params, config, kernels, device, stream),
     )
 }
 

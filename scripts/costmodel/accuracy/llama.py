@@ -53,16 +53,17 @@ class FloatLlama:
             hidden = hidden + self._attention(normed, name, scheme)
             normed = self._norm(hidden, tensors[name + "ffn_norm.weight"])
             gate, up = (
-                self._product(normed, name + f"ffn_{part}.weight", scheme)
+                self.product(normed, name + f"ffn_{part}.weight", scheme)
                 for part in ("gate", "up")
             )
             inner = gate / (1 + np.exp(-gate)) * up
-            hidden = hidden + self._product(inner, name + "ffn_down.weight", scheme)
+            hidden = hidden + self.product(inner, name + "ffn_down.weight", scheme)
         normed = self._norm(hidden, tensors["output_norm.weight"])
         head = "output.weight" if "output.weight" in tensors else "token_embd.weight"
-        return self._product(normed, head, scheme)
+        return self.product(normed, head, scheme)
 
-    def _product(self, values: F32, name: str, scheme: Scheme) -> F32:
+    def product(self, values: F32, name: str, scheme: Scheme) -> F32:
+        """Values by the weights of a name: tokens x outputs; a subclass may do it elsewhere."""
         return np.asarray(rounding.activations(values, scheme) @ self.tensors[name].T)
 
     def _norm(self, values: F32, weight: F32) -> F32:
@@ -72,7 +73,7 @@ class FloatLlama:
     def _attention(self, values: F32, name: str, scheme: Scheme) -> F32:
         tokens = len(values)
         query, key, value = (
-            self._product(values, f"{name}attn_{part}.weight", scheme)
+            self.product(values, f"{name}attn_{part}.weight", scheme)
             .reshape(tokens, -1, self._width)
             .transpose(1, 0, 2)
             for part in ("q", "k", "v")
@@ -87,7 +88,7 @@ class FloatLlama:
         scores = scores / scores.sum(axis=-1, keepdims=True)
         mixed = (scores @ value[:, None]).reshape(self.heads, tokens, -1)
         flat = mixed.transpose(1, 0, 2).reshape(tokens, -1)
-        return self._product(flat, name + "attn_output.weight", scheme)
+        return self.product(flat, name + "attn_output.weight", scheme)
 
     @property
     def _width(self) -> int:

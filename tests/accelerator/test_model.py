@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole small Llama on a device, and the command line."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from accelerator import model
+from accelerator.cli import main
+from accelerator.device import Device, load_device
+from costmodel.accuracy.llama import FloatLlama
+
+DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
+HIDDEN, INNER, VOCABULARY = 48, 80, 50
+
+
+def small_llama() -> FloatLlama:
+    random = np.random.default_rng(5)
+    shapes = {"token_embd.weight": (VOCABULARY, HIDDEN), "output_norm.weight": (HIDDEN,)}
+    for layer in range(2):
+        for name, shape in {
+            "attn_norm": (HIDDEN,),
+            "ffn_norm": (HIDDEN,),
+            "attn_q": (HIDDEN, HIDDEN),
+            "attn_k": (HIDDEN // 3, HIDDEN),
+            "attn_v": (HIDDEN // 3, HIDDEN),
+            "attn_output": (HIDDEN, HIDDEN),
+            "ffn_gate": (INNER, HIDDEN),
+            "ffn_up": (INNER, HIDDEN),
+            "ffn_down": (HIDDEN, INNER),
+        }.items():
+            shapes[f"blk.{layer}.{name}.weight"] = shape
+    tensors = {
+        name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    return FloatLlama(2, 3, 1, 10000.0, 1e-5, tensors, Tokenizer(models.BPE()))
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_a_small_model_is_numpys_bit_for_bit(device: Device) -> None:
+    found = list(model.answer(small_llama(), device, [1, 2, 3, 4, 5], 4, ()))
+    assert len(found) == 4
+    assert all(at.equal and at.token == at.numpy for at in found)
+    assert 0 < max(at.error for at in found) < 0.1
+
+
+def test_an_answer_ends_where_the_model_does() -> None:
+    first = next(iter(model.answer(small_llama(), DEVICES[1], [1, 2, 3], 1, ())))
+    assert len(list(model.answer(small_llama(), DEVICES[1], [1, 2, 3], 9, [first.token]))) == 1
+
+
+def test_rounding_keeps_each_row_within_half_a_step() -> None:
+    rows = np.random.default_rng(3).normal(0, [[1.0], [100.0]], (2, 64)).astype(np.float32)
+    rounded, scale = model.quantise(rows)
+    assert np.abs(rounded).max(axis=1).tolist() == [127, 127]
+    assert (np.abs(rounded * scale[:, None] - rows) <= 0.501 * scale[:, None]).all()
+    assert not model.quantise(np.zeros((1, 4), dtype=np.float32))[0].any()
+
+
+def test_layers_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    options = ["--gemm", "40,50,60", "--prove", "--json", str(out)]
+    files = ["--streams", str(tmp_path / "streams"), "--traces", str(tmp_path / "traces")]
+    assert main(["layers", "vta-16x16x16", *options, *files]) == 0
+    (phase,) = json.loads(out.read_text(encoding="utf-8"))["phases"]
+    (layer,) = phase["layers"]
+    assert layer["predicted_bytes"] == layer["bytes"]
+    assert "equal to numpy's bit for bit" in capsys.readouterr().out
+    (stream,) = (tmp_path / "streams").iterdir()
+    (timeline,) = (tmp_path / "traces").iterdir()
+    events = json.loads(timeline.read_text(encoding="utf-8"))["traceEvents"]
+    assert len(events) == 3 + layer["instructions"]
+    assert main(["disassemble", "vta-16x16x16", str(stream)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == layer["instructions"]
+    assert all(int(a.split()[0]) + 1 == int(b.split()[0]) for a, b in pairwise(lines))
+    assert lines[-1].split()[2] == "finish"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["layers", "tpu", "--gemm", "1,1,1"], "no accelerator 'tpu'"),
+        (["layers", "vta-1x16x16", "--gemm", "1,1"], "three positive numbers"),
+        (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--requantise", "x"], "BYTES:SHIFT"),
+        (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--requantise", "3:0"], "to 3 bytes"),
+        (["layers", "vta-1x16x16", "--gemm", "1,1,200000"], "passes 32 bits"),
+        (["layers", "vta-1x16x16", "--model", "none.json"], "cannot be read"),
+        (["disassemble", "vta-1x16x16", __file__], "bytes: instructions have 16|unknown opcode"),
+        (["answer", "vta-1x16x16", "--gguf", __file__], "not a Llama in GGUF"),
+    ],
+)
+def test_a_mistake_is_named(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert any(part in error for part in message.split("|"))
