@@ -80,7 +80,7 @@ class IntegerLlama(FloatLlama):
 
 
 @dataclass(frozen=True)
-class Position:
+class NextToken:
     """The next token after a text, by three models.
 
     Attributes:
@@ -98,7 +98,7 @@ class Position:
 
 def answer(
     model: FloatLlama, device: Device, prompt: Sequence[int], most: int, stop: Sequence[int]
-) -> Iterator[Position]:
+) -> Iterator[NextToken]:
     """Speak on after a prompt, the likeliest token each time; the text is read anew for each."""
     text = list(prompt)
     models = (IntegerLlama.of(model, device), IntegerLlama.of(model, None), model)
@@ -106,7 +106,7 @@ def answer(
         ours, integer, plain = (m.logits(np.array(text), FLOAT32) for m in models)
         error = float(np.abs(ours[-1] - plain[-1]).max() / np.abs(plain[-1]).max())
         token, same, other = (int(logits[-1].argmax()) for logits in (ours, integer, plain))
-        yield Position(token, same, other, bool(np.array_equal(ours, integer)), error)
+        yield NextToken(token, same, other, bool(np.array_equal(ours, integer)), error)
         text.append(token)
         if token in stop:
             return
