@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import shared_builds, text_probe
+from support import shared_builds, text_probe, tiny_runner
+from support.tiny_runner import CHUNK, CONFIG
 
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError
 from crosslab.host.toolchain import CompilerKind
-from crosslab.models.config import LlamaConfig
-from crosslab.models.params import INDEX_FILE, read_params, write_params
+from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.reference import Answer, answer
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
@@ -29,21 +29,6 @@ from crosslab.tokenizer.device_tokenizer import pack
 pytestmark = pytest.mark.emulator
 
 VLEN = 256
-CHUNK = 32
-# Grouped heads, and widths that no vector length divides.
-CONFIG = LlamaConfig(
-    hidden=40,
-    intermediate=72,
-    heads=4,
-    kv_heads=2,
-    head_dim=10,
-    layers=2,
-    vocab=97,
-    rope_theta=10000.0,
-    eps=1e-5,
-    tied=False,
-    context=64,
-)
 PROMPT = [5, 17, 96, 0, 33, 8, 41, 2, 60, 77, 13]
 MAX_NEW = 6
 
@@ -71,15 +56,7 @@ def runner(library: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def params(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights in several shards, named as the library names them but in another order."""
-    folder = tmp_path_factory.mktemp("params")
-    random = np.random.default_rng(7)
-    about = json.loads((library.parent / "model.json").read_text())["params"]
-    values = [
-        (p["name"], (random.standard_normal(p["shape"]) * 0.4).astype(np.float32)) for p in about
-    ]
-    write_params(reversed(values), folder, shard_bytes=8192)
-    return folder
+    return tiny_runner.write_random_params(library, tmp_path_factory.mktemp("params"))
 
 
 @pytest.fixture(scope="module")
@@ -421,27 +398,11 @@ def test_answers_on_this_machine_with_sanitizers(
     params: Path, expected: Answer, tmp_path: Path
 ) -> None:
     """The same sources natively, so that what QEMU forgives is found."""
-    tools = shared_builds.sanitizing()
-    host = LabTarget("host")
-    request = CompileRequest(
-        shared_builds.tvm_tree(), CONFIG, host, prefill_chunk=CHUNK, gemv=False
-    )
-    library = compile_llama(request, shared_builds.CACHE).library
-    program = link_runner(
-        LinkRequest(
-            shared_builds.host_runtime(),
-            tools,
-            library=library,
-            sanitizers=("address", "undefined"),
-        ),
-        shared_builds.CACHE,
-    )
+    program = link_runner(tiny_runner.host_request(), shared_builds.CACHE)
     logits = tmp_path / "logits.bin"
 
     def native(arguments: list[str]) -> GuestResult:
-        folders = ":".join(map(str, shared_builds.library_folders()))
-        environment = {"TVM_NUM_THREADS": "1", "LD_LIBRARY_PATH": folders}
-        command = [str(program), *arguments]
+        command, environment = [str(program), *arguments], tiny_runner.host_environment()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return GuestResult(done.returncode, done.stdout, done.stderr, 0)
 

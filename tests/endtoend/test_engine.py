@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several requests at once on a tiny model: each answer is the one that it gets alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import tiny_runner
+from support.tiny_runner import CONFIG, run_plan
+
+from crosslab.models.params import read_params
+from crosslab.models.reference import answer
+
+STOP, LENGTH, CANCELLED, ERROR = range(4)
+PAGE = 16
+RANDOM = random.Random(1)
+PROMPTS = [[RANDOM.randrange(CONFIG.vocab) for _ in range(n)] for n in (11, 3, 40, 25)]
+SYSTEM = PROMPTS[2]
+MAX_NEW = 12
+
+
+@pytest.fixture(scope="module")
+def probe() -> Path:
+    return tiny_runner.build_engine_probe()
+
+
+@pytest.fixture(scope="module")
+def params(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("params")
+    return tiny_runner.write_random_params(tiny_runner.host_library().library, folder)
+
+
+def alone(params: Path, prompt: list[int], max_new: int = MAX_NEW) -> list[int]:
+    return list(answer(CONFIG, read_params(params), prompt, max_new=max_new).tokens)
+
+
+def request(tokens: list[int], step: int = 0, **more: int) -> dict[str, Any]:
+    return {"tokens": tokens, "max_tokens": MAX_NEW, "step": step, **more}
+
+
+def test_four_at_once_answer_as_each_alone(probe: Path, params: Path) -> None:
+    asked = [request(prompt, 3 * number) for number, prompt in enumerate(PROMPTS)]
+    told = run_plan(probe, params, sequences=4, requests=asked)
+    for prompt, got in zip(PROMPTS, told["answers"], strict=True):
+        assert (got["finished"], got["finish"]) == (1, LENGTH)
+        assert got["tokens"] == alone(params, prompt)
+    # Batched: fewer calls than tokens; the prompt of 40 takes two chunks of 32.
+    last = told["steps"][-1]
+    assert last["answer"] == 4 * MAX_NEW
+    assert last["decode_steps"] < 3 * MAX_NEW
+    assert told["answers"][2]["prefills"] == 2
+    assert (last["running"], last["pages_running"]) == (0, 0)
+
+
+def test_the_second_turn_of_a_chat_computes_what_is_new(probe: Path, params: Path) -> None:
+    first = alone(params, PROMPTS[3])
+    second = [*PROMPTS[3], *first, 4, 9, 1]
+    told = run_plan(probe, params, steps=30, requests=[request(PROMPTS[3]), request(second, 20)])
+    assert [got["tokens"] for got in told["answers"]] == [first, alone(params, second)]
+    # All that was in the cache: the answer's last token never was.
+    assert told["answers"][1]["cached"] == len(PROMPTS[3]) + MAX_NEW - 1
+    assert told["steps"][-1]["kept"] == 1
+
+
+@pytest.mark.parametrize("steps_between", [0, 2, 30])
+def test_a_shared_beginning_is_computed_once(probe: Path, params: Path, steps_between: int) -> None:
+    prompts = [[*SYSTEM, 1, 2, 3], [*SYSTEM, 4, 5], [*SYSTEM[:35], 7], [1, 2, 3]]
+    asked = [request(p, steps_between * n) for n, p in enumerate(prompts)]
+    told = run_plan(probe, params, sequences=4, requests=asked, steps=100)
+    assert [got["tokens"] for got in told["answers"]] == [alone(params, p) for p in prompts]
+    shared = [got["cached"] for got in told["answers"]]
+    # Submitted together, there is nothing to share yet.
+    assert shared == ([0, 40, 35, 0] if steps_between else [0, 0, 0, 0])
+
+
+def test_pages_that_are_lacking_are_waited_for(probe: Path, params: Path) -> None:
+    prompts = [[*SYSTEM, 1], [*SYSTEM, 2], PROMPTS[3], [*SYSTEM[:20], 3]]
+    asked = [request(p, n) for n, p in enumerate(prompts)]
+    told = run_plan(probe, params, sequences=4, total=64, requests=asked)
+    assert [got["tokens"] for got in told["answers"]] == [alone(params, p) for p in prompts]
+    assert max(step["queued"] for step in told["steps"]) > 0
+    assert max(step["pages_used"] for step in told["steps"]) <= told["steps"][0]["pages_total"]
+
+
+def test_many_requests_in_little_room_answer_as_alone(probe: Path, params: Path) -> None:
+    """Forks, cuts and evictions in every order."""
+    choice = random.Random(5)
+    prompts: list[list[int]] = []
+    for _ in range(60):
+        base = choice.choice([*PROMPTS, *prompts[-6:]])
+        cut = choice.randrange(1, len(base) + 1)
+        prompts.append([*base[:cut], *(choice.randrange(97) for _ in range(3))][:48])
+    asked = [request(p, choice.randrange(200)) for p in prompts]
+    for wanted in asked[::7]:
+        wanted["cancel"] = wanted["step"] + choice.randrange(8)
+    told = run_plan(probe, params, sequences=3, total=160, requests=asked, steps=200)
+    for wanted, got in zip(asked, told["answers"], strict=True):
+        expected = alone(params, wanted["tokens"])
+        assert got["finished"] == 1
+        assert got["finish"] == LENGTH or "cancel" in wanted
+        assert got["tokens"] == expected[: len(got["tokens"])]
+        assert len(got["tokens"]) == MAX_NEW or got["finish"] == CANCELLED
+    assert told["steps"][-1]["cached"] > 0
+    assert told["steps"][-1]["pages_running"] == 0
+
+
+def test_a_request_ends_without_the_others(probe: Path, params: Path) -> None:
+    asked = [
+        request(PROMPTS[0], cancel=5),
+        request(PROMPTS[1]),
+        request(PROMPTS[2], 1, throws=1),
+        request(PROMPTS[3], 1, stop=[alone(params, PROMPTS[3])[4]]),  # type: ignore[arg-type]
+    ]
+    told = run_plan(probe, params, sequences=4, requests=asked)
+    cancelled, other, broken, stopped = told["answers"]
+    assert [got["finish"] for got in told["answers"]] == [CANCELLED, LENGTH, ERROR, STOP]
+    assert cancelled["tokens"] == alone(params, PROMPTS[0])[: len(cancelled["tokens"])]
+    assert 0 < len(cancelled["tokens"]) < MAX_NEW
+    assert other["tokens"] == alone(params, PROMPTS[1])
+    assert broken["error"] == "the listener broke"
+    expected = alone(params, PROMPTS[3])
+    assert stopped["tokens"] == expected[: expected.index(expected[4]) + 1]
+
+
+def test_what_can_never_be_answered_is_refused(probe: Path, params: Path) -> None:
+    wrong = [
+        ({"tokens": []}, "the prompt has no token"),
+        ({"tokens": [97]}, "token 97 is outside of the vocabulary of 97"),
+        ({"tokens": [1] * 64}, "leaves no room for an answer in 64 tokens"),
+        ({"tokens": [1] * 60, "max_tokens": 5}, "an answer of up to 5 do not fit a sequence of 64"),
+        ({"tokens": [1], "temperature": -1}, "temperature: -1 is outside 0 to 100"),
+        ({"tokens": [1], "top_logprobs": 21}, "top_logprobs: 21 is outside -1 to 20"),
+    ]
+    full = [{"tokens": [1], "max_tokens": 1}] * 3
+    told = run_plan(probe, params, queue=2, requests=[*(w for w, _ in wrong), *full])
+    for (_, message), got in zip(wrong, told["answers"], strict=False):
+        assert message in got["refused"]
+        assert got["finished"] == 0
+    assert [got["refused"] for got in told["answers"][-3:]] == [
+        "",
+        "",
+        "the queue is full: 2 requests wait",
+    ]
+    assert told["steps"][-1]["refused"] == 1
+
+
+def test_logprobs_are_of_the_models_logits(probe: Path, params: Path) -> None:
+    told = run_plan(probe, params, requests=[request(PROMPTS[0], top_logprobs=2)])
+    logits = answer(CONFIG, read_params(params), PROMPTS[0], max_new=MAX_NEW).logits
+    wide = logits.astype(np.float64)
+    expected = wide.max(axis=1) - np.log(np.exp(wide).sum(axis=1))
+    assert np.abs(np.array(told["answers"][0]["logprobs"]) - expected).max() < 1e-4
+
+
+def test_the_same_seed_gives_the_same_answer(probe: Path, params: Path) -> None:
+    warm = [request(PROMPTS[0], temperature=2, seed=seed) for seed in (1, 2, 1)]
+    one, other, again = run_plan(probe, params, sequences=3, requests=warm)["answers"]
+    assert one["tokens"] == again["tokens"] != other["tokens"]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tiny model for the runner, and programs around its sources on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.hashing import digest
+from crosslab.build.link import RUNNER_SOURCES, LinkRequest, link_options, objects_of
+from crosslab.cached_build import cached_build
+from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
+from crosslab.compile.targets import LabTarget
+from crosslab.models.config import LlamaConfig
+from crosslab.models.params import write_params
+from support import shared_builds
+
+HERE = Path(__file__).parent
+CHUNK = 32
+# Grouped heads, and widths that no vector length divides.
+CONFIG = LlamaConfig(
+    hidden=40,
+    intermediate=72,
+    heads=4,
+    kv_heads=2,
+    head_dim=10,
+    layers=2,
+    vocab=97,
+    rope_theta=10000.0,
+    eps=1e-5,
+    tied=False,
+    context=64,
+)
+
+
+def write_random_params(library: Path, folder: Path) -> Path:
+    """Random weights in several shards, named as the library names them but in another order."""
+    random = np.random.default_rng(7)
+    about = json.loads((library.parent / "model.json").read_text())["params"]
+    values = [
+        (p["name"], (random.standard_normal(p["shape"]) * 0.4).astype(np.float32)) for p in about
+    ]
+    write_params(reversed(values), folder, shard_bytes=8192)
+    return folder
+
+
+def host_library() -> CompiledModel:
+    """The tiny model compiled for this machine."""
+    tree, host = shared_builds.tvm_tree(), LabTarget("host")
+    return compile_llama(
+        CompileRequest(tree, CONFIG, host, prefill_chunk=CHUNK, gemv=False), shared_builds.CACHE
+    )
+
+
+def host_request() -> LinkRequest:
+    """The link of a runner of it with sanitizers."""
+    return LinkRequest(
+        shared_builds.host_runtime(),
+        shared_builds.sanitizing(),
+        library=host_library().library,
+        sanitizers=("address", "undefined"),
+    )
+
+
+def build_engine_probe() -> Path:
+    """The program around ``engine_probe.cc``, with the tiny model in it."""
+    request, main = host_request(), HERE / "engine_probe.cc"
+    assert request.library is not None
+    tools = request.toolchain
+    flags = [*request.runtime.compile_flags, "-O1", "-Wall", "-Wextra", "-Werror"]
+    flags += [f"-I{RUNNER_SOURCES}", "-fsanitize=address,undefined"]
+    key = digest(tools.digest, " ".join(flags), RUNNER_SOURCES, request.library, main)
+
+    def make(out: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            objects = [
+                str(o)
+                for o in objects_of(request, shared_builds.CACHE, Path(scratch)).all
+                if o.name != "main.o"
+            ]
+            command = [*tools.cxx, *flags, str(main), *objects, *link_options(request)]
+            subprocess.run([*command, "-o", str(out / "probe")], check=True)
+
+    return cached_build(shared_builds.CACHE, "engine-probe", key, make) / "probe"
+
+
+def host_environment() -> dict[str, str]:
+    """The environment of programs on the wheel's runtime."""
+    folders = ":".join(map(str, shared_builds.library_folders()))
+    return {"TVM_NUM_THREADS": "1", "LD_LIBRARY_PATH": folders}
+
+
+def run_plan(probe: Path, params: Path, **plan: Any) -> dict[str, Any]:
+    """Answers and statistics of the engine; see ``engine_probe.cc``."""
+    command = [str(probe), "", str(params), json.dumps(plan)]
+    done = subprocess.run(
+        command, env=host_environment(), capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
