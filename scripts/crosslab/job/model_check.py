@@ -35,6 +35,10 @@ def check_model(job: Job, folder: Path) -> None:
         _check_own(folder)
     elif not any(_is(family, kind) for family in families().values() if not family.known):
         _refuse_family(folder, kind)
+    tokenizer = ChatTokenizer.load(folder).tokenizer
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    if isinstance(size := table.get("vocab_size"), int) and largest >= size:
+        raise UserError(f"{folder}: the tokenizer has a token {largest}, the model {size} of them")
     if kind in FAMILIES:
         _check_sizes(job, table, read_family(folder / CONFIG_FILE), folder)
     elif not job.unchecked:
@@ -43,10 +47,6 @@ def check_model(job: Job, folder: Path) -> None:
             f"computes {', '.join(FAMILIES)}",
             remedy="add --unchecked: it is made, and says that nobody compared its answers",
         )
-    tokenizer = ChatTokenizer.load(folder).tokenizer
-    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-    if isinstance(size := table.get("vocab_size"), int) and largest >= size:
-        raise UserError(f"{folder}: the tokenizer has a token {largest}, the model {size} of them")
 
 
 def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,21 +108,57 @@ def write_folder(folder: Path, family: str, tokenizer: Path, **changes: Any) -> 
     return folder
 
 
-def random_weights(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Weights in bfloat16 under Hugging Face's names, drawn so that activations keep their size."""
+def write_sparse(folder: Path, tokenizer: Path, **changes: Any) -> Path:
+    """Write a plain Llama of zeros that takes no room on the disk, a file a layer.
+
+    Args:
+        folder: where to; it is made.
+        tokenizer: folder of tokenizer.json and what belongs to it.
+        changes: fields of config.json.
+    """
+    write_folder(folder, "plain", tokenizer)
+    for path in folder.glob("model*"):
+        path.unlink()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, **changes}), encoding="utf-8")
+    layers: dict[str, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
+    for name, shape in hf_shapes(folder):
+        layers[name.rpartition("layers.")[2].partition(".")[0]].append((name, shape))
+    for number, part in layers.items():
+        header, end = {}, 0
+        for name, shape in part:
+            start, end = end, end + 2 * int(np.prod(shape))
+            entry = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
+            header[name] = entry
+        text = json.dumps(header).encode()
+        with (folder / f"model-{number}.safetensors").open("wb") as stream:
+            stream.write(len(text).to_bytes(8, "little") + text)
+            stream.truncate(8 + len(text) + end)
+    return folder
+
+
+def hf_shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of a folder's weights, as its config has them."""
     config = read_family(folder / "config.json")
-    draw = np.random.default_rng(SEED)
     heads = [n * config.head_dim for n in (config.heads, config.kv_heads, config.kv_heads)]
     for name, shape in param_shapes(config).items():
         sources = sources_of(name)
         rows = heads if len(sources) == 3 else [shape[0] // len(sources)] * len(sources)
         for source, count in zip(sources, rows, strict=True):
-            values = draw.standard_normal((count, *shape[1:]), dtype=np.float32)
-            if len(shape) == 1:
-                values = values * 0.1 + (0 if config.gelu else 1)
-            elif "embed_tokens" not in name:
-                values /= np.float32(shape[1] ** 0.5)
-            yield source, values.astype(ml_dtypes.bfloat16)
+            yield source, (count, *shape[1:])
+
+
+def random_weights(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Weights in bfloat16 under Hugging Face's names, drawn so that activations keep their size."""
+    config = read_family(folder / "config.json")
+    draw = np.random.default_rng(SEED)
+    for name, shape in hf_shapes(folder):
+        values = draw.standard_normal(shape, dtype=np.float32)
+        if len(shape) == 1:
+            values = values * 0.1 + (0 if config.gelu else 1)
+        elif "embed_tokens" not in name:
+            values /= np.float32(shape[1] ** 0.5)
+        yield name, values.astype(ml_dtypes.bfloat16)
     if config.qk_norm:
         for layer in range(config.layers):
             for part in "qk":

@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models as users name them: folders, shards, a hub; and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import mlc_tree, text_probe
+from support.models.model_folder import write_folder, write_sparse
+from support.shared_builds import PROJECT, tvm_tree
+
+from crosslab.errors import LabError, UserError
+from crosslab.job.job_options import MODEL, Job, parse_job
+from crosslab.job.model_check import check_model
+from crosslab.models.config import FamilyConfig, LlamaConfig, read_family
+from crosslab.models.hub import parse_reference
+from crosslab.models.llama_params import fuse_weights, random_weights, sources_of
+from crosslab.models.model_folder import import_folder, import_model, name_of
+from crosslab.models.params import ReadParams, write_params
+from crosslab.models.reference import answer, scaled_frequencies
+from crosslab.models.weights_file import INDEX_FILE, StoredWeights, save_weights, weight_files
+
+COMMIT = "1234567890abcdef1234567890abcdef12345678"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small tokenizer as a folder has it."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    trained = text_probe.trained("llama3")
+    trained.tokenizer.save(str(folder / "tokenizer.json"))
+    # Special tokens with their properties, as some are saved.
+    settings = {**trained.settings, "bos_token": {"content": "<|start|>", "lstrip": False}}
+    template = settings.pop("chat_template")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "chat_template.jinja").write_text(str(template))
+    return folder
+
+
+@pytest.fixture
+def plain(tokenizer: Path, tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "My Llama", "plain", tokenizer)
+
+
+def job(folder: Path, cache: Path, *options: str, mlc: bool = False) -> Job:
+    trees = ["--tvm-tree", "tvm", *(["--mlc-tree", "mlc"] if mlc else [])]
+    words = [str(folder), "--project", str(PROJECT), "--cache", str(cache), *trees, *options]
+    return parse_job(words, MODEL)
+
+
+def test_a_folder_is_imported_and_its_weights_stay(plain: Path, tmp_path: Path) -> None:
+    made = import_folder(plain, "mine", tmp_path / "cache")
+    assert not list(made.folder.glob("*.safetensors"))
+    files = weight_files(made.folder)
+    assert [file.path for file in files] == sorted(plain.glob("*.safetensors"))
+    for file in files:
+        sha256 = hashlib.sha256(file.path.read_bytes()).hexdigest()
+        assert file.sha256 == sha256 == made.origin.table["files"][file.name]
+    assert import_folder(plain, "mine", tmp_path / "cache").folder == made.folder
+    check_model(job(plain, tmp_path / "cache"), made.folder)
+    whole = dict(fuse_weights(made.folder))
+    stored = StoredWeights.of_model(made.folder)
+    name = "model.layers.1.self_attn.qkv_proj.weight"
+    np.testing.assert_array_equal(
+        whole[name], np.concatenate([stored.read(source) for source in sources_of(name)])
+    )
+    assert whole[name].dtype == np.float32
+
+
+def test_weights_that_changed_are_read_anew(plain: Path, tmp_path: Path) -> None:
+    made = import_folder(plain, "mine", tmp_path / "cache")
+    first = min(plain.glob("*.safetensors"))
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1
+    first.write_bytes(content)
+    with pytest.raises(UserError, match="is not the file that was read before"):
+        weight_files(made.folder)
+    again = import_folder(plain, "mine", tmp_path / "cache")
+    assert again.folder != made.folder
+    assert again.origin.sha256 != made.origin.sha256
+
+
+def test_names_are_those_of_folders() -> None:
+    assert name_of("/models/Llama 3.2 (1B)/") == "llama-3.2-1b"
+    assert name_of("hf:Qwen/Qwen3-0.6B@main") == "qwen3-0.6b"
+    assert name_of("a/SmolLM2.Q4_1.gguf") == "smollm2.q4_1"
+    assert name_of("smollm2-135m") == "smollm2-135m"
+
+
+def change(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def keep_one_shard(folder: Path) -> None:
+    max(folder.glob("*.safetensors")).unlink()
+
+
+def cut_a_shard(folder: Path) -> None:
+    path = max(folder.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def as_torch(folder: Path) -> None:
+    for path in (*folder.glob("*.safetensors"), folder / INDEX_FILE):
+        path.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+
+
+Spoil = Callable[[Path], object]
+REFUSED: list[tuple[Spoil, str, str]] = [
+    (lambda f: (f / "config.json").unlink(), "cannot read .*config.json", ""),
+    (keep_one_shard, "lacks 1 of 2 files of weights", "get the files again"),
+    (cut_a_shard, "is not a whole safetensors file", "compare its sha256"),
+    (as_torch, "in pytorch_model.bin, and no safetensors", "save_pretrained"),
+    (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json", "AutoTokenizer"),
+    (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer that", "AutoTokenizer"),
+    (lambda f: change(f, vision_config={}), "reads more than text", "of text alone"),
+    (lambda f: change(f, quantization_config={"quant_method": "awq"}), "already .awq", "unquant"),
+    (lambda f: change(f, hidden_size=256), "has the shape .* as its config says", ""),
+    (lambda f: change(f, num_hidden_layers=3), "the weights lack model.layers.2", "again"),
+    (lambda f: change(f, vocab_size=10), "the tokenizer has a token", ""),
+    (lambda f: change(f, model_type="qwen3"), "without MLC-LLM", "--mirror mlc-llm="),
+    (lambda f: change(f, rope_scaling={"rope_type": "yarn"}), "rope_scaling", "--mirror"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "what", "remedy"), REFUSED)
+def test_a_model_that_cannot_be_done_is_refused_first(
+    plain: Path, tmp_path: Path, spoil: Spoil, what: str, remedy: str
+) -> None:
+    spoil(plain)
+    with pytest.raises(UserError, match=what) as caught:
+        check_model(job(plain, tmp_path / "cache"), plain)
+    assert remedy in caught.value.remedy
+    assert not list((tmp_path / "cache").glob("model-*"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"model_type": "gemma3_text"}, "answer wrongly so far"),
+        ({"model_type": "bert"}, "no family of the zoo has the type 'bert'"),
+        ({"model_type": "phi"}, "cannot be checked"),
+    ],
+)
+def test_families_that_are_not_right_are_refused_by_name(
+    plain: Path, tmp_path: Path, fields: dict[str, str], what: str
+) -> None:
+    change(plain, **fields)
+    with pytest.raises(UserError, match=what):
+        check_model(job(plain, tmp_path / "cache", mlc=True), plain)
+
+
+def test_options_that_cannot_be_are_refused(plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="reads 256 tokens at most"):
+        check_model(job(plain, tmp_path, "--context", "257"), plain)
+    assert job(plain, tmp_path, "--context", "100").recipe(plain).context == 100
+    with pytest.raises(UserError, match="--core nobody"):
+        job(plain, tmp_path, "--core", "nobody")
+    assert job(plain, tmp_path, "--core", "spacemit-x60").vlen == 256
+    with pytest.raises(UserError, match="--name A b"):
+        job(plain, tmp_path, "--name", "A b")
+    with pytest.raises(UserError, match="MLC-LLM's own quantization"):
+        job(plain, tmp_path, "--quantization", "q4f16_1")
+    assert job(plain, tmp_path).quantization == "q0f32"
+    assert job(plain, tmp_path, mlc=True).quantization == "q4f16_1"
+    for wrong in ("./nowhere", "x.gguf"):
+        with pytest.raises(UserError, match="is not there"):
+            import_model(wrong, "x", PROJECT, tmp_path)
+    with pytest.raises(UserError, match="names no model of a hub"):
+        parse_reference("hf:one-part")
+
+
+def test_large_weights_are_written_in_shards(tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    weights = {f"w{n}": draw.standard_normal((10, n + 1), dtype=np.float32) for n in range(5)}
+    save_weights(weights.items(), tmp_path, shard_bytes=250)
+    assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 2
+    stored = StoredWeights.of_model(tmp_path)
+    assert {name for name, _, _ in stored.shapes()} == set(weights)
+    for name, values in weights.items():
+        np.testing.assert_array_equal(stored.read(name), values)
+    with pytest.raises(UserError, match="lack w9"):
+        stored.read("w9")
+
+
+def test_parameters_are_kept_up_to_a_bound(tmp_path: Path) -> None:
+    config = LlamaConfig(32, 32, 2, 1, 16, 1, 64)
+    write_params(random_weights(config, 3), tmp_path, shard_bytes=1 << 12)
+    kept, read = ReadParams(tmp_path), ReadParams(tmp_path, kept_bytes=0)
+    assert list(kept) == list(read)
+    for name in kept:
+        assert kept[name] is kept[name]
+        assert read[name] is not read[name]
+        np.testing.assert_array_equal(kept[name], read[name])
+
+
+def test_the_reference_of_relatives_is_their_definition() -> None:
+    """Scaled rotary embeddings by the published rule, worked out pair by pair."""
+    frequency = 500000.0 ** (-np.arange(32) / 32)
+    factor, low, high, original = 8.0, 1.0, 4.0, 8192.0
+    for before, after in zip(
+        frequency, scaled_frequencies(frequency, (factor, low, high, original)), strict=True
+    ):
+        length = 2 * np.pi / before
+        if length < original / high:
+            wanted = before
+        elif length > original / low:
+            wanted = before / factor
+        else:
+            smooth = (original / length - low) / (high - low)
+            wanted = (1 - smooth) * before / factor + smooth * before
+        assert after == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma"])
+def test_each_part_of_a_relative_takes_part(tokenizer: Path, tmp_path: Path, family: str) -> None:
+    """The answer changes when a relative is computed as the plain Llama that it is not."""
+    folder = write_folder(tmp_path / family, family, tokenizer)
+    config = read_family(folder / "config.json")
+    stored = StoredWeights.of_model(folder)
+    values = {n: stored.read(n) for n in stored.places}
+    if family == "gemma":  # whose norms are stored less one
+        values = {n: v + 1 if "norm" in n else v for n, v in values.items()}
+    for name in list(values):
+        if name.endswith(("q_proj.weight", "gate_proj.weight")):
+            fused = "qkv_proj" if "q_proj" in name else "gate_up_proj"
+            whole = name.replace("q_proj" if "q_proj" in name else "gate_proj", fused)
+            values[whole] = np.concatenate([values[source] for source in sources_of(whole)])
+    prompt = list(range(3, 90))
+    right = answer(config, values, prompt, max_new=2).logits
+    for part, without in (("rope", None), ("qk_norm", False), ("gelu", False)):
+        plain = FamilyConfig(**{**vars(config), part: without})
+        difference = np.abs(answer(plain, values, prompt, max_new=1).logits - right[:1]).max()
+        assert (difference > 1e-2) == (plain != config), part
+
+
+_CONVERT = """
+import resource, sys, threading
+from pathlib import Path
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+from crosslab.build.runner import store_params
+from crosslab.job.job_options import MODEL, parse_job
+from crosslab.job.model_check import check_model
+from crosslab.models.model_folder import import_model
+job = parse_job(sys.argv[2:], MODEL)
+check_model(job, Path(job.source))
+folder = import_model(job.source, "large", job.project, job.cache).folder
+print(store_params(job.recipe(folder), job.cache))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("road", ["tvm-only", "mlc-llm"])
+def test_8_gb_of_weights_convert_within_4_gb(tokenizer: Path, tmp_path: Path, road: str) -> None:
+    """A sparse model; the kernel refuses more than 4 GB of memory to any process that takes part.
+
+    LARGE_MODEL_GB sets another size. What is mapped of the files themselves is the kernel's own
+    cache, and no memory of the process's.
+    """
+    size = float(os.environ.get("LARGE_MODEL_GB", "8")) * 1e9
+    layers = round(size / 2 / (4 * 2048 * 2048 + 3 * 2048 * 8192))
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": layers}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 32}
+    folder = write_sparse(tmp_path / "large", tokenizer, **sizes, **heads)
+    stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    assert abs(stored - size) < size / 50
+    words = ["--tvm-tree", str(tvm_tree()), "--cache", str(tmp_path / "cache")]
+    words += ["--project", str(PROJECT)]
+    if road == "mlc-llm":
+        words += ["--mlc-tree", str(mlc_tree.tools().mlc_tree), "--quantization", "q4f16_1"]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts")}
+    command = [sys.executable, "-c", _CONVERT, str(4 * 10**9), str(folder), *words]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, anonymous_bytes(process.pid))
+            time.sleep(0.2)
+        out = process.stdout.read() if process.stdout else ""
+    assert process.returncode == 0
+    index = json.loads((Path(out.strip()) / "tensor-cache.json").read_text(encoding="utf-8"))
+    print(
+        f"\n{road}: {stored / 1e9:.1f} GB of weights, peak {peak / 1e9:.2f} GB of memory, "
+        f"{sum(shard['nbytes'] for shard in index['records']) / 1e9:.1f} GB made"
+    )
+    assert 0 < peak < 4e9
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Memory of a process and its children that is no file's."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        below = [int(child) for child in children.read_text(encoding="utf-8").split()]
+    except OSError:
+        return 0
+    own = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
+    return (int(own[1]) << 10 if own else 0) + sum(map(anonymous_bytes, below))
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """As much of a hub as one repository needs."""
+
+    folder: Path
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        self.asked.append(f"{self.command} {self.path}")
+        path = self.path.partition("?")[0]
+        content, headers = b"", {}
+        if path.startswith("/api/models/me/tiny"):
+            files = [{"rfilename": p.name} for p in sorted(self.folder.iterdir())]
+            about: Any = {"id": "me/tiny", "sha": COMMIT, "siblings": files}
+            about |= {"cardData": {"license": "mit"}}
+            if "/tree/" in path:
+                about = [
+                    {"type": "file", "path": p.name, "size": p.stat().st_size, "oid": "0" * 40}
+                    for p in sorted(self.folder.iterdir())
+                ]
+            content = json.dumps(about).encode()
+            headers = {"Content-Type": "application/json"}
+        elif path.startswith(f"/me/tiny/resolve/{COMMIT}/"):
+            content = (self.folder / Path(path).name).read_bytes()
+            etag = hashlib.sha256(content).hexdigest()
+            headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}
+        else:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(plain: Path) -> Iterator[tuple[str, list[str]]]:
+    handler = type("Hub", (_Hub,), {"folder": plain, "asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", handler.asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+_DOWNLOAD = """
+import json, sys
+from pathlib import Path
+from crosslab.errors import LabError
+from crosslab.models.model_folder import import_model
+try:
+    found = import_model(sys.argv[1], "tiny", Path(), Path(sys.argv[2]))
+    print(json.dumps([str(found.folder), found.origin.licence, dict(found.origin.table)]))
+except LabError as error:
+    print(json.dumps({"error": error.what, "code": error.exit_code}))
+"""
+
+
+def test_a_model_of_a_hub_is_pinned_at_a_commit(
+    hub: tuple[str, list[str]], plain: Path, tmp_path: Path
+) -> None:
+    """Downloaded by the hub's own library from a server here; the second time without it."""
+    endpoint, asked = hub
+    scripts = str(PROJECT / "scripts")
+
+    def get(source: str, **extra: str) -> Any:
+        environment = {**os.environ, "PYTHONPATH": scripts, "HF_ENDPOINT": endpoint, **extra}
+        environment |= {"HF_HUB_DISABLE_XET": "1", "HOME": str(tmp_path)}
+        command = [sys.executable, "-c", _DOWNLOAD, source, str(tmp_path / "cache")]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    _, licence, table = get("hf:me/tiny")
+    assert (licence, table["repository"], table["revision"]) == ("mit", "me/tiny", COMMIT)
+    for name, sha256 in table["files"].items():
+        assert hashlib.sha256((plain / name).read_bytes()).hexdigest() == sha256
+    before = len(asked)
+    _, _, again = get(f"hf:me/tiny@{COMMIT}", HF_HUB_OFFLINE="1")
+    assert again["files"] == table["files"]
+    assert len(asked) == before
+    missing = get("hf:me/other")
+    assert missing["code"] == 2 and "hf:me/other cannot be downloaded" in missing["error"]
+
+
+def test_a_gguf_file_is_named_with_its_hash(tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF")
+    with pytest.raises(LabError, match=r"bad\.gguf is not a GGUF file"):
+        import_model(str(tmp_path / "bad.gguf"), "bad", PROJECT, tmp_path / "cache")
+
+
+def test_bfloat16_is_read_as_it_is(tmp_path: Path) -> None:
+    values = np.array([[1.5, -2.25], [3e38, 1e-40]], np.float32).astype(ml_dtypes.bfloat16)
+    save_weights([("w", values)], tmp_path)
+    np.testing.assert_array_equal(
+        StoredWeights.of_model(tmp_path).read("w"), values.astype(np.float32)
+    )
+    shutil.rmtree(tmp_path)
