@@ -11,12 +11,12 @@ from typing import Any
 from crosslab.bench.rows import Row, measured_row
 from crosslab.bench.subject import Subject
 from crosslab.errors import UserError
+from crosslab.models.formats import weight_formats
 from crosslab.peers.gguf_export import export_gguf
 from crosslab.peers.llama_cpp import PeerRun, run_llama_cpp
 from crosslab.peers.llama_cpp_build import NAME, build_llama_cpp, read_source
 
-# The formats that stand beside one of ours, and what their products take for activations.
-FORMATS = {"q0": ("F32", "F16"), "q4": ("Q4_0", "Q8_0")}
+# What products with weights in the peer's formats take for activations.
 ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8"}
 
 
@@ -28,6 +28,13 @@ def check_peer(subject: Subject) -> None:
     """
     if subject.bench.threads > 1:
         raise UserError(f"--peer {NAME} is counted with one thread", remedy="leave out --threads")
+    for quantization in subject.bench.quantizations:
+        if not weight_formats()[quantization].llama_cpp:
+            others = [name for name, f in weight_formats().items() if f.llama_cpp]
+            raise UserError(
+                f"--peer {NAME}: none of its formats stands beside {quantization}",
+                remedy=f"leave out --peer, or use --quantization {' or '.join(others)}",
+            )
     if subject.config.hidden % 32:
         raise UserError(
             f"--peer {NAME}: its formats take groups of 32 weights, and {subject.config.hidden} is "
@@ -52,7 +59,7 @@ def peer_rows(
     bench = subject.bench
     source = read_source(bench.project)
     builds = build_llama_cpp(source, bench.cache)
-    for format_ in FORMATS.get(quantization[:2], ()):
+    for format_ in weight_formats()[quantization].llama_cpp:
         model = export_gguf(subject.folder, format_, bench.cache)
         for vlen in bench.vlens:
             for prompt in bench.prompts:

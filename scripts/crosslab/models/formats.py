@@ -47,6 +47,7 @@ class WeightFormat:
         tolerance: largest difference of a logit, as a part of the reference's largest logit.
         reason: of the tolerance.
         packing: layout of quantized weights; None where each is a number of its own.
+        llama_cpp: formats of llama.cpp that the bench can count beside it.
         int8_tolerance: of the same with int8 activations; None where there are none.
         int8_reason: of it.
     """
@@ -58,6 +59,7 @@ class WeightFormat:
     tolerance: float
     reason: str
     packing: Packing | None = None
+    llama_cpp: tuple[str, ...] = ()
     int8_tolerance: float | None = None
     int8_reason: str = ""
 
@@ -97,8 +99,9 @@ def int8_kernels(table: Path = TABLE) -> frozenset[str]:
 
 def _read(path: Path) -> Iterator[WeightFormat]:
     for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
-        packing = table.pop("packing", None)
-        yield WeightFormat(name, **table, packing=Packing(**packing) if packing else None)
+        packing, peers = table.pop("packing", None), tuple(table.pop("llama_cpp", ()))
+        packed = Packing(**packing) if packing else None
+        yield WeightFormat(name, **table, packing=packed, llama_cpp=peers)
 
 
 FORMATS = tuple(weight_formats())

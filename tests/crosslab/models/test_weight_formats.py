@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of weight formats agrees with what multiplies, unpacks and bounds them."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from crosslab.bench import peers
 from crosslab.bench.instruction_lower_bound import linear
 from crosslab.build.kernels import linear_routines
+from crosslab.errors import UserError
 from crosslab.models.formats import (
     DEFAULT_FORMAT,
     OWN_FORMATS,
@@ -12,6 +18,7 @@ from crosslab.models.formats import (
     packings,
     weight_formats,
 )
+from crosslab.peers import gguf_export
 
 FORMATS = list(weight_formats().values())
 
@@ -37,6 +44,25 @@ def test_the_packing_agrees_with_the_name(weights: WeightFormat) -> None:
 def test_the_default_needs_no_mlc_llm() -> None:
     assert DEFAULT_FORMAT in OWN_FORMATS
     assert weight_formats()[DEFAULT_FORMAT].reference
+
+
+@pytest.mark.parametrize("weights", FORMATS, ids=lambda f: f.name)
+def test_llama_cpp_is_given_models_in_the_formats_beside_ours(weights: WeightFormat) -> None:
+    assert set(weights.llama_cpp) <= set(gguf_export.FORMATS)
+    assert set(weights.llama_cpp) <= set(peers.ACTIVATIONS)
+
+
+def test_a_format_that_llama_cpp_has_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    formats = weight_formats()
+    alone = {**formats, "q4f32_1": replace(formats["q4f32_1"], llama_cpp=())}
+    monkeypatch.setattr(peers, "weight_formats", lambda: alone)
+    bench = SimpleNamespace(threads=1, quantizations=("q0f32", "q4f32_1"))
+    subject: Any = SimpleNamespace(bench=bench, config=SimpleNamespace(hidden=256))
+    with pytest.raises(UserError, match="none of its formats stands beside q4f32_1") as refused:
+        peers.check_peer(subject)
+    assert "q0f32" in refused.value.remedy
+    bench.quantizations = ("q0f32", "q4f16_1")
+    peers.check_peer(subject)
 
 
 def test_tolerances_have_reasons() -> None:
