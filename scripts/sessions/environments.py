@@ -7,6 +7,7 @@ import hashlib
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -96,15 +97,20 @@ def _pip_install(session: nox.Session, wanted: str, mark: str, *options: str) ->
     """Install a requirements text, and note that; ``mark``: the release that it serves, or any."""
     listed = Path(session.create_tmp()) / "requirements.txt"
     listed.write_text(wanted, encoding="utf-8")
-    session.install("--quiet", *PIP_OPTIONS, *options, "-r", str(listed))
     done = _stamp_lines(session)
     kept = [line for line in done if mark == ANY or line.endswith((f" {ANY}", f" {mark}"))]
-    lines = [*kept, _stamp_line(wanted, mark)]
-    _stamp(session).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    # Before pip begins: a run that is killed may have replaced what the other lines stand for.
+    _write_stamp(session, kept)
+    session.install("--quiet", *PIP_OPTIONS, *options, "-r", str(listed))
+    _write_stamp(session, [*kept, _stamp_line(wanted, mark)])
 
 
 def _stamp(session: nox.Session) -> Path:
     return Path(session.virtualenv.location) / "installed"
+
+
+def _write_stamp(session: nox.Session, lines: Sequence[str]) -> None:
+    _stamp(session).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _stamp_lines(session: nox.Session) -> list[str]:
