@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,18 +43,34 @@ def series_state(fork: Fork, upstream: Upstream) -> str:
     """Hash of a version's series: names, homes and texts, in order; empty without one."""
     if not fork.patch_folder(upstream).exists():
         return ""
-    lines = (f"{one.home}/{one.name} {one.sha256}\n" for one in fork.series(upstream))
+    return _state((one.home, one.name, one.sha256) for one in fork.series(upstream))
+
+
+def _state(patches: Iterable[tuple[str, str, str]]) -> str:
+    lines = (f"{home}/{name} {sha256}\n" for home, name, sha256 in patches)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def check_state(fork: Fork, plan: RebasePlan) -> None:
+def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> None:
     """Raise when the new version's series is not the one with which the rebase began.
+
+    It may also be the one that the rebase is to write: a run was killed after that.
+
+    Args:
+        fork: the fork.
+        plan: the rebase.
+        patches: the series that it gives.
 
     Raises:
         UserError: so it is.
     """
     new = fork.lock.upstream(plan.upstream, plan.new)
-    if series_state(fork, new) != plan.state:
+    shas = (
+        one.shared.sha256 if one.shared else hashlib.sha256(one.data).hexdigest() for one in patches
+    )
+    named = ((one.entry.home, one.entry.name) for one in patches)
+    written = _state((*name, sha256) for name, sha256 in zip(named, shas, strict=True))
+    if series_state(fork, new) not in (plan.state, written):
         raise UserError(
             f"{fork.patch_folder(new)} changed since the rebase began",
             remedy=f"put it back, then --continue; or forkpatch rebase {plan.upstream} --abort,"

@@ -77,10 +77,10 @@ def finish(rebase: Rebase) -> RebaseReport:
         ForkError: the new series does not give the tree that the rebase arrived at.
     """
     fork, plan = rebase.fork, rebase.plan
-    check_state(fork, plan)
     commits = rebase.git.text("rev-list", "--reverse", f"{plan.base}..{plan.head}").split()
     exported = export_commits(rebase.tree / ".git/objects", commits)
     patches = settled(fork, plan, exported, rebase.old.patches)
+    check_state(fork, plan, patches)
     tree = planned(fork, rebase.new, patches)
     old_record, new_record = rebase.record, record_of(fork, tree)
     findings = compare(old_record, new_record, files_to_compare(tree, old_record, new_record))
@@ -131,7 +131,8 @@ def _existing(rebase: Rebase, patches: Sequence[Exported]) -> tuple[PatchResult,
 
 def _notes(rebase: Rebase, tree: TreePlan) -> tuple[str, ...]:
     """Notes on files that could be compared less closely than the rest."""
-    paths = {path for patch in (*rebase.old.patches, *tree.patches) for path in patch.paths}
+    diffs = [diff for one in (*rebase.old.patches, *tree.patches) for diff in one.files]
+    paths = {path for diff in diffs if diff.hunks for path in diff.paths}
     return context_notes(
         (path, base.get(path, b""))
         for path in sorted(paths)

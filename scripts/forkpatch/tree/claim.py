@@ -53,7 +53,6 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
         try:
             if claim is Claim.WRITE:
                 settings.work.mkdir(parents=True, exist_ok=True)
-                _ignore(settings.work)
             if claim is not Claim.NONE and settings.work.is_dir():
                 lock = locked(
                     settings.work / _LOCK,
@@ -63,6 +62,7 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
                 )
                 if stack.enter_context(lock):
                     _recover(settings)
+                    _ignore(settings.work)
         except OSError as error:
             if claim is Claim.WRITE or error.errno not in _READ_ONLY:
                 raise
@@ -79,6 +79,8 @@ def _recover(settings: Settings) -> None:
     """Put in order every folder in which trees or series are swapped in, or files written."""
     remove_scratch(settings.root, below="")  # of the lock
     remove_scratch(settings.patches)
+    for below in ("", "rebase/*/"):  # reports, and the plans of rebases
+        remove_scratch(settings.work, below)
     for top in (settings.work, settings.patches):
         for folder in [top, *top.glob("*/")]:
             if folder.is_dir() and not folder.is_symlink():

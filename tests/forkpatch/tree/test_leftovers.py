@@ -13,7 +13,7 @@ from forklab import ForkLab, core, git
 from common.files import atomic_path
 from common.locks import folder_locked
 from forkpatch.foreign import intake
-from forkpatch.rebase import resolution
+from forkpatch.rebase import resolution, result
 from forkpatch.rebase.workspace import Rebase
 from forkpatch.tree import swap
 from forkpatch.tree.swap import remove_tree
@@ -69,11 +69,13 @@ def test_file_half_written_by_a_killed_run_is_removed(lab: ForkLab) -> None:
             scratch.write_text("{")
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
+    report = lab.root / ".work/.rebase-calc.json.new-abcdefgh"
+    report.touch()
     mine = lab.patches / ".notes.new"
     mine.write_text("")
     assert len(list(lab.patches.glob(".derived.json*"))) == 1
     lab.ok("record")
-    assert not list(lab.patches.glob(".derived.json*"))
+    assert not list(lab.patches.glob(".derived.json*")) and not report.exists()
     assert mine.exists()
 
 
@@ -92,6 +94,7 @@ def test_file_half_written_to_the_cache_is_removed_when_it_is_old(lab: ForkLab) 
 def stopped(lab: ForkLab) -> ForkLab:
     """A rebase that has stopped at a conflict."""
     lab.change("a.patch", {CORE_PATH: core(sub="b - a")})
+    lab.change("b.patch", {"LICENSE": b"ours\n"})
     git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
     commit = lab.repo.commit({CORE_PATH: core(sub="a + 1")}, "Move on")
     with (lab.root / "VERSIONS.lock").open("a") as lock:
@@ -139,6 +142,24 @@ def test_resolution_outlives_a_continue_that_is_killed(
     assert git(tree, "diff", "HEAD") == ""
     stopped.ok("rebase", "calc", "--continue")
     assert b"+    return b - 1\n" in (stopped.root / "patches/calc/2.0/a.patch").read_bytes()
+
+
+def test_rebase_killed_after_its_series_was_written_can_go_on(
+    stopped: ForkLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stopped.root / ".work/rebase/calc/tree" / CORE_PATH).write_bytes(core(sub="b - 1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(result, "remove_tree", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        pid = os.fork()
+        if not pid:
+            stopped.run("rebase", "calc", "--continue")
+            os._exit(0)
+        assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    written = (stopped.root / "patches/calc/2.0/series").read_text()
+    assert written == "a.patch\n../1.0/b.patch\n"
+    stopped.ok("rebase", "calc", "--continue")
+    assert (stopped.root / "patches/calc/2.0/series").read_text() == written
+    assert not (stopped.root / ".work/rebase/calc").exists()
 
 
 def test_killed_import_leaves_no_upstream_among_the_patches(
