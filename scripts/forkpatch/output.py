@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from common.files import atomic_write_json
 
+_WIDE = 1000  # columns
 _STYLES = {
     "applied": "green",
     "current": "green",
@@ -32,8 +34,9 @@ _STYLES = {
 
 
 def console() -> Console:
-    """Console on which tables are printed."""
-    return Console(highlight=False, soft_wrap=False)
+    """Console on which tables are printed; only a terminal's lines have an end."""
+    whole = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(highlight=False, soft_wrap=False, width=whole)
 
 
 def say(*lines: str) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -264,7 +265,8 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     write_report(
         str(fork.settings.work / f"rebase-{name}-{report.old}-to-{report.new}.json"), report
     )
-    _say_rebased(report, options.json)
+    release = {**fork.lock.releases.get(fork.lock.default_release, {}), name: report.new}
+    _say_rebased(report, release, options.json)
     return 0
 
 
@@ -304,7 +306,7 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
     write_report(target, {"plan": current.plan, "tree": current.tree})
 
 
-def _say_rebased(report: RebaseReport, target: str | None) -> None:
+def _say_rebased(report: RebaseReport, release: Mapping[str, str], target: str | None) -> None:
     if target != "-":
         for one in (*report.existing, *report.patches):
             lines = f" ({counted(one.by_hand, 'line')})" if one.by_hand else ""
@@ -313,6 +315,9 @@ def _say_rebased(report: RebaseReport, target: str | None) -> None:
         say(*(str(finding) for finding in report.symbols), *report.notes)
         say(
             f"{report.upstream} {report.new}: the series is in {report.folder}",
-            "next: a release in the lock that names this version",
+            "next: a release in the lock that names this version, for example:",
+            f'  [releases."{report.new}"]',
+            *(f'  {name} = "{version}"' for name, version in release.items()),
+            f"then: forkpatch apply --release {report.new}",
         )
     write_report(target, report)

@@ -15,6 +15,7 @@ from forkpatch.cli.options import (
     source_options,
     upstream_of,
 )
+from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import parse_lock
 from forkpatch.output import print_table, say, write_report
@@ -143,6 +144,8 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     text = path.read_text("utf-8")
     if options.add:
         name, _, version = options.add.partition("=")
+        if not version:
+            raise UserError(f"--add {options.add}: it has the form NAME=VERSION")
         like = upstream_of(fork, None, name)[1]
         places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
         if options.no_wheel:

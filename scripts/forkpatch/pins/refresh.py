@@ -249,8 +249,9 @@ def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
 
 def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
     for name in ("commit", "tree"):
-        if getattr(old, name) != getattr(new, name):
-            yield f"{old}: {name} is {getattr(old, name) or 'empty'}, found {getattr(new, name)}"
+        had, has = getattr(old, name), getattr(new, name)
+        if had != has:
+            yield f"{old}: {name} is {had or 'not pinned'}, found {has}"
     if old.executable != new.executable:
         yield f"{old}: executable is {sorted(old.executable)}, found {sorted(new.executable)}"
     pinned = {file.name: file.sha256 for file in old.wheel.files} if old.wheel else {}

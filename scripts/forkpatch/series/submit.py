@@ -218,9 +218,10 @@ class _Target:
             return {path: None}
         both = step.before[path], step.after[diff.new]
         data = merge_file(path, here.data, *both)
-        self.compared.append((path, here.data))
-        if diff.hunks and (wrong := misplaced(diff, both, (here.data, data), path)):
-            raise PatchError(f"{path}: misplaced: {wrong[0].detail}")
+        if diff.hunks:
+            self.compared.append((path, here.data))
+            if wrong := misplaced(diff, both, (here.data, data), path):
+                raise PatchError(f"{path}: misplaced: {wrong[0].detail}")
         file = TreeFile(diff.new_mode or here.mode, data)
         return {diff.new: file} if diff.new == path else {path: None, diff.new: file}
 

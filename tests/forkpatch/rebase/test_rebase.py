@@ -68,6 +68,19 @@ def moved_away() -> tuple[bytes, bytes]:
     return CORE[:start] + CORE[end:], CORE[start:end]
 
 
+def test_next_step_after_a_rebase_can_be_typed(one: ForkLab) -> None:
+    one.change("logo.patch", {"python/calc/logo.png": b"\0logo"})
+    upstream_moves(one, {CORE_PATH: b"import os\n" + CORE})
+    done = one.ok("rebase", "calc", "2.0")
+    assert "function context" not in done.out, "a binary file has no functions"
+    lines = done.out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("next: "))
+    with (one.root / "VERSIONS.lock").open("a") as lock:
+        lock.write("\n".join(lines[at + 1 : at + 3]) + "\n")
+    one.ok(*lines[at + 3].removeprefix("then: forkpatch ").split())
+    assert (one.root / ".work/2.0/calc/python/calc/logo.png").read_bytes() == b"\0logo"
+
+
 def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
     rest, moved = moved_away()
     commits = upstream_moves(one, {"LICENSE": b"2\n"}, {CORE_PATH: rest, "python/calc/s.py": moved})

@@ -88,6 +88,7 @@ def test_version_is_added_like_the_one_before(lab: ForkLab, tmp_path: Path) -> N
     assert entry["wheel"]["files"] == [{"name": wheel.name, "sha256": sha256_of(wheel)}]
     assert lab.ok("lock", "--check").code == 0
     assert lab.run("lock", "--add", "calc=1.5").code == 2
+    assert "NAME=VERSION" in lab.run("lock", "--add", "calc").err
     done = lab.run("lock", "--add", "calc=9.9")
     assert done.code == 2 and "no tag v9.9 or 9.9 of calc was found" in done.err
     before = (lab.root / "VERSIONS.lock").read_bytes()

@@ -285,3 +285,11 @@ def test_damaged_tree_is_called_broken_and_can_be_built_anew(lab: ForkLab, harm:
     lab.ok("apply", "--discard")
     (tree,) = lab.ok("status", "--json", "-").json["upstreams"]
     assert (tree["state"], tree["reasons"]) == ("applied", [])
+
+
+def test_table_in_a_file_has_no_broken_path(lab: ForkLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"a{'-long' * 20}-name"
+    lab.edit_lock('"r1"', f'"{name}"')
+    lab.edit_lock("releases.r1", f"releases.{name}")
+    monkeypatch.delenv("COLUMNS")
+    assert f".work/{name}/calc" in lab.ok("apply").out
