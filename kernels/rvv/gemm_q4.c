@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// c[m, n] = a[m, k] * transpose(b[n, k]) for q4 weights: as in float32, but a panel is unpacked
-// where there it is copied, once for all rows of a. Words of 64 rows of b (at VLEN 256) lie in
-// lanes; each gives eight rows of the panel. A word, a scale, a weight and one sum fill the
-// registers: the first row of a works with each weight on its way to the panel.
+// c[m, n] = a[m, k] * transpose(b[n, k]) for q4 weights: as gemm_f32.c does, but rows of b are
+// unpacked to float32 when they are written to the panel, once for all rows of a. A word of each of
+// 64 rows of b (at VLEN 256) lies in a lane, and gives eight rows of the panel. A word, a scale, a
+// weight and one sum fill the registers, so that one row of a is multiplied while the panel is
+// written, and the other rows read the panel.
 
 #include "gemm_rows.h"
 #include "mlc_rvv_linear.h"
@@ -78,8 +79,9 @@ void mlc_rvv_gemm_q4(float *c, const float *a, const uint32_t *quants, const flo
                      int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a, float *panel,
                      int64_t panel_rows, int64_t panel_columns) {
   const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
-  // So few rows unpack sooner than they are unpacked for, where x finds room.
-  if (m <= 3 && 36 * groups <= panel_rows * panel_columns) {
+  // For up to three rows, unpacking in registers takes fewer instructions than writing a panel; the
+  // panel's memory holds the prepared row, if that fits.
+  if (m <= 3 && MLC_RVV_READY(k, MLC_RVV_Q4_GROUP) <= panel_rows * panel_columns) {
     for (int64_t i = 0; i < m; ++i) {
       mlc_rvv_gemv_q4_prepare(panel, a + i * ld_a, k);
       mlc_rvv_gemv_q4(c + i * ld_c, panel, quants, scales, n, k);

@@ -159,8 +159,9 @@ void mlc_rvv_gemm_q4_tiles(float *c, const float *a, const uint32_t *quants, con
                            int64_t m, int64_t n, int64_t k, int64_t ld_c, int64_t ld_a,
                            float *panel, int64_t panel_rows, int64_t tile) {
   const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
-  // So few rows unpack sooner than they are unpacked for, where x finds room.
-  if (m <= 3 && MLC_TILES_READY * groups <= panel_rows * tile) {
+  // For up to three rows, unpacking in registers takes fewer instructions than writing a panel; the
+  // panel's memory holds the prepared row, if that fits.
+  if (m <= 3 && MLC_RVV_READY(k, MLC_RVV_Q4_GROUP) <= panel_rows * tile) {
     for (int64_t i = 0; i < m; ++i) {
       mlc_rvv_gemv_q4_prepare_tiles(panel, a + i * ld_a, k);
       mlc_rvv_gemv_q4_tiles(c + i * ld_c, panel, quants, scales, n, k, tile);

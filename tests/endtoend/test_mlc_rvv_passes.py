@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLC-LLM's own compiler gives a model's linear layers to the kernels, in both quantizations."""
+"""MLC-LLM's own compiler gives a model's linear layers to the kernels of each kind of weights."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import pytest
 from support.mlc_tree import TINY, hf_weights, run_python, tools, write_model
 
 from crosslab.build.kernels import KernelTarget, build_kernels
+from crosslab.models.formats import weight_formats
 
 pytestmark = pytest.mark.slow
 
-EXPECTED = {
-    "q0f32": {"mlc_rvv_gemm_f32", "mlc_rvv_gemv_f32"},
-    "q4f32_1": {"mlc_rvv_gemm_q4", "mlc_rvv_gemv_q4"},
-}
+# The first format that each kind of kernels is for.
+FORMATS = {f.kernels: f.name for f in reversed(weight_formats().values())}
 
 
-@pytest.mark.parametrize("quantization", EXPECTED)
-def test_linear_layers_call_kernels(tmp_path: Path, quantization: str) -> None:
+@pytest.mark.parametrize(("kernels_of", "quantization"), FORMATS.items())
+def test_linear_layers_call_kernels(tmp_path: Path, kernels_of: str, quantization: str) -> None:
     tools()
     if shutil.which("clang-19") is None:
         pytest.skip("not installed: clang-19")
@@ -38,7 +37,7 @@ def test_linear_layers_call_kernels(tmp_path: Path, quantization: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     layers = [o for o in json.loads(report.read_text()) if o["block"] == "NT_matmul"]
-    assert {o["symbol"] for o in layers} == EXPECTED[quantization]
+    assert {o["symbol"] for o in layers} == {f"mlc_rvv_{k}_{kernels_of}" for k in ("gemm", "gemv")}
     # Per kind of layer (qkv, o, gate and up, down, head): prefill, batch prefill, decode, batch
     # decode; none may be left to naive loops.
     assert len(layers) >= 15
