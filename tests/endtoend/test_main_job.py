@@ -11,17 +11,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import text_probe
+from support import mlc_tree, text_probe, tiny_model
+from support.models.model_folder import write_folder
+from support.models.published_tokenizers import published
+from support.patched_trees import trees
 from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.__main__ import main as crosslab_main
+from crosslab.artifact import verify
 from crosslab.errors import LabError, UserError
+from crosslab.job import model_job
 from crosslab.job.job_options import Omission, parse_job, read_omissions
 from crosslab.job.main_job import Question, RunResult, check_words, counters, main, omissions
 from crosslab.models.asset import fetch_asset
 from crosslab.models.pins import read_pins
 from crosslab.models.reference import Answer
 from crosslab.run.counter import Counts, Measurement
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 SCRIPTS = PROJECT / "scripts"
 
@@ -182,3 +188,50 @@ def test_the_pinned_model_answers(tmp_path: Path, capsys: pytest.CaptureFixture[
         "O_gemm",
     }
     assert report["counters"]["prefill"]["vector"] > 0
+
+
+def tokenizer_folder(name: str, folder: Path) -> Path:
+    """A published tokenizer, or a small one of the same kind for the quick test."""
+    if name != "trained":
+        return published(name)
+    folder.mkdir()
+    trained = text_probe.trained("qwen2", nfc=True)
+    trained.tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(dict(trained.settings)))
+    return folder
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("qwen3", "trained"),
+        pytest.param("qwen3", "qwen3", marks=pytest.mark.long),
+        pytest.param("llama", "llama3_1", marks=pytest.mark.long),
+        pytest.param("gemma", "gemma3", marks=pytest.mark.long),
+    ],
+)
+def test_a_folder_becomes_a_tarball(family: str, name: str, tmp_path: Path) -> None:
+    """Through MLC-LLM, in int4: the reference's tokens, the library's ids, a whole artefact."""
+    need_emulator()
+    cross()
+    mlc = mlc_tree.tools().mlc_tree
+    applied = trees().parent / "apply.json"
+    if not applied.is_file():
+        pytest.skip(f"no {applied}, which says what the trees were made from")
+    folder = write_folder(tmp_path / "Small One", family, tokenizer_folder(name, tmp_path / "t"))
+    tiny_model.make_project(tmp_path / "project")
+    options = [str(folder), "--project", str(tmp_path / "project"), "--release", "test"]
+    options += ["--tvm-tree", str(tvm_tree()), "--mlc-tree", str(mlc), "--applied", str(applied)]
+    options += ["--quantization", "q4f32_1", "--context", "128", "--max-new", "3"]
+    assert model_job.main(options) == 0
+    report = json.loads((tmp_path / "project" / "out" / "small-one.json").read_text("utf-8"))
+    assert (report["checked"], report["path"]) == (True, "mlc-llm")
+    assert report["tokens"] == report["reference_tokens"]
+    assert len(report["tokens"]) == 3
+    assert report["prompt_tokens"] == ChatTokenizer.load(folder).chat_ids(report["prompt"])
+    assert {"tokenizer.bin", "run.sh", "runner"} <= {p.name for p in Path(report["dist"]).iterdir()}
+    (tarball,) = (tmp_path / "project" / "dist").glob("*.tar")
+    assert tarball.name == "mlc-rvv-test-riscv64-rvv256-small-one-q4f32_1.tar"
+    assert verify.main([str(tarball)]) == 0

@@ -53,8 +53,7 @@ class FloatLlama:
             hidden = hidden + self._attention(normed, name, scheme)
             normed = self._norm(hidden, tensors[name + "ffn_norm.weight"])
             gate, up = (
-                self.product(normed, name + f"ffn_{part}.weight", scheme)
-                for part in ("gate", "up")
+                self.product(normed, name + f"ffn_{part}.weight", scheme) for part in ("gate", "up")
             )
             inner = gate / (1 + np.exp(-gate)) * up
             hidden = hidden + self.product(inner, name + "ffn_down.weight", scheme)
