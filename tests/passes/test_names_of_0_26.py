@@ -96,6 +96,8 @@ def test_nodes_are_replaced(tvm: ModuleType, function: Any) -> None:
     assert "BufferStore" not in [type(node).__name__ for node in gone]
     n, m = tirx.Var("n", "int32"), tirx.Var("m", "int32")
     assert structural_equal(tirx.stmt_functor.substitute(n + 1, {n: m}), m + 1)
+    three = tirx.IntImm("int32", 3)
+    assert structural_equal(tirx.stmt_functor.substitute(n * m, {n: 3}), three * m)
 
 
 def test_literals_of_relax(tvm: ModuleType) -> None:

@@ -107,8 +107,15 @@ def _visit(node: Any, visit: Callable[[Any, Callable[[], None]], None]) -> None:
 
 
 def substitute(node: Any, vmap: Mapping[Any, Any]) -> Any:
-    """``node`` with the variables of ``vmap`` replaced, in buffers' shapes too."""
-    return tvm_ffi.structural_map(node, (ir.Var, lambda var: vmap.get(var, var)), order="post")
+    """``node`` with the variables of ``vmap`` replaced, in buffers' shapes too.
+
+    Numbers of Python's become literals, as wherever an expression is asked for.
+    """
+    new = {
+        var: tirx.const(value) if isinstance(value, int | float) else value
+        for var, value in vmap.items()
+    }
+    return tvm_ffi.structural_map(node, (ir.Var, lambda var: new.get(var, var)), order="post")
 
 
 def ir_transform(
