@@ -13,7 +13,17 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = ("README.md", "docs/**/*.md", "cores/**/*.md", "kernels/**/*.md", "runner/**/*.md")
 PAGES = sorted(p.relative_to(ROOT).as_posix() for form in WRITTEN for p in ROOT.glob(form))
 # A path that begins with a folder of the checkout has to be there.
-TOP = ("cores", "docs", "kernels", "overlays", "patches", "runner", "scripts", "tests")
+TOP = (
+    "accelerators",
+    "cores",
+    "docs",
+    "kernels",
+    "overlays",
+    "patches",
+    "runner",
+    "scripts",
+    "tests",
+)
 PATH = re.compile(rf"(?<![\w./<-])(?:{'|'.join(TOP)})/[\w./*{{}},-]*[\w*/]")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 SESSION = re.compile(r"\bnox -s (\w+)")
