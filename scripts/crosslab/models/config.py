@@ -108,7 +108,7 @@ _UNSUPPORTED = ("mlp_bias", "use_sliding_window")
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read a ``config.json`` as it is.
+    """Read a ``config.json``.
 
     Raises:
         UserError: the file is missing, or is no JSON object.
@@ -121,7 +121,24 @@ def read_table(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not JSON: {error}") from error
     if not isinstance(table, dict):
         raise UserError(f"{path}: a table of fields was expected")
-    return table
+    return _with_rope(table)
+
+
+def _with_rope(table: dict[str, Any]) -> dict[str, Any]:
+    """The rotary embedding under the two names that it had before transformers 5.
+
+    Without them it would be taken for one of base 10000, by MLC-LLM as well.
+    """
+    rope = table.get("rope_parameters")
+    if not isinstance(rope, dict) or "rope_theta" not in rope:
+        return table
+    scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
+    plain = scaling.get("rope_type", "default") == "default"
+    return {
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": None if plain else scaling,
+        **table,
+    }
 
 
 def read_config(path: Path) -> LlamaConfig:

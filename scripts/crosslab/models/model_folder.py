@@ -172,7 +172,7 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
         config = read_table(out / CONFIG_FILE)
         if config.get("model_type") == "mistral" and config.get("sliding_window"):
             config |= {WINDOW: config["sliding_window"], "sliding_window": None}
-            (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         write_elsewhere([WeightFile(path.name, path, hashes[path]) for path in paths], out)
 
     # The place counts, too: weights stay there.

@@ -95,6 +95,27 @@ def test_weights_that_changed_are_read_anew(plain: Path, tmp_path: Path) -> None
     assert again.origin.sha256 != made.origin.sha256
 
 
+def test_rotary_embeddings_are_found_under_their_newer_name(plain: Path, tmp_path: Path) -> None:
+    """Transformers 5 writes rope_parameters: the imported config.json has what MLC-LLM reads."""
+    path = plain / "config.json"
+    table = json.loads(path.read_text())
+    del table["rope_theta"]
+    llama3 = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    for rope in ({"rope_type": "default"}, llama3):
+        path.write_text(json.dumps({**table, "rope_parameters": {"rope_theta": 5e5, **rope}}))
+        made = import_folder(plain, "mine", tmp_path / "cache").folder / "config.json"
+        written = json.loads(made.read_text())
+        assert written["rope_theta"] == read_family(made).rope_theta == 5e5
+        assert bool(written["rope_scaling"]) == (rope is llama3)
+        assert read_family(made).rope == ((8.0, 1.0, 4.0, 8192.0) if rope is llama3 else None)
+
+
 def test_names_are_those_of_folders() -> None:
     assert name_of("/models/Llama 3.2 (1B)/") == "llama-3.2-1b"
     assert name_of("hf:Qwen/Qwen3-0.6B@main") == "qwen3-0.6b"
