@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.passes.functions import VECTORS, called, module_of, riscv64
-from support.passes.linear import Q4, Array, linear_function
+from support.passes.linear import Array, linear_function
 
 from crosslab.compile.overlaypass import load_pass
-from crosslab.models.formats import Packing
+from crosslab.models.formats import Packing, packings
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
@@ -73,7 +73,7 @@ def test_numbers_are_narrowed_to_the_next_half(convert: Callable[[str, Array], A
 
 
 @pytest.mark.parametrize(("rows", "symbol"), [("seq_len", "gemm"), (7, "gemm"), (1, "gemv")])
-@pytest.mark.parametrize("packing", [None, Q4])
+@pytest.mark.parametrize(("kind", "packing"), packings().items())
 @pytest.mark.parametrize("add", [False, True])
 def test_products_of_halves_are_given_to_kernels(
     passes: Callable[[str], Any],
@@ -81,6 +81,7 @@ def test_products_of_halves_are_given_to_kernels(
     monkeypatch: pytest.MonkeyPatch,
     rows: Any,
     symbol: str,
+    kind: str,
     packing: Packing | None,
     add: bool,
 ) -> None:
@@ -90,7 +91,6 @@ def test_products_of_halves_are_given_to_kernels(
         layer=linear_function(rows, 96, 80, packing=packing, add=add, dtype="float16")
     )
     layer = passes("hooks").before_scheduling(target)(module)["layer"]
-    kind = "q4" if packing else "f32"
     assert called(layer)[-1] == f"mlc_rvv_{symbol}_{kind}"
     assert [str(p.dtype) for p in layer.params if str(p.dtype) == "float32"] == []
     # What is widened is widened before the call that reads it.
