@@ -1,35 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diffs in git's format, read strictly: what is not understood is an error, never skipped.
 
-The format is git's ``Documentation/diff-format.txt``; ``git diff --binary`` writes the changes of
-binary files as in ``Documentation/gitformat-pack.txt``: deflated, whole or as a delta.
+The format is git's ``Documentation/diff-format.txt``.
 """
 
 from __future__ import annotations
 
-import base64
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from forkpatch.errors import PatchError
-from forkpatch.git.objects import blob_id
+from forkpatch.model.binary import BinaryChange, read_binary
+from forkpatch.model.reader import REMEDY, DiffReader
 from forkpatch.safety import GITLINK_MODE, TREE_MODES, check_path
 
 _DIFF_GIT = b"diff --git "
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?$")
-_BINARY = re.compile(rb"(literal|delta) (\d{1,12})$")
 _BINARY_START = b"GIT binary patch"
 _SIGNATURE = b"-- "
 _NO_END = b"\\"
 _ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
 _ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}
 _KINDS = {32: " ", 43: "+", 45: "-"}
-_FULL_ID = 40
-_REMEDY = "export the patch anew"
 
 
 class HunkLine(NamedTuple):
@@ -64,43 +59,6 @@ class Hunk:
     def old(self) -> tuple[bytes, ...]:
         """The lines that must be there."""
         return tuple(line.data for line in self.lines if line.kind != "+")
-
-
-@dataclass(frozen=True)
-class BinaryChange:
-    """New content of a binary file, whole or as a delta to the old one.
-
-    Attributes:
-        old: blob id of the old content; zeros for a new file.
-        new: blob id of the new content; zeros for a removed file.
-        delta: ``data`` is a delta.
-        data: inflated.
-    """
-
-    old: str
-    new: str
-    delta: bool
-    data: bytes
-
-    def apply(self, before: bytes | None, where: str) -> bytes:
-        """The new content.
-
-        Args:
-            before: the old content; None for a new file.
-            where: the place in the patch file, for the message.
-
-        Raises:
-            PatchError: old or new content is not the one that the patch states.
-        """
-        if before is not None and blob_id(before) != self.old:
-            raise PatchError(
-                f"{where}: the binary file is {blob_id(before)}, the patch was made for {self.old}",
-                remedy="to move it to another base: forkpatch rebase",
-            )
-        after = _patched(before or b"", self.data, where) if self.delta else self.data
-        if set(self.new) != {"0"} and blob_id(after) != self.new:
-            raise PatchError(f"{where}: the binary change does not give {self.new}", remedy=_REMEDY)
-        return after
 
 
 @dataclass(frozen=True)
@@ -146,7 +104,7 @@ def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
         PatchError: something in it is not understood.
         UnsafePathError: it names a path outside the tree.
     """
-    reader = _Reader(data, start, where)
+    reader = DiffReader(data, start, where)
     while (line := reader.peek()) is not None:
         if line.startswith(_DIFF_GIT):
             yield _read_file(reader)
@@ -158,38 +116,7 @@ def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
             reader.take()
 
 
-class _Reader:
-    """The lines of a patch file from its diff on, without their ends, one after the other."""
-
-    def __init__(self, data: bytes, start: int, where: str) -> None:
-        self.data = data
-        self.at = start
-        self.number = data.count(b"\n", 0, start) + 1
-        self._where = where
-
-    @property
-    def where(self) -> str:
-        return f"{self._where}:{self.number}"
-
-    def peek(self) -> bytes | None:
-        """The next line, None at the end."""
-        if self.at >= len(self.data):
-            return None
-        end = self.data.find(b"\n", self.at)
-        return self.data[self.at : end if end >= 0 else len(self.data)]
-
-    def take(self) -> bytes:
-        """The next line, which is passed; empty at the end."""
-        line = self.peek() or b""
-        self.at += len(line) + 1
-        self.number += 1
-        return line
-
-    def error(self, what: str) -> PatchError:
-        return PatchError(f"{self.where}: {what}", remedy=_REMEDY)
-
-
-def _read_file(reader: _Reader) -> FileDiff:
+def _read_file(reader: DiffReader) -> FileDiff:
     where, start = reader.where, reader.number
     named = reader.take().removeprefix(_DIFF_GIT)
     header = _read_header(reader)
@@ -201,7 +128,7 @@ def _read_file(reader: _Reader) -> FileDiff:
     mode = ids[3].decode() if ids and ids[3] else None
     if mode not in (None, *TREE_MODES):
         raise PatchError(_odd_mode(mode or "", new or old, where))
-    change = _read_binary(reader, ids) if reader.peek() == _BINARY_START else None
+    change = read_binary(reader, ids) if reader.peek() == _BINARY_START else None
     said = reader.peek() or b""
     binary = change is not None
     if said.startswith(b"Binary files ") and said.endswith(b" differ"):
@@ -227,7 +154,7 @@ _HEADERS = (
 )
 
 
-def _read_header(reader: _Reader) -> dict[str, bytes]:
+def _read_header(reader: DiffReader) -> dict[str, bytes]:
     """The extended header lines of a file, by their first words."""
     header: dict[str, bytes] = {}
     while (line := reader.peek()) is not None:
@@ -256,7 +183,7 @@ def _odd_mode(mode: str, path: str | None, where: str) -> str:
 
 
 def _paths(
-    reader: _Reader, named: bytes, header: dict[str, bytes], where: str
+    reader: DiffReader, named: bytes, header: dict[str, bytes], where: str
 ) -> tuple[str | None, str | None, bool]:
     """Old and new path, checked, and the existence of hunks."""
     old_name, new_name = _split_names(named, where)
@@ -292,7 +219,7 @@ def _split_names(named: bytes, where: str) -> tuple[str | None, str | None]:
     if named.startswith(b'"') or named.endswith(b'"'):
         match = re.fullmatch(rb'("(?:[^"\\]|\\.)*"|[^"]+) ("(?:[^"\\]|\\.)*"|[^"]+)', named)
         if match is None:
-            raise PatchError(f"{where}: the names of the file cannot be read", remedy=_REMEDY)
+            raise PatchError(f"{where}: the names of the file cannot be read", remedy=REMEDY)
         old, new = (unquote(part) for part in match.groups())
     else:
         half = (len(named) - 1) // 2
@@ -305,11 +232,11 @@ def _split_names(named: bytes, where: str) -> tuple[str | None, str | None]:
     return old.removeprefix("a/"), new.removeprefix("b/")
 
 
-def _file_line(reader: _Reader, start: bytes, prefix: str, where: str) -> str | None:
+def _file_line(reader: DiffReader, start: bytes, prefix: str, where: str) -> str | None:
     """The name of a ``---`` or ``+++`` line; None for ``/dev/null``."""
     line = reader.take()
     if not line.startswith(start):
-        raise PatchError(f"{where}: a file's diff could not be read whole", remedy=_REMEDY)
+        raise PatchError(f"{where}: a file's diff could not be read whole", remedy=REMEDY)
     # Git puts a tab after a name with blanks; one in the name itself is escaped.
     name = unquote(line.removeprefix(start).partition(b"\t")[0])
     if name == "/dev/null":
@@ -333,7 +260,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return code if code in b'"\\' else bytes([int(code, 8) & 255])
 
 
-def _read_hunks(reader: _Reader) -> Iterator[Hunk]:
+def _read_hunks(reader: DiffReader) -> Iterator[Hunk]:
     found = False
     while (line := reader.peek()) is not None and line.startswith(b"@@ "):
         yield _read_hunk(reader)
@@ -342,7 +269,7 @@ def _read_hunks(reader: _Reader) -> Iterator[Hunk]:
         raise reader.error("malformed diff: there is no hunk")
 
 
-def _read_hunk(reader: _Reader) -> Hunk:
+def _read_hunk(reader: DiffReader) -> Hunk:
     patch_line = reader.number
     match = _HUNK.match(reader.take())
     if match is None:
@@ -354,7 +281,7 @@ def _read_hunk(reader: _Reader) -> Hunk:
     return Hunk(old_start, old_count, new_start, new_count, tuple(lines), patch_line)
 
 
-def _read_lines(reader: _Reader, old: int, new: int) -> list[HunkLine]:
+def _read_lines(reader: DiffReader, old: int, new: int) -> list[HunkLine]:
     """The lines of a hunk with this many old and new ones."""
     data, at, lines = reader.data, reader.at, list[HunkLine]()
     size, find, kind_of = len(data), data.find, _KINDS.get
@@ -380,80 +307,3 @@ def _read_lines(reader: _Reader, old: int, new: int) -> list[HunkLine]:
     if old or new:
         raise reader.error("malformed diff: a hunk has other lines than it states")
     return lines
-
-
-def _read_binary(reader: _Reader, ids: re.Match[bytes] | None) -> BinaryChange:
-    """A ``GIT binary patch``; what leads back to the old content is passed over."""
-    if ids is None or len(ids[1]) < _FULL_ID or len(ids[2]) < _FULL_ID:
-        raise reader.error("a binary change without full object ids: use --full-index")
-    reader.take()
-    delta, data = _read_deflated(reader)
-    if _BINARY.match(reader.peek() or b""):
-        _read_deflated(reader)
-    return BinaryChange(ids[1].decode(), ids[2].decode(), delta, data)
-
-
-def _read_deflated(reader: _Reader) -> tuple[bool, bytes]:
-    match = _BINARY.match(reader.peek() or b"")
-    if match is None:
-        raise reader.error("malformed diff: a binary change is neither literal nor delta")
-    reader.take()
-    parts = []
-    while line := reader.peek():
-        length = line[0] - 64 if line[0] <= 90 else line[0] - 70  # A-Z: 1-26, a-z: 27-52
-        try:
-            part = base64.b85decode(line[1:])
-        except ValueError as error:
-            raise reader.error(f"malformed diff: {error}") from error
-        if not 0 < length <= len(part) < length + 4:
-            raise reader.error("malformed diff: a line of a binary change has another length")
-        parts.append(part[:length])
-        reader.take()
-    reader.take()
-    size = int(match[2])
-    inflate = zlib.decompressobj()
-    try:
-        data = inflate.decompress(b"".join(parts), size + 1)
-    except zlib.error as error:
-        raise reader.error(f"malformed diff: {error}") from error
-    if len(data) != size or inflate.unconsumed_tail:
-        raise reader.error("malformed diff: a binary change has another size than it states")
-    return match[1] == b"delta", data
-
-
-def _patched(base: bytes, delta: bytes, where: str) -> bytes:
-    """The result of a delta: copies from the base, and new bytes."""
-    try:
-        size, at = _varint(delta, 0)
-        result_size, at = _varint(delta, at)
-        parts = []
-        while at < len(delta):
-            code = delta[at]
-            at += 1
-            if code & 0x80:
-                fields = []
-                for bit in range(7):
-                    fields.append(delta[at] if code >> bit & 1 else 0)
-                    at += code >> bit & 1
-                offset = int.from_bytes(bytes(fields[:4]), "little")
-                count = int.from_bytes(bytes(fields[4:]), "little") or 0x10000
-                parts.append(base[offset : offset + count])
-            else:
-                parts.append(delta[at : at + code])
-                at += code
-    except IndexError:
-        size, parts, result_size = -1, [], 0
-    result = b"".join(parts)
-    if size != len(base) or len(result) != result_size:
-        raise PatchError(f"{where}: the delta of a binary change is damaged", remedy=_REMEDY)
-    return result
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        value |= (data[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if not data[at - 1] & 0x80:
-            return value, at

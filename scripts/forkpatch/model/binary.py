@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of binary files in a diff, as ``git diff --binary`` writes them.
+
+The format is that of git's ``Documentation/gitformat-pack.txt``: deflated, whole or as a delta.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from dataclasses import dataclass
+
+from forkpatch.errors import PatchError
+from forkpatch.git.objects import blob_id
+from forkpatch.model.reader import REMEDY, DiffReader
+
+_BINARY = re.compile(rb"(literal|delta) (\d{1,12})$")
+_FULL_ID = 40
+
+
+@dataclass(frozen=True)
+class BinaryChange:
+    """New content of a binary file, whole or as a delta to the old one.
+
+    Attributes:
+        old: blob id of the old content; zeros for a new file.
+        new: blob id of the new content; zeros for a removed file.
+        delta: ``data`` is a delta.
+        data: inflated.
+    """
+
+    old: str
+    new: str
+    delta: bool
+    data: bytes
+
+    def apply(self, before: bytes | None, where: str) -> bytes:
+        """The new content.
+
+        Args:
+            before: the old content; None for a new file.
+            where: the place in the patch file, for the message.
+
+        Raises:
+            PatchError: old or new content is not the one that the patch states.
+        """
+        if before is not None and blob_id(before) != self.old:
+            raise PatchError(
+                f"{where}: the binary file is {blob_id(before)}, the patch was made for {self.old}",
+                remedy="to move it to another base: forkpatch rebase",
+            )
+        after = _patched(before or b"", self.data, where) if self.delta else self.data
+        if set(self.new) != {"0"} and blob_id(after) != self.new:
+            raise PatchError(f"{where}: the binary change does not give {self.new}", remedy=REMEDY)
+        return after
+
+
+def read_binary(reader: DiffReader, ids: re.Match[bytes] | None) -> BinaryChange:
+    """A ``GIT binary patch``; what leads back to the old content is passed over."""
+    if ids is None or len(ids[1]) < _FULL_ID or len(ids[2]) < _FULL_ID:
+        raise reader.error("a binary change without full object ids: use --full-index")
+    reader.take()
+    delta, data = _read_deflated(reader)
+    if _BINARY.match(reader.peek() or b""):
+        _read_deflated(reader)
+    return BinaryChange(ids[1].decode(), ids[2].decode(), delta, data)
+
+
+def _read_deflated(reader: DiffReader) -> tuple[bool, bytes]:
+    match = _BINARY.match(reader.peek() or b"")
+    if match is None:
+        raise reader.error("malformed diff: a binary change is neither literal nor delta")
+    reader.take()
+    parts = []
+    while line := reader.peek():
+        length = line[0] - 64 if line[0] <= 90 else line[0] - 70  # A-Z: 1-26, a-z: 27-52
+        try:
+            part = base64.b85decode(line[1:])
+        except ValueError as error:
+            raise reader.error(f"malformed diff: {error}") from error
+        if not 0 < length <= len(part) < length + 4:
+            raise reader.error("malformed diff: a line of a binary change has another length")
+        parts.append(part[:length])
+        reader.take()
+    reader.take()
+    size = int(match[2])
+    inflate = zlib.decompressobj()
+    try:
+        data = inflate.decompress(b"".join(parts), size + 1)
+    except zlib.error as error:
+        raise reader.error(f"malformed diff: {error}") from error
+    if len(data) != size or inflate.unconsumed_tail:
+        raise reader.error("malformed diff: a binary change has another size than it states")
+    return match[1] == b"delta", data
+
+
+def _patched(base: bytes, delta: bytes, where: str) -> bytes:
+    """The result of a delta: copies from the base, and new bytes."""
+    try:
+        size, at = _varint(delta, 0)
+        result_size, at = _varint(delta, at)
+        parts = []
+        while at < len(delta):
+            code = delta[at]
+            at += 1
+            if code & 0x80:
+                fields = []
+                for bit in range(7):
+                    fields.append(delta[at] if code >> bit & 1 else 0)
+                    at += code >> bit & 1
+                offset = int.from_bytes(bytes(fields[:4]), "little")
+                count = int.from_bytes(bytes(fields[4:]), "little") or 0x10000
+                parts.append(base[offset : offset + count])
+            else:
+                parts.append(delta[at : at + code])
+                at += code
+    except IndexError:
+        size, parts, result_size = -1, [], 0
+    result = b"".join(parts)
+    if size != len(base) or len(result) != result_size:
+        raise PatchError(f"{where}: the delta of a binary change is damaged", remedy=REMEDY)
+    return result
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if not data[at - 1] & 0x80:
+            return value, at
