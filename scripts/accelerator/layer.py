@@ -14,6 +14,7 @@ from accelerator.errors import AcceleratorError
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 OPERAND = 128  # largest magnitude of an int8
+FLOAT_EXACT = 1024  # products of int8 of which every sum is at most 1 << 24, exact in float32
 MOST_ROUNDED = 15  # half of 1 << 15 is the largest rounding constant that fits an immediate
 
 
@@ -87,8 +88,11 @@ class LinearLayer:
 
     def reference(self, values: Int8, weights: Int8) -> Int32:
         """The result in numpy: ``rows x outputs``."""
-        # Exact: products of int8 summed in float64 stay below 2**53.
-        sums = (values.astype(np.float64) @ weights.astype(np.float64).T).astype(np.int32)
+        sums = np.zeros((self.rows, self.outputs), dtype=np.int32)
+        for at in range(0, self.inputs, FLOAT_EXACT):
+            part = slice(at, at + FLOAT_EXACT)
+            product = values[:, part].astype(np.float32) @ weights[:, part].astype(np.float32).T
+            sums += product.astype(np.int32)
         return self.requantisation.apply(sums)
 
 

@@ -61,6 +61,17 @@ def test_the_largest_sums_are_exact() -> None:
     memory = program.image(values, weights)
     functional.run(DEVICES[0], program.stream, memory)
     assert set(program.result(memory).ravel()) == {1536 * 128 * 128}
+    assert set(layer.reference(values, weights).ravel()) == {1536 * 128 * 128}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 99))
+def test_the_reference_is_integer_arithmetic(inputs: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    values, weights = (random.integers(-128, 128, (3, inputs), dtype=np.int8) for _ in range(2))
+    expected = values.astype(np.int64) @ weights.astype(np.int64).T
+    found = LinearLayer("any", 3, 3, inputs).reference(values, weights)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_rounding_and_saturation() -> None:
