@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/arguments.h"
 
+#include <algorithm>
 #include <charconv>
 #include <functional>
 #include <limits>
@@ -12,8 +13,9 @@ namespace rvv_runner {
 
 const char kUsage[] =
     "usage: runner --params DIR --tokenizer FILE --prompt TEXT [options]\n"
+    "       runner --params DIR --tokenizer FILE --chat [options]\n"
     "       runner --params DIR --tokens 1,2,3 [options]\n"
-    "Reads a prompt and answers it greedily, in text or in token ids.\n\n"
+    "Answers a prompt, in text or in token ids, or talks turn by turn.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
     "  --tokenizer FILE     tokenizer.bin of the model: the answer is printed as text\n"
     "  --prompt TEXT        the user's message, in the model's chat template\n"
@@ -29,6 +31,18 @@ const char kUsage[] =
     "  --json               print the result as JSON\n"
     "  --check-vlen BITS    refuse a CPU with shorter vector registers than this\n"
     "  --vocab N            size of the vocabulary (the embedding's rows)\n"
+    "  --chat               talk turn by turn; /help lists what can be typed\n"
+    "  --system TEXT        the chat's system message\n"
+    "  --context-full WHAT  refuse a message that does not fit, or slide: leave out the oldest\n"
+    "                       turns (refuse)\n"
+    "sampling (a prompt: greedily; a chat: as the model's mlc-chat-config.json says):\n"
+    "  --temperature X      0 takes the likeliest token\n"
+    "  --top-p X  --min-p X  --top-k N\n"
+    "  --repetition-penalty X  --presence-penalty X  --frequency-penalty X\n"
+    "  --seed N             the same seed gives the same text\n"
+    "  --logit-bias ID:X    add to a token's logit; may be given again\n"
+    "  --stop-text TEXT     end before this text; may be given again\n"
+    "measuring:\n"
     "  --roi WHICH          mark these calls for counting: prefill, decode, both (both), none\n"
     "  --roi-span WHAT      mark the model call alone (call) or the whole step (step)\n"
     "  --help               this text\n";
@@ -80,7 +94,58 @@ void ParseSpan(const std::string& text, Region* region) {
 
 constexpr int64_t kMany = int64_t{1} << 30;
 
+double ParseNumber(const std::string& option, const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end || text.empty()) {
+    throw InputError(option + ": '" + text + "' is not a number");
+  }
+  return value;
+}
+
 using Setter = std::function<void(const std::string&)>;
+
+// Options of sampling; their ranges are checked where they are used.
+std::map<std::string, Setter> SamplingOptions(Arguments* a) {
+  std::map<std::string, Setter> options;
+  const auto change = [a](const auto& set) { a->sampling.push_back(set); };
+  const auto real = [&](const std::string& name, double Sampling::*field) {
+    options[name] = [=](const std::string& v) {
+      change([=, x = ParseNumber(name, v)](Sampling* s) { s->*field = x; });
+    };
+  };
+  real("--temperature", &Sampling::temperature);
+  real("--top-p", &Sampling::top_p);
+  real("--min-p", &Sampling::min_p);
+  real("--repetition-penalty", &Sampling::repetition_penalty);
+  real("--presence-penalty", &Sampling::presence_penalty);
+  real("--frequency-penalty", &Sampling::frequency_penalty);
+  options["--top-k"] = [=](const std::string& v) {
+    change([k = ParseInteger("--top-k", v, 0, kMany)](Sampling* s) { s->top_k = k; });
+  };
+  options["--seed"] = [=](const std::string& v) {
+    const int64_t seed = ParseInteger("--seed", v, 0, std::numeric_limits<int64_t>::max());
+    change([=](Sampling* s) { s->seed = static_cast<uint64_t>(seed); });
+  };
+  options["--logit-bias"] = [=](const std::string& v) {
+    const size_t colon = std::min(v.find(':'), v.size());
+    const auto id = ParseIds("--logit-bias", v.substr(0, colon)).front();
+    const double bias = ParseNumber("--logit-bias", v.substr(std::min(colon + 1, v.size())));
+    change([=](Sampling* s) { s->logit_bias[id] = bias; });
+  };
+  options["--stop-text"] = [=](const std::string& v) {
+    change([=](Sampling* s) { s->stop.push_back(v); });
+  };
+  return options;
+}
+
+void ParseFull(const std::string& text, bool* slide) {
+  if (text != "slide" && text != "refuse") {
+    throw InputError("--context-full: '" + text + "' is neither slide nor refuse");
+  }
+  *slide = text == "slide";
+}
 
 std::map<std::string, Setter> Options(Arguments* a) {
   const auto number = [](const char* name, int64_t low, int64_t high, int64_t* target) {
@@ -100,13 +165,35 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--max-seq", number("--max-seq", 1, kMany, &a->max_seq)},
       {"--check-vlen", number("--check-vlen", 0, 65536, &a->check_vlen)},
       {"--vocab", number("--vocab", 1, kMany, &a->vocab)},
+      {"--system", [a](const std::string& v) { a->system = v; }},
+      {"--context-full", [a](const std::string& v) { ParseFull(v, &a->slide); }},
       {"--roi", [a](const std::string& v) { ParseRegion(v, &a->region); }},
       {"--roi-span", [a](const std::string& v) { ParseSpan(v, &a->region); }},
   };
 }
 
+bool* FlagOf(const std::string& word, Arguments* a) {
+  if (word == "--json") return &a->json;
+  if (word == "--raw") return &a->raw;
+  return word == "--chat" ? &a->chat : nullptr;
+}
+
+void CheckChat(const Arguments& arguments) {
+  if (arguments.tokenizer.empty()) {
+    throw InputError("--chat needs --tokenizer: the model's tokenizer.bin");
+  }
+  if (arguments.prompt || !arguments.prompt_file.empty() || !arguments.tokens.empty() ||
+      arguments.raw || arguments.json || !arguments.logits.empty()) {
+    throw InputError(
+        "--chat goes without --prompt, --prompt-file, --tokens, --raw, --json, --logits");
+  }
+}
+
 // One prompt, and what it takes to read it.
 void CheckPrompt(const Arguments& arguments) {
+  if (!arguments.system.empty() || arguments.slide) {
+    throw InputError("--system and --context-full are for --chat");
+  }
   const bool text = arguments.prompt.has_value() || !arguments.prompt_file.empty();
   const int prompts = arguments.prompt.has_value() + !arguments.prompt_file.empty() +
                       !arguments.tokens.empty();
@@ -126,14 +213,15 @@ void CheckPrompt(const Arguments& arguments) {
 
 Arguments ParseArguments(const std::vector<std::string>& words) {
   Arguments arguments;
-  const auto options = Options(&arguments);
+  auto options = Options(&arguments);
+  options.merge(SamplingOptions(&arguments));
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--help") {
       arguments.help = true;
       return arguments;
     }
-    if (words[i] == "--json" || words[i] == "--raw") {
-      (words[i] == "--json" ? arguments.json : arguments.raw) = true;
+    if (bool* flag = FlagOf(words[i], &arguments)) {
+      *flag = true;
       continue;
     }
     const auto option = options.find(words[i]);
@@ -144,7 +232,7 @@ Arguments ParseArguments(const std::vector<std::string>& words) {
     option->second(words[i]);
   }
   if (arguments.params.empty()) throw InputError("--params is missing: the folder of parameters");
-  CheckPrompt(arguments);
+  (arguments.chat ? CheckChat : CheckPrompt)(arguments);
   return arguments;
 }
 

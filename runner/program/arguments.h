@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,7 +30,11 @@ struct Arguments {
   int64_t check_vlen = 0;     // bits; 0: as the library says
   int64_t vocab = 0;          // 0: from the embedding's shape
   Region region;
-  Sampling sampling;
+  bool chat = false;          // talk, turn by turn
+  std::string system;         // the chat's system message; empty: none
+  bool slide = false;         // a full context loses its oldest turns
+  // What the options say of sampling, to be done to what holds without them.
+  std::vector<std::function<void(Sampling*)>> sampling;
 };
 
 extern const char kUsage[];

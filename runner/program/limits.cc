@@ -16,7 +16,32 @@ void RefuseUnsupported(const Library& library) {
   }
 }
 
+void CheckContext(int64_t most, int64_t context) {
+  if (most <= context) return;
+  throw InputError("--max-seq " + std::to_string(most) + " is more than the model's context of " +
+                   std::to_string(context) + " tokens");
+}
+
+int64_t ChunkOf(const Library& library, const Arguments& arguments, int64_t otherwise) {
+  const int64_t largest = library.Limit("prefill_chunk_size", otherwise);
+  const int64_t chunk = arguments.prefill_chunk ? arguments.prefill_chunk : largest;
+  if (chunk > largest) {
+    throw InputError("--prefill-chunk " + std::to_string(chunk) +
+                     " is more than the model library takes, " + std::to_string(largest));
+  }
+  return chunk;
+}
+
 }  // namespace
+
+Limits MostOf(const Library& library, const Arguments& arguments) {
+  RefuseUnsupported(library);
+  const int64_t context = library.Limit("context_window_size", arguments.max_seq);
+  const int64_t most = arguments.max_seq ? arguments.max_seq : context;
+  if (most == 0) throw InputError("the model library names no context; give --max-seq");
+  CheckContext(most, context);
+  return {most, std::min(ChunkOf(library, arguments, most), most)};
+}
 
 Limits LimitsOf(const Library& library, const Arguments& arguments) {
   RefuseUnsupported(library);
@@ -24,10 +49,7 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
   const int64_t needed = prompt + arguments.max_new;
   const int64_t context = library.Limit("context_window_size", needed);
   const int64_t most = arguments.max_seq ? arguments.max_seq : context;
-  if (most > context) {
-    throw InputError("--max-seq " + std::to_string(most) + " is more than the model's context of " +
-                     std::to_string(context) + " tokens");
-  }
+  CheckContext(most, context);
   if (prompt > most) {
     throw InputError("the prompt of " + std::to_string(prompt) + " tokens is longer than " +
                      std::to_string(most) + ", the longest sequence");
@@ -37,12 +59,7 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
                      std::to_string(arguments.max_new) + " do not fit a sequence of " +
                      std::to_string(most) + " tokens");
   }
-  const int64_t largest = library.Limit("prefill_chunk_size", needed);
-  const int64_t chunk = arguments.prefill_chunk ? arguments.prefill_chunk : largest;
-  if (chunk > largest) {
-    throw InputError("--prefill-chunk " + std::to_string(chunk) +
-                     " is more than the model library takes, " + std::to_string(largest));
-  }
+  const int64_t chunk = ChunkOf(library, arguments, needed);
   // The cache is as long as this run needs, not as the model allows.
   return {arguments.max_seq ? arguments.max_seq : needed, std::min(chunk, prompt)};
 }

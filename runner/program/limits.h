@@ -14,6 +14,10 @@ struct Limits {
   int64_t chunk;
 };
 
+// The most that the library and the arguments allow, whatever the prompt; throws InputError when they
+// do not agree, or when the model is of a kind that is not run here.
+Limits MostOf(const Library& library, const Arguments& arguments);
+
 // What the library and the arguments allow; throws InputError when the prompt and the answer
 // do not fit, or when the model is of a kind that is not run here.
 Limits LimitsOf(const Library& library, const Arguments& arguments);

@@ -11,6 +11,7 @@
 
 #include "input/errors.h"
 #include "program/arguments.h"
+#include "program/chat.h"
 #include "program/prompt.h"
 
 namespace rvv_runner {
@@ -22,7 +23,7 @@ int Run(const std::vector<std::string>& words) {
     std::cout << kUsage;
     return 0;
   }
-  return AnswerPrompt(arguments);
+  return arguments.chat ? Chat(arguments) : AnswerPrompt(arguments);
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ int AnswerPrompt(Arguments arguments) {
   std::vector<int32_t> tokens;
   std::string text;
   Ended ended;
-  Request request{arguments.tokens, arguments.sampling, arguments.stop, {}, {}, {}};
+  Request request{arguments.tokens, {}, arguments.stop, {}, {}, {}};
+  for (const auto& change : arguments.sampling) change(&request.sampling);
   request.sampling.max_tokens = arguments.max_new;
   request.on_piece = [&](const Piece& piece) {
     tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());

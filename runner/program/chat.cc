@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/chat.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "input/errors.h"
+#include "input/json.h"
+#include "input/read_file.h"
+#include "model/model.h"
+#include "program/defaults.h"
+#include "program/limits.h"
+#include "program/line_reader.h"
+#include "program/weights.h"
+
+namespace rvv_runner {
+namespace {
+
+constexpr char kHelp[] =
+    "  /reset       forget what was said (the system message stays)\n"
+    "  /save FILE   write the conversation as JSON\n"
+    "  /read FILE   send a file's text as the message\n"
+    "  /stats       speed and memory\n"
+    "  /help        this text\n"
+    "  /exit        leave (or Ctrl-D)\n"
+    "A message that begins with / is written with two: //. Ctrl-C ends an answer.\n";
+constexpr size_t kLongestMessage = size_t{16} << 20;
+// Room for an answer that a sliding context makes.
+constexpr int64_t kAnswerRoom = 256;
+
+const char* NameOf(Message::Role role) {
+  if (role == Message::Role::kSystem) return "system";
+  return role == Message::Role::kUser ? "user" : "assistant";
+}
+
+double Sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+// Memory of this process in bytes; 0 where the system does not say.
+int64_t ResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+class Conversation {
+ public:
+  Conversation(Engine* engine, const Tokenizer& tokenizer, const Arguments& arguments,
+               const Sampling& sampling)
+      : engine_(engine), tokenizer_(tokenizer), arguments_(arguments), sampling_(sampling) {
+    Reset();
+  }
+
+  // False when the user leaves.
+  bool Line(const std::string& line) {
+    if (line.starts_with("//") || !line.starts_with("/")) {
+      const std::string text = line.starts_with("/") ? line.substr(1) : line;
+      if (!Stripped(text).empty()) Say(text);
+      return true;
+    }
+    const size_t blank = std::min(line.find(' '), line.size());
+    const std::string command = line.substr(0, blank);
+    const std::string rest(Stripped(std::string_view(line).substr(blank)));
+    if (command == "/exit") return false;
+    if (command == "/help") {
+      std::cerr << kHelp;
+    } else if (command == "/reset") {
+      Reset();
+      std::cerr << "forgotten\n";
+    } else if (command == "/stats") {
+      Stats();
+    } else if (command == "/save" && !rest.empty()) {
+      Save(rest);
+    } else if (command == "/read" && !rest.empty()) {
+      Say(ReadFile(rest, kLongestMessage));
+    } else {
+      std::cerr << "unknown or without its FILE: " << command << "; /help lists what there is\n";
+    }
+    return true;
+  }
+
+ private:
+  void Reset() {
+    messages_.clear();
+    if (!arguments_.system.empty()) {
+      messages_.push_back({Message::Role::kSystem, arguments_.system});
+    }
+  }
+
+  void Say(const std::string& text) {
+    messages_.push_back({Message::Role::kUser, text});
+    std::vector<int32_t> prompt;
+    try {
+      prompt = Fitting();
+    } catch (const InputError&) {
+      messages_.pop_back();
+      throw;
+    }
+    const auto room = engine_->limits().tokens - std::ssize(prompt);
+    Request request{prompt, sampling_, arguments_.stop, {}, {}, {}};
+    if (request.stop.empty()) request.stop = tokenizer_.stop();
+    request.sampling.max_tokens = arguments_.max_new ? std::min(arguments_.max_new, room) : room;
+    std::string answer;
+    request.on_piece = [&](const Piece& piece) {
+      answer += piece.text;
+      std::cout << piece.text << std::flush;
+    };
+    request.on_finish = [&](const Ended& ended) { last_ = ended; };
+    LineReader::Interrupted();
+    const uint64_t id = engine_->Submit(std::move(request));
+    while (engine_->Step()) {
+      if (LineReader::Interrupted()) engine_->Cancel(id);
+    }
+    std::cout << std::endl;
+    messages_.push_back({Message::Role::kAssistant, answer});
+    if (last_.finish == Finish::kError) throw RunError(last_.error);
+    if (last_.finish == Finish::kCancelled) std::cerr << "(ended by Ctrl-C)\n";
+    if (last_.finish != Finish::kLength) return;
+    if (last_.answer_tokens == arguments_.max_new) {
+      std::cerr << "(ended after --max-new " << arguments_.max_new << " tokens)\n";
+    } else {
+      std::cerr << "(the context of " << engine_->limits().tokens
+                << " tokens is full: the answer ends here)\n";
+    }
+  }
+
+  // The conversation's ids; turns are left out where it does not fit, if that was asked for.
+  std::vector<int32_t> Fitting() {
+    const int64_t context = engine_->limits().tokens;
+    const int64_t wanted = arguments_.slide ? std::min(kAnswerRoom, context / 4) : 1;
+    std::vector<Message> kept = messages_;
+    const auto turns = [&] { return kept.begin() + (kept[0].role == Message::Role::kSystem); };
+    while (true) {
+      const Encoded encoded = EncodeChat(tokenizer_, kept, "the message");
+      if (std::ssize(encoded.ids) + wanted <= context) {
+        if (kept.size() < messages_.size()) {
+          std::cerr << "(the context of " << context << " tokens is full: the oldest "
+                    << messages_.size() - kept.size() << " messages are left out)\n";
+          messages_ = kept;
+        }
+        if (encoded.dropped > 0) {
+          std::cerr << "(the model has no tokens for " << encoded.dropped
+                    << " bytes; they are left out)\n";
+        }
+        return encoded.ids;
+      }
+      if (!arguments_.slide || kept.end() - turns() < 3) {
+        throw InputError("the context is full: with this message it would be " +
+                         std::to_string(encoded.ids.size()) + " of " + std::to_string(context) +
+                         " tokens; the message was not sent. /reset forgets what was said" +
+                         (arguments_.slide ? "" : ", --context-full slide the oldest turns"));
+      }
+      kept.erase(turns(), turns() + 2);
+    }
+  }
+
+  void Save(const std::string& path) const {
+    std::ostringstream text;
+    text << "[";
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      text << (i ? ",\n " : "") << "{\"role\": \"" << NameOf(messages_[i].role)
+           << "\", \"content\": " << Quoted(messages_[i].content) << "}";
+    }
+    text << "]\n";
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file << text.str();
+    file.close();
+    if (!file) throw InputError("cannot write " + path);
+    std::cerr << "saved " << messages_.size() << " messages to " << path << "\n";
+  }
+
+  void Stats() const {
+    const EngineStats stats = engine_->Stats();
+    const auto speed = [](double tokens, double seconds) {
+      std::ostringstream text;
+      text << std::fixed << std::setprecision(2) << (seconds > 0 ? tokens / seconds : 0.0);
+      return text.str() + " tokens/s";
+    };
+    const double read = Sum(last_.prefill_seconds), said = Sum(last_.decode_seconds);
+    const auto fresh = static_cast<double>(last_.prompt_tokens - last_.cached_tokens);
+    std::cerr << "last answer: " << last_.prompt_tokens << " tokens read, " << last_.cached_tokens
+              << " of them kept from before (" << speed(fresh, read) << "), "
+              << last_.answer_tokens << " said ("
+              << speed(static_cast<double>(last_.decode_seconds.size()), said) << ")\n"
+              << "all answers: " << stats.prompt_tokens << " tokens computed ("
+              << speed(static_cast<double>(stats.prompt_tokens), stats.prefill_seconds) << "), "
+              << stats.answer_tokens << " said ("
+              << speed(static_cast<double>(stats.decode_steps), stats.decode_seconds) << ")\n"
+              << "KV cache: " << stats.pages_used << " of " << stats.pages_total << " pages of "
+              << stats.page_tokens << " tokens, " << (stats.cache_bytes >> 20) << " MiB\n"
+              << "memory: " << (ResidentBytes() >> 20) << " MiB\n";
+  }
+
+  Engine* engine_;
+  const Tokenizer& tokenizer_;
+  const Arguments& arguments_;
+  const Sampling sampling_;
+  std::vector<Message> messages_;
+  Ended last_;
+};
+
+}  // namespace
+
+int Chat(const Arguments& arguments) {
+  const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
+  std::vector<Message> probe{{Message::Role::kUser, "x"}};
+  if (!arguments.system.empty()) probe.insert(probe.begin(), {Message::Role::kSystem, arguments.system});
+  EncodeChat(tokenizer, probe, "--system");  // refused before anything long starts
+  const Library library(arguments.library, arguments.check_vlen);
+  const Limits limits = MostOf(library, arguments);
+  Sampling sampling = DefaultSampling(arguments.params);
+  for (const auto& change : arguments.sampling) change(&sampling);
+  const Weights weights = ReadWeights(library, arguments, &tokenizer);
+  CheckSampling(sampling, weights.vocabulary);
+  Model model(library, weights.params, {1, limits.max_seq, limits.chunk}, arguments.region);
+  Engine engine(&model, &tokenizer, weights.vocabulary, {1, limits.max_seq, limits.chunk, 1});
+  Conversation conversation(&engine, tokenizer, arguments, sampling);
+  LineReader reader;
+  const bool asks = LineReader::terminal();
+  if (asks) std::cerr << "/help lists what can be typed\n";
+  while (true) {
+    if (asks) std::cerr << "> " << std::flush;
+    const auto line = reader.Next();
+    if (!line) break;
+    if (line->interrupted) {
+      std::cerr << "\n(/exit or Ctrl-D leaves)\n";
+      continue;
+    }
+    try {
+      if (!conversation.Line(line->text)) break;
+    } catch (const InputError& error) {
+      std::cerr << error.what() << "\n";
+    }
+    if (!std::cout) return 1;
+  }
+  if (asks) std::cerr << "\n";
+  return 0;
+}
+
+}  // namespace rvv_runner

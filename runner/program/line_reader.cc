@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/line_reader.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "input/errors.h"
+
+namespace rvv_runner {
+namespace {
+
+volatile sig_atomic_t interrupted = 0;
+
+void OnInterrupt(int) { interrupted = 1; }
+
+constexpr size_t kLongestLine = size_t{16} << 20;
+
+}  // namespace
+
+LineReader::LineReader() {
+  struct sigaction action = {};
+  action.sa_handler = OnInterrupt;
+  action.sa_flags = SA_RESTART;  // a write that is under way goes on
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+std::optional<LineReader::Line> LineReader::Next() {
+  while (true) {
+    if (const size_t end = pending_.find('\n'); end != std::string::npos) {
+      Line line{pending_.substr(0, end)};
+      pending_.erase(0, end + 1);
+      return line;
+    }
+    if (pending_.size() > kLongestLine) throw InputError("a line of more than 16 MiB");
+    // Unlike a read, it is ended by a signal.
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (poll(&input, 1, -1) < 0 && errno == EINTR) {
+      if (!Interrupted()) continue;
+      pending_.clear();
+      return Line{"", true};
+    }
+    char bytes[4096];
+    const ssize_t count = read(STDIN_FILENO, bytes, sizeof(bytes));
+    if (count < 0) throw InputError("cannot read the standard input");
+    if (count == 0) {
+      if (pending_.empty()) return std::nullopt;
+      Line line{pending_};
+      pending_.clear();
+      return line;
+    }
+    pending_.append(bytes, static_cast<size_t>(count));
+  }
+}
+
+bool LineReader::Interrupted() {
+  if (!interrupted) return false;
+  interrupted = 0;
+  return true;
+}
+
+bool LineReader::terminal() { return isatty(STDIN_FILENO) == 1; }
+
+}  // namespace rvv_runner

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner's chat on a tiny model, on this machine: turns, commands, a full context, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support import shared_builds, text_probe, tiny_runner
+from support.tiny_runner import CONFIG
+
+from crosslab.build.link import link_runner
+from crosslab.models.params import read_params
+from crosslab.models.reference import answer
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from crosslab.tokenizer.device_tokenizer import pack
+
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role[0] }}{{ m.content | trim }}<|end|>{% endfor %}"
+    "<|start|>a"
+)
+MAX_NEW = 5
+XOFF, XON, CTRL_C, CTRL_D = b"\x13", b"\x11", b"\x03", b"\x04"
+
+
+@pytest.fixture(scope="module")
+def runner() -> Path:
+    return link_runner(tiny_runner.host_request(), shared_builds.CACHE)
+
+
+@pytest.fixture(scope="module")
+def params(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("params")
+    return tiny_runner.write_random_params(tiny_runner.host_library().library, folder)
+
+
+@pytest.fixture(scope="module")
+def words() -> ChatTokenizer:
+    tokenizer = text_probe.tiny(CONFIG.vocab).tokenizer
+    return ChatTokenizer(tokenizer, {"chat_template": TEMPLATE, "eos_token": "<|end|>"})
+
+
+@pytest.fixture
+def command(runner: Path, params: Path, words: ChatTokenizer, tmp_path: Path) -> list[str]:
+    table = tmp_path / "tokenizer.bin"
+    table.write_bytes(pack(words))
+    return [str(runner), "--chat", "--params", str(params), "--tokenizer", str(table)]
+
+
+def talk(command: list[str], *lines: str, rc: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command,
+        env=tiny_runner.host_environment(),
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == rc, done.stderr[-3000:]
+    return done
+
+
+def ids_of(words: ChatTokenizer, messages: list[tuple[str, str]]) -> list[int]:
+    text = words.chat_text([{"role": role, "content": content} for role, content in messages])
+    ids: list[int] = words.tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def reference(
+    words: ChatTokenizer, params: Path, said: list[str], system: str = "", max_new: int = MAX_NEW
+) -> list[str]:
+    """Answers to messages, each after all before it."""
+    messages = [("system", system)] if system else []
+    values, answers = read_params(params), []
+    for text in said:
+        messages.append(("user", text))
+        ids = ids_of(words, messages)
+        room = min(max_new, CONFIG.context - len(ids))
+        tokens = answer(CONFIG, values, ids, max_new=room, stop=words.stop_ids).tokens
+        answers.append(words.decode(tokens))
+        messages.append(("assistant", answers[-1]))
+    return answers
+
+
+GREEDY = ["--temperature", "0", "--max-new", str(MAX_NEW)]
+
+
+@pytest.mark.parametrize("system", ["", "fed"])
+def test_turns_are_the_references(
+    command: list[str], words: ChatTokenizer, params: Path, tmp_path: Path, system: str
+) -> None:
+    said = ["hi you", "and then", "why"]
+    expected = reference(words, params, said, system)
+    more = ["--system", system] if system else []
+    saved = tmp_path / "talk.json"
+    done = talk([*command, *GREEDY, *more], *said, f"/save {saved}", "/stats", "/exit", "never")
+    assert done.stdout == "".join(f"{text}\n" for text in expected)
+    messages = json.loads(saved.read_text())
+    assert [m["content"] for m in messages if m["role"] == "assistant"] == expected
+    assert [m["content"] for m in messages if m["role"] == "user"] == said
+    assert [m["content"] for m in messages if m["role"] == "system"] == ([system] if system else [])
+    # The earlier turns are not computed again.
+    whole = [("system", system)] if system else []
+    for text, answered in zip(said, expected, strict=True):
+        whole += [("user", text), ("assistant", answered)]
+    last = len(ids_of(words, whole[:-1]))
+    (stats,) = [line for line in done.stderr.splitlines() if line.startswith("last answer: ")]
+    kept = int(stats.split(" of them kept")[0].split()[-1])
+    assert stats.startswith(f"last answer: {last} tokens read")
+    assert kept >= len(ids_of(words, whole[:-3])) > 16
+    assert "KV cache: " in done.stderr
+    assert "memory: " in done.stderr
+
+
+def test_commands(command: list[str], words: ChatTokenizer, params: Path, tmp_path: Path) -> None:
+    (once,) = reference(words, params, ["abc"])
+    (slash,) = reference(words, params, ["/abc"])
+    (tmp_path / "message").write_text("abc")
+    lines = ["abc", "/reset", f"/read {tmp_path}/message", "/reset", "//abc", "/what", "/read /no"]
+    done = talk([*command, *GREEDY], *lines, f"/save {tmp_path}/no/file", "/help", "  ")
+    assert done.stdout == f"{once}\n{once}\n{slash}\n"
+    assert "unknown or without its FILE: /what" in done.stderr
+    assert "cannot read /no" in done.stderr
+    assert f"cannot write {tmp_path}/no/file" in done.stderr
+    assert "/stats       speed and memory" in done.stderr
+
+
+def test_a_full_context_refuses_and_says_so(
+    command: list[str], words: ChatTokenizer, params: Path
+) -> None:
+    said = ["yes yes yes yes yes", "no no no no", "yes yes yes yes yes no no no no", "hi"]
+    first = reference(words, params, said[:2])
+    done = talk([*command, *GREEDY], *said[:3])
+    assert done.stdout == "".join(f"{text}\n" for text in first)
+    assert "the context is full: with this message it would be" in done.stderr
+    assert "the message was not sent" in done.stderr
+    long = talk([*command, "--temperature", "0"], "hi")
+    assert "(the context of 64 tokens is full: the answer ends here)" in long.stderr
+    assert long.stdout == "".join(
+        f"{text}\n" for text in reference(words, params, ["hi"], max_new=CONFIG.context)
+    )
+
+
+def test_a_full_context_slides_and_says_so(
+    command: list[str], words: ChatTokenizer, params: Path
+) -> None:
+    said = ["yes yes yes yes yes", "no no no no", "hi hi hi hi hi"]
+    slides = [*command, *GREEDY, "--context-full", "slide", "--system", "fed"]
+    done = talk(slides, *said)
+    told = [line for line in done.stderr.splitlines() if "are left out)" in line]
+    assert told, done.stderr
+    assert told[-1].startswith("(the context of 64 tokens is full: the oldest ")
+    assert len(done.stdout.splitlines()) >= len(said)
+    assert "was not sent" not in done.stderr
+    # The last answer is the one to what is left, which still begins with the system message.
+    left_out = int(told[-1].split("the oldest ")[1].split()[0])
+    assert left_out in (2, 4)
+
+
+def test_sampling_comes_from_the_model_and_from_options(
+    command: list[str], words: ChatTokenizer, params: Path, tmp_path: Path
+) -> None:
+    seeded = [*command, "--max-new", "8", "--seed", "3"]
+    warm = talk(seeded, "abc").stdout
+    assert warm == talk(seeded, "abc").stdout
+    greedy = reference(words, params, ["abc"], max_new=8)[0] + "\n"
+    assert warm != greedy
+    assert talk([*seeded, "--temperature", "0"], "abc").stdout == greedy
+    assert talk([*seeded, "--top-k", "1"], "abc").stdout == greedy
+    config = params / "mlc-chat-config.json"
+    try:
+        config.write_text(json.dumps({"temperature": 0, "top_p": None, "conv_template": {}}))
+        assert talk(seeded, "abc").stdout == greedy
+        assert talk([*seeded, "--temperature", "1.0"], "abc").stdout == warm
+        config.write_text(json.dumps({"top_p": 2}))
+        refused = talk(seeded, "abc", rc=2)
+        assert f"{config}: top_p: 2 is outside 0 to 1" in refused.stderr
+    finally:
+        config.unlink()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt", "x"], "--chat goes without --prompt"),
+        (["--context-full", "x"], "--context-full: 'x' is neither slide nor refuse"),
+        (["--temperature", "x"], "--temperature: 'x' is not a number"),
+        (["--temperature", "-1"], "temperature: -1 is outside 0 to 100"),
+        (["--top-p", "nan"], "top_p: nan is outside 0 to 1"),
+        (["--logit-bias", "97:1"], "token 97 is outside of the vocabulary of 97"),
+        (["--logit-bias", "5"], "--logit-bias: '' is not a number"),
+        (["--max-seq", "65"], "more than the model's context of 64"),
+    ],
+)
+def test_bad_options_are_refused(command: list[str], options: list[str], message: str) -> None:
+    refused = talk([*command, *options], "abc", rc=2)
+    assert message in refused.stderr
+    assert refused.stdout == ""
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    seen = b""
+    while wanted not in seen:
+        seen += os.read(terminal, 4096)
+    return seen
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the system calls of x86-64")
+def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
+    """The terminal's flow control holds the answer still while Ctrl-C comes."""
+    terminal, side = pty.openpty()
+    program = subprocess.Popen(
+        ["setsid", "--ctty", *command, "--temperature", "0"],
+        env={**os.environ, **tiny_runner.host_environment()},
+        stdin=side,
+        stdout=side,
+        stderr=side,
+    )
+    try:
+        os.close(side)
+        read_until(terminal, b"> ")
+        os.write(terminal, CTRL_C)
+        read_until(terminal, b"(/exit or Ctrl-D leaves)\r\n> ")
+        os.write(terminal, XOFF)
+        os.write(terminal, b"abc\n")
+        for _ in range(600):
+            # A write to its output that does not come back.
+            if Path(f"/proc/{program.pid}/syscall").read_text().startswith("1 0x1 "):
+                break
+            time.sleep(0.1)
+        os.write(terminal, CTRL_C)
+        os.write(terminal, XON)
+        assert b"(ended by Ctrl-C)" in read_until(terminal, b"> ")
+        os.write(terminal, CTRL_D)
+        assert program.wait(timeout=60) == 0
+    finally:
+        if program.poll() is None:
+            program.send_signal(signal.SIGKILL)
+            program.wait()
+        os.close(terminal)
