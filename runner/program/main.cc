@@ -11,7 +11,7 @@
 
 #include "input/errors.h"
 #include "program/arguments.h"
-#include "program/chat.h"
+#include "chat/chat.h"
 #include "program/prompt.h"
 
 namespace rvv_runner {

@@ -34,7 +34,7 @@ from crosslab.tokenizer.unicode_tables import runner_tables
 
 __all__ = ["byte_alphabet"]
 
-HERE = Path(__file__).parent
+NATIVE = Path(__file__).parent / "native"
 # What needs no runtime.
 TEXT_SOURCES = (
     *sorted(RUNNER_SOURCES.glob("input/*.cc")),
@@ -48,7 +48,7 @@ SANITIZERS = ("address", "undefined")
 def build_probe(
     tools: Toolchain,
     cache: Path,
-    main: Path = HERE / "tokenizer_probe.cc",
+    main: Path = NATIVE / "tokenizer_probe.cc",
     sanitizers: Sequence[str] = SANITIZERS,
 ) -> Path:
     """The program around ``main``; on this machine with sanitizers."""

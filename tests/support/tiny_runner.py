@@ -20,7 +20,7 @@ from crosslab.models.config import LlamaConfig
 from crosslab.models.params import write_params
 from support import shared_builds
 
-HERE = Path(__file__).parent
+NATIVE = Path(__file__).parent / "native"
 CHUNK = 32
 # Grouped heads, and widths that no vector length divides.
 CONFIG = LlamaConfig(
@@ -69,7 +69,7 @@ def host_request() -> LinkRequest:
 
 def build_engine_probe() -> Path:
     """The program around ``engine_probe.cc``, with the tiny model in it."""
-    request, main = host_request(), HERE / "engine_probe.cc"
+    request, main = host_request(), NATIVE / "engine_probe.cc"
     assert request.library is not None
     tools = request.toolchain
     flags = [*request.runtime.compile_flags, "-O1", "-Wall", "-Wextra", "-Werror"]

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Ask the model that lies beside this file: ./run.sh "PROMPT" [options of ./runner]
+# Talk to it turn by turn: ./run.sh chat [options of ./runner]
 # Where the kernel cannot run riscv64 programs, MLC_RVV_EMULATOR names what can, with its
 # options: MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
 set -eu
@@ -10,10 +11,20 @@ case $0 in
 esac
 if [ $# -lt 1 ] || [ "$1" = -h ] || [ "$1" = --help ]; then
   echo 'usage: ./run.sh "PROMPT" [options of ./runner; ./runner --help lists them]' >&2
+  echo '       ./run.sh chat [options of ./runner]' >&2
   exit 2
 fi
-prompt=$1
-shift
+case $1 in
+chat)
+  shift
+  set -- --chat "$@"
+  ;;
+*)
+  prompt=$1
+  shift
+  set -- --prompt "$prompt" "$@"
+  ;;
+esac
 # Unquoted: the emulator is a command with options, or nothing.
 exec ${MLC_RVV_EMULATOR-} "$here/runner" --params "$here/params" \
-  --tokenizer "$here/tokenizer.bin" --prompt "$prompt" "$@"
+  --tokenizer "$here/tokenizer.bin" "$@"

@@ -123,7 +123,7 @@ def test_bytes_of_a_missing_character_are_shown_as_the_library_does(tmp_path: Pa
     vocabulary = tokenizer.tokenizer.get_vocab()
     program = str(
         text_probe.build_probe(
-            shared_builds.sanitizing(), shared_builds.CACHE, text_probe.HERE / "answer_probe.cc"
+            shared_builds.sanitizing(), shared_builds.CACHE, text_probe.NATIVE / "answer_probe.cc"
         )
     )
     path = table_of(tokenizer, tmp_path)
@@ -372,7 +372,7 @@ def test_broken_answers_are_mended_as_the_library_does(
     vocabulary = library.get_vocab()
     program = str(
         text_probe.build_probe(
-            shared_builds.sanitizing(), shared_builds.CACHE, text_probe.HERE / "answer_probe.cc"
+            shared_builds.sanitizing(), shared_builds.CACHE, text_probe.NATIVE / "answer_probe.cc"
         )
     )
     path = table_of(tokenizer, tmp_path)

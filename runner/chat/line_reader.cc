@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program/line_reader.h"
+#include "chat/line_reader.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program/defaults.h"
+#include "engine/defaults.h"
 
 #include <fstream>
 #include <limits>

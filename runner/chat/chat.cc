@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program/chat.h"
+#include "chat/chat.h"
 
 #include <algorithm>
 #include <fstream>
@@ -15,9 +15,9 @@
 #include "input/json.h"
 #include "input/read_file.h"
 #include "model/model.h"
-#include "program/defaults.h"
+#include "engine/defaults.h"
 #include "program/limits.h"
-#include "program/line_reader.h"
+#include "chat/line_reader.h"
 #include "program/weights.h"
 
 namespace rvv_runner {
