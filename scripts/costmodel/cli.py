@@ -213,15 +213,22 @@ def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> 
         raise CostError("a search has one --hardware, whose memories and clock it keeps")
     (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
     model = args.model.name.removesuffix(".json").removesuffix(".work")
+    run = vars(_execution(args))
     if args.mapping is not None:
         old = _read_json(args.mapping)
+        run = old.get("execution", run)
+        if run != vars(_execution(args)):
+            given = ", ".join(f"--{name} {value}" for name, value in run.items())
+            raise CostError(f"{args.mapping} was searched with {given}", remedy="give the same")
         fronts = explore.again(old, phases, base, schemes(args.scheme or []), model)
     else:
         plain = schemes(args.scheme or ["all"])
         chosen = dict.fromkeys(with_cache(s, bits) for bits in args.cache for s in plain)
         fronts = explore.search(phases, base, list(chosen), args.pes, model)
     if args.json:
-        atomic_write_json(args.json, {"schema": 1, "model": model, "fronts": fronts})
+        atomic_write_json(
+            args.json, {"schema": 1, "model": model, "execution": run, "fronts": fronts}
+        )
     if args.html:
         atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build"))
     if not args.quiet:
@@ -275,8 +282,13 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
     for name, least in (("causal", 0), ("page", 0), ("arrays", 1)):
         if getattr(args, name) < least:
             raise CostError(f"--{name} {getattr(args, name)}: at least {least}")
-    execution = Execution(args.causal, args.page, args.chain, args.arrays)
-    return [execution.of(bind_phase(found, n, s, given)) for n, s in parse_phases(args.phase)]
+    return [
+        _execution(args).of(bind_phase(found, n, s, given)) for n, s in parse_phases(args.phase)
+    ]
+
+
+def _execution(args: argparse.Namespace) -> Execution:
+    return Execution(args.causal, args.page, args.chain, args.arrays)
 
 
 def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequence[Dataflow]]:

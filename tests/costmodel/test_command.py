@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 from pathlib import Path
@@ -207,3 +208,20 @@ def test_plots_are_written_and_repeatable(model: Path, tmp_path: Path) -> None:
     one = {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()}
     assert set(one) == {"roofline.png", "latency.png", "decode_bandwidth.png"}
     assert one == {p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()}
+
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+OURS = {p.name for p in SCRIPTS.iterdir() if p.is_dir()} | {p.stem for p in SCRIPTS.glob("*.py")}
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("costmodel/**/*.py")), ids=lambda p: p.stem)
+def test_the_package_imports_nothing_else_of_the_project(path: Path) -> None:
+    """It stands by itself: of this project's packages it imports ``common`` alone."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            found.add(str(node.module).partition(".")[0])
+    assert found & (OURS | {"tvm", "tvm_ffi"}) <= {"costmodel", "common"}

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures that were wrong once: each is now what an independent count says."""
+"""Figures that were wrong once, and figures that others have published, beside ours."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from corrections import CORRECTIONS, LONG, Correction
+from peers import Peer, peers, row
 
 from costmodel.accelerator.dataflow import Dataflow, SourceLine, count
 from costmodel.counting.affine import variable
@@ -13,6 +16,7 @@ from costmodel.counting.relations import Position
 from costmodel.counting.space import Access, Box, Fabric
 from costmodel.errors import CostError
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cost" / "README.md"
 SHORT = [c for c in CORRECTIONS if c.now not in LONG]
 
 
@@ -20,6 +24,13 @@ SHORT = [c for c in CORRECTIONS if c.now not in LONG]
 def test_the_figure_is_right_now(case: Correction) -> None:
     assert case.holds(case.now())
     assert case.before is None or not case.holds(case.before)
+
+
+@pytest.mark.parametrize("peer", peers(), ids=lambda p: p.figure)
+def test_a_published_figure_is_met_or_the_difference_explained(peer: Peer) -> None:
+    assert peer.ours == pytest.approx(peer.theirs, rel=max(peer.bar, 1e-9))
+    assert peer.reason or peer.ours == peer.theirs
+    assert row(peer) in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_clash_says_how_many_lanes_would_do_and_they_do() -> None:

@@ -20,7 +20,7 @@ from costmodel.estimate.gemm import Role, effective_scheme
 from costmodel.estimate.model import item_scheme, other_work, phase_cost, product_key
 from costmodel.estimate.tiling import BufferTile, Holding
 from costmodel.estimate.workload import Item, Phase
-from costmodel.search.products import Found, NoRoomError, Problem, beside, solve
+from costmodel.search.products import BUFFER_AND_MEMORY, Found, NoRoomError, Problem, beside, solve
 from costmodel.search.systolic import FLOWS, Systolic
 
 SHARES = (1, 4)  # of the PEs that may be built: all, a quarter
@@ -30,6 +30,7 @@ STEEPEST = 16  # longer to shorter side of an array
 SMALLEST = 4  # side of an array
 WORKERS = 2
 SQUARE_MM = 1e6  # square micrometres
+Plans = Mapping[str, tuple[Holding, ...]]  # by product, from the array outwards
 OBJECTIVES = ("latency_ms", "energy_mj", "area_mm2", "perplexity")
 
 
@@ -70,9 +71,9 @@ def designs(base: Hardware, pes: int) -> list[Design]:
         CostError: the base is not an array of two axes behind one buffer.
     """
     size = base.levels[0].size
-    if len(base.fabric.shape) != 2 or len(base.levels) != 2 or size is None:
+    if len(base.fabric.shape) != 2 or len(base.levels) not in (2, 3) or size is None:
         raise CostError(
-            f"{base.name}: a search needs an array of two axes, a buffer and a memory behind it",
+            f"{base.name}: a search needs an array of two axes, a buffer, at most an L2, a memory",
             remedy="--hardware edge8x8, systolic32x32, systolic128x128 or a file like them",
         )
     found = []
@@ -84,17 +85,24 @@ def designs(base: Hardware, pes: int) -> list[Design]:
             if columns >= SMALLEST and max(rows, columns) <= STEEPEST * min(rows, columns):
                 found += [Design((rows, columns), int(size // 8 * b)) for b in BUFFERS]
                 found += [Design((rows, columns), size // 8, split) for split in SPLITS]
+    if len(base.levels) > BUFFER_AND_MEMORY:
+        found = [d for d in found if 8 * d.buffer < (base.levels[1].size or 0)]
     if not found:
-        raise CostError(f"--pes {pes}: no array of sides from {SMALLEST} on")
+        raise CostError(
+            f"{base.name}, {pes} PEs: no array of sides from {SMALLEST} on and buffer below an L2"
+        )
     return found
 
 
 def area(hardware: Hardware, scheme: Scheme) -> float:
-    """Square millimetres of multipliers and buffer; wires, control and DRAM left out."""
-    table, first = technology(), hardware.levels[0]
+    """Square millimetres of multipliers, buffer and L2; wires, control and DRAM left out."""
+    table = technology()
     multipliers = hardware.peak * table.area_of_mac(scheme.compute)
-    cell = table.memories[first.memory or "sram-45nm"].area
-    return (multipliers + (first.size or 0) * cell) / SQUARE_MM
+    cells = sum(
+        (level.size or 0) * table.memories[level.memory or "sram-45nm"].area
+        for level in hardware.levels[:-1]
+    )
+    return (multipliers + cells) / SQUARE_MM
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ class Point:
     latency: float
     energy: float
     area: float
-    plans: Mapping[str, Holding]
+    plans: Plans
 
 
 def groups(phase: Phase) -> list[list[Item]]:
@@ -149,14 +157,14 @@ def _points(
 
 def _mapped(
     phase: Phase, hardware: Hardware, flow: str, scheme: Scheme
-) -> Iterator[tuple[float, float, dict[str, Holding]]]:
+) -> Iterator[tuple[float, float, Plans]]:
     """The fastest mappings of all products, then the most frugal: cycles, pJ, plans."""
     rows, columns = hardware.fabric.shape
     array = Systolic(flow, rows, columns, hardware.fabric.lanes)
     work = other_work(phase, hardware, scheme)
     lag = sum(level.latency - 1 for level in hardware.levels)
     sums = [[float(work.latency), work.energy], [float(work.latency), work.energy]]
-    plans: list[dict[str, Holding]] = [{}, {}]
+    plans: list[dict[str, tuple[Holding, ...]]] = [{}, {}]
     for items in groups(phase):
         problems = tuple(_problem(i, items, scheme, hardware, array) for i in items)
         for place, best in enumerate(solve(problems)):
@@ -178,10 +186,9 @@ def _problem(
     return Problem(gemm, replace(own, name="", cache=FLOAT16.cache), hardware, array)
 
 
-def _plans(items: Sequence[Item], best: Found) -> dict[str, Holding]:
-    held = best.holding
+def _plans(items: Sequence[Item], best: Found) -> Plans:
     return {
-        product_key(item): Holding(beside(held.tile, n == 0), held.order)
+        product_key(item): tuple(Holding(beside(h.tile, n == 0), h.order) for h in best.holdings)
         for n, item in enumerate(items)
     }
 
@@ -271,13 +278,12 @@ def row(
     scheme: Scheme,
     flow: str,
     design: Design,
-    plans: Mapping[str, Holding],
+    plans: Plans,
     model: str,
 ) -> dict[str, Any]:
     """A row of a front, estimated by the counting engine with these mappings."""
     hardware = design.hardware(base)
-    held = {key: (plan,) for key, plan in plans.items()}
-    total = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=held).total
+    total = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=plans).total
     return {
         "phase": phase.name,
         "scheme": scheme.name,
@@ -292,8 +298,8 @@ def row(
             "buffer_bytes": design.buffer,
             "split": list(design.split) if design.split else None,
             "products": {
-                key: {"tile": list(vars(h.tile).values()), "order": list(h.order)}
-                for key, h in plans.items()
+                key: [{"tile": list(vars(h.tile).values()), "order": list(h.order)} for h in held]
+                for key, held in plans.items()
             },
         },
     }
@@ -322,8 +328,8 @@ def again(
                     remedy=f"--hardware {mapping['hardware']}",
                 )
             plans = {
-                key: Holding(BufferTile(*plan["tile"]), tuple(plan["order"]))
-                for key, plan in mapping["products"].items()
+                key: tuple(Holding(BufferTile(*h["tile"]), tuple(h["order"])) for h in held)
+                for key, held in mapping["products"].items()
             }
             high, wide = old["array"]
             split = tuple(mapping["split"]) if mapping["split"] else None

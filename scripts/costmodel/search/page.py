@@ -90,8 +90,9 @@ def describe(row: Row) -> str:
 def _mapping(row: Row) -> str:
     """The mapping of each product, one a line."""
     return "\n".join(
-        f"{name}: tile {'x'.join(map(str, plan['tile']))}, loops {' '.join(plan['order'])}"
+        f"{name}: tile {'x'.join(map(str, held['tile']))}, loops {' '.join(held['order'])}"
         for name, plan in row["mapping"]["products"].items()
+        for held in plan
     )
 
 

@@ -10,8 +10,8 @@ the best time found (or closer to it than a gap that is asked for): none that is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations, product
 from typing import Any
@@ -21,11 +21,12 @@ import numpy as np
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import Grain, Scheme
 from costmodel.estimate.gemm import Gemm, Role
-from costmodel.estimate.pipeline import Count, duration, many_steps
+from costmodel.estimate.pipeline import Count, State, duration, many_steps, steps
 from costmodel.estimate.tiling import (
     DIMENSIONS,
     BufferTile,
     Holding,
+    attention_holding,
     fits,
     outer_traffics,
     room,
@@ -35,6 +36,9 @@ from costmodel.search.systolic import Systolic, in_tiles
 
 ORDERS = tuple(permutations(DIMENSIONS))
 GAP = 1e-3
+NUMBERS = (0, 1, 2, 3, 5, 8, 12, 20, 32)  # sizes of an L2's tiles that are tried, from the largest
+L2_GAP = 1e-2
+BUFFER_AND_MEMORY = 2  # levels without an L2
 FIRST_CHUNK, CHUNK = 32, 256  # candidates that are simulated together
 
 
@@ -44,9 +48,13 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """A mapping of a product, its cycles and pJ, and how many candidates were looked at."""
+    """A mapping of a product, its cycles and pJ, and how many candidates were looked at.
 
-    holding: Holding
+    Attributes:
+        holdings: what each memory holds, from the array outwards.
+    """
+
+    holdings: tuple[Holding, ...]
     cycles: float
     energy: float
     candidates: int
@@ -62,16 +70,17 @@ class Problem:
     hardware: Hardware
     array: Systolic
 
-    def simulate(self, tiles: Sequence[Count], orders: Count) -> Count:
+    def simulate(self, tiles: Sequence[Count], orders: Count, region: State | None = None) -> Count:
         """Cycles of candidates, memory latencies left out.
 
         Args:
             tiles: their extents along M, N and K.
             orders: 3 x candidates, the dimension of each loop.
+            region: a part of the product; left out: all of it.
         """
         (buffer, behind), gemm, scheme = self.hardware.levels, self.gemm, self.scheme
-        whole = (gemm.m, gemm.n, gemm.k, True, True)
-        listed = many_steps(whole, tiles, orders, scheme, gemm.on_chip)
+        region = region or (gemm.m, gemm.n, gemm.k, True, True)
+        listed = many_steps(region, tiles, orders, scheme, gemm.on_chip)
         inward, weights, visits = self.array.port(listed.m, listed.n, listed.k, scheme)
         elements = listed.m * listed.n
         back = inward + weights + (visits - listed.new) * elements * scheme.accumulator
@@ -222,7 +231,7 @@ def search_together(problems: list[Problem], gap: float = GAP) -> tuple[Found, F
         tile = BufferTile(*(int(g[at % number]) for g in grid))
         cycles = float(simulated(np.array([at]))[0])
         held = Holding(tile, orders[at // number])
-        return Found(held, cycles, float(energies[at]), len(bounds), looked)
+        return Found((held,), cycles, float(energies[at]), len(bounds), looked)
 
     return found(fastest), found(frugal)
 
@@ -234,5 +243,92 @@ def beside(tile: BufferTile, lead: bool) -> BufferTile:
 
 @lru_cache(maxsize=1 << 16)
 def solve(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
-    """The fastest and the most frugal mapping of products that share their tiles."""
-    return search_together(list(problems))
+    """The fastest and the most frugal mapping of products that share their tiles.
+
+    Raises:
+        NoRoomError: no tile fits.
+    """
+    if len(problems[0].hardware.levels) == BUFFER_AND_MEMORY:
+        return search_together(list(problems))
+    return _search_behind(problems)
+
+
+def _search_behind(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
+    """Search the tiles of an L2 between buffer and memory, each with the best tiles within it.
+
+    The bounds are those of :meth:`Problem.bounds` for an L2 without a port: the array's cycles for
+    a tile of the L2 are no more than for its parts. Few sizes are tried, and the best of them is
+    looked for to a hundredth: every candidate asks for a search of its own. Attention keeps the
+    fewest blocks of rows and the longest part of the cache in the L2.
+    """
+    lead = problems[0]
+    buffer, level, memory = lead.hardware.levels
+    free = replace(level, read=np.inf, write=np.inf)
+    outer = replace(lead, hardware=replace(lead.hardware, levels=(free, memory)))
+    if lead.gemm.role is Role.PRODUCT:
+        grid, orders = _thinned(outer.tiles()), outer.orders()
+        flat = outer.bounds(grid)[0].ravel() if len(grid[0]) else np.array([])
+    else:
+        g = lead.gemm
+        blocks = attention_holding(g.m, g.n, g.k, lead.scheme, level)
+        grid = [np.array([side]) for side in (*blocks, g.k)] if blocks else [np.array([])] * 3
+        orders, flat = [DIMENSIONS], np.zeros(1 if blocks else 0)
+    if not len(flat):
+        raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {level.name}")
+    quick: Found | None = None
+    cheap: Found | None = None
+    for looked, at in enumerate(np.argsort(flat, kind="stable")):
+        if quick and cheap and flat[at] >= quick.cycles * (1 - L2_GAP):
+            break
+        tile = BufferTile(*(int(side[at % len(grid[0])]) for side in grid))
+        try:
+            some = list(within(problems, Holding(tile, orders[at // len(grid[0])]), looked))
+        except NoRoomError:
+            continue  # a smaller part may have tiles that fit the buffer
+        for found in some:
+            quick = found if quick is None or found.cycles < quick.cycles else quick
+            cheap = found if cheap is None or found.energy < cheap.energy else cheap
+    if quick is None or cheap is None:
+        raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {buffer.name}")
+    return quick, cheap
+
+
+def _thinned(grid: list[Any]) -> list[Any]:
+    """Tiles of some sizes of each dimension, the largest first and then ever wider apart."""
+    keep: Any = True
+    for side in grid:
+        values = np.unique(side)[::-1]
+        keep = keep & np.isin(side, values[[n for n in NUMBERS if n < len(values)]])
+    return [side[keep] for side in grid]
+
+
+def within(problems: tuple[Problem, ...], held: Holding, looked: int) -> Iterator[Found]:
+    """Map the part of a product that an L2 holds, and add up over all parts."""
+    lead = problems[0]
+    buffer, level, memory = lead.hardware.levels
+    close = replace(lead.hardware, levels=(buffer, level))
+    parts = []
+    for problem in problems:
+        tile = beside(held.tile, problem is lead)
+        gemm = replace(problem.gemm, m=tile.m, n=tile.n, k=tile.k, batch=1)
+        parts.append(replace(problem, gemm=gemm, hardware=close))
+    for inner in solve(tuple(parts)):
+        cycles, energy = 0.0, 0.0
+        for problem, part in zip(problems, parts, strict=True):
+            gemm, first = problem.gemm, part is parts[0]
+            own = Holding(beside(held.tile, first), held.order)
+            near = inner.holdings[0]
+            sides = [np.array([s]) for s in vars(beside(near.tile, first)).values()]
+            order = np.array([[DIMENSIONS.index(d)] for d in near.order])
+            whole = (gemm.m, gemm.n, gemm.k, True, True)
+            listed = steps(whole, own, problem.scheme, gemm.on_chip)
+            work = np.zeros(listed.times.shape)
+            for state, kinds in listed.states().items():
+                work[kinds] = part.simulate(sides, order, state)[0]
+            both = level.double_buffered
+            cycles += float(duration(listed, work, memory, both, gemm.batch)[0])
+            moved = int(listed.read[0]) * memory.read_energy
+            moved += int(listed.write[0]) * memory.write_energy
+            energy += gemm.batch * moved
+        share = lead.gemm.macs / parts[0].gemm.macs
+        yield Found((*inner.holdings, held), cycles, energy + share * inner.energy, 0, looked + 1)

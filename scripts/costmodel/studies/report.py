@@ -296,7 +296,8 @@ def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
         mapping = Table("product", "tile M,N,K", "loops over tiles", title=title)
         mapping.title_justify = "left"
         for name, plan in row["mapping"]["products"].items():
-            mapping.add_row(name, ",".join(map(str, plan["tile"])), " ".join(plan["order"]))
+            for held in plan:
+                mapping.add_row(name, ",".join(map(str, held["tile"])), " ".join(held["order"]))
         console.print(mapping)
     console.print(f"  {len(fronts)} designs on the fronts")
 
