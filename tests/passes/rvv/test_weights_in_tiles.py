@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.passes.functions import VECTORS, called, host, riscv64
+from support.passes.functions import VECTORS, called, host, module_of, riscv64
 from support.passes.linear import (
     PACKINGS,
     Q4,
@@ -51,26 +51,26 @@ def transform(
     return run
 
 
-def embedding(packing: Packing | None) -> Any:
+def embedding(packing: Packing | None, dtype: str = "float32") -> Any:
     """Rows of a matrix by their numbers: ids [rows], the weight or its packed form."""
     from tvm import te, tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
 
     ids = te.placeholder((tirx.Var("rows", "int64"),), "int32", name="ids")
     if packing is None:
-        weight = te.placeholder((VOCABULARY, WIDTH), name="weight")
+        weight = te.placeholder((VOCABULARY, WIDTH), dtype, name="weight")
         out = te.compute((ids.shape[0], WIDTH), lambda i, j: weight[ids[i], j], name="T_take")
         return te.create_prim_func([weight, ids, out])
     words, scales = packed_shapes(VOCABULARY, WIDTH, packing)
     packed = te.placeholder(words, "uint32", name="packed")
-    scale = te.placeholder(scales, name="scale")
+    scale = te.placeholder(scales, dtype, name="scale")
 
     def value(i: Any, j: Any) -> Any:
         shift = (j % packing.per_word * packing.bits).astype("uint32")
         word = packed[i, j // packing.per_word]
-        return (tirx.shift_right(word, shift) & (1 << packing.bits) - 1).astype("float32")
+        return (tirx.shift_right(word, shift) & (1 << packing.bits) - 1).astype(dtype)
 
     values = te.compute((VOCABULARY, WIDTH), value, name="compute")
-    zero = tirx.const(float(packing.zero_point), "float32")
+    zero = tirx.const(float(packing.zero_point), dtype)
     out = te.compute(
         (ids.shape[0], WIDTH),
         lambda i, j: (values[ids[i], j] - zero) * scale[ids[i], j // packing.group],
@@ -160,6 +160,18 @@ def test_a_matrix_that_kernels_alone_read_is_in_tiles(
     text = module["weights_in_tiles"].script()
     about = {"tile": 64, "parameters": [{"index": i, "item": n} for i, n in enumerate(items)]}
     assert json.dumps(about) in text.replace('\\"', '"')
+
+
+@pytest.mark.parametrize("packing", [*PACKINGS, W3], ids=str)
+def test_rows_of_halves_are_taken_by_loops(
+    kernel_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, packing: Packing | None
+) -> None:
+    """What takes them stores halves, which the kernel does not."""
+    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders["riscv64"]))
+    monkeypatch.setenv("MLC_RVV_WEIGHTS", "tiles")
+    module = module_of(embed=embedding(packing, "float16"))
+    module = load_pass("hooks").before_scheduling(riscv64(*VECTORS))(module)
+    assert called(module["embed"]) == []
 
 
 def test_a_matrix_that_is_used_otherwise_stays_as_it_is(transform: Any) -> None:

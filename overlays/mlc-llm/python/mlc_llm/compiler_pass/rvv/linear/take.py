@@ -57,6 +57,9 @@ def _match(stage: Stage, stages: list[Stage]) -> TakenRows:
     matrices = [b for b in regions if len(b.shape) == 2]
     if len(rows) != 1 or len(matrices) + 1 != len(regions) or len(matrices) != len(stages):
         raise PatternMismatch("it does not take rows")
+    if str(stage.written.dtype) != "float32":
+        # Such as halves: what the block must store could not even be written down.
+        raise PatternMismatch(f"{stage.written.name} is {stage.written.dtype}")
     row = tirx.BufferLoad(rows[0], [line])
     taken = TakenRows(stage.written, rows[0], matrices[0])
     if len(stages) == 2:
