@@ -39,6 +39,8 @@ NATIVE = Path(__file__).parent / "native"
 TEXT_SOURCES = (
     *sorted(RUNNER_SOURCES.glob("input/*.cc")),
     *sorted(RUNNER_SOURCES.glob("text/*.cc")),
+    RUNNER_SOURCES / "engine" / "answer_text.cc",
+    RUNNER_SOURCES / "engine" / "sampling.cc",
     RUNNER_SOURCES / "model" / "param_index.cc",
     RUNNER_SOURCES / "program" / "arguments.cc",
 )
