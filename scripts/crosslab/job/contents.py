@@ -24,6 +24,7 @@ from crosslab.build.runner import Runner
 from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
 from crosslab.models.model_folder import ImportedModel
+from crosslab.tokenizer.chat_config import CONFIG_FILE, chat_config
 from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
@@ -85,7 +86,11 @@ def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dis
 def _text(job: Job, model: Path) -> dict[str, Path]:
     """Files for text on the device; none when the runner does not support the tokenizer."""
     try:
-        return {"run.sh": RUN, DEVICE_FILE: device_tokenizer(model, job.cache)}
+        return {
+            "run.sh": RUN,
+            DEVICE_FILE: device_tokenizer(model, job.cache),
+            f"params/{CONFIG_FILE}": chat_config(model, job.cache),
+        }
     except UnsupportedTokenizerError as error:
         _console.print(f"[yellow]dist without run.sh:[/] {error.what}", soft_wrap=True)
         return {}

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's sampling as MLC-LLM's ``mlc-chat-config.json`` holds it, for the device's chat."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from common.hashing import digest
+from crosslab.cached_build import cached_build
+from crosslab.errors import UserError
+
+CONFIG_FILE = "mlc-chat-config.json"
+SOURCE_FILE = "generation_config.json"
+# MLC-LLM's own values, where a model says nothing (protocol/mlc_chat_config.py).
+DEFAULTS = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+def chat_config(model: Path, cache: Path) -> Path:
+    """The fields of sampling of a model's ``mlc-chat-config.json``, made once in ``cache``.
+
+    They come from ``generation_config.json``, as MLC-LLM's ``gen_config`` takes them; a folder that
+    MLC-LLM made already has them.
+
+    Raises:
+        UserError: a file is not what it should be.
+    """
+    found = DEFAULTS.copy()
+    for name in (SOURCE_FILE, CONFIG_FILE):
+        found.update(_numbers(model / name))
+    text = json.dumps(found, indent=2) + "\n"
+
+    def make(folder: Path) -> None:
+        (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
+
+    return cached_build(cache, "chat-config", digest(text), make) / CONFIG_FILE
+
+
+def _numbers(path: Path) -> dict[str, float]:
+    """The fields of sampling that a file has."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(table, dict):
+        raise UserError(f"{path}: a table was expected")
+    numbers = {name: table[name] for name in DEFAULTS if table.get(name) is not None}
+    for name, value in numbers.items():
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        if not real or not math.isfinite(value):
+            raise UserError(f"{path}: {name} is {str(value)[:40]!r}, a number was expected")
+    return {name: float(value) for name, value in numbers.items()}
