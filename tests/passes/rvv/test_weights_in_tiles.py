@@ -166,7 +166,7 @@ def test_a_matrix_that_kernels_alone_read_is_in_tiles(
 def test_rows_of_halves_are_taken_by_loops(
     kernel_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, packing: Packing | None
 ) -> None:
-    """What takes them stores halves, which the kernel does not."""
+    """Their block stores halves, which the kernel does not."""
     monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders["riscv64"]))
     monkeypatch.setenv("MLC_RVV_WEIGHTS", "tiles")
     module = module_of(embed=embedding(packing, "float16"))
