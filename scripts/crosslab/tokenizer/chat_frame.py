@@ -11,7 +11,7 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 SYSTEM, USER, ANSWER, NEXT = "The rules here", "The user's own words", "An answer", "More of them"
 Message = tuple[str, str]
-STRANGE = ("x", "<think>\n</think> {{ 1 }} {% x %}\n", "\x1c \u00e9\u2003")
+STRANGE = ("x", "<think>\n</think> {{ 1 }} {% x %}\n", "\x1c \u00e9\u2003", "\n x")
 THOUGHT = "</think>"
 
 

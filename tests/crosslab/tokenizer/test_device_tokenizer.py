@@ -23,7 +23,11 @@ from crosslab.models.asset import fetch_asset
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.pins import read_pins
 from crosslab.tokenizer import nfc_tables, unicode_tables
-from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
+from crosslab.tokenizer.chat_frame import (
+    UnsupportedTokenizerError,
+    chat_frame,
+    with_usable_chat,
+)
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import MAGIC, device_tokenizer, pack
 
@@ -339,6 +343,64 @@ def test_a_chat_without_system_messages_says_so(sanitized_probe: list[str], tmp_
     refused, answer = text_probe.ask(sanitized_probe, path, "turns", asked)
     assert refused == {"error": "this model's chat takes no system message"}
     assert answer["ids"] == tokenizer.chat_ids("u")
+
+
+THINKS = (
+    "{% for m in messages %}{% set c = m.content %}{% if '</think>' in c and m.role == 'assistant' %}"
+    "{% set c = c.split('</think>')[-1]CUT %}{% endif %}<|start|>{{ m.role }}\n{{ c }}<|end|>"
+    "{% endfor %}<|start|>assistant\n"
+)
+
+
+@pytest.mark.parametrize("cut", ["", ".lstrip('\\n')"])
+def test_earlier_answers_go_without_their_thoughts_where_the_template_says_so(
+    sanitized_probe: list[str], tmp_path: Path, cut: str
+) -> None:
+    """Qwen 3's way, which drops the line ends behind them too, and DeepSeek R1's."""
+    settings = {"chat_template": THINKS.replace("CUT", cut)}
+    tokenizer = ChatTokenizer(text_probe.trained("qwen2").tokenizer, settings)
+    frame = chat_frame(tokenizer)
+    assert frame is not None and (frame.drops_thoughts, frame.drops_breaks) == (True, bool(cut))
+    path = table_of(tokenizer, tmp_path)
+    for answer in ("<think>\na</think> b\n</think>\n\n c", "plain", "\nx", "</think>", "<think> a"):
+        messages = [("user", "hi </think> "), ("assistant", answer), ("user", "so?")]
+        asked = "".join(f"{role[0].upper()}{text}\0" for role, text in messages)
+        text = tokenizer.chat_text([{"role": r, "content": c} for r, c in messages])
+        (told,) = text_probe.ask(sanitized_probe, path, "turns", [asked.encode()])
+        assert told["ids"] == tokenizer.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def test_a_template_that_is_no_frame_costs_the_chat_alone(tmp_path: Path) -> None:
+    """Text of one's own still works: the device gets the tokenizer without a chat."""
+    settings = {"chat_template": "{{ strftime_now('%d %b') }}" + text_probe.TEMPLATE}
+    tokenizer = ChatTokenizer(text_probe.trained("qwen2").tokenizer, settings)
+    with pytest.raises(LabError, match="strftime_now"):
+        chat_frame(tokenizer)
+    plain, why = with_usable_chat(tokenizer)
+    assert "strftime_now" in why and not plain.has_chat
+    model = tmp_path / "model"
+    model.mkdir()
+    tokenizer.tokenizer.save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert device_tokenizer(model, tmp_path / "cache").read_bytes() == pack(plain)
+    assert plain.chat_ids("some text") == plain.tokenizer.encode("some text").ids
+
+
+def test_a_folder_says_its_stops_and_special_tokens(tmp_path: Path) -> None:
+    """Tokens with their properties, a template of its own file, more stop ids beside the config."""
+    tokenizer = text_probe.trained("gpt2").tokenizer
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    settings = {"eos_token": {"content": "<|end|>", "lstrip": False}, "bos_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7, 10**9]}))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}" + text_probe.TEMPLATE)
+    loaded = ChatTokenizer.load(tmp_path)
+    assert loaded.stop_ids == (tokenizer.token_to_id("<|end|>"), 5, 7)
+    assert loaded.chat_text([{"role": "user", "content": "x"}]).startswith("<|start|>user\nx")
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(UserError, match="a table of settings was expected"):
+        ChatTokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize(
