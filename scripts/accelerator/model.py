@@ -8,7 +8,7 @@ leave the device as they are, and the scales are multiplied in float32.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,7 +101,8 @@ def answer(
 ) -> Iterator[NextToken]:
     """Speak on after a prompt, the likeliest token each time; the text is read anew for each."""
     text = list(prompt)
-    models = (IntegerLlama.of(model, device), IntegerLlama.of(model, None), model)
+    on_device = IntegerLlama.of(model, device)
+    models = (on_device, replace(on_device, device=None), model)  # sharing int8 weights
     for _ in range(most):
         ours, integer, plain = (m.logits(np.array(text), FLOAT32) for m in models)
         error = float(np.abs(ours[-1] - plain[-1]).max() / np.abs(plain[-1]).max())

@@ -9,6 +9,8 @@ import struct
 import subprocess
 from pathlib import Path
 
+from support import shared_builds
+
 from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import load_device
@@ -17,7 +19,6 @@ from accelerator.isa import Opcode, decode
 from accelerator.layer import LinearLayer, Requantisation
 from accelerator.lowering import Mapping, lower
 from crosslab.build.runtime import sanitizer_flags
-from crosslab.host.toolchain import find_native
 
 DEVICE = load_device("vta-1x16x16")
 CASES = int(os.environ.get("ACCELERATOR_FUZZ_CASES", "300"))
@@ -59,7 +60,7 @@ def test_damaged_streams(tmp_path: Path) -> None:
     sources = [str(Path(__file__).with_name("simulator_fuzz.cc"))]
     sources += [str(functional.SOURCES / "functional.cc"), f"-I{functional.SOURCES}"]
     flags = ["-std=c++20", "-O1", *sanitizer_flags(("address", "undefined"))]
-    command = [*find_native().cxx, *flags, *sources, "-o", str(binary)]
+    command = [*shared_builds.sanitizing().cxx, *flags, *sources, "-o", str(binary)]
     subprocess.run(command, check=True, timeout=SECONDS)
     command = [str(binary), str(tmp_path / "cases")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
