@@ -346,7 +346,8 @@ def test_a_chat_without_system_messages_says_so(sanitized_probe: list[str], tmp_
 
 
 THINKS = (
-    "{% for m in messages %}{% set c = m.content %}{% if '</think>' in c and m.role == 'assistant' %}"
+    "{% for m in messages %}{% set c = m.content %}"
+    "{% if '</think>' in c and m.role == 'assistant' %}"
     "{% set c = c.split('</think>')[-1]CUT %}{% endif %}<|start|>{{ m.role }}\n{{ c }}<|end|>"
     "{% endfor %}<|start|>assistant\n"
 )
