@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -95,10 +96,11 @@ void ParseSpan(const std::string& text, Region* region) {
 constexpr int64_t kMany = int64_t{1} << 30;
 
 double ParseNumber(const std::string& option, const std::string& text) {
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stopped != end || text.empty()) {
+  // Not from_chars: libc++, which zig links, has it for real numbers since version 20 only.
+  char* stopped = nullptr;
+  const double value = std::strtod(text.c_str(), &stopped);
+  const bool whole = stopped == text.c_str() + text.size();
+  if (text.empty() || text[0] == ' ' || !whole) {
     throw InputError(option + ": '" + text + "' is not a number");
   }
   return value;
