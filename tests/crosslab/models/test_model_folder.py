@@ -22,18 +22,26 @@ import numpy as np
 import pytest
 from support import mlc_tree, text_probe
 from support.models.model_folder import write_folder, write_sparse
-from support.shared_builds import PROJECT, tvm_tree
+from support.shared_builds import CACHE, PROJECT, tvm_tree
 
 from crosslab.errors import LabError, UserError
 from crosslab.job.job_options import MODEL, Job, parse_job
 from crosslab.job.model_check import check_model
+from crosslab.models.compare import compare
 from crosslab.models.config import FamilyConfig, LlamaConfig, read_family
 from crosslab.models.hub import parse_reference
-from crosslab.models.llama_params import fuse_weights, random_weights, sources_of
+from crosslab.models.llama_params import (
+    fuse_weights,
+    param_shapes,
+    random_weights,
+    sources_of,
+)
 from crosslab.models.model_folder import import_folder, import_model, name_of
 from crosslab.models.params import ReadParams, write_params
 from crosslab.models.reference import answer, scaled_frequencies
 from crosslab.models.weights_file import INDEX_FILE, StoredWeights, save_weights, weight_files
+from crosslab.zoo.families import chosen
+from crosslab.zoo.reference import ask
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 
@@ -334,6 +342,33 @@ def anonymous_bytes(pid: int) -> int:
         return 0
     own = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
     return (int(own[1]) << 10 if own else 0) + sum(map(anonymous_bytes, below))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["llama", *(pytest.param(n, marks=pytest.mark.long) for n in ("qwen2", "qwen3", "gemma"))],
+)
+def test_the_projects_reference_is_transformers(name: str) -> None:
+    """The zoo's small model of the family, where transformers is here to be asked."""
+    try:
+        question = ask(chosen([name])[0], CACHE)
+    except UserError as error:
+        pytest.skip(error.what)
+    config = read_family(question.model / "config.json")
+    stored = StoredWeights.of_model(question.model)
+    values = {n: stored.read(n) for n in stored.places}
+    if name == "gemma":  # whose norms are stored less one
+        values = {n: v + 1 if "norm" in n else v for n, v in values.items()}
+    for kind in ("weight", "bias"):
+        for fused in param_shapes(config):
+            parts = [source.replace("weight", kind) for source in sources_of(fused)]
+            if len(parts) > 1 and set(parts) <= set(values):
+                whole = np.concatenate([values[part] for part in parts])
+                values[fused.replace("weight", kind)] = whole
+    wanted = question.answer
+    said = answer(config, values, question.prompt, max_new=len(wanted.tokens))
+    assert compare(said.tokens, said.logits, wanted, 1e-5).right
 
 
 class _Hub(BaseHTTPRequestHandler):
