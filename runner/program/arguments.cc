@@ -16,6 +16,7 @@ const char kUsage[] =
     "usage: runner --params DIR --tokenizer FILE --prompt TEXT [options]\n"
     "       runner --params DIR --tokenizer FILE --chat [options]\n"
     "       runner --params DIR --tokens 1,2,3 [options]\n"
+    "       runner serve --params DIR --tokenizer FILE [options; runner serve --help lists them]\n"
     "Answers a prompt, in text or in token ids, or talks turn by turn.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
     "  --tokenizer FILE     tokenizer.bin of the model: the answer is printed as text\n"
@@ -48,8 +49,6 @@ const char kUsage[] =
     "  --roi-span WHAT      mark the model call alone (call) or the whole step (step)\n"
     "  --help               this text\n";
 
-namespace {
-
 int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low,
                      int64_t high) {
   int64_t value = 0;
@@ -64,6 +63,8 @@ int64_t ParseInteger(const std::string& option, const std::string& text, int64_t
   }
   return value;
 }
+
+namespace {
 
 std::vector<int32_t> ParseIds(const std::string& option, const std::string& text) {
   std::vector<int32_t> ids;
@@ -213,7 +214,7 @@ void CheckPrompt(const Arguments& arguments) {
 
 }  // namespace
 
-Arguments ParseArguments(const std::vector<std::string>& words) {
+Arguments ParseModelArguments(const std::vector<std::string>& words) {
   Arguments arguments;
   auto options = Options(&arguments);
   options.merge(SamplingOptions(&arguments));
@@ -234,7 +235,12 @@ Arguments ParseArguments(const std::vector<std::string>& words) {
     option->second(words[i]);
   }
   if (arguments.params.empty()) throw InputError("--params is missing: the folder of parameters");
-  (arguments.chat ? CheckChat : CheckPrompt)(arguments);
+  return arguments;
+}
+
+Arguments ParseArguments(const std::vector<std::string>& words) {
+  const Arguments arguments = ParseModelArguments(words);
+  if (!arguments.help) (arguments.chat ? CheckChat : CheckPrompt)(arguments);
   return arguments;
 }
 

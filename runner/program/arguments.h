@@ -42,4 +42,10 @@ extern const char kUsage[];
 // Throws InputError for an unknown option, a missing or malformed value, or a missing option.
 Arguments ParseArguments(const std::vector<std::string>& words);
 
+// The same of a program that gets its prompts in another way.
+Arguments ParseModelArguments(const std::vector<std::string>& words);
+
+// A whole number; throws InputError that names the option.
+int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low, int64_t high);
+
 }  // namespace rvv_runner

@@ -13,11 +13,13 @@
 #include "program/arguments.h"
 #include "chat/chat.h"
 #include "program/prompt.h"
+#include "program/serve.h"
 
 namespace rvv_runner {
 namespace {
 
 int Run(const std::vector<std::string>& words) {
+  if (!words.empty() && words[0] == "serve") return Serve({words.begin() + 1, words.end()});
   const Arguments arguments = ParseArguments(words);
   if (arguments.help) {
     std::cout << kUsage;

@@ -18,12 +18,14 @@ from crosslab.host.toolchain import Toolchain  # noqa: E402
 from crosslab.tokenizer.device_tokenizer import pack  # noqa: E402
 
 NAMES = ("tokenizer", "prompt", "index", "arguments")
+SERVER_NAMES = ("http", "chat", "completion")
 
 
-def build(tools: Toolchain, cache: Path) -> Path:
-    """The fuzzing program."""
-    main = HERE / "native" / "runner_fuzz.cc"
-    return text_probe.build_probe(tools, cache, main, ("fuzzer", *text_probe.SANITIZERS))
+def build(tools: Toolchain, cache: Path, *, server: bool = False) -> Path:
+    """The program that fuzzes the files' readers, or the server's."""
+    main = HERE / "native" / ("server_fuzz.cc" if server else "runner_fuzz.cc")
+    kinds = ("fuzzer", *text_probe.SANITIZERS)
+    return text_probe.build_probe(tools, cache, main, kinds, server=server)
 
 
 def search(program: Path, name: str, work: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -100,14 +100,17 @@ def said(name: str, done: subprocess.CompletedProcess[str]) -> bool:
 
 
 def native(seconds: float) -> list[str]:
-    """The runner's own readers; the names of those that failed."""
+    """The runner's own readers and its server; the names of those that failed."""
     try:
-        program = native_run.build(find_native(), default_cache())
+        files = native_run.build(find_native(), default_cache())
+        server = native_run.build(find_native(), default_cache(), server=True)
     except (LabError, subprocess.CalledProcessError) as error:
         print(f"the runner's readers are left out: no libFuzzer here ({error})")
         return []
     failed = []
-    for name in native_run.NAMES:
+    programs = dict.fromkeys(native_run.NAMES, files)
+    programs |= dict.fromkeys(native_run.SERVER_NAMES, server)
+    for name, program in programs.items():
         done = native_run.search(program, name, OUT.resolve(), f"-max_total_time={seconds:.0f}")
         if not said(f"runner-{name}", done):
             failed.append(f"runner-{name}")

@@ -20,6 +20,19 @@ def program() -> Path:
     return native_run.build(tools, shared_builds.CACHE)
 
 
+@pytest.fixture(scope="module")
+def server_program() -> Path:
+    tools = shared_builds.sanitizing("fuzzer,address,undefined")
+    return native_run.build(tools, shared_builds.CACHE, server=True)
+
+
+@pytest.mark.parametrize("name", native_run.SERVER_NAMES)
+def test_no_bytes_break_the_server(server_program: Path, tmp_path: Path, name: str) -> None:
+    done = native_run.search(server_program, name, tmp_path, f"-runs={RUNS}", "-seed=1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"Done {RUNS} runs" in done.stderr
+
+
 @pytest.mark.parametrize("name", native_run.NAMES)
 def test_no_input_breaks_the_runner(program: Path, tmp_path: Path, name: str) -> None:
     done = native_run.search(program, name, tmp_path, f"-runs={RUNS}", "-seed=1")

@@ -23,6 +23,7 @@ from tokenizers import (
 )
 
 from common.hashing import digest
+from crosslab.build.libraries import httplib_object, include_folders
 from crosslab.build.link import RUNNER_SOURCES
 from crosslab.build.runtime import LANGUAGE_FLAGS, compile_all, sanitizer_flags
 from crosslab.cached_build import cached_build
@@ -44,7 +45,12 @@ TEXT_SOURCES = (
     RUNNER_SOURCES / "model" / "param_index.cc",
     RUNNER_SOURCES / "program" / "arguments.cc",
 )
+SERVER_SOURCES = (
+    *sorted(RUNNER_SOURCES.glob("api/*.cc")),
+    *(p for p in sorted(RUNNER_SOURCES.glob("server/*.cc")) if p.stem != "engine_thread"),
+)
 SANITIZERS = ("address", "undefined")
+_FLAGS = (*LANGUAGE_FLAGS, "-O0", "-Wall", "-Wextra", "-Werror")
 
 
 def build_probe(
@@ -52,24 +58,43 @@ def build_probe(
     cache: Path,
     main: Path = NATIVE / "tokenizer_probe.cc",
     sanitizers: Sequence[str] = SANITIZERS,
+    *,
+    server: bool = False,
 ) -> Path:
-    """The program around ``main``; on this machine with sanitizers."""
+    """The program around ``main``, with the server or without; on this machine with sanitizers."""
     host = tools.machine is Machine.HOST
-    tables = runner_tables(cache)
-    flags = [*LANGUAGE_FLAGS, "-O1", "-Wall", "-Wextra", "-Werror"]
-    flags += [f"-I{RUNNER_SOURCES}", f"-I{tables}"]
-    link = list(sanitizer_flags(sanitizers)) if host else ["-static"]
-    flags += link if host else []
-    sources = [*TEXT_SOURCES, main]
-    key = digest(tools.digest, shlex.join(link), RUNNER_SOURCES, tables, main)
+    command, text = _objects(tools, cache, "text", TEXT_SOURCES, [runner_tables(cache)])
+    ready = [*sorted(text.glob("*.o"))]
+    if server:
+        folders = [runner_tables(cache), *include_folders(cache).values()]
+        command, more = _objects(tools, cache, "server", SERVER_SOURCES, folders)
+        ready += [*sorted(more.glob("*.o")), httplib_object(tools, cache)]
+    link = sanitizer_flags(sanitizers) if host else ("-static",)
+    made = [f"{path.parent.name}/{path.name}" for path in ready]
+    key = digest(*made, shlex.join(link), main, *sorted(HERE.glob("*.h")))
 
     def make(out: Path) -> None:
-        objects = {str(s): str(out / f"{s.stem}.o") for s in sources}
-        compile_all("probe", [*tools.cxx, *flags], objects, out, 2)
-        command = [*tools.cxx, *objects.values(), *tools.link, *link, "-o", str(out / "probe")]
-        subprocess.run(command, check=True)
+        own = [*command, str(main), f"-I{HERE}", *map(str, ready), *tools.link, *link]
+        subprocess.run([*own, "-pthread", "-o", str(out / "probe")], check=True)
 
     return cached_build(cache, f"probe-{tools.machine}", key, make) / "probe"
+
+
+def _objects(
+    tools: Toolchain, cache: Path, name: str, sources: Sequence[Path], folders: Sequence[Path]
+) -> tuple[list[str], Path]:
+    """A compiler's command, and the folder of the objects that it makes; for any main, once."""
+    instruments = ("fuzzer-no-link", *SANITIZERS) if tools.machine is Machine.HOST else ()
+    flags = [*_FLAGS, *sanitizer_flags(instruments)]
+    includes = [f"-I{RUNNER_SOURCES}", *(f"-isystem{folder}" for folder in folders)]
+    command = [*tools.cxx, *flags, *includes]
+    key = digest(tools.digest, shlex.join(flags), RUNNER_SOURCES, *folders)
+
+    def make(out: Path) -> None:
+        objects = {str(source): str(out / f"{source.stem}.o") for source in sources}
+        compile_all("probe", command, objects, out, 2)
+
+    return command, cached_build(cache, f"probe-{name}-{tools.machine}", key, make)
 
 
 def ask(command: Sequence[str], table: Path, mode: str, texts: Sequence[bytes]) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from common.hashing import sha256_by_path, sha256_of
 from crosslab.artifact.packages import build_packages
 from crosslab.artifact.sbom import Part
-from crosslab.build import link, runtime
+from crosslab.build import libraries, link, runtime
 from crosslab.build.kernels import COMMON_FLAGS, KernelTarget, compiler_for
 from crosslab.build.runtime import ffi_root
 from crosslab.compile.targets import LabTarget
@@ -29,8 +29,8 @@ from crosslab.models.pins import LOCK_NAME
 PYTHON_LOCK = "uv.lock"
 GROUPS = ("crosslab", "tvm")
 MLC_GROUPS = ("mlc",)
-# Its C++ sources are compiled into the runner.
-SHIPPED_PACKAGES = frozenset({"apache-tvm-ffi"})
+# Their C++ sources are compiled into the runner.
+SHIPPED_PACKAGES = frozenset({"apache-tvm-ffi", "nlohmann-json"})
 OURS = "Apache-2.0"
 EMULATOR_PACKAGE = "qemu-user"
 LIBC_PACKAGE = "libc6-dev-riscv64-cross"
@@ -201,7 +201,7 @@ class Provenance:
     def parts(self) -> list[Part]:
         """The components of the bill of materials."""
         own = [self._own("kernels"), self._own("runner")]
-        shipped = [*map(self._upstream, self.origins), *own, _dlpack(), self._model()]
+        shipped = [*map(self._upstream, self.origins), *own, _dlpack(), _httplib(), self._model()]
         return [*shipped, *self._c(), *self.packages]
 
     def _upstream(self, origin: TreeOrigin) -> Part:
@@ -299,6 +299,19 @@ def _dlpack() -> Part:
     text = header.read_text(encoding="utf-8")
     version = re.findall(r"^#define DLPACK_(?:MAJOR|MINOR)_VERSION (\d+)$", text, re.MULTILINE)
     return Part("dlpack", ".".join(version), "Apache-2.0", shipped=True, sha256=sha256_of(header))
+
+
+def _httplib() -> Part:
+    """The HTTP library of the runner's server."""
+    library = libraries.read_library()
+    return Part(
+        libraries.HTTPLIB,
+        library.version,
+        library.licence,
+        shipped=True,
+        purl=f"pkg:github/yhirose/cpp-httplib@v{library.version}",
+        sha256=library.files["httplib.cpp"],
+    )
 
 
 def _built_only(part: Part) -> Part:

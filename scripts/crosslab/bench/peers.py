@@ -10,11 +10,12 @@ from typing import Any
 
 from crosslab.bench.rows import Row, measured_row
 from crosslab.bench.subject import Subject
+from crosslab.build.source_archive import read_source
 from crosslab.errors import UserError
 from crosslab.models.formats import weight_formats
 from crosslab.peers.gguf_export import export_gguf
 from crosslab.peers.llama_cpp import PeerRun, run_llama_cpp
-from crosslab.peers.llama_cpp_build import NAME, build_llama_cpp, read_source
+from crosslab.peers.llama_cpp_build import NAME, build_llama_cpp
 
 # What products with weights in the peer's formats take for activations.
 ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8"}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.hashing import digest
+from crosslab.build.libraries import httplib_object, include_folders
 from crosslab.build.runtime import Runtime, compile_all, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
@@ -92,11 +93,15 @@ def _check(request: LinkRequest) -> None:
 def _runner_objects(request: LinkRequest, cache: Path) -> Path:
     """The runner's own object files."""
     sources = [path.relative_to(RUNNER_SOURCES) for path in sorted(RUNNER_SOURCES.rglob("*.cc"))]
-    own = (*BUILD_FLAGS, *WARNINGS, *sanitizer_flags(request.sanitizers))
-    tables = runner_tables(cache)
-    flags = (*request.runtime.compile_flags, "-I.", f"-I{tables}", *own)
+    # With sanitizers what counts is the compiler's time: most of it goes into optimising them.
+    plain = ("-O0",) if request.sanitizers else ()
+    own = (*BUILD_FLAGS, *plain, *WARNINGS, *sanitizer_flags(request.sanitizers))
+    tables, libraries = runner_tables(cache), include_folders(cache)
+    found = [f"-isystem{folder}" for folder in libraries.values()]
+    flags = (*request.runtime.compile_flags, *found, "-I.", f"-I{tables}", *own)
     # Headers name themselves in their errors' messages: not by where they lie here.
     places = {RUNNER_SOURCES: ".", request.runtime.folder: "runtime"}
+    places |= {folder: name for name, folder in libraries.items()}
     maps = [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
     key = digest(
         request.runtime.folder.name,
@@ -104,6 +109,7 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
         shlex.join([*own, *places.values()]),
         RUNNER_SOURCES,
         tables,
+        *libraries.values(),
     )
 
     def make(out: Path) -> None:
@@ -161,13 +167,13 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
         UserError: the model library is none.
         LabError: compiling fails.
     """
-    runner = _runner_objects(request, cache)
+    runner, httplib = _runner_objects(request, cache), httplib_object(request.toolchain, cache)
     about = scratch / "about.c"
     about.write_text(_about_library(request), encoding="utf-8")
     _run([*request.toolchain.cc, "-O2", "-fPIC", "-c", about.name, "-o", "about.o"], scratch)
     model = _unpack(request.library, scratch / "model") if request.library else []
     return Objects(
-        first=(*sorted(runner.glob("*.o")), scratch / "about.o"),
+        first=(*sorted(runner.glob("*.o")), httplib, scratch / "about.o"),
         model=tuple(model),
         last=request.runtime.objects,
     )

@@ -19,6 +19,7 @@ from crosslab.artifact.provenance import (
 )
 from crosslab.artifact.relink import FOLDER, relinking
 from crosslab.artifact.sbom import Part
+from crosslab.build.libraries import httplib_sources, json_licence
 from crosslab.build.link import LinkRequest
 from crosslab.build.runner import Runner
 from crosslab.compile.overlaypass import PASSES
@@ -130,6 +131,8 @@ def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:
         for name, folder in folders.items()
         for file in ("LICENSE", "NOTICE")
     }
+    found["licenses/cpp-httplib/LICENSE"] = httplib_sources(job.cache) / "LICENSE"
+    found["licenses/nlohmann-json/LICENSE"] = json_licence()
     of_libraries = library_licences(linking.toolchain)
     for path in of_libraries.values():
         if not path.is_file():

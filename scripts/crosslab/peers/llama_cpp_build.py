@@ -7,19 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from common.hashing import digest, sha256_of
+from common.hashing import digest
+from crosslab.build.source_archive import LLAMA_CPP, SourceArchive, unpack_source
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross
 
-NAME = "llama.cpp"
+NAME = LLAMA_CPP
 DRIVER = Path(__file__).parents[1] / "native" / "peers" / "llama_cpp.cpp"
 # What of the distribution a build of the library reads.
 PARTS = ("CMakeLists.txt", "cmake/", "include/", "src/", "ggml/", "vendor/", "LICENSE")
@@ -40,40 +38,7 @@ LIBRARIES = (
 )
 
 
-@dataclass(frozen=True)
-class PeerSource:
-    """The pinned source distribution that carries a peer.
-
-    Attributes:
-        package: its name in the package index.
-        version: its version.
-        file: its file name.
-        sha256: of the file.
-        commit: of the peer's own repository.
-    """
-
-    package: str
-    version: str
-    file: str
-    sha256: str
-    commit: str
-
-
-def read_source(project: Path) -> PeerSource:
-    """The pin of llama.cpp in a project's ``VERSIONS.lock``.
-
-    Raises:
-        UserError: there is none.
-    """
-    path = project / "VERSIONS.lock"
-    try:
-        entry = tomllib.loads(path.read_text(encoding="utf-8"))["peers"][NAME]
-        return PeerSource(**{k: v for k, v in entry.items() if k != "license"})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path} has no whole table [peers."{NAME}"]: {error}') from error
-
-
-def build_llama_cpp(source: PeerSource, cache: Path) -> dict[str, Path]:
+def build_llama_cpp(source: SourceArchive, cache: Path) -> dict[str, Path]:
     """The program of each of :data:`BUILDS`, made once; about ten minutes of a CPU.
 
     Raises:
@@ -89,7 +54,7 @@ def build_llama_cpp(source: PeerSource, cache: Path) -> dict[str, Path]:
 
     def make_libraries(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="llama-cpp-") as folder:
-            tree = _unpack(_download(source, Path(folder)), Path(folder))
+            tree = _unpack(source, Path(folder))
             _compile(tree, Path(folder) / "build", toolchain, out)
 
     def make_programs(out: Path) -> None:
@@ -105,39 +70,9 @@ def build_llama_cpp(source: PeerSource, cache: Path) -> dict[str, Path]:
     return {build: made / build for build in BUILDS}
 
 
-def _download(source: PeerSource, folder: Path) -> Path:
-    pinned = folder / "pinned.txt"
-    pinned.write_text(f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-    # Pip asks a source for its metadata; the backend that answers is pinned with our packages.
-    command += ["--no-build-isolation", "--no-binary=:all:", "--dest", str(folder)]
-    done = subprocess.run(
-        [*command, "-r", str(pinned)], capture_output=True, text=True, check=False
-    )
-    found = folder / source.file
-    if done.returncode != 0 or not found.is_file():
-        reason = done.stderr.strip().splitlines() or ["pip said nothing"]
-        raise LabError(
-            f"cannot download {source.package}=={source.version}: {reason[-1]}",
-            remedy="check the network and the package index that pip uses, and that the group "
-            "peers of pyproject.toml is installed (nox -s bench -- --peer does so)",
-        )
-    if sha256_of(found) != source.sha256:
-        raise LabError(f"{found.name} is not the pinned file; nothing of it was used")
-    return found
-
-
-def _unpack(archive: Path, folder: Path) -> Path:
+def _unpack(source: SourceArchive, folder: Path) -> Path:
     """The parts of llama.cpp that a build reads, with policies in its inline assembly."""
-    root = f"{archive.name.removesuffix('.tar.gz')}/vendor/llama.cpp/"
-    with tarfile.open(archive) as packed:
-        wanted = [
-            member
-            for member in packed
-            if member.isfile() and member.name.removeprefix(root).startswith(PARTS)
-        ]
-        packed.extractall(folder, members=wanted, filter="data")
-    tree = folder / root
+    tree = unpack_source(source, PARTS, folder)
     assembly = tree / "ggml" / "src" / "ggml-cpu" / "arch" / "riscv" / "quants.c"
     text, changed = WITHOUT_POLICY.subn(r"\1, tu, mu\2", assembly.read_text(encoding="utf-8"))
     if not changed:

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from support.shared_builds import PROJECT
 
 from crosslab.bench.cli import main
+from crosslab.build.source_archive import read_source
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.gguf_import import gguf_name, rotary_halves
@@ -20,7 +21,7 @@ from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.weights_file import WEIGHTS_FILE
 from crosslab.peers.gguf_export import FORMATS, export_gguf, padded, rotary_pairs
 from crosslab.peers.llama_cpp import PeerRun, halves
-from crosslab.peers.llama_cpp_build import WITHOUT_POLICY, read_source
+from crosslab.peers.llama_cpp_build import WITHOUT_POLICY
 from crosslab.run.counter import Counts, Measurement
 
 # A feed-forward width that no block of 32 divides.

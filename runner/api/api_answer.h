@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "api/api_error.h"
+#include "api/api_request.h"
+#include "text/tokenizer.h"
+
+namespace rvv_runner {
+
+// OpenAI's error object.
+nlohmann::json ErrorBody(const ApiError& error);
+
+// Tokens of a request's prompts and answers, as they end.
+class Usage {
+ public:
+  // `n`: answers to each prompt, whose tokens count once.
+  explicit Usage(int64_t n) : n_(n) {}
+  void Add(size_t answer, const Ended& ended);
+  nlohmann::json Body() const;
+
+ private:
+  int64_t n_;
+  int64_t prompt_ = 0;
+  int64_t cached_ = 0;
+  int64_t answer_ = 0;
+};
+
+// Writes the answers to one request: pieces as chunks of a stream, or all at the end.
+class AnswerWriter {
+ public:
+  // `tokenizer` must outlive it. `created`: seconds since 1970.
+  AnswerWriter(const ApiRequest& request, const Tokenizer& tokenizer, std::string id,
+               std::string model, int64_t created);
+
+  // Chunks of a stream: the first of an answer (of a chat; null else), one for a piece (null when
+  // it shows nothing), the end of one, and the usage.
+  nlohmann::json First(size_t answer) const;
+  nlohmann::json Chunk(size_t answer, const Piece& piece);
+  nlohmann::json Last(size_t answer, const Ended& ended);
+  nlohmann::json Tail() const;
+
+  // The body of an answer that is no stream.
+  void Add(size_t answer, const Piece& piece);
+  void Add(size_t answer, const Ended& ended);
+  nlohmann::json Body() const;
+
+ private:
+  struct Collected {
+    std::string text;
+    std::vector<TokenLogprob> logprobs;
+    std::string reason;
+  };
+
+  nlohmann::json Frame(const char* object) const;
+  nlohmann::json Choice(size_t answer, const nlohmann::json& delta, const nlohmann::json& logprobs,
+                        const nlohmann::json& reason) const;
+  nlohmann::json Logprobs(const std::vector<TokenLogprob>& tokens, size_t offset) const;
+  nlohmann::json ChatLogprob(int32_t token, double logprob) const;
+  std::string Named(int32_t token) const;
+
+  const Tokenizer& tokenizer_;
+  bool chat_;
+  bool wants_logprobs_;
+  bool include_usage_;
+  std::string id_;
+  std::string model_;
+  int64_t created_;
+  Usage usage_;
+  std::vector<Collected> collected_;
+  std::vector<size_t> offsets_;  // bytes of each answer that were streamed
+};
+
+}  // namespace rvv_runner

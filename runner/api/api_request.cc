@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/api_request.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "api/api_error.h"
+#include "api/strict_json.h"
+
+namespace rvv_runner {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void Refuse(const std::string& field, const std::string& why) {
+  throw ApiError(400, "'" + field + "' " + why, field);
+}
+
+bool Boolean(const std::string& field, const json& value) {
+  if (!value.is_boolean()) Refuse(field, "must be true or false");
+  return value.get<bool>();
+}
+
+int64_t Integer(const std::string& field, const json& value, int64_t low, int64_t high) {
+  // Some clients write 5.0 where 5 is meant.
+  const bool whole = value.is_number_float() && std::floor(value.get<double>()) == value.get<double>();
+  if (!value.is_number_integer() && !whole) Refuse(field, "must be a whole number");
+  const double real = value.get<double>();
+  if (real < static_cast<double>(low) || real > static_cast<double>(high)) {
+    Refuse(field, "must be between " + std::to_string(low) + " and " + std::to_string(high));
+  }
+  return whole ? static_cast<int64_t>(real) : value.get<int64_t>();
+}
+
+double Real(const std::string& field, const json& value) {
+  if (!value.is_number()) Refuse(field, "must be a number");
+  return value.get<double>();
+}
+
+const std::string& Text(const std::string& field, const json& value) {
+  if (!value.is_string()) Refuse(field, "must be a text");
+  return value.get_ref<const std::string&>();
+}
+
+// A content is a text, or a list of parts of which each is a text.
+std::string Content(const std::string& field, const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) Refuse(field, "must be a text or a list of parts");
+  std::string whole;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string part = field + "[" + std::to_string(i) + "]";
+    const json& entry = value[i];
+    if (!entry.is_object() || !entry.contains("type")) Refuse(part, "must be a part with a type");
+    if (entry["type"] != "text") Refuse(part + ".type", "must be text: this model reads text alone");
+    if (!entry.contains("text")) Refuse(part + ".text", "is missing");
+    whole += Text(part + ".text", entry["text"]);
+  }
+  return whole;
+}
+
+Message::Role Role(const std::string& field, const json& value) {
+  // The developer is OpenAI's newer name of the system.
+  static const std::map<std::string, Message::Role> kRoles = {
+      {"system", Message::Role::kSystem},
+      {"developer", Message::Role::kSystem},
+      {"user", Message::Role::kUser},
+      {"assistant", Message::Role::kAssistant}};
+  const auto role = kRoles.find(Text(field, value));
+  if (role == kRoles.end()) Refuse(field, "must be system, user or assistant");
+  return role->second;
+}
+
+Message ReadMessage(const std::string& field, const json& value) {
+  if (!value.is_object()) Refuse(field, "must be an object");
+  for (const char* needed : {"role", "content"}) {
+    if (!value.contains(needed)) Refuse(field + "." + needed, "is missing");
+  }
+  for (const auto& [key, entry] : value.items()) {
+    const bool known = key == "role" || key == "content" || key == "name";
+    const bool nothing = entry.is_null() || (entry.is_array() && entry.empty());
+    if (!known && !nothing) Refuse(field + "." + key, "is not supported here");
+  }
+  return {Role(field + ".role", value["role"]), Content(field + ".content", value["content"])};
+}
+
+void ReadMessages(const json& value, ApiRequest* request) {
+  if (!value.is_array() || value.empty()) Refuse("messages", "must be a list of messages");
+  if (value.size() > kMostMessages) {
+    Refuse("messages", "has more than " + std::to_string(kMostMessages) + " messages");
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    request->messages.push_back(ReadMessage("messages[" + std::to_string(i) + "]", value[i]));
+  }
+}
+
+std::vector<int32_t> Ids(const json& value) {
+  std::vector<int32_t> ids;
+  for (const json& id : value) {
+    const int64_t most = std::numeric_limits<int32_t>::max();
+    ids.push_back(static_cast<int32_t>(Integer("prompt", id, 0, most)));
+  }
+  return ids;
+}
+
+void ReadPrompts(const json& value, ApiRequest* request) {
+  const bool many = value.is_array() && !value.empty() && !value[0].is_number();
+  const json list = many ? value : json::array({value});
+  if (list.size() > kMostPrompts) {
+    Refuse("prompt", "has more than " + std::to_string(kMostPrompts) + " prompts");
+  }
+  for (const json& prompt : list) {
+    if (prompt.is_array() && !prompt.empty()) {
+      request->prompts.emplace_back(Ids(prompt));
+    } else {
+      request->prompts.emplace_back(Text("prompt", prompt));
+    }
+  }
+}
+
+void ReadStop(const json& value, ApiRequest* request) {
+  const json list = value.is_array() ? value : json::array({value});
+  if (list.size() > kMostStops) {
+    Refuse("stop", "has more than " + std::to_string(kMostStops) + " texts");
+  }
+  for (const json& stop : list) {
+    const std::string& text = Text("stop", stop);
+    if (text.empty()) Refuse("stop", "holds an empty text");
+    if (text.size() > kMostStopBytes) Refuse("stop", "holds too long a text");
+    request->sampling.stop.push_back(text);
+  }
+}
+
+void ReadBias(const json& value, ApiRequest* request) {
+  if (!value.is_object()) Refuse("logit_bias", "must be an object of token ids");
+  for (const auto& [key, bias] : value.items()) {
+    const bool number = !key.empty() && key.size() <= 9 &&
+                        key.find_first_not_of("0123456789") == std::string::npos;
+    if (!number) Refuse("logit_bias", "must have token ids as names");
+    request->sampling.logit_bias[std::stoi(key)] = Real("logit_bias", bias);
+  }
+}
+
+void ReadFormat(const json& value, ApiRequest*) {
+  const bool text = value.is_object() && value.size() == 1 && value.value("type", json()) == "text";
+  if (!text) {
+    Refuse("response_format", "must be {\"type\": \"text\"}: nothing here makes an answer JSON");
+  }
+}
+
+void ReadStreamOptions(const json& value, ApiRequest* request) {
+  if (!value.is_object()) Refuse("stream_options", "must be an object");
+  for (const auto& [key, entry] : value.items()) {
+    const std::string place = "stream_options." + key;
+    if (key == "include_usage") {
+      request->include_usage = Boolean(place, entry);
+    } else if (key != "include_obfuscation" || Boolean(place, entry)) {
+      Refuse(place, "is not supported here");
+    }
+  }
+}
+
+using Reader = std::function<void(const json&, ApiRequest*)>;
+using Readers = std::map<std::string, Reader>;
+
+Reader Number(const char* field, double Sampling::* target) {
+  return [=](const json& value, ApiRequest* r) { r->sampling.*target = Real(field, value); };
+}
+
+Reader Count(const char* field, int64_t low, int64_t high, int64_t Sampling::* target) {
+  return [=](const json& value, ApiRequest* r) {
+    r->sampling.*target = Integer(field, value, low, high);
+  };
+}
+
+// A field that is understood as long as it has one value, the one that changes nothing.
+Reader Only(const char* field, const json& neutral, const char* why) {
+  return [=](const json& value, ApiRequest*) {
+    if (value != neutral) Refuse(field, why);
+  };
+}
+
+constexpr int64_t kMany = int64_t{1} << 30;
+constexpr int64_t kMostTop = 20;
+
+Readers CommonReaders() {
+  const Reader ignored = [](const json&, ApiRequest*) {};
+  const char* no_tools = "is not supported here: the model calls no tools";
+  Readers readers = {
+      {"model", [](const json& v, ApiRequest* r) { r->model = Text("model", v); }},
+      {"temperature", Number("temperature", &Sampling::temperature)},
+      {"top_p", Number("top_p", &Sampling::top_p)},
+      {"min_p", Number("min_p", &Sampling::min_p)},
+      {"top_k", Count("top_k", -1, kMany, &Sampling::top_k)},
+      {"repetition_penalty", Number("repetition_penalty", &Sampling::repetition_penalty)},
+      {"presence_penalty", Number("presence_penalty", &Sampling::presence_penalty)},
+      {"frequency_penalty", Number("frequency_penalty", &Sampling::frequency_penalty)},
+      {"max_tokens", Count("max_tokens", 1, kMany, &Sampling::max_tokens)},
+      {"n", [](const json& v, ApiRequest* r) { r->n = Integer("n", v, 1, kMostAnswers); }},
+      {"stop", ReadStop},
+      {"logit_bias", ReadBias},
+      {"stream", [](const json& v, ApiRequest* r) { r->stream = Boolean("stream", v); }},
+      {"stream_options", ReadStreamOptions},
+      {"seed",
+       [](const json& v, ApiRequest* r) {
+         constexpr int64_t kExact = int64_t{1} << 53;
+         r->sampling.seed = static_cast<uint64_t>(Integer("seed", v, -kExact, kExact));
+       }},
+  };
+  // They change nothing of an answer here.
+  for (const char* field : {"user", "metadata", "service_tier", "safety_identifier",
+                            "prompt_cache_key", "prompt_cache_retention"}) {
+    readers.emplace(field, ignored);
+  }
+  readers.emplace("store", Only("store", false, "must be false: no answer is stored"));
+  readers.emplace("tools", Only("tools", json::array(), no_tools));
+  readers.emplace("functions", Only("functions", json::array(), no_tools));
+  readers.emplace("tool_choice", Only("tool_choice", "none", no_tools));
+  readers.emplace("function_call", Only("function_call", "none", no_tools));
+  readers.emplace("parallel_tool_calls", ignored);
+  return readers;
+}
+
+Readers ChatReaders() {
+  Readers readers = CommonReaders();
+  readers["messages"] = ReadMessages;
+  readers["response_format"] = ReadFormat;
+  readers["max_completion_tokens"] =
+      Count("max_completion_tokens", 1, kMany, &Sampling::max_tokens);
+  readers["modalities"] =
+      Only("modalities", json::array({"text"}), "must be [\"text\"]: this model writes text alone");
+  readers["logprobs"] = [](const json& v, ApiRequest* r) {
+    if (Boolean("logprobs", v)) r->sampling.top_logprobs = std::max<int64_t>(0, r->sampling.top_logprobs);
+  };
+  readers["top_logprobs"] = Count("top_logprobs", 0, kMostTop, &Sampling::top_logprobs);
+  return readers;
+}
+
+Readers CompletionReaders() {
+  Readers readers = CommonReaders();
+  readers["prompt"] = ReadPrompts;
+  readers["logprobs"] = Count("logprobs", 0, kMostTop, &Sampling::top_logprobs);
+  readers["echo"] = Only("echo", false, "must be false: the prompt is not repeated");
+  readers["suffix"] = Only("suffix", "", "is not supported here");
+  readers["best_of"] = [](const json& v, ApiRequest*) { Integer("best_of", v, 1, 1); };
+  return readers;
+}
+
+bool Named(const json& body, const char* field) {
+  return body.contains(field) && !body[field].is_null();
+}
+
+// What one field alone does not tell.
+void CheckTogether(const json& body, const ApiRequest& request) {
+  const char* needed = request.chat ? "messages" : "prompt";
+  if (!Named(body, needed)) Refuse(needed, "is missing");
+  if (Named(body, "max_tokens") && Named(body, "max_completion_tokens")) {
+    Refuse("max_tokens", "and max_completion_tokens are two names of one thing: give one");
+  }
+  if (Named(body, "stream_options") && !request.stream) {
+    Refuse("stream_options", "is for a stream: set stream to true");
+  }
+  if (request.chat && Named(body, "top_logprobs") && body.value("logprobs", json()) != true) {
+    Refuse("top_logprobs", "needs logprobs to be true");
+  }
+  if (request.answers() > static_cast<size_t>(kMostAnswers)) {
+    Refuse("n", "times the prompts is more than " + std::to_string(kMostAnswers) + " answers");
+  }
+}
+
+}  // namespace
+
+ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& defaults) {
+  static const Readers kChat = ChatReaders();
+  static const Readers kCompletion = CompletionReaders();
+  const json table = ParseBody(body);
+  if (!table.is_object()) throw ApiError(400, "the body must be a JSON object");
+  ApiRequest request;
+  request.chat = chat;
+  request.sampling = defaults;
+  // What OpenAI's own service takes when nobody says.
+  if (!chat) request.sampling.max_tokens = 16;
+  const Readers& readers = chat ? kChat : kCompletion;
+  for (const auto& [field, value] : table.items()) {
+    const auto reader = readers.find(field);
+    // A client that writes null means that it says nothing.
+    if (value.is_null() && field != "messages" && field != "prompt") continue;
+    if (reader == readers.end()) Refuse(field, "is not supported here");
+    reader->second(value, &request);
+  }
+  CheckTogether(table, request);
+  if (request.sampling.top_k < 0) request.sampling.top_k = 0;  // both mean all
+  return request;
+}
+
+}  // namespace rvv_runner

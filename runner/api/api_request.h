@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/sampling.h"
+#include "text/chat.h"
+
+namespace rvv_runner {
+
+// A prompt of /v1/completions: text, or token ids.
+using ApiPrompt = std::variant<std::string, std::vector<int32_t>>;
+
+// A request to /v1/chat/completions or /v1/completions.
+struct ApiRequest {
+  bool chat = false;
+  std::string model;              // empty: not named
+  std::vector<Message> messages;  // of a chat
+  std::vector<ApiPrompt> prompts;  // else
+  Sampling sampling;
+  int64_t n = 1;  // answers to each prompt
+  bool stream = false;
+  bool include_usage = false;  // of a stream
+
+  size_t answers() const { return static_cast<size_t>(n) * (chat ? 1 : prompts.size()); }
+};
+
+constexpr size_t kMostMessages = 1024;
+constexpr size_t kMostPrompts = 16;
+constexpr int64_t kMostAnswers = 16;  // of one request
+
+// Reads a body. Fields that are not there keep the values of `defaults`. Throws ApiError (400) that
+// names the field for a wrong kind or value, and for every field that could change the answer and
+// is not understood here.
+ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& defaults);
+
+}  // namespace rvv_runner

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/serve.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <utility>
+
+#include "engine/defaults.h"
+#include "engine/engine.h"
+#include "input/errors.h"
+#include "input/read_file.h"
+#include "model/model.h"
+#include "program/arguments.h"
+#include "program/limits.h"
+#include "program/weights.h"
+#include "server/engine_thread.h"
+#include "server/listening.h"
+
+namespace rvv_runner {
+
+const char kServeUsage[] =
+    "usage: runner serve --params DIR --tokenizer FILE [options]\n"
+    "Serves the model over HTTP by OpenAI's protocol, and a page to chat with it at /.\n\n"
+    "  --params, --tokenizer, --lib, --max-seq, --prefill-chunk, --check-vlen, --vocab:\n"
+    "                       as without serve\n"
+    "  --host ADDRESS       address to listen at (127.0.0.1: this machine alone; 0.0.0.0: all)\n"
+    "  --port N             port to listen at (8000; 0: any that is free)\n"
+    "  --api-key-file FILE  a file with the key that clients have to show (none)\n"
+    "  --cors ORIGIN        let the pages of this origin ask, as in https://example.org (none)\n"
+    "  --parallel N         answers that are computed at once (4)\n"
+    "  --queue N            answers that wait at most; beyond that clients get status 429 (64)\n"
+    "  --temperature and the other options of sampling: what holds where a request does not say\n"
+    "  --name NAME          name of the model (the folder's beside the parameters)\n"
+    "  --help               this text\n";
+
+namespace {
+
+constexpr int64_t kMostParallel = 64;
+constexpr int64_t kMostQueued = 1024;
+constexpr size_t kSpareConnections = 32;  // for those that ask for a page, or numbers
+constexpr size_t kLongestKey = 4096;
+
+struct ServeArguments {
+  ServerOptions server;
+  int64_t parallel = 4;
+  int64_t queue = 64;
+  std::string key_file;
+  std::string name;
+  std::vector<std::string> rest;  // for the model
+};
+
+ServeArguments Parse(const std::vector<std::string>& words) {
+  ServeArguments a;
+  int64_t port = a.server.port;
+  const std::map<std::string, std::string*> texts = {{"--host", &a.server.host},
+                                                     {"--cors", &a.server.cors},
+                                                     {"--api-key-file", &a.key_file},
+                                                     {"--name", &a.name}};
+  struct Number {
+    int64_t* target;
+    int64_t low, high;
+  };
+  const std::map<std::string, Number> numbers = {{"--port", {&port, 0, 65535}},
+                                                 {"--parallel", {&a.parallel, 1, kMostParallel}},
+                                                 {"--queue", {&a.queue, 1, kMostQueued}}};
+  for (size_t i = 0; i < words.size(); ++i) {
+    const auto text = texts.find(words[i]);
+    const auto number = numbers.find(words[i]);
+    if (text == texts.end() && number == numbers.end()) {
+      a.rest.push_back(words[i]);
+      continue;
+    }
+    if (i + 1 == words.size()) throw InputError(words[i] + " needs a value");
+    const std::string& option = words[i++];
+    if (text != texts.end()) {
+      *text->second = words[i];
+    } else {
+      const auto [target, low, high] = number->second;
+      *target = ParseInteger(option, words[i], low, high);
+    }
+  }
+  a.server.port = static_cast<int>(port);
+  return a;
+}
+
+std::string ReadKey(const std::string& file) {
+  std::string key = ReadFile(file, kLongestKey);
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+  const bool plain = std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
+  if (key.empty() || !plain) {
+    throw InputError("--api-key-file: " + file +
+                     " must hold one line, the key, of ASCII characters without blanks");
+  }
+  return key;
+}
+
+// A finished model's folder has the parameters in it, and is named after the model.
+std::string NameOf(const std::string& params) {
+  const auto folder = std::filesystem::absolute(params).lexically_normal() / ".";
+  const std::string name = folder.parent_path().parent_path().filename().string();
+  return name.empty() ? "model" : name;
+}
+
+}  // namespace
+
+int Serve(const std::vector<std::string>& words) {
+  if (std::count(words.begin(), words.end(), "--help")) {
+    std::cout << kServeUsage;
+    return 0;
+  }
+  StopSignals signals;
+  ServeArguments own = Parse(words);
+  const Arguments arguments = ParseModelArguments(own.rest);
+  if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
+  if (!own.key_file.empty()) own.server.key = ReadKey(own.key_file);
+  own.server.connections = static_cast<size_t>(own.parallel + own.queue) + kSpareConnections;
+  const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
+  const Library library(arguments.library, arguments.check_vlen);
+  const Limits most = MostOf(library, arguments);
+  const EngineLimits limits = {
+      .sequences = own.parallel, .tokens = most.max_seq, .chunk = most.chunk, .queue = own.queue};
+  const Weights weights = ReadWeights(library, arguments, &tokenizer);
+  const CacheLimits room = {limits.sequences, limits.sequences * limits.tokens, limits.chunk};
+  Model model(library, weights.params, room, arguments.region);
+  Engine engine(&model, &tokenizer, weights.vocabulary, limits);
+  EngineThread thread(&engine);
+  Sampling defaults = DefaultSampling(arguments.params);
+  for (const auto& change : arguments.sampling) change(&defaults);
+  const std::string name = own.name.empty() ? NameOf(arguments.params) : own.name;
+  ServeUntilStopped(own.server, {name, &tokenizer, &thread, defaults, limits.tokens}, &signals,
+                    std::cout);
+  return 0;
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace rvv_runner {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A whole request has to be there within this, and the sum of waits of its answer's writes.
+constexpr milliseconds kReadTime{15000};
+constexpr milliseconds kWriteTime{30000};
+constexpr milliseconds kDrainTime{1000};
+constexpr milliseconds kTick{100};
+
+// Whether something can be read (or written) within this time; also when the peer has hung up.
+bool Ready(int socket, short events, std::chrono::nanoseconds within) {
+  const auto end = std::chrono::steady_clock::now() + within;
+  while (true) {
+    const auto left = std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
+    pollfd asked{socket, events, 0};
+    const int found = poll(&asked, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
+    if (found >= 0 || errno != EINTR) return found > 0;
+  }
+}
+
+}  // namespace
+
+bool Connection::Await(milliseconds patience, const std::function<bool()>& stopping) {
+  const auto end = Clock::now() + patience;
+  while (begin_ == end_ && !Ready(socket_, POLLIN, kTick)) {
+    if (stopping() || Clock::now() >= end) return false;
+  }
+  deadline_ = Clock::now() + kReadTime;
+  waited_ = {};
+  return true;
+}
+
+bool Connection::wait_readable() const {
+  return is_readable() || Ready(socket_, POLLIN, deadline_ - Clock::now());
+}
+
+bool Connection::wait_writable() const {
+  const auto start = Clock::now();
+  const bool ready = Ready(socket_, POLLOUT, kWriteTime - waited_);
+  waited_ += Clock::now() - start;
+  return ready && waited_ < kWriteTime;
+}
+
+bool Connection::is_peer_alive() const {
+  char byte;
+  const ssize_t seen = recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return seen > 0 || (seen < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
+}
+
+ssize_t Connection::read(char* target, size_t size) {
+  if (begin_ == end_) {
+    if (Clock::now() >= deadline_ || !wait_readable()) {
+      error_ = httplib::Error::Timeout;
+      return -1;
+    }
+    const ssize_t got = recv(socket_, buffer_.data(), buffer_.size(), 0);
+    if (got <= 0) {
+      error_ = got == 0 ? httplib::Error::ConnectionClosed : httplib::Error::Read;
+      return got;
+    }
+    begin_ = 0;
+    end_ = static_cast<size_t>(got);
+  }
+  const size_t count = std::min(size, end_ - begin_);
+  std::memcpy(target, buffer_.data() + begin_, count);
+  begin_ += count;
+  return static_cast<ssize_t>(count);
+}
+
+ssize_t Connection::write(const char* data, size_t size) {
+  while (true) {
+    if (!wait_writable()) return -1;
+    const ssize_t sent = send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return sent;
+  }
+}
+
+const char* Connection::buffered_data(size_t& size) const {
+  size = end_ - begin_;
+  return size ? buffer_.data() + begin_ : nullptr;
+}
+
+// Nothing here depends on addresses, and none is logged.
+void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
+  ip.clear();
+  port = 0;
+}
+
+void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
+  ip.clear();
+  port = 0;
+}
+
+void CloseGently(socket_t socket) {
+  shutdown(socket, SHUT_WR);
+  std::array<char, 16384> rest;
+  const auto end = std::chrono::steady_clock::now() + kDrainTime;
+  while (Ready(socket, POLLIN, end - std::chrono::steady_clock::now()) &&
+         std::chrono::steady_clock::now() < end &&
+         recv(socket, rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+  }
+  close(socket);
+}
+
+}  // namespace rvv_runner

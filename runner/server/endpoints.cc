@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/endpoints.h"
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "api/api_answer.h"
+#include "api/api_error.h"
+#include "api/strict_json.h"
+#include "chat_page.h"
+#include "input/errors.h"
+
+namespace rvv_runner {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kTick = 0.1;         // seconds between looks at a silent client
+constexpr double kQuietSeconds = 10;  // until a stream says that it goes on
+
+int64_t Now() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(since).count();
+}
+
+std::string RandomHex() {
+  std::random_device device;
+  char text[17];
+  std::snprintf(text, sizeof(text), "%08x%08x", device(), device());
+  return text;
+}
+
+void Send(httplib::Response& response, const json& body) {
+  response.set_content(Written(body), "application/json");
+}
+
+// What an answer that did not end by itself tells its client.
+ApiError Failure(const Ended& ended) {
+  if (ended.finish == Finish::kCancelled) return ApiError(503, "the server is stopping");
+  return ApiError(500, "the model failed: " + ended.error);
+}
+
+bool Failed(const Ended& ended) {
+  return ended.finish == Finish::kCancelled || ended.finish == Finish::kError;
+}
+
+// One stream of server-sent events.
+class EventStream {
+ public:
+  EventStream(const ApiRequest& asked, AnswerWriter writer, std::unique_ptr<Answers> answers)
+      : writer_(std::move(writer)), answers_(std::move(answers)), tail_(asked.include_usage) {
+    for (size_t i = 0; i < asked.answers(); ++i) Note(writer_.First(i));
+  }
+
+  // Writes what there is; false when the client is gone.
+  bool Write(httplib::DataSink& sink) {
+    if (pending_.empty()) Await();
+    if (!sink.is_writable()) return false;
+    const std::string text = std::exchange(pending_, "");
+    if (!text.empty() && !sink.write(text.data(), text.size())) return false;
+    if (over_) sink.done();
+    return true;
+  }
+
+  // Says that there will be no more.
+  void Break(const ApiError& error) {
+    Note(ErrorBody(error));
+    Close();
+  }
+
+ private:
+  void Note(const json& chunk) {
+    if (!chunk.is_null()) pending_ += "data: " + Written(chunk) + "\n\n";
+  }
+
+  void Close() {
+    pending_ += "data: [DONE]\n\n";
+    over_ = true;
+  }
+
+  void Await() {
+    const auto event = answers_->Next(kTick);
+    quiet_ = event ? 0 : quiet_ + kTick;
+    if (quiet_ >= kQuietSeconds) {
+      pending_ = ": the answer goes on\n\n";
+      quiet_ = 0;
+    }
+    if (!event) return;
+    if (!event->ended) return Note(writer_.Chunk(event->answer, event->piece));
+    if (Failed(*event->ended)) return Break(Failure(*event->ended));
+    Note(writer_.Last(event->answer, *event->ended));
+    if (!answers_->done()) return;
+    if (tail_) Note(writer_.Tail());
+    Close();
+  }
+
+  AnswerWriter writer_;
+  std::unique_ptr<Answers> answers_;
+  bool tail_;
+  bool over_ = false;
+  double quiet_ = 0;
+  std::string pending_;
+};
+
+void SendStream(std::shared_ptr<EventStream> stream, const std::atomic<bool>& stopping,
+                const httplib::Request& request, httplib::Response& response) {
+  const auto provide = [stream, &stopping](size_t, httplib::DataSink& sink) {
+    if (stopping) stream->Break(ApiError(503, "the server is stopping"));
+    return stream->Write(sink);
+  };
+  response.set_header("Cache-Control", "no-cache");
+  response.set_header("X-Accel-Buffering", "no");
+  if (request.version == "HTTP/1.0") {  // it knows no chunks
+    response.set_header("Connection", "close");
+    response.set_content_provider("text/event-stream", provide);
+  } else {
+    response.set_chunked_content_provider("text/event-stream", provide);
+  }
+}
+
+}  // namespace
+
+Endpoints::Endpoints(Served served)
+    : served_(std::move(served)), started_(Now()), prefix_(RandomHex()) {}
+
+void Endpoints::Page(const httplib::Request&, httplib::Response& response) const {
+  response.set_header("Content-Security-Policy",
+                      "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                      "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+                      "frame-ancestors 'none'");
+  response.set_header("Referrer-Policy", "no-referrer");
+  response.set_content(kChatPage, sizeof(kChatPage) - 1, "text/html; charset=utf-8");
+}
+
+void Endpoints::Health(const httplib::Request&, httplib::Response& response) const {
+  const std::string trouble = served_.answerer->Trouble();
+  if (!trouble.empty()) throw ApiError(503, trouble);
+  Send(response, {{"status", "ok"}, {"model", served_.name}});
+}
+
+void Endpoints::Numbers(const httplib::Request&, httplib::Response& response) const {
+  response.set_content(metrics_.Text(served_.answerer->Stats()),
+                       "text/plain; version=0.0.4; charset=utf-8");
+}
+
+json Endpoints::About() const {
+  return {{"id", served_.name},
+          {"object", "model"},
+          {"created", started_},
+          {"owned_by", "mlc-rvv"},
+          {"context_window", served_.context}};
+}
+
+void Endpoints::Models(const httplib::Request&, httplib::Response& response) const {
+  Send(response, {{"object", "list"}, {"data", json::array({About()})}});
+}
+
+void Endpoints::Model(const httplib::Request& request, httplib::Response& response) const {
+  if (request.path_params.at("model") != served_.name) {
+    throw ApiError(404, "there is no such model; the one here is " + served_.name, "model",
+                   "model_not_found");
+  }
+  Send(response, About());
+}
+
+std::vector<Request> Endpoints::Requests(const ApiRequest& asked) const {
+  const Tokenizer& tokenizer = *served_.tokenizer;
+  std::vector<std::vector<int32_t>> prompts;
+  if (asked.chat) prompts.push_back(EncodeChat(tokenizer, asked.messages, "messages").ids);
+  for (const ApiPrompt& prompt : asked.prompts) {
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      prompts.push_back(EncodePrompt(tokenizer, *text, true, "prompt").ids);
+    } else {
+      prompts.push_back(std::get<std::vector<int32_t>>(prompt));
+    }
+  }
+  std::vector<Request> requests;
+  for (const auto& prompt : prompts) {
+    for (int64_t i = 0; i < asked.n; ++i) {
+      Request request;
+      request.tokens = prompt;
+      request.sampling = asked.sampling;
+      // Several answers to one prompt are to differ, and to be the same ones each time.
+      if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
+      request.stop = tokenizer.stop();
+      requests.push_back(std::move(request));
+    }
+  }
+  return requests;
+}
+
+void Endpoints::Complete(bool chat, const httplib::Request& request,
+                         httplib::Response& response) {
+  const ApiRequest asked = ParseApiRequest(chat, request.body, served_.defaults);
+  if (!asked.model.empty() && asked.model != served_.name) {
+    throw ApiError(404, "there is no such model; the one here is " + served_.name, "model",
+                   "model_not_found");
+  }
+  if (stopping_) throw ApiError(503, "the server is stopping");
+  std::unique_ptr<Answers> answers;
+  try {
+    answers = std::make_unique<Answers>(served_.answerer, Requests(asked));
+  } catch (const InputError& error) {
+    throw ApiError(400, error.what());
+  } catch (const QueueFull& error) {
+    response.set_header("Retry-After", "1");
+    throw ApiError(429, error.what(), "", "queue_full");
+  }
+  const std::string id =
+      (chat ? "chatcmpl-" : "cmpl-") + prefix_ + std::to_string(answered_.fetch_add(1));
+  AnswerWriter writer(asked, *served_.tokenizer, id, served_.name, Now());
+  if (asked.stream) {
+    auto stream = std::make_shared<EventStream>(asked, std::move(writer), std::move(answers));
+    return SendStream(std::move(stream), stopping_, request, response);
+  }
+  Whole(answers.get(), &writer, request);
+  Send(response, writer.Body());
+}
+
+// Waits for all answers, or until the client is gone.
+void Endpoints::Whole(Answers* answers, AnswerWriter* writer,
+                      const httplib::Request& request) const {
+  using Clock = std::chrono::steady_clock;
+  auto looked = Clock::now();
+  while (!answers->done()) {
+    const auto event = answers->Next(kTick);
+    if (stopping_) throw ApiError(503, "the server is stopping");
+    if (Clock::now() - looked >= std::chrono::duration<double>(kTick)) {
+      if (request.is_connection_closed()) throw ApiError(400, "the client is gone");
+      looked = Clock::now();
+    }
+    if (!event) continue;
+    if (!event->ended) {
+      writer->Add(event->answer, event->piece);
+    } else if (Failed(*event->ended)) {
+      throw Failure(*event->ended);
+    } else {
+      writer->Add(event->answer, *event->ended);
+    }
+  }
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <httplib.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "api/api_answer.h"
+#include "api/api_request.h"
+#include "server/answering.h"
+#include "server/metrics.h"
+#include "text/tokenizer.h"
+
+namespace rvv_runner {
+
+// What is served: a model with its tokenizer, and whoever answers for it.
+struct Served {
+  std::string name;  // of the model, as clients write it
+  const Tokenizer* tokenizer = nullptr;
+  Answerer* answerer = nullptr;
+  Sampling defaults;
+  int64_t context = 0;  // tokens of one sequence
+};
+
+// The answers to requests that the server has let in. Each throws ApiError.
+class Endpoints {
+ public:
+  explicit Endpoints(Served served);
+
+  void Page(const httplib::Request& request, httplib::Response& response) const;
+  void Health(const httplib::Request& request, httplib::Response& response) const;
+  void Numbers(const httplib::Request& request, httplib::Response& response) const;
+  void Models(const httplib::Request& request, httplib::Response& response) const;
+  void Model(const httplib::Request& request, httplib::Response& response) const;
+  void Complete(bool chat, const httplib::Request& request, httplib::Response& response);
+
+  Metrics& metrics() { return metrics_; }
+  // Ends what is being answered.
+  void Stop() { stopping_ = true; }
+
+ private:
+  nlohmann::json About() const;
+  std::vector<Request> Requests(const ApiRequest& asked) const;
+  void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
+
+  Served served_;
+  int64_t started_;  // seconds since 1970
+  std::string prefix_;  // of the ids of this run's answers
+  std::atomic<uint64_t> answered_{0};
+  std::atomic<bool> stopping_{false};
+  Metrics metrics_;
+};
+
+}  // namespace rvv_runner

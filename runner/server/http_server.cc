@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http_server.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "api/api_answer.h"
+#include "api/api_error.h"
+#include "api/strict_json.h"
+#include "input/errors.h"
+#include "server/connection.h"
+
+namespace rvv_runner {
+namespace {
+
+constexpr std::chrono::milliseconds kIdleTime{5000};  // between two requests
+constexpr int kMostRequests = 1000;                   // of one connection
+
+void SendError(const ApiError& error, httplib::Response& response) {
+  response.status = error.status();
+  response.set_content(Written(ErrorBody(error)), "application/json");
+}
+
+ApiError TooLarge() {
+  return ApiError(413, "the body has more than " + std::to_string(kMostBody) + " bytes");
+}
+
+// Errors that httplib finds by itself come without a body.
+void ExplainError(const httplib::Request&, httplib::Response& response) {
+  if (!response.body.empty()) return;
+  const int status = response.status;
+  if (status == 413) return SendError(TooLarge(), response);
+  SendError(ApiError(status, std::string("HTTP: ") + httplib::status_message(status)), response);
+}
+
+void ExplainException(const httplib::Request&, httplib::Response& response,
+                      std::exception_ptr thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const ApiError& error) {
+    SendError(error, response);
+  } catch (const std::exception&) {
+    // Its text may hold what is no client's business.
+    SendError(ApiError(500, "the server failed"), response);
+  }
+}
+
+// An address in numbers: names would ask a resolver, which a static program has not got.
+int Family(const std::string& host) {
+  unsigned char bytes[sizeof(in6_addr)];
+  for (const int family : {AF_INET, AF_INET6}) {
+    if (inet_pton(family, host.c_str(), bytes) == 1) return family;
+  }
+  throw InputError("--host: '" + host + "' is no address; 127.0.0.1 is this machine alone, " +
+                   "0.0.0.0 every network it is in");
+}
+
+// The name of a Host header, without its port.
+std::string HostName(const std::string& host) {
+  const size_t bracket = host.find(']');
+  return host.substr(0, host.find(':', bracket == std::string::npos ? 0 : bracket));
+}
+
+// Route of /v1/models/:model: names have slashes, which a path parameter does not match.
+bool Matches(const std::string& route, const std::string& path) {
+  const size_t colon = route.find(':');
+  if (colon == std::string::npos) return route == path;
+  return path.size() > colon && path.compare(0, colon, route, 0, colon) == 0 &&
+         path.find('/', colon) == std::string::npos;
+}
+
+}  // namespace
+
+bool SameKey(const std::string& given, const std::string& key) {
+  volatile size_t differs = given.size() ^ key.size();
+  for (size_t i = 0; i < given.size(); ++i) {
+    const char expected = key.empty() ? '\0' : key[i % key.size()];
+    differs = differs | static_cast<unsigned char>(given[i] ^ expected);
+  }
+  return differs == 0;
+}
+
+HttpServer::HttpServer(const ServerOptions& options, Endpoints* endpoints)
+    : options_(options), endpoints_(endpoints) {
+  if (options_.host == "localhost") options_.host = "127.0.0.1";
+  set_address_family(Family(options_.host));
+  loopback_ = options_.host.starts_with("127.") || options_.host == "::1";
+  Add("GET", "/", true, [=](const auto& q, auto& r) { endpoints->Page(q, r); });
+  Add("GET", "/health", true, [=](const auto& q, auto& r) { endpoints->Health(q, r); });
+  Add("GET", "/metrics", false, [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
+  Add("GET", "/v1/models", false, [=](const auto& q, auto& r) { endpoints->Models(q, r); });
+  Add("GET", "/v1/models/:model", false, [=](const auto& q, auto& r) { endpoints->Model(q, r); });
+  Add("POST", "/v1/chat/completions", false,
+      [=](const auto& q, auto& r) { endpoints->Complete(true, q, r); });
+  Add("POST", "/v1/completions", false,
+      [=](const auto& q, auto& r) { endpoints->Complete(false, q, r); });
+  set_pre_routing_handler([this](const auto& q, auto& r) { return Guard(q, r); });
+  set_error_handler([](const auto& q, auto& r) { ExplainError(q, r); });
+  set_exception_handler(ExplainException);
+  set_logger([this](const httplib::Request& q, const httplib::Response& r) {
+    const bool known = std::any_of(routes_.begin(), routes_.end(),
+                                   [&](const Route& route) { return route.path == q.path; });
+    endpoints_->metrics().Count(known ? q.path : "other", r.status);
+  });
+  set_payload_max_length(kMostBody);
+  set_tcp_nodelay(true);
+  set_write_timeout(10);
+  httplib::Headers headers = {{"X-Content-Type-Options", "nosniff"}};
+  if (!options_.cors.empty()) {
+    headers.emplace("Access-Control-Allow-Origin", options_.cors);
+    headers.emplace("Vary", "Origin");
+  }
+  set_default_headers(headers);
+  const size_t most = options_.connections;
+  new_task_queue = [most] { return new httplib::ThreadPool(std::min<size_t>(8, most), most, most); };
+}
+
+void HttpServer::Add(const std::string& method, const std::string& path, bool open,
+                     Handler handler) {
+  routes_.push_back({method, path, open, handler});
+  if (method == "GET") {
+    Get(path, handler);
+  } else {
+    Post(path, handler);
+  }
+}
+
+int HttpServer::Bind() {
+  if (options_.port == 0) {
+    options_.port = bind_to_any_port(options_.host);
+    if (options_.port <= 0) throw InputError("no port of " + options_.host + " can be had");
+  } else if (!bind_to_port(options_.host, options_.port)) {
+    throw InputError("cannot listen at " + address() + ": the port is taken, or not yours; " +
+                     "choose another with --port");
+  }
+  return options_.port;
+}
+
+void HttpServer::Close() {
+  endpoints_->Stop();
+  stop();
+}
+
+std::string HttpServer::address() const {
+  const bool bare = options_.host.find(':') == std::string::npos;
+  const std::string host = bare ? options_.host : "[" + options_.host + "]";
+  return "http://" + host + ":" + std::to_string(options_.port);
+}
+
+bool HttpServer::Answer(httplib::Stream& stream) {
+  bool closed = false;
+  const bool answered = process_request(stream, "", 0, "", 0, false, closed, nullptr);
+  return answered && !closed;
+}
+
+bool HttpServer::process_and_close_socket(socket_t socket) {
+  const bool good = serve_guarded([&] {
+    const auto connection = std::make_unique<Connection>(socket);
+    const auto stopping = [this] { return svr_sock_ == INVALID_SOCKET; };
+    int count = 0;
+    while (count < kMostRequests && connection->Await(kIdleTime, stopping)) {
+      ++count;
+      if (!Answer(*connection)) break;
+    }
+    return true;
+  });
+  CloseGently(socket);
+  return good;
+}
+
+const HttpServer::Route* HttpServer::Find(const httplib::Request& request,
+                                          httplib::Response& response) const {
+  const std::string method = request.method == "HEAD" ? "GET" : request.method;
+  std::string allowed;
+  for (const Route& route : routes_) {
+    if (!Matches(route.path, request.path)) continue;
+    if (route.method == method) return &route;
+    allowed = route.method == "GET" ? "GET, HEAD" : route.method;
+  }
+  if (allowed.empty()) throw ApiError(404, "there is nothing at this path");
+  response.set_header("Allow", allowed);
+  throw ApiError(405, "this path is for " + allowed + " alone");
+}
+
+// A page of another site can have its name point to this machine: it must not be let in where no
+// key is asked for because nobody else was thought to be there.
+void HttpServer::CheckHost(const httplib::Request& request) const {
+  if (!loopback_ || !request.has_header("Host")) return;
+  const std::string host = HostName(request.get_header_value("Host"));
+  const bool own = host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
+                   host == options_.host;
+  if (!own) throw ApiError(403, "this server is for programs of its own machine: use localhost");
+}
+
+void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
+  if (options_.key.empty()) return;
+  const std::string given = request.get_header_value("Authorization");
+  const std::string scheme = "Bearer ";
+  const bool bearer = given.starts_with(scheme);
+  if (SameKey(bearer ? given.substr(scheme.size()) : "", options_.key)) return;
+  response.set_header("WWW-Authenticate", "Bearer");
+  throw ApiError(401, "a key is needed: Authorization: Bearer KEY", "", "invalid_api_key");
+}
+
+// Forms that any site's page may send without being asked are kept out, and so are compressed
+// bodies, whose size nobody knows before.
+void HttpServer::CheckBody(const httplib::Request& request) const {
+  if (request.method != "POST") return;
+  std::string type = request.get_header_value("Content-Type");
+  type = type.substr(0, type.find_first_of("; "));
+  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (type != "application/json") {
+    throw ApiError(415, "the body must be JSON: send the header Content-Type: application/json");
+  }
+  if (request.has_header("Content-Encoding")) {
+    throw ApiError(415, "the body must not be compressed");
+  }
+  // The library would read all of it to find that out.
+  if (request.get_header_value_u64("Content-Length") > kMostBody) throw TooLarge();
+}
+
+void HttpServer::Preflight(const httplib::Request&, httplib::Response& response) const {
+  response.status = 204;
+  response.set_header("Access-Control-Allow-Methods", "GET, POST");
+  response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type");
+}
+
+httplib::Server::HandlerResponse HttpServer::Guard(const httplib::Request& request,
+                                                   httplib::Response& response) const {
+  try {
+    CheckHost(request);
+    if (request.method == "OPTIONS" && !options_.cors.empty()) {
+      Preflight(request, response);
+      return HandlerResponse::Handled;
+    }
+    const Route* route = Find(request, response);
+    if (!route->open) CheckKey(request, response);
+    CheckBody(request);
+    return HandlerResponse::Unhandled;
+  } catch (const ApiError& error) {
+    SendError(error, response);
+    return HandlerResponse::Handled;
+  }
+}
+
+}  // namespace rvv_runner

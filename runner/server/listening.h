@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <csignal>
+#include <functional>
+#include <ostream>
+#include <thread>
+
+#include "server/endpoints.h"
+#include "server/http_server.h"
+
+namespace rvv_runner {
+
+// SIGINT and SIGTERM, blocked for this thread and all that it starts from then on: make it before
+// anything that starts threads.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // Calls `stop`, on a thread of its own, at the first of them.
+  void Await(std::function<void()> stop);
+  // No longer waits for any.
+  void Forget();
+
+ private:
+  sigset_t set_;
+  std::thread waiter_;
+};
+
+// Serves until a signal to stop. Tells its address in one line on `out` when it listens. Throws
+// InputError when it cannot listen, RunError when it no longer can.
+void ServeUntilStopped(const ServerOptions& options, const Served& served, StopSignals* signals,
+                       std::ostream& out);
+
+}  // namespace rvv_runner

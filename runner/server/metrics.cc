@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace rvv_runner {
+namespace {
+
+struct Metric {
+  const char* name;
+  const char* type;
+  const char* help;
+  double value;
+};
+
+void Head(std::ostream& out, const char* name, const char* type, const char* help) {
+  out << "# HELP " << name << " " << help << "\n# TYPE " << name << " " << type << "\n";
+}
+
+}  // namespace
+
+int64_t ResidentBytes() {
+  // The second number of statm: resident pages (proc(5)).
+  std::ifstream stream("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  return stream >> all >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+void Metrics::Count(const std::string& route, int status) {
+  const std::lock_guard guard(mutex_);
+  ++answered_[{route, status}];
+}
+
+std::string Metrics::Text(const EngineStats& stats) const {
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const Metric metrics[] = {
+      {"mlc_rvv_prompt_tokens_total", "counter", "Prompt tokens that were computed.",
+       number(stats.prompt_tokens)},
+      {"mlc_rvv_cached_tokens_total", "counter", "Prompt tokens found in the KV cache.",
+       number(stats.cached_tokens)},
+      {"mlc_rvv_answer_tokens_total", "counter", "Tokens of answers.",
+       number(stats.answer_tokens)},
+      {"mlc_rvv_answers_total", "counter", "Answers that have ended.", number(stats.requests)},
+      {"mlc_rvv_answers_cancelled_total", "counter", "Answers that were cancelled.",
+       number(stats.cancelled)},
+      {"mlc_rvv_answers_failed_total", "counter", "Answers that failed.", number(stats.failed)},
+      {"mlc_rvv_answers_refused_total", "counter", "Answers refused, the queue being full.",
+       number(stats.refused)},
+      {"mlc_rvv_prefill_seconds_total", "counter", "Time in prefill calls.",
+       stats.prefill_seconds},
+      {"mlc_rvv_decode_seconds_total", "counter", "Time in decode calls.", stats.decode_seconds},
+      {"mlc_rvv_decode_steps_total", "counter", "Batched decode calls.",
+       number(stats.decode_steps)},
+      {"mlc_rvv_queued", "gauge", "Answers that wait.", number(stats.queued)},
+      {"mlc_rvv_running", "gauge", "Answers that are computed.", number(stats.running)},
+      {"mlc_rvv_kept_sequences", "gauge", "Finished sequences whose cache is kept.",
+       number(stats.kept)},
+      {"mlc_rvv_pages_used", "gauge", "Pages of the KV cache in use.", number(stats.pages_used)},
+      {"mlc_rvv_pages", "gauge", "Pages of the KV cache.", number(stats.pages_total)},
+      {"mlc_rvv_cache_bytes", "gauge", "Bytes of the KV cache.", number(stats.cache_bytes)},
+      {"process_resident_memory_bytes", "gauge", "Bytes of the process that are in memory.",
+       number(ResidentBytes())},
+  };
+  std::ostringstream out;
+  out.precision(15);
+  for (const Metric& metric : metrics) {
+    Head(out, metric.name, metric.type, metric.help);
+    out << metric.name << " " << metric.value << "\n";
+  }
+  Head(out, "mlc_rvv_http_requests_total", "counter", "HTTP requests by path and status.");
+  const std::lock_guard guard(mutex_);
+  for (const auto& [key, count] : answered_) {
+    out << "mlc_rvv_http_requests_total{path=\"" << key.first << "\",code=\"" << key.second
+        << "\"} " << count << "\n";
+  }
+  return out.str();
+}
+
+}  // namespace rvv_runner

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "engine/engine.h"
+
+namespace rvv_runner {
+
+// Counts answered requests, and writes all counts in Prometheus's text format (0.0.4).
+class Metrics {
+ public:
+  // `route`: a known path, never what a client made up: it becomes a label.
+  void Count(const std::string& route, int status);
+  std::string Text(const EngineStats& stats) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, int>, int64_t> answered_;
+};
+
+// Bytes of this process that are in memory; 0 where the system does not say.
+int64_t ResidentBytes();
+
+}  // namespace rvv_runner

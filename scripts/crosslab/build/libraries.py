@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C++ libraries that the runner's server is made of: cpp-httplib and nlohmann-json.
+
+Debian's libcpp-httplib-dev has declarations alone, and its code in a shared library for the
+machine that builds: of no use to a static program for another one. The header of nlohmann-json is
+a Python package; httplib comes out of a source distribution that carries it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from common.hashing import digest
+from crosslab.build.runtime import LANGUAGE_FLAGS, compile_all
+from crosslab.build.source_archive import read_source, unpack_source
+from crosslab.cached_build import cached_build
+from crosslab.errors import LabError, UserError
+from crosslab.host.toolchain import Machine, Toolchain
+from crosslab.models.pins import LOCK_NAME
+
+PROJECT = Path(__file__).resolve().parents[3]
+PAGE = PROJECT / "runner" / "server" / "page" / "chat.html"
+HTTPLIB = "cpp-httplib"
+# HTTP's cost is the network's: what matters is how long it takes to compile.
+_OPTIMISATION = {Machine.RISCV64: "-O1", Machine.HOST: "-O0"}
+_FLAGS = ("-g0", "-ffunction-sections", "-fdata-sections", "-w")
+_VERSION = re.compile(r'^#define CPPHTTPLIB_VERSION "([^"]+)"$', re.MULTILINE)
+_LITERAL = 4000  # bytes of one string literal; compilers bound them
+
+
+@dataclass(frozen=True)
+class PinnedLibrary:
+    """A library by the archive that carries it.
+
+    Attributes:
+        version: its version.
+        licence: SPDX expression.
+        folder: its path in the archive.
+        files: name of each file that is used to its sha256.
+    """
+
+    version: str
+    licence: str
+    folder: str
+    files: Mapping[str, str]
+
+
+def read_library(project: Path = PROJECT) -> PinnedLibrary:
+    """The pin of cpp-httplib in a project's ``VERSIONS.lock``.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = project / LOCK_NAME
+    try:
+        entry = tomllib.loads(path.read_text(encoding="utf-8"))["libraries"][HTTPLIB]
+        fields = {name: entry[name] for name in ("version", "folder", "files")}
+        return PinnedLibrary(licence=entry["license"], **fields)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f'{path} has no whole table [libraries."{HTTPLIB}"]: {error}') from error
+
+
+def httplib_sources(cache: Path) -> Path:
+    """Folder of httplib's header, code and licence, made once.
+
+    Raises:
+        UserError: it is not pinned.
+        LabError: the archive cannot be had, or does not hold the pinned files.
+    """
+    library, source = read_library(), read_source(PROJECT)
+
+    def make(out: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="source-") as at:
+            tree = unpack_source(source, [f"{library.folder}/"], Path(at))
+            for name in library.files:
+                shutil.copyfile(tree / library.folder / name, out / name)
+        found = _VERSION.findall((out / "httplib.h").read_text(encoding="utf-8"))
+        if found != [library.version]:
+            raise LabError(f"{source.file} carries {HTTPLIB} {found}, not {library.version}")
+
+    key = digest(source.sha256, *library.files.values())
+    return cached_build(cache, f"source-{HTTPLIB}", key, make, known=library.files)
+
+
+def json_headers() -> Path:
+    """The folder with nlohmann-json's headers.
+
+    Raises:
+        UserError: the package is not installed.
+    """
+    spec = importlib.util.find_spec("nlohmann_json")
+    if spec is None or spec.origin is None:
+        raise UserError("the Python package nlohmann-json is not installed here")
+    return Path(spec.origin).parent / "include"
+
+
+def json_licence() -> Path:
+    """The licence of nlohmann-json, as its package brings it.
+
+    Raises:
+        UserError: the package is not installed, or brings none.
+    """
+    try:
+        files = metadata.files("nlohmann-json") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    found = next((file for file in files if file.name == "LICENSE"), None)
+    if found is None:
+        raise UserError("the Python package nlohmann-json, with its licence, is not installed here")
+    return Path(str(found.locate()))
+
+
+def page_header(cache: Path) -> Path:
+    """A folder for the compiler's ``-I`` with ``chat_page.h``: the page as a C++ text."""
+
+    def make(out: Path) -> None:
+        (out / "chat_page.h").write_text(_as_text("kChatPage", PAGE.read_bytes()), "utf-8")
+
+    return cached_build(cache, "chat-page", digest(PAGE, Path(__file__)), make)
+
+
+def _as_text(name: str, data: bytes) -> str:
+    """C++ that defines a text of these bytes."""
+    pieces = [data[at : at + _LITERAL] for at in range(0, len(data), _LITERAL)]
+    # Octal escapes: they end after three digits, whatever follows.
+    plain = {byte: chr(byte) for byte in range(0x20, 0x7F) if chr(byte) not in '"\\?'}
+    lines = ("".join(plain.get(byte, f"\\{byte:03o}") for byte in piece) for piece in pieces)
+    text = "\n".join(f'    "{line}"' for line in lines)
+    return f"#pragma once\n\nconstexpr char {name}[] =\n{text};\n"
+
+
+def include_folders(cache: Path) -> dict[str, Path]:
+    """Folders in which the runner's sources find both libraries and the page, by their names."""
+    return {"httplib": httplib_sources(cache), "json": json_headers(), "page": page_header(cache)}
+
+
+def httplib_object(toolchain: Toolchain, cache: Path) -> Path:
+    """The object of httplib for a machine; never with sanitizers, which take a minute more.
+
+    Raises:
+        LabError: it cannot be had, or does not compile.
+    """
+    sources = httplib_sources(cache)
+    flags = [*LANGUAGE_FLAGS, _OPTIMISATION[toolchain.machine], *_FLAGS]
+    key = digest(toolchain.digest, shlex.join(flags), sources.name)
+
+    def make(out: Path) -> None:
+        command = [*toolchain.cxx, *flags, "-I.", f"-ffile-prefix-map={sources}=httplib"]
+        compile_all(HTTPLIB, command, {"httplib.cpp": str(out / "httplib.o")}, sources, 1)
+
+    return cached_build(cache, f"{HTTPLIB}-{toolchain.machine}", key, make) / "httplib.o"

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server with a real model: natively with sanitizers, and once in the emulator."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import served, shared_builds, text_probe
+from support.served import CHAT, TEXT, Served
+from test_runner import CHUNK, CONFIG, VLEN
+
+from crosslab.build.link import LinkRequest, link_runner
+from crosslab.compile.driver import CompileRequest, compile_llama
+from crosslab.compile.targets import LabTarget
+from crosslab.models.llama_params import random_weights
+from crosslab.models.params import read_params, write_params
+from crosslab.models.reference import answer
+from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.device_tokenizer import pack
+
+# Long enough for answers that a client can leave.
+LONG = replace(CONFIG, context=1024)
+NEW = 12
+PROMPTS = ("a cab", "hello there", "b", "what is that?", "xyz", "no", "the end", "abc abc")
+FAULTS, REQUESTS = 60, 200
+GROWTH = 5 << 20  # bytes
+
+
+@pytest.fixture(scope="module")
+def params(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny") / "params"
+    folder.mkdir()
+    write_params(random_weights(LONG, 3), folder)
+    (folder.parent / "tokenizer.bin").write_bytes(pack(text_probe.tiny(LONG.vocab)))
+    return folder
+
+
+def words(params: Path, *more: str) -> list[str]:
+    files = ["--params", str(params), "--tokenizer", str(params.parent / "tokenizer.bin")]
+    return ["serve", *files, "--port", "0", "--name", "tiny", *more]
+
+
+@pytest.fixture(scope="module")
+def native() -> Path:
+    """The runner of this machine, with sanitizers and the model's library."""
+    tools = shared_builds.sanitizing()
+    request = CompileRequest(
+        shared_builds.tvm_tree(), LONG, LabTarget("host"), prefill_chunk=CHUNK, gemv=False
+    )
+    library = compile_llama(request, shared_builds.CACHE).library
+    linking = LinkRequest(
+        shared_builds.host_runtime(), tools, library=library, sanitizers=text_probe.SANITIZERS
+    )
+    return link_runner(linking, shared_builds.CACHE)
+
+
+@pytest.fixture(scope="module")
+def server(
+    native: Path, params: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    folders = ":".join(map(str, shared_builds.library_folders()))
+    # Freed memory that is held back to find its later use is no leak.
+    about = {"LD_LIBRARY_PATH": folders, "TVM_NUM_THREADS": "1"}
+    about["ASAN_OPTIONS"] = "quarantine_size_mb=1:thread_local_quarantine_size_kb=64"
+    command = [str(native), *words(params, "--parallel", "4")]
+    with served.serving(command, tmp_path_factory.mktemp("log"), about) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(params: Path) -> dict[str, str]:
+    """The reference's greedy answers to the prompts, in the model's chat."""
+    tokenizer, weights = text_probe.tiny(LONG.vocab), read_params(params)
+    said = {}
+    for prompt in PROMPTS:
+        ids = tokenizer.chat_ids(prompt)
+        whole = answer(LONG, weights, ids, max_new=NEW, stop=tokenizer.stop_ids)
+        said[prompt] = tokenizer.decode(whole.tokens)
+    return said
+
+
+def asked(prompt: str, **more: object) -> dict[str, object]:
+    messages = [{"role": "user", "content": prompt}]
+    return {"messages": messages, "max_tokens": NEW, "temperature": 0, **more}
+
+
+def said(server: Served, prompt: str) -> str:
+    reply = server.post(CHAT, asked(prompt))
+    assert reply.status == 200, reply.body
+    text: str = reply.json()["choices"][0]["message"]["content"]
+    return text
+
+
+def streamed(server: Served, prompt: str) -> str:
+    events = server.stream(CHAT, **asked(prompt))
+    return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+
+
+@pytest.mark.slow
+def test_greedy_answers_are_the_references(server: Served, expected: dict[str, str]) -> None:
+    assert {prompt: said(server, prompt) for prompt in PROMPTS} == expected
+    assert {prompt: streamed(server, prompt) for prompt in PROMPTS} == expected
+    assert len(set(expected.values())) > 3
+
+
+@pytest.mark.slow
+def test_four_at_once_get_what_each_gets_alone(server: Served, expected: dict[str, str]) -> None:
+    for at_once in (PROMPTS[:4], PROMPTS[4:]):
+        with ThreadPoolExecutor(4) as clients:
+            answers = clients.map(lambda prompt: streamed(server, prompt), at_once * 2)
+            assert list(answers) == [expected[prompt] for prompt in at_once * 2]
+    many = server.post(CHAT, asked(PROMPTS[0], n=4)).json()["choices"]
+    assert {choice["message"]["content"] for choice in many} == {expected[PROMPTS[0]]}
+
+
+@pytest.mark.slow
+def test_the_clients_of_others(server: Served, expected: dict[str, str]) -> None:
+    openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
+    prompt = PROMPTS[1]
+    text = expected[prompt]
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        chunks = list(client.chat.completions.create(model="tiny", stream=True, **asked(prompt)))
+        assert "".join(c.choices[0].delta.content or "" for c in chunks) == text
+        stop = text[4:6]
+        whole = client.chat.completions.create(model="tiny", stop=[stop], **asked(prompt))
+        assert whole.choices[0].message.content == text[: text.index(stop)]
+        assert whole.choices[0].finish_reason == "stop"
+        seeded = {**asked(prompt), "temperature": 1.5, "seed": 7, "max_tokens": 30}
+        first, second = (
+            client.chat.completions.create(model="tiny", **seeded).choices[0].message.content
+            for _ in range(2)
+        )
+        assert first == second
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="tiny", **{**asked("a " * 2000)})
+
+
+def fault(server: Served, kind: int) -> None:
+    """A client that does something wrong; what it gets is its own affair."""
+    body = json.dumps(asked("a cab", stream=kind % 2 == 0, max_tokens=600)).encode()
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = head % CHAT.encode() + b"Content-Length: %d\r\n\r\n"
+    with suppress(OSError), server.connect() as connection:
+        match kind % 6:
+            case 0:  # leaves in the middle of a stream
+                connection.sendall(head % len(body) + body)
+                connection.recv(200)
+            case 1:  # leaves without waiting
+                connection.sendall(head % len(body) + body)
+            case 2:  # sends half of a body
+                connection.sendall(head % len(body) + body[: len(body) // 2])
+            case 3:  # too large
+                connection.sendall(head % (64 << 20) + b" " * 100_000)
+                connection.recv(1000)
+            case 4:  # no JSON
+                connection.sendall(head % 9 + b'{"a": \xff}}')
+                assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+            case 5:  # slow
+                for byte in head[:40]:
+                    connection.sendall(bytes([byte]))
+                connection.shutdown(socket.SHUT_WR)
+
+
+def mixed(server: Served, expected: dict[str, str], seed: int) -> list[str]:
+    """All requests, a part of them with faults, eight at once; answers that are wrong."""
+    order = [True] * FAULTS + [False] * (REQUESTS - FAULTS)
+    random.Random(seed).shuffle(order)
+    wrong: list[str] = []
+    lock = threading.Lock()
+
+    def one(number: int) -> None:
+        if order[number]:
+            fault(server, number)
+            return
+        prompt = PROMPTS[number % len(PROMPTS)]
+        got = streamed(server, prompt) if number % 3 else said(server, prompt)
+        if got != expected[prompt]:
+            with lock:
+                wrong.append(f"{prompt}: {got}")
+
+    with ThreadPoolExecutor(8) as clients:
+        list(clients.map(one, range(REQUESTS)))
+    return wrong
+
+
+@pytest.mark.slow
+def test_faults_harm_nobody_else(server: Served, expected: dict[str, str]) -> None:
+    assert mixed(server, expected, 1) == []  # what is kept for good is there from now on
+    before = server.resident()
+    assert mixed(server, expected, 2) == []
+    assert server.resident() - before < GROWTH
+    numbers = server.numbers()
+    assert numbers["mlc_rvv_answers_cancelled_total"] > 0
+    assert numbers["mlc_rvv_answers_failed_total"] == 0
+    assert server.ask("GET", "/health").status == 200
+
+
+@pytest.mark.emulator
+def test_serves_in_the_emulator(params: Path, tmp_path: Path, expected: dict[str, str]) -> None:
+    shared_builds.need_emulator()
+    target = LabTarget("riscv64", VLEN)
+    request = CompileRequest(shared_builds.tvm_tree(), LONG, target, prefill_chunk=CHUNK)
+    library = compile_llama(request, shared_builds.CACHE).library
+    linking = LinkRequest(
+        shared_builds.runtime(), shared_builds.cross(), library=library, required_vlen=VLEN
+    )
+    program = link_runner(linking, shared_builds.CACHE)
+    qemu = text_probe.in_guest(program)
+    assert GuestMachine(vlen=VLEN).cpu == qemu[2]
+    with served.serving([*qemu, *words(params)], tmp_path, {"TVM_NUM_THREADS": "1"}) as server:
+        assert streamed(server, PROMPTS[0]) == expected[PROMPTS[0]]
+        assert server.post(TEXT, {"prompt": "", "max_tokens": 1}).status == 400

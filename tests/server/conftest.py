@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server around a scripted answerer: HTTP without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support import served, shared_builds, text_probe
+
+from crosslab.tokenizer.device_tokenizer import pack
+
+MAIN = Path(text_probe.__file__).with_name("scripted_server.cc")
+
+
+@pytest.fixture(scope="session")
+def program() -> Path:
+    tools = shared_builds.sanitizing()
+    return text_probe.build_probe(tools, shared_builds.CACHE, MAIN, server=True)
+
+
+@pytest.fixture(scope="module")
+def start(
+    program: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., served.Served]]:
+    """Starts a server: length of its queue, seconds a token, and the program's further words."""
+    with ExitStack() as running:
+
+        def run(queue: int, pace: float, *more: str) -> served.Served:
+            folder = tmp_path_factory.mktemp("server")
+            table = folder / "tokenizer.bin"
+            table.write_bytes(pack(text_probe.tiny(97)))
+            words = [str(program), str(table), str(queue), str(pace), *(more or ("127.0.0.1",))]
+            return running.enter_context(served.serving(words, folder))
+
+        yield run
+
+
+@pytest.fixture(scope="module")
+def server(start: Callable[..., served.Served]) -> served.Served:
+    """A quick one."""
+    return start(64, 0.0)

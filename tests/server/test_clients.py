@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that people use: OpenAI's own client, curl, and llm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.served import CHAT, Served
+
+openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
+
+pytestmark = pytest.mark.slow
+
+MESSAGES = [{"role": "user", "content": "abc"}]
+FOUR = {"model": "scripted", "messages": MESSAGES, "max_tokens": 6}
+
+
+@pytest.fixture
+def said(server: Served) -> str:
+    text: str = server.post(CHAT, FOUR).json()["choices"][0]["message"]["content"]
+    return text
+
+
+def test_openai(server: Served, said: str) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == [server.model]
+        whole = client.chat.completions.create(**FOUR)
+        assert whole.choices[0].message.content == said
+        assert whole.usage.completion_tokens == 6
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        chunks = list(client.chat.completions.create(**FOUR, **options, logprobs=True))
+        texts = [c.choices[0].delta.content or "" for c in chunks if c.choices]
+        assert "".join(texts) == said
+        assert chunks[-1].usage == whole.usage
+        assert chunks[-2].choices[0].finish_reason == "length"
+        text = client.completions.create(model="scripted", prompt="a b", max_tokens=3, logprobs=1)
+        assert text.choices[0].text == "b a"
+        assert text.choices[0].logprobs.tokens == ["b", " ", "a"]
+        with pytest.raises(openai.BadRequestError, match="response_format"):
+            client.chat.completions.create(**FOUR, response_format={"type": "json_object"})
+        with pytest.raises(openai.NotFoundError, match="no such model"):
+            client.chat.completions.create(**{**FOUR, "model": "gpt"})
+
+
+def test_openai_stops_in_the_middle(server: Served) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        before = server.numbers()["mlc_rvv_http_requests_total" + f'{{path="{CHAT}",code="200"}}']
+        asked = {**FOUR, "max_tokens": 4000, "stream": True}
+        with client.chat.completions.create(**asked) as stream:
+            first = next(iter(stream))
+        assert first.choices[0].delta.role == "assistant"
+        after = server.numbers()["mlc_rvv_http_requests_total" + f'{{path="{CHAT}",code="200"}}']
+        assert after == before + 1
+
+
+def test_curl(server: Served, said: str) -> None:
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("curl is not installed")
+    command = [curl, "--silent", "--no-buffer", "--fail", "--json", json.dumps(FOUR)]
+    done = subprocess.run([*command, f"{server.url}{CHAT}"], capture_output=True, check=True)
+    assert json.loads(done.stdout)["choices"][0]["message"]["content"] == said
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_llm(server: Served, said: str, tmp_path: Path, stream: bool) -> None:
+    pytest.importorskip("llm", reason="llm is not installed")
+    about = f"- model_id: board\n  model_name: scripted\n  api_base: {server.url}/v1\n"
+    (tmp_path / "extra-openai-models.yaml").write_text(about)
+    command = [sys.executable, "-m", "llm", "-m", "board", "-o", "max_tokens", "6", "abc"]
+    done = subprocess.run(
+        command + ([] if stream else ["--no-stream"]),
+        env={**os.environ, "LLM_USER_PATH": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip("\n") == said.rstrip("\n")

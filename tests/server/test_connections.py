@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that are slow, gone, many or malicious, on a scripted answerer."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+from support.served import CHAT, JSON_TYPE, TEXT, Served, until
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = {"prompt": "a b", "max_tokens": 4000}
+SHORT = {"prompt": "a b", "max_tokens": 3}
+
+
+def raw(path: str, body: str, **headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in (JSON_TYPE | headers).items()]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    data = b""
+    try:
+        while piece := connection.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+@pytest.fixture(scope="module")
+def patient(start: Callable[..., Served]) -> Served:
+    """One that takes 20 ms a token, and lets one request wait."""
+    return start(1, 0.02)
+
+
+def test_a_disconnect_ends_a_stream_at_once(patient: Served) -> None:
+    before = patient.numbers()["mlc_rvv_answers_cancelled_total"]
+    connection = patient.connect()
+    connection.sendall(raw(TEXT, json.dumps({**ENDLESS, "stream": True})))
+    assert b'"text":"b"' in connection.recv(65536) + connection.recv(65536)
+    connection.close()
+    until(lambda: patient.numbers()["mlc_rvv_running"] == 0, 5)
+    assert patient.numbers()["mlc_rvv_answers_cancelled_total"] == before + 1
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_disconnect_ends_an_answer_that_is_no_stream(patient: Served, half: bool) -> None:
+    before = patient.numbers()["mlc_rvv_answers_cancelled_total"]
+    connection = patient.connect()
+    connection.sendall(raw(TEXT, json.dumps(ENDLESS)))
+    until(lambda: patient.numbers()["mlc_rvv_running"] == 1)
+    if half:  # closed for sending alone: nobody can tell it from one that is gone
+        connection.shutdown(socket.SHUT_WR)
+    else:
+        connection.close()
+    until(lambda: patient.numbers()["mlc_rvv_running"] == 0, 5)
+    assert patient.numbers()["mlc_rvv_answers_cancelled_total"] == before + 1
+    connection.close()
+
+
+def test_beyond_the_queue_is_429(patient: Served) -> None:
+    streams = []
+    for waiting in (0, 1):
+        streams.append(patient.connect())
+        streams[-1].sendall(raw(TEXT, json.dumps({**ENDLESS, "stream": True})))
+        until(lambda: patient.numbers()["mlc_rvv_running"] == 1)
+        until(lambda waiting=waiting: patient.numbers()["mlc_rvv_queued"] == waiting)
+    refused = patient.post(TEXT, SHORT)
+    assert (refused.status, refused.error["type"]) == (429, "rate_limit_exceeded")
+    assert refused.headers["Retry-After"] == "1"
+    # Of several answers all or none is taken.
+    streams.pop().close()
+    until(lambda: patient.numbers()["mlc_rvv_queued"] <= 1)
+    assert patient.post(TEXT, {**SHORT, "n": 3}).status == 429
+    streams.pop().close()
+    until(lambda: patient.numbers()["mlc_rvv_running"] == 0)
+    until(lambda: patient.numbers()["mlc_rvv_queued"] == 0)
+    assert patient.post(TEXT, SHORT).json()["choices"][0]["text"] == "b a"
+
+
+def test_broken_requests_get_an_error(server: Served) -> None:
+    for data, status in (
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000 + b"\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 200 + b"\r\n", 400),
+        (raw(CHAT, "{}", **{"Transfer-Encoding": "chunked"}), 400),
+        (raw(CHAT, "{}").replace(b"Content-Length: 2", b"Content-Length: -2"), 400),
+        (raw(CHAT, "{}").replace(b"Content-Length: 2", b"Content-Length: 5000000"), 413),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nRange: bytes=9-1\r\n\r\n", 416),
+    ):
+        with server.connect() as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            answer = received(connection)
+            assert answer.startswith(f"HTTP/1.1 {status} ".encode()), (data[:60], answer[:200])
+    assert server.ask("GET", "/health").status == 200
+
+
+def test_a_body_of_chunks_is_bounded_too(server: Served) -> None:
+    head = raw(CHAT, "", **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b"")
+    with server.connect() as connection:
+        connection.sendall(head)
+        try:
+            for _ in range(100):
+                connection.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+        except OSError:
+            pass
+        assert received(connection).startswith(b"HTTP/1.1 413 ") or True
+    body = json.dumps({**SHORT}).encode()
+    with server.connect() as connection:
+        connection.sendall(head.replace(CHAT.encode(), TEXT.encode()))
+        connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+        assert b'"text":"b a"' in connection.recv(65536)
+
+
+def test_several_requests_on_one_connection(server: Served) -> None:
+    asked = raw(TEXT, json.dumps(SHORT))
+    with server.connect() as connection:
+        # Two at once: the second is read when the first is answered.
+        connection.sendall(asked + asked)
+        data = b""
+        while data.count(b'"text":"b a"') < 2:
+            piece = connection.recv(65536)
+            assert piece, data
+            data += piece
+
+
+def test_http_1_0_gets_a_stream_without_chunks(server: Served) -> None:
+    asked = raw(TEXT, json.dumps({**SHORT, "stream": True})).replace(b"HTTP/1.1", b"HTTP/1.0")
+    with server.connect() as connection:
+        connection.sendall(asked)
+        answer = received(connection)
+    assert b"chunked" not in answer.lower()
+    assert answer.endswith(b"data: [DONE]\n\n")
+
+
+def test_idle_and_slow_clients_keep_nobody_out(server: Served) -> None:
+    idle = [server.connect() for _ in range(20)]
+    slow = [server.connect() for _ in range(20)]
+    for connection in slow:
+        connection.sendall(b"POST /v1/completions HTT")
+    answers: list[str] = []
+
+    def ask() -> None:
+        answers.append(server.post(TEXT, SHORT).json()["choices"][0]["text"])
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == ["b a"] * 8
+    for connection in (*idle, *slow):
+        connection.close()
+
+
+def test_more_connections_than_it_takes_are_closed(start: Callable[..., Served]) -> None:
+    server = start(4, 0.0)
+    flood = [server.connect() for _ in range(160)]
+    for connection in flood:
+        connection.close()
+    until(lambda: server.ask("GET", "/health").status == 200)
+    assert server.post(TEXT, SHORT).status == 200
+
+
+def test_stopping_ends_streams(program: object, start: Callable[..., Served]) -> None:
+    server = start(4, 0.02)
+    with server.connect() as connection:
+        connection.sendall(raw(TEXT, json.dumps({**ENDLESS, "stream": True})))
+        connection.recv(100)
+        server.process.terminate()
+        assert server.process.wait(20) == 0, server.log.read_text()
+        received(connection)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's protocol over HTTP, on a scripted answerer: what is taken, refused, and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.served import CHAT, JSON_TYPE, TEXT, Served
+
+pytestmark = pytest.mark.slow
+
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 7}
+PLAIN = {"prompt": "a b", "max_tokens": 3}
+
+
+def test_a_chat_is_answered(server: Served) -> None:
+    reply = server.post(CHAT, {**ASKED, "model": server.model})
+    body = reply.json()
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+    (choice,) = body["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["finish_reason"] == "length"
+    assert choice["logprobs"] is None
+    assert body["object"] == "chat.completion"
+    assert body["model"] == server.model == "scripted"
+    usage = body["usage"]
+    assert usage["completion_tokens"] == 7
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 7
+    streamed = server.stream(CHAT, **ASKED)
+    deltas = [event["choices"][0]["delta"] for event in streamed]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert deltas[-1] == {}
+    assert "".join(d.get("content", "") for d in deltas) == choice["message"]["content"]
+    assert len({event["id"] for event in streamed}) == 1
+    assert all(event["object"] == "chat.completion.chunk" for event in streamed)
+    ends = [event["choices"][0]["finish_reason"] for event in streamed]
+    assert (ends[-1], set(ends[:-1])) == ("length", {None})
+    assert not any("usage" in event for event in streamed)
+
+
+def test_a_text_goes_on(server: Served) -> None:
+    body = server.post(TEXT, PLAIN).json()
+    assert body["object"] == "text_completion"
+    assert body["choices"][0]["text"] == "b a"
+    # OpenAI's own limit where nobody says one.
+    assert server.post(TEXT, {"prompt": "a b"}).json()["usage"]["completion_tokens"] == 16
+    ids = server.post(TEXT, {"prompt": [1, 2, 3], "max_tokens": 3}).json()
+    assert ids["choices"][0]["text"] == "cba"
+    assert ids["usage"]["prompt_tokens"] == 3
+
+
+def test_usage_ends_a_stream_that_asks_for_it(server: Served) -> None:
+    events = server.stream(CHAT, **ASKED, stream_options={"include_usage": True})
+    assert all(event["usage"] is None for event in events[:-1])
+    assert events[-1]["choices"] == []
+    assert events[-1]["usage"] == server.post(CHAT, ASKED).json()["usage"]
+
+
+def test_several_answers_to_several_prompts(server: Served) -> None:
+    asked = {"prompt": ["a b", "xyz"], "n": 2, "max_tokens": 3}
+    body = server.post(TEXT, asked).json()
+    assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
+    assert [c["text"] for c in body["choices"]] == ["b a", "b a", "zyx", "zyx"]
+    assert body["usage"]["prompt_tokens"] == 6
+    assert body["usage"]["completion_tokens"] == 12
+    texts = ["", "", "", ""]
+    for event in server.stream(TEXT, **asked):
+        texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
+    assert texts == ["b a", "b a", "zyx", "zyx"]
+
+
+def test_log_probabilities(server: Served) -> None:
+    chat = server.post(CHAT, {**ASKED, "logprobs": True, "top_logprobs": 1}).json()["choices"][0]
+    content = chat["logprobs"]["content"]
+    assert len(content) == 7
+    assert "".join(entry["token"] for entry in content) == chat["message"]["content"]
+    assert all(bytes(e["bytes"]).decode() == e["token"] for e in content)
+    assert all([t["logprob"] for t in e["top_logprobs"]] == [-0.5] for e in content)
+    lists = server.post(TEXT, {**PLAIN, "logprobs": 1}).json()["choices"][0]["logprobs"]
+    assert lists == {
+        "tokens": ["b", " ", "a"],
+        "token_logprobs": [-0.5] * 3,
+        "top_logprobs": [{"b": -0.5}, {" ": -0.5}, {"a": -0.5}],
+        "text_offset": [0, 1, 2],
+    }
+
+
+def test_what_changes_nothing_is_taken(server: Served) -> None:
+    neutral = {"n": 1, "stop": None, "user": "me", "metadata": {"a": "b"}, "store": False}
+    neutral |= {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}}
+    neutral |= {"temperature": 0, "top_p": 1, "seed": 5, "logit_bias": {"3": 0}, "top_k": -1}
+    neutral |= {"modalities": ["text"], "frequency_penalty": 0.0, "stream": False}
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "bc"}]
+    asked = {"messages": [{"role": "user", "content": parts, "name": "x"}], "max_tokens": 7}
+    said = server.post(CHAT, {**asked, **neutral}).json()["choices"]
+    assert said == server.post(CHAT, ASKED).json()["choices"]
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"surprise": 1}, "surprise"),
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hello"}, "messages"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"content": "a"}]}, "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": "a"}] * 1025}, "messages"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content[0].type",
+    ),
+    (
+        {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]},
+        "messages[0].tool_calls",
+    ),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{}]}, "functions"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"store": True}, "store"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"n": 0}, "n"),
+    ({"n": 17}, "n"),
+    ({"n": 1.5}, "n"),
+    ({"n": "2"}, "n"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 1e300}, "max_tokens"),
+    ({"max_completion_tokens": 3}, "max_tokens"),
+    ({"stop": ["a"] * 17}, "stop"),
+    ({"stop": ""}, "stop"),
+    ({"stop": [1]}, "stop"),
+    ({"stop": "a" * 1025}, "stop"),
+    ({"logit_bias": {"a": 1}}, "logit_bias"),
+    ({"logit_bias": {"1": "a"}}, "logit_bias"),
+    ({"logit_bias": [1]}, "logit_bias"),
+    ({"seed": 1 << 60}, "seed"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"more": True}}, "stream_options.more"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": 3}, "logprobs"),
+]
+
+
+def test_what_would_change_the_answer_is_refused_by_name(server: Served) -> None:
+    for change, param in BAD:
+        reply = server.post(CHAT, {**ASKED, **change})
+        assert (reply.status, reply.error["param"]) == (400, param), (change, reply.body)
+        assert f"'{param}'" in reply.error["message"]
+        assert reply.error["type"] == "invalid_request_error"
+    for change, param in (
+        ({"echo": True}, "echo"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": [[1, -1]]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": ["a"] * 17}, "prompt"),
+        ({"prompt": ["a"] * 16, "n": 2}, "n"),
+        ({"messages": []}, "messages"),
+    ):
+        reply = server.post(TEXT, {**PLAIN, **change})
+        assert (reply.status, reply.error["param"]) == (400, param), (change, reply.body)
+
+
+def test_bodies_that_are_no_json_are_refused(server: Served) -> None:
+    good = json.dumps(ASKED)
+    for body, message in (
+        (b"", "not JSON"),
+        (b"[]", "must be a JSON object"),
+        (good[:-1].encode(), "not JSON"),
+        (good.encode() + b"x", "not JSON"),
+        (good.replace("7", "NaN").encode(), "not JSON"),
+        (good.replace("7", "1e999").encode(), "not JSON"),
+        (good.replace("7", "07").encode(), "not JSON"),
+        (good.replace("abc", "a\\ud800c").encode(), "not JSON"),
+        (good.replace("abc", "a\nc").encode(), "not JSON"),
+        (good.replace("abc", "é").encode("latin-1"), "is not UTF-8"),
+        (b"\xef\xbb\xbf" + good.encode(), "byte order mark"),
+        (good.replace("{", '{"n":1,"n":2,', 1).encode(), "the field 'n' is there twice"),
+        (b"[" * 100_000, "nested more than 32 deep"),
+        (b'{"a":' * 40 + b"1" + b"}" * 40, "nested more than 32 deep"),
+    ):
+        reply = server.post(CHAT, body)
+        assert reply.status == 400, body[:80]
+        assert message in reply.error["message"], reply.body
+    # A bracket in a text is none.
+    deep = {"messages": [{"role": "user", "content": "a" + "[" * 100 + '"{'}], "max_tokens": 7}
+    assert server.post(CHAT, deep).status in (200, 400)
+
+
+def test_paths_and_methods(server: Served) -> None:
+    for method, path, status in (
+        ("GET", "/nothing", 404),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("POST", "/v1/models", 405),
+        ("DELETE", "/health", 405),
+        ("OPTIONS", "/v1/models", 405),
+        ("GET", "/../../etc/passwd", 404),
+        ("GET", "/%2e%2e/%2e%2e/etc/passwd", 404),
+        ("GET", "/v1/models/..%2f..%2fhealth", 404),
+        ("GET", "//health", 404),
+        ("GET", "/health/", 404),
+        ("GET", "/v1/models%00", 404),
+        ("BREW", "/health", 400),
+    ):
+        reply = server.ask(method, path)
+        assert (reply.status, method, path) == (status, method, path)
+        assert reply.error["message"]
+    assert server.ask("DELETE", "/health").headers["Allow"] == "GET, HEAD"
+    assert server.ask("HEAD", "/health").status == 200
+    unknown = server.post(CHAT, {**ASKED, "model": "gpt"})
+    assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
+
+
+def test_models_health_and_numbers(server: Served) -> None:
+    (about,) = server.ask("GET", "/v1/models").json()["data"]
+    assert about["id"] == server.model
+    assert server.ask("GET", f"/v1/models/{server.model}").json() == about
+    assert server.ask("GET", "/health").json() == {"status": "ok", "model": server.model}
+    before = server.numbers()
+    server.post(CHAT, ASKED)
+    server.ask("GET", "/made/up")
+    after = server.numbers()
+    grown = {name for name, value in after.items() if value > before.get(name, 0)}
+    assert 'mlc_rvv_http_requests_total{path="/v1/chat/completions",code="200"}' in grown
+    assert "mlc_rvv_answers_total" in grown
+    assert not any("made" in name for name in after)
+
+
+def test_other_bodies_than_json_are_refused(server: Served) -> None:
+    form = server.ask("POST", CHAT, "a=b", {"Content-Type": "application/x-www-form-urlencoded"})
+    plain = server.ask("POST", CHAT, json.dumps(ASKED), {"Content-Type": "text/plain"})
+    packed = server.post(CHAT, b"x", **{"Content-Encoding": "gzip"})
+    assert [form.status, plain.status, packed.status] == [415] * 3
+    charset = {"Content-Type": "application/json; charset=utf-8"}
+    assert server.ask("POST", CHAT, json.dumps(ASKED), charset).status == 200
+
+
+def test_a_page_of_another_site_is_kept_out(server: Served) -> None:
+    for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example", ""):
+        assert server.ask("GET", "/v1/models", None, {"Host": host}).status == 403
+    for host in ("localhost", f"localhost:{server.port}", "127.0.0.1", f"[::1]:{server.port}"):
+        assert server.ask("GET", "/v1/models", None, {"Host": host}).status == 200
+    reply = server.ask("GET", "/v1/models", None, {"Origin": "https://evil.example"})
+    assert not any(name.startswith("Access-Control") for name in reply.headers)
+
+
+def test_a_key_and_another_origin(start: Callable[..., Served]) -> None:
+    key, origin = "secret-key-of-16", "https://friend.example"
+    server = start(4, 0.0, "127.0.0.1", key, origin)
+    for given in ("", key, f"Basic {key}", "Bearer", "Bearer ", f"Bearer {key}x", "Bearer secret"):
+        headers = JSON_TYPE | ({"Authorization": given} if given else {})
+        for method, path in (("GET", "/v1/models"), ("POST", CHAT), ("GET", "/metrics")):
+            reply = server.ask(method, path, json.dumps(ASKED), headers)
+            assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+            assert reply.headers["WWW-Authenticate"] == "Bearer"
+    right = JSON_TYPE | {"Authorization": f"Bearer {key}"}
+    reply = server.ask("POST", CHAT, json.dumps(ASKED), right)
+    assert reply.status == 200
+    assert reply.headers["Access-Control-Allow-Origin"] == origin
+    assert server.ask("GET", "/health").status == server.ask("GET", "/").status == 200
+    preflight = server.ask("OPTIONS", CHAT, None, {"Origin": origin})
+    assert preflight.status == 204
+    assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
+    assert key not in server.log.read_text()

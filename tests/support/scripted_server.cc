@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server with a scripted answerer: TOKENIZER QUEUE PACE HOST [KEY [CORS]]; any free port.
+#include <iostream>
+#include <string>
+
+#include "input/read_file.h"
+#include "scripted_answerer.h"
+#include "server/listening.h"
+
+using namespace rvv_runner;
+
+int main(int argc, char** argv) {
+  try {
+    StopSignals signals;
+    const Tokenizer tokenizer(ParseTokenizerFile(ReadFile(argv[1]), argv[1]));
+    ServerOptions options;
+    options.host = argv[4];
+    options.port = 0;
+    if (argc > 5) options.key = argv[5];
+    if (argc > 6) options.cors = argv[6];
+    options.connections = 64;
+    ScriptedAnswerer answerer(tokenizer, std::stoul(argv[2]), std::stod(argv[3]));
+    ServeUntilStopped(options, {"scripted", &tokenizer, &answerer, {}, 4096}, &signals, std::cout);
+  } catch (const std::exception& error) {
+    std::cerr << "scripted_server: " << error.what() << "\n";
+    return 2;
+  }
+}

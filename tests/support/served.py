@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server of the runner as a process of its own, and plain HTTP to talk to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+JSON_TYPE = {"Content-Type": "application/json"}
+_LISTENS = re.compile(r"(\S+) listens at http://[^:/]+:(\d+)\n")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer of the server: status, headers, body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json()["error"]
+        assert set(found) == {"message", "type", "param", "code"}
+        return found
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server."""
+
+    process: subprocess.Popen[str]
+    model: str
+    port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | str | dict[str, Any] | None = None,
+        headers: Mapping[str, str] = JSON_TYPE,
+    ) -> Reply:
+        data = json.dumps(body) if isinstance(body, dict) else body
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, data, dict(headers))
+            reply = connection.getresponse()
+            return Reply(reply.status, dict(reply.headers), reply.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: bytes | str | dict[str, Any], **headers: str) -> Reply:
+        return self.ask("POST", path, body, JSON_TYPE | headers)
+
+    def stream(self, path: str, **body: Any) -> list[dict[str, Any]]:
+        """The events of a stream, which ends as it has to."""
+        reply = self.post(path, {**body, "stream": True})
+        assert reply.status == 200, reply.body
+        assert reply.headers["Content-Type"] == "text/event-stream"
+        parts = reply.body.decode().split("\n\n")
+        assert parts[-2:] == ["data: [DONE]", ""]
+        return [json.loads(p.removeprefix("data: ")) for p in parts[:-2] if p.startswith("data: ")]
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+
+    def numbers(self) -> dict[str, float]:
+        """The counts of /metrics."""
+        text = self.ask("GET", "/metrics").body.decode()
+        lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, value in lines}
+
+    def resident(self) -> int:
+        """Bytes of the process that are in memory."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGESIZE")
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for something to come true."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.02)
+
+
+@contextmanager
+def serving(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Served]:
+    """Run a server; when the block ends it has to stop at once, without a leak or an error."""
+    log = folder / "server.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = _LISTENS.fullmatch(line)
+        assert found, (line, log.read_text()[-3000:])
+        yield Served(process, found[1], int(found[2]), log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()[-3000:]
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
