@@ -8,11 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support import served, shared_builds, text_probe
+import served
+from support import shared_builds, text_probe
 
 from crosslab.tokenizer.device_tokenizer import pack
 
-MAIN = Path(text_probe.__file__).with_name("scripted_server.cc")
+MAIN = Path(__file__).with_name("scripted_server.cc")
 
 
 @pytest.fixture(scope="session")

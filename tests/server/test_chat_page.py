@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.served import Served, until
+from served import Served, until
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="a browser is driven by playwright, which is not installed"

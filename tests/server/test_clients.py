@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.served import CHAT, Served
+from served import CHAT, Served
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 

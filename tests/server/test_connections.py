@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from support.served import CHAT, JSON_TYPE, TEXT, Served, until
+from served import CHAT, JSON_TYPE, TEXT, Served, until
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.served import CHAT, JSON_TYPE, TEXT, Served
+from served import CHAT, JSON_TYPE, TEXT, Served
 
 pytestmark = pytest.mark.slow
 

@@ -36,6 +36,7 @@ from crosslab.tokenizer.unicode_tables import runner_tables
 __all__ = ["byte_alphabet"]
 
 NATIVE = Path(__file__).parent / "native"
+SCRIPTED = Path(__file__).parents[1] / "server"
 # What needs no runtime.
 TEXT_SOURCES = (
     *sorted(RUNNER_SOURCES.glob("input/*.cc")),
@@ -50,7 +51,7 @@ SERVER_SOURCES = (
     *(p for p in sorted(RUNNER_SOURCES.glob("server/*.cc")) if p.stem != "engine_thread"),
 )
 SANITIZERS = ("address", "undefined")
-_FLAGS = (*LANGUAGE_FLAGS, "-O0", "-Wall", "-Wextra", "-Werror")
+_FLAGS = (*LANGUAGE_FLAGS, "-Wall", "-Wextra", "-Werror")
 
 
 def build_probe(
@@ -63,29 +64,39 @@ def build_probe(
 ) -> Path:
     """The program around ``main``, with the server or without; on this machine with sanitizers."""
     host = tools.machine is Machine.HOST
-    command, text = _objects(tools, cache, "text", TEXT_SOURCES, [runner_tables(cache)])
+    covered = ("fuzzer-no-link", *SANITIZERS)
+    folders = [runner_tables(cache)]
+    kinds = (covered if "fuzzer" in sanitizers else SANITIZERS) if host else ()
+    command, text = _objects(tools, cache, ("text", "-O1"), TEXT_SOURCES, folders, kinds)
     ready = [*sorted(text.glob("*.o"))]
     if server:
-        folders = [runner_tables(cache), *include_folders(cache).values()]
-        command, more = _objects(tools, cache, "server", SERVER_SOURCES, folders)
+        # Most of their compiler's time would go into optimising what sanitizers add.
+        folders += include_folders(cache).values()
+        how = ("server", "-O0")
+        command, more = _objects(tools, cache, how, SERVER_SOURCES, folders, covered)
         ready += [*sorted(more.glob("*.o")), httplib_object(tools, cache)]
     link = sanitizer_flags(sanitizers) if host else ("-static",)
     made = [f"{path.parent.name}/{path.name}" for path in ready]
-    key = digest(*made, shlex.join(link), main, *sorted(HERE.glob("*.h")))
+    key = digest(*made, shlex.join(link), main, *sorted(SCRIPTED.glob("*.h")))
 
     def make(out: Path) -> None:
-        own = [*command, str(main), f"-I{HERE}", *map(str, ready), *tools.link, *link]
+        own = [*command, str(main), f"-I{SCRIPTED}", *map(str, ready), *tools.link, *link]
         subprocess.run([*own, "-pthread", "-o", str(out / "probe")], check=True)
 
     return cached_build(cache, f"probe-{tools.machine}", key, make) / "probe"
 
 
 def _objects(
-    tools: Toolchain, cache: Path, name: str, sources: Sequence[Path], folders: Sequence[Path]
+    tools: Toolchain,
+    cache: Path,
+    how: tuple[str, str],
+    sources: Sequence[Path],
+    folders: Sequence[Path],
+    sanitizers: Sequence[str],
 ) -> tuple[list[str], Path]:
-    """A compiler's command, and the folder of the objects that it makes; for any main, once."""
-    instruments = ("fuzzer-no-link", *SANITIZERS) if tools.machine is Machine.HOST else ()
-    flags = [*_FLAGS, *sanitizer_flags(instruments)]
+    """A compiler's command, and the folder of the objects that it makes, for any main."""
+    name, optimisation = how
+    flags = [*_FLAGS, optimisation, *sanitizer_flags(sanitizers)]
     includes = [f"-I{RUNNER_SOURCES}", *(f"-isystem{folder}" for folder in folders)]
     command = [*tools.cxx, *flags, *includes]
     key = digest(tools.digest, shlex.join(flags), RUNNER_SOURCES, *folders)

@@ -114,7 +114,8 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
 
     def make(out: Path) -> None:
         command = [*request.toolchain.cxx, *flags, *maps]
-        objects = {str(s): str(out / f"{s.stem}.o") for s in sources}
+        # Two rooms may have files of one name.
+        objects = {str(s): str(out / f"{'-'.join(s.with_suffix('').parts)}.o") for s in sources}
         compile_all("runner", command, objects, RUNNER_SOURCES, os.cpu_count() or 1)
 
     return cached_build(cache, f"runner-objects-{request.toolchain.machine}", key, make)

@@ -10,25 +10,39 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import served, shared_builds, text_probe
-from support.served import CHAT, TEXT, Served
-from test_runner import CHUNK, CONFIG, VLEN
+import served
+from served import CHAT, TEXT, Served
+from support import shared_builds, text_probe
 
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
+from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_weights
 from crosslab.models.params import read_params, write_params
 from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import pack
 
+VLEN = 256
+CHUNK = 32
 # Long enough for answers that a client can leave.
-LONG = replace(CONFIG, context=1024)
+LONG = LlamaConfig(
+    hidden=40,
+    intermediate=72,
+    heads=4,
+    kv_heads=2,
+    head_dim=10,
+    layers=2,
+    vocab=97,
+    rope_theta=10000.0,
+    eps=1e-5,
+    tied=False,
+    context=1024,
+)
 NEW = 12
 PROMPTS = ("a cab", "hello there", "b", "what is that?", "xyz", "no", "the end", "abc abc")
 FAULTS, REQUESTS = 60, 200
