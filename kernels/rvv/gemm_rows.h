@@ -28,8 +28,9 @@
 #define MLC_GEMM_2(DO, ...) MLC_GEMM_1(DO, __VA_ARGS__) DO(1, __VA_ARGS__)
 #define MLC_GEMM_3(DO, ...) MLC_GEMM_2(DO, __VA_ARGS__) DO(2, __VA_ARGS__)
 #define MLC_GEMM_4(DO, ...) MLC_GEMM_3(DO, __VA_ARGS__) DO(3, __VA_ARGS__)
-#define MLC_GEMM_7(DO, ...) \
-  MLC_GEMM_4(DO, __VA_ARGS__) DO(4, __VA_ARGS__) DO(5, __VA_ARGS__) DO(6, __VA_ARGS__)
+#define MLC_GEMM_5(DO, ...) MLC_GEMM_4(DO, __VA_ARGS__) DO(4, __VA_ARGS__)
+#define MLC_GEMM_6(DO, ...) MLC_GEMM_5(DO, __VA_ARGS__) DO(5, __VA_ARGS__)
+#define MLC_GEMM_7(DO, ...) MLC_GEMM_6(DO, __VA_ARGS__) DO(6, __VA_ARGS__)
 
 // Assembly: scalars of one step (ft0.. or fa0..), its multiply-adds, whole steps.
 #define MLC_GEMM_LOAD(r, set, i) "flw " #set #r ", 4*(" #i ")(%[a" #r "])\n\t"
@@ -116,52 +117,57 @@ typedef void mlc_gemm_rows(float *c, const float *a, const float *b, const mlc_g
     MLC_GEMM_##R(MLC_GEMM_STORE, M)                                                        \
   }
 
-MLC_GEMM_DEFINE(mlc_gemm_3xm8, 3, 8, MLC_GEMM_PACKED)
-MLC_GEMM_DEFINE(mlc_gemm_2xm8, 2, 8, MLC_GEMM_PACKED)
-MLC_GEMM_DEFINE(mlc_gemm_1xm8, 1, 8, MLC_GEMM_PACKED)
-MLC_GEMM_DEFINE(mlc_gemm_7xm4, 7, 4, MLC_GEMM_PACKED)
-MLC_GEMM_DEFINE(mlc_gemm_3xm4, 3, 4, MLC_GEMM_PACKED)
-MLC_GEMM_DEFINE(mlc_gemm_1xm4, 1, 4, MLC_GEMM_PACKED)
-MLC_GEMM_DEFINE(mlc_gemm_7xm2, 7, 2, MLC_GEMM_PACKED)
-MLC_GEMM_DEFINE(mlc_gemm_3xm2, 3, 2, MLC_GEMM_PACKED)
-MLC_GEMM_DEFINE(mlc_gemm_1xm2, 1, 2, MLC_GEMM_PACKED)
+#define MLC_GEMM_DEFINE_3(M)                               \
+  MLC_GEMM_DEFINE(mlc_gemm_1xm##M, 1, M, MLC_GEMM_PACKED)  \
+  MLC_GEMM_DEFINE(mlc_gemm_2xm##M, 2, M, MLC_GEMM_PACKED)  \
+  MLC_GEMM_DEFINE(mlc_gemm_3xm##M, 3, M, MLC_GEMM_PACKED)
+#define MLC_GEMM_DEFINE_7(M)                               \
+  MLC_GEMM_DEFINE_3(M)                                     \
+  MLC_GEMM_DEFINE(mlc_gemm_4xm##M, 4, M, MLC_GEMM_PACKED)  \
+  MLC_GEMM_DEFINE(mlc_gemm_5xm##M, 5, M, MLC_GEMM_PACKED)  \
+  MLC_GEMM_DEFINE(mlc_gemm_6xm##M, 6, M, MLC_GEMM_PACKED)  \
+  MLC_GEMM_DEFINE(mlc_gemm_7xm##M, 7, M, MLC_GEMM_PACKED)
+MLC_GEMM_DEFINE_3(8)
+MLC_GEMM_DEFINE_7(4)
+MLC_GEMM_DEFINE_7(2)
 
-// Kernels for blocks of rows.
+// A kernel for a block of rows.
 typedef struct {
   int64_t rows;
   mlc_gemm_rows *run;
 } mlc_gemm_block;
 
-// The largest of the blocks that m rows hold.
-static inline mlc_gemm_block mlc_gemm_largest(const mlc_gemm_block blocks[3], int64_t m) {
-  return m >= blocks[0].rows ? blocks[0] : m >= blocks[1].rows ? blocks[1] : blocks[2];
-}
+// Kernels of one LMUL, for any number of rows up to the most that registers hold: what is left of m
+// rows is one block, as the panel is read anew for each.
+#define MLC_GEMM_KERNELS_3(M) mlc_gemm_1xm##M, mlc_gemm_2xm##M, mlc_gemm_3xm##M
+#define MLC_GEMM_KERNELS_7(M) \
+  MLC_GEMM_KERNELS_3(M), mlc_gemm_4xm##M, mlc_gemm_5xm##M, mlc_gemm_6xm##M, mlc_gemm_7xm##M
 
 // m rows of a times the packed panel b.
 static inline void mlc_gemm_panel(float *c, const float *a, const float *panel, int64_t m,
                                        const mlc_gemm_by *by) {
-  static const mlc_gemm_block of8[3] = {{3, mlc_gemm_3xm8}, {2, mlc_gemm_2xm8}, {1, mlc_gemm_1xm8}};
-  static const mlc_gemm_block of4[3] = {{7, mlc_gemm_7xm4}, {3, mlc_gemm_3xm4}, {1, mlc_gemm_1xm4}};
-  static const mlc_gemm_block of2[3] = {{7, mlc_gemm_7xm2}, {3, mlc_gemm_3xm2}, {1, mlc_gemm_1xm2}};
-  const mlc_gemm_block *blocks = by->lanes > __riscv_vsetvlmax_e32m4()   ? of8
-                                 : by->lanes > __riscv_vsetvlmax_e32m2() ? of4
-                                                                         : of2;
+  static mlc_gemm_rows *const of8[3] = {MLC_GEMM_KERNELS_3(8)};
+  static mlc_gemm_rows *const of4[7] = {MLC_GEMM_KERNELS_7(4)};
+  static mlc_gemm_rows *const of2[7] = {MLC_GEMM_KERNELS_7(2)};
+  const int wide = by->lanes > __riscv_vsetvlmax_e32m4();
+  mlc_gemm_rows *const *kernels = wide ? of8 : by->lanes > __riscv_vsetvlmax_e32m2() ? of4 : of2;
+  const int64_t most = wide ? 3 : 7;
   while (m > 0) {
-    const mlc_gemm_block block = mlc_gemm_largest(blocks, m);
-    block.run(c, a, panel, by);
-    c += block.rows * by->ld_c;
-    a += block.rows * by->ld_a;
-    m -= block.rows;
+    const int64_t rows = m < most ? m : most;
+    kernels[rows - 1](c, a, panel, by);
+    c += rows * by->ld_c;
+    a += rows * by->ld_a;
+    m -= rows;
   }
 }
 
-// The same for weights in tiles: in parts of LMUL=4 where seven rows or more share each. On real
+// The same for weights in tiles: in parts of LMUL=4 where four rows or more share each. On real
 // cores a multiply-add at LMUL=8 takes as long as two at LMUL=4, and what a row of the panel costs
-// is shared by seven rows rather than three (docs/kernels.md has cycles).
+// is shared by up to seven rows rather than three (docs/kernels.md has cycles).
 static inline void mlc_gemm_tile(float *c, const float *a, const float *panel, int64_t m,
                                   const mlc_gemm_by *by) {
   const size_t part = __riscv_vsetvlmax_e32m4();
-  if (m < 7 || by->lanes <= part) {
+  if (m <= 3 || by->lanes <= part) {
     mlc_gemm_panel(c, a, panel, m, by);
     return;
   }

@@ -52,7 +52,7 @@ def test_tile_follows_the_vector_width(tvm: ModuleType, target: str, kv_tile: in
         prefill_tile,
     )
 
-    assert prefill_tile(tvm.target.Target(TARGETS[target]), 64) == PrefillTile(8, kv_tile)
+    assert prefill_tile(tvm.target.Target(TARGETS[target]), 64) == PrefillTile(16, kv_tile)
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)

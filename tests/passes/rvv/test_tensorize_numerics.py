@@ -22,7 +22,7 @@ from crosslab.compile.overlaypass import load_pass
 
 PAGED = "tir_attention_prefill_cpu"
 RAGGED = "tir_attention_prefill_ragged_cpu"
-KERNELS_64 = {"mlc_rvv_qk_f32_8x16x64", "mlc_rvv_pv_f32_8x16x64"}
+KERNELS_64 = {"mlc_rvv_qk_f32_16x16x64", "mlc_rvv_pv_f32_16x16x64"}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def prefill(tvm: ModuleType, build_for_host: Any) -> Any:
     tiled = importlib.import_module("tvm.relax.frontend.nn.llm._prefill_tiled_cpu")
 
     def make(kind: str, heads: Heads, kv_tile: int) -> Any:
-        tile = tiled.PrefillTile(8, kv_tile)
+        tile = tiled.PrefillTile(16, kv_tile)
         if kind == "ragged":
             function = tiled._attention_prefill_ragged_cpu(
                 heads.kv, heads.q, heads.d, heads.d_v, heads.dtype, {}, tile=tile
@@ -85,7 +85,7 @@ def test_a_tile(build_for_host: Any, d: int) -> None:
 
     tile = build_for_host(PAGED, tile_function(d=d))
     generator = np.random.default_rng(0)
-    shapes = [(8, d), (16, d), (16, d), (8,), (8, d)]
+    shapes = [(16, d), (16, d), (16, d), (16,), (16, d)]
     inputs = [generator.standard_normal(shape).astype(np.float32) for shape in shapes]
     tensors = [tvm.runtime.tensor(array) for array in inputs]
     tile(*tensors)

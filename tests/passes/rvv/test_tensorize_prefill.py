@@ -24,7 +24,7 @@ from support.passes.functions import (
 from crosslab.build.kernels import INDEX
 from crosslab.compile.overlaypass import load_pass
 
-QK, PV = "mlc_rvv_qk_f32_8x16x64", "mlc_rvv_pv_f32_8x16x64"
+QK, PV = "mlc_rvv_qk_f32_16x16x64", "mlc_rvv_pv_f32_16x16x64"
 NAME = "tir_attention_prefill_cpu"
 
 
@@ -81,7 +81,7 @@ def test_attributes_stay_and_default_schedules_are_kept_off(
 
 
 @pytest.mark.parametrize(
-    ("q_tile", "kv_tile", "d"), [(8, 32, 64), (8, 16, 80), (8, 16, 96), (8, 32, 128)]
+    ("q_tile", "kv_tile", "d"), [(16, 32, 64), (16, 16, 80), (16, 16, 96), (16, 32, 128)]
 )
 def test_the_kernel_is_chosen_by_shape(
     lab: ModuleType, with_kernels: Path, q_tile: int, kv_tile: int, d: int
@@ -163,15 +163,15 @@ def test_an_unlisted_shape_is_declined(
     assert called(after["batch_prefill"]) == [QK, PV]
     declined = outcomes(with_kernels)[NAME, "S_gemm"]
     assert declined["symbol"] is None
-    assert declined["reason"].startswith("no kernel for qk float32 8x16x72 in ")
-    assert "pv float32 8x16x72" in caplog.text
+    assert declined["reason"].startswith("no kernel for qk float32 16x16x72 in ")
+    assert "pv float32 16x16x72" in caplog.text
 
 
 def test_another_type_is_declined(lab: ModuleType, with_kernels: Path) -> None:
     module = module_of(**{NAME: tile_function(dtype="float16")})
     after = lab.TensorizePrefill(riscv64(*VECTORS))(module)
     assert_untouched(module, after)
-    assert "qk float16 8x16x64" in outcomes(with_kernels)[NAME, "S_gemm"]["reason"]
+    assert "qk float16 16x16x64" in outcomes(with_kernels)[NAME, "S_gemm"]["reason"]
 
 
 def test_a_block_that_computes_something_else_is_declined(
@@ -181,7 +181,7 @@ def test_a_block_that_computes_something_else_is_declined(
     after = lab.TensorizePrefill(riscv64(*VECTORS))(module_of(**{NAME: function}))
     assert called(after[NAME]) == [PV]
     reason = outcomes(with_kernels)[NAME, "S_gemm"]["reason"]
-    assert reason.startswith("the block is not qk float32 8x16x64: ")
+    assert reason.startswith("the block is not qk float32 16x16x64: ")
     assert "T.max" in reason or "mismatch" in reason
 
 

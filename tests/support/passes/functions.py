@@ -34,7 +34,7 @@ def host() -> Any:
 
 
 def tile_function(
-    q_tile: int = 8,
+    q_tile: int = 16,
     kv_tile: int = 16,
     d: int = 64,
     dtype: str = "float32",

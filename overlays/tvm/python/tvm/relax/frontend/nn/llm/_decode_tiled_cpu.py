@@ -31,8 +31,9 @@ LOWEST_SCORE = -1e30
 KV_TILE = 16
 # Most elements of a vector: register groups of eight at a VLEN of 256 bits.
 MOST_LANES = 64
-# Most elements which are summed in order when a score's products are added up.
-MOST_SUMMED = 32
+# Most elements which are summed in order when a score's products are added up: cores take a cycle
+# and more for each, so that few are left by adding up vectors.
+MOST_SUMMED = 8
 
 
 def _dot(left, left_row, right, right_row: tuple, d: int):
@@ -67,7 +68,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     """
     h_kv, h_q, d, dtype = num_kv_heads, num_qo_heads, head_dim, qkv_dtype
     group = h_q // h_kv
-    lanes = math.gcd(d, MOST_LANES)
+    # Queries stay in registers, and are written in the vectors in which they are read.
+    lanes, q_lanes = math.gcd(d, MOST_LANES), math.gcd(d, MOST_SUMMED)
     half, half_lanes = d // 2, math.gcd(d // 2, MOST_LANES // 2)
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     global_symbol = "batch_decode_paged_kv_cpu"
@@ -171,13 +173,13 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                         for ci in T.vectorized(lanes):
                             O_tile[g, co * lanes + ci] = T.float32(0)
                     if rotary_mode == 1:
-                        for co in T.unroll(d // lanes):
-                            for ci in T.vectorized(lanes):
-                                Q_tile[g, co * lanes + ci] = q_turned[b, h * group + g, co * lanes + ci] * (sm_scale * T.float32(LOG2_E))
+                        for co in T.unroll(d // q_lanes):
+                            for ci in T.vectorized(q_lanes):
+                                Q_tile[g, co * q_lanes + ci] = q_turned[b, h * group + g, co * q_lanes + ci] * (sm_scale * T.float32(LOG2_E))
                     else:
-                        for co in T.unroll(d // lanes):
-                            for ci in T.vectorized(lanes):
-                                Q_tile[g, co * lanes + ci] = T.cast(q[b, h * group + g, co * lanes + ci], "float32") * (sm_scale * T.float32(LOG2_E))
+                        for co in T.unroll(d // q_lanes):
+                            for ci in T.vectorized(q_lanes):
+                                Q_tile[g, co * q_lanes + ci] = T.cast(q[b, h * group + g, co * q_lanes + ci], "float32") * (sm_scale * T.float32(LOG2_E))
 
                 for tile in T.serial(T.ceildiv(kv_len, KV_TILE)):
                     kv_begin: T.let[T.int32] = tile * KV_TILE

@@ -35,7 +35,7 @@ class PrefillTile:
         kv_tile: keys of a tile.
     """
 
-    q_tile: int = 8
+    q_tile: int = 16
     kv_tile: int = 16
 
     def __post_init__(self) -> None:
