@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from forkpatch.errors import PatchError
 from forkpatch.git.calls import Git
 from forkpatch.git.objects import Commit, TreeFile, write_commits
+from forkpatch.model.diffs import split_lines
 from forkpatch.model.patchfile import Patch, parse_patch
-from forkpatch.model.weave import Weave, split_lines
+from forkpatch.model.weave import Weave
 from forkpatch.series.mailbox import FORMAT_PATCH, export_commits
 from forkpatch.tree.worktree import patch_commit
 

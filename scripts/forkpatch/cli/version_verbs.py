@@ -19,7 +19,7 @@ from forkpatch.output import counted, print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of
 
 if TYPE_CHECKING:
-    from forkpatch.inspect.applicability import ApplicabilityMap
+    from forkpatch.inspect.mapmodel import ApplicabilityMap
 
 
 def register(verbs: Registry) -> None:
@@ -61,7 +61,8 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> int:
 def _run_map(fork: Fork, options: argparse.Namespace) -> int:
     """Write the map of all series, or compare it with the one in the repository."""
     from common.files import atomic_write  # noqa: PLC0415
-    from forkpatch.inspect.applicability import map_fork, table_path  # noqa: PLC0415 - for this verb only
+    from forkpatch.inspect.applicability import map_fork  # noqa: PLC0415 - for this verb only
+    from forkpatch.inspect.mapmodel import table_path  # noqa: PLC0415
     from forkpatch.inspect.maptable import page  # noqa: PLC0415
 
     chosen = source_options(options)

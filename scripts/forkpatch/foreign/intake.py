@@ -21,12 +21,12 @@ from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries
 from forkpatch.foreign.unified import read_unified, reverse
 from forkpatch.git.calls import init_repository
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
-from forkpatch.model.diffs import FileDiff, Hunk, HunkLine
+from forkpatch.model.diffs import FileDiff, Hunk, HunkLine, split_lines
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch, parse_trailers
 from forkpatch.model.record import format_record
-from forkpatch.model.weave import Weave, split_lines
+from forkpatch.model.weave import Weave
 from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import Exported, export_commits, new_name, planned, write_series
 from forkpatch.sources.cache import Pristine

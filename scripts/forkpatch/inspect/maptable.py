@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from forkpatch.inspect.applicability import (
+from forkpatch.inspect.drift import Drift
+from forkpatch.inspect.mapmodel import (
     SHADOW,
     ApplicabilityMap,
     MapCell,
     SeriesMap,
     TurningPoint,
 )
-from forkpatch.inspect.drift import Drift
 from forkpatch.inspect.probe import Fit
 
 _FITS = {

@@ -307,3 +307,40 @@ def _read_lines(reader: DiffReader, old: int, new: int) -> list[HunkLine]:
     if old or new:
         raise reader.error("malformed diff: a hunk has other lines than it states")
     return lines
+
+
+def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
+    """Raise unless every hunk's old lines are in ``contents`` exactly where it states them."""
+    end = shift = 0
+    for hunk in diff.hunks:
+        where = f"{name}:{hunk.patch_line}"
+        first, old = hunk.first, list(hunk.old)
+        if first < end or first + hunk.old_count > len(contents):
+            raise PatchError(
+                f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end"
+            )
+        if hunk.new_start + (hunk.new_count == 0) != first + shift + 1:
+            raise PatchError(f"{where}: the new line number does not follow from the old one")
+        here = contents[first : first + len(old)]
+        if here != old:
+            pairs = enumerate(zip(here, old, strict=True), first + 1)
+            number, found, line = next((at, *pair) for at, pair in pairs if pair[0] != pair[1])
+            raise PatchError(
+                f"{where}: does not apply to line {number} of {diff.old}:"
+                f" it has {_shown(found)}, the patch {_shown(line)}",
+                remedy="a patch applies to the very line it states, or not at all;"
+                " to move it to another base: forkpatch rebase",
+            )
+        end = first + hunk.old_count
+        shift += hunk.new_count - hunk.old_count
+
+
+def split_lines(data: bytes) -> list[bytes]:
+    """The lines of a file, each with its line feed; the last may lack one."""
+    lines = data.split(b"\n")
+    ended = [line + b"\n" for line in lines[:-1]]
+    return [*ended, lines[-1]] if lines[-1] else ended
+
+
+def _shown(line: bytes) -> str:
+    return repr(line.decode("utf-8", "replace"))

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 
 from forkpatch.errors import PatchError
 from forkpatch.git.objects import TreeFile
-from forkpatch.model.diffs import FileDiff, Hunk
+from forkpatch.model.diffs import FileDiff, Hunk, check_hunks, split_lines
 from forkpatch.model.patchfile import Patch
 from forkpatch.safety import (
     FILE_MODES,
@@ -300,39 +300,6 @@ class Weave:
         file.lines = lines + file.lines[at:]
 
 
-def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
-    """Raise unless every hunk's old lines are in ``contents`` exactly where it states them."""
-    end = shift = 0
-    for hunk in diff.hunks:
-        where = f"{name}:{hunk.patch_line}"
-        first, old = hunk.first, list(hunk.old)
-        if first < end or first + hunk.old_count > len(contents):
-            raise PatchError(
-                f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end"
-            )
-        if hunk.new_start + (hunk.new_count == 0) != first + shift + 1:
-            raise PatchError(f"{where}: the new line number does not follow from the old one")
-        here = contents[first : first + len(old)]
-        if here != old:
-            pairs = enumerate(zip(here, old, strict=True), first + 1)
-            number, found, line = next((at, *pair) for at, pair in pairs if pair[0] != pair[1])
-            raise PatchError(
-                f"{where}: does not apply to line {number} of {diff.old}:"
-                f" it has {_shown(found)}, the patch {_shown(line)}",
-                remedy="a patch applies to the very line it states, or not at all;"
-                " to move it to another base: forkpatch rebase",
-            )
-        end = first + hunk.old_count
-        shift += hunk.new_count - hunk.old_count
-
-
-def split_lines(data: bytes) -> list[bytes]:
-    """The lines of a file, each with its line feed; the last may lack one."""
-    lines = data.split(b"\n")
-    ended = [line + b"\n" for line in lines[:-1]]
-    return [*ended, lines[-1]] if lines[-1] else ended
-
-
 def _weave_hunk(
     file: _FileWeave,
     seen: list[int],
@@ -402,7 +369,3 @@ def _render(file: _FileWeave, chosen: set[str]) -> TreeFile:
     )
     mode = next(mode for mode, by in reversed(file.modes) if by in chosen or by == BASE)
     return TreeFile(mode, data)
-
-
-def _shown(line: bytes) -> str:
-    return repr(line.decode("utf-8", "replace"))

@@ -11,8 +11,7 @@ from forkpatch.git.objects import blob_id
 from forkpatch.inspect.placement import Misplacement, counterpart, misplaced
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import places_of
-from forkpatch.model.diffs import FileDiff, Hunk
-from forkpatch.model.weave import split_lines
+from forkpatch.model.diffs import FileDiff, Hunk, split_lines
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.series.derive import changed_symbols

@@ -12,7 +12,7 @@ from git.exc import GitError as HistoryError
 
 from forkpatch.errors import SourceError
 from forkpatch.git.calls import Git, GitError, neutral_environment
-from forkpatch.model.weave import split_lines
+from forkpatch.model.diffs import split_lines
 from forkpatch.sources.repository import local_path, open_repository
 
 
