@@ -114,7 +114,9 @@ def test_a_body_of_chunks_is_bounded_too(server: Served) -> None:
                 connection.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
         except OSError:
             pass
-        assert received(connection).startswith(b"HTTP/1.1 413 ") or True
+        answer = received(connection)
+    # A reset by what is still sent may overtake the answer.
+    assert not answer or answer.startswith(b"HTTP/1.1 413 ")
     body = json.dumps({**SHORT}).encode()
     with server.connect() as connection:
         connection.sendall(head.replace(CHAT.encode(), TEXT.encode()))
