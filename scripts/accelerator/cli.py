@@ -28,6 +28,7 @@ from costmodel.estimate.workload import (
     Phase,
     bind_phase,
     only_gemm,
+    parse_extents,
     parse_phases,
     read_workloads,
 )
@@ -37,7 +38,6 @@ from crosslab.models.pins import read_pins
 
 FILE_WIDTH = 180
 DEFAULT_PHASES = "prefill:512,decode:1024"
-EXTENTS = 3
 PROJECT = Path(__file__).resolve().parents[2]
 PROMPT = "What is the capital of France?"
 PINNED = "smollm2-135m"
@@ -129,6 +129,8 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
 
 def _answer(args: argparse.Namespace, device: Device) -> int:
     """Print the answer; 1 where the device and numpy differ."""
+    if args.tokens < 1:
+        raise AcceleratorError(f"--tokens {args.tokens}: at least 1 is wanted")
     path = args.gguf or fetch_asset(read_pins(PROJECT).asset(PINNED), default_cache())
     loaded, tokenizer = llama.load(path), model.chat_tokenizer(path)
     prompt = tokenizer.chat_ids(args.prompt)
@@ -148,10 +150,7 @@ def _answer(args: argparse.Namespace, device: Device) -> int:
 
 def _phases(args: argparse.Namespace) -> list[Phase]:
     if args.gemm is not None:
-        parts = args.gemm.split(",")
-        if len(parts) != EXTENTS or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
-            raise AcceleratorError(f"--gemm {args.gemm!r}: three positive numbers M,N,K are wanted")
-        return [only_gemm([int(p) for p in parts], 1)]
+        return [only_gemm(parse_extents(args.gemm, "--gemm"), 1)]
     found = read_workloads(args.model)
     return [bind_phase(found, name, size, {}) for name, size in parse_phases(args.phase)]
 

@@ -28,7 +28,6 @@ from accelerator.errors import AcceleratorError, StreamError
 
 INSTRUCTION_BYTES = INSTRUCTION_BITS // 8
 OPCODE_BITS = 3
-MOST_ITERATIONS = (1 << 14) - 1
 MOST_COLUMNS = (1 << 16) - 1
 MOST_SHIFT = 31
 IMMEDIATE_BITS = 16

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
@@ -33,6 +35,7 @@ from accelerator.isa import (
 from accelerator.layer import Int8, Int32, LinearLayer, pack, unpack
 from accelerator.tokens import Operation, with_tokens
 
+Count = TypeVar("Count", int, npt.NDArray[np.int64])
 PAGE = 4096
 HALVES = 2
 BYTE = 8
@@ -61,22 +64,30 @@ class Mapping:
         Raises:
             AcceleratorError: names the buffer.
         """
-        taken = {
-            MemoryId.INPUT: self.rows * self.inputs,
-            MemoryId.WEIGHT: self.outputs * self.inputs,
-            MemoryId.ACCUMULATOR: self.rows * self.outputs,
-            MemoryId.MICRO_OP: self.outputs * self.halves**3,
-        }
-        for memory, count in taken.items():
+        for memory, count in taken(self.rows, self.outputs, self.inputs, self.halves).items():
             room = room_of(memory, device)
-            if not 0 < count <= min(room, MOST_COLUMNS):
+            if not 0 < count <= room:
                 what = f"{device.name}: a tile of {self.rows} by {self.outputs} by {self.inputs}"
                 raise AcceleratorError(f"{what} blocks takes {count} of {room} of {memory.name}")
 
 
+def taken(rows: Count, outputs: Count, inputs: Count, halves: int) -> dict[MemoryId, Count]:
+    """Elements of each buffer that a tile of so many blocks takes; arrays are of many tiles."""
+    return {
+        MemoryId.INPUT: rows * inputs,
+        MemoryId.WEIGHT: outputs * inputs,
+        MemoryId.ACCUMULATOR: rows * outputs,
+        MemoryId.MICRO_OP: outputs * halves**3,
+    }
+
+
 def room_of(memory: MemoryId, device: Device) -> int:
-    """Elements of a buffer that one tile may take: half; micro-ops are not loaded again."""
-    return device.depth(memory) // (1 if memory is MemoryId.MICRO_OP else HALVES)
+    """Elements of a buffer that one tile may take: half, and what one LOAD can bring.
+
+    Micro-ops have the whole buffer, as they are loaded once.
+    """
+    part = 1 if memory is MemoryId.MICRO_OP else HALVES
+    return min(device.depth(memory) // part, MOST_COLUMNS)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
-from accelerator.isa import MOST_COLUMNS
 from accelerator.layer import LinearLayer
-from accelerator.lowering import HALVES, Mapping, room_of
+from accelerator.lowering import HALVES, Mapping, room_of, taken
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.pipeline import Steps, duration, many_steps
@@ -52,12 +51,8 @@ def best(layer: LinearLayer, device: Device) -> MappingCost:
     blocks = layer.blocks(device)
     sides = [np.array(sizes(extent, 1), dtype=np.int64) for extent in blocks]
     m, n, k = (grid.ravel() for grid in np.meshgrid(*sides, indexing="ij"))
-    fits = (
-        (m * k <= min(room_of(MemoryId.INPUT, device), MOST_COLUMNS))
-        & (n * k <= min(room_of(MemoryId.WEIGHT, device), MOST_COLUMNS))
-        & (m * n <= room_of(MemoryId.ACCUMULATOR, device))
-        & (n * HALVES**3 <= room_of(MemoryId.MICRO_OP, device))
-    )
+    needs = taken(m, n, k, HALVES).items()
+    fits = np.all([count <= room_of(memory, device) for memory, count in needs], axis=0)
     # Bytes of the tile before leave between steps; with fewer steps the cores wait for them.
     enough = fits & (-(-blocks[2] // k) >= min(layer.requantisation.width, blocks[2]))
     places = np.flatnonzero(enough if enough.any() else fits)

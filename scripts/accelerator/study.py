@@ -95,19 +95,23 @@ def prove(program: Program, seed: int = 0) -> None:
     """Check a program's tokens, then run it on random operands against integer numpy.
 
     Raises:
-        AcceleratorError: a fault in the stream, or a result that differs; all ours, not the user's.
+        AcceleratorError: a fault in the stream, or a result that differs; with exit code 1, since
+            the lowering made the stream, not the user.
     """
     random = np.random.default_rng(seed)
     layer = program.layer
     values = random.integers(-128, 128, (layer.rows, layer.inputs), dtype=np.int8)
     weights = random.integers(-128, 128, (layer.outputs, layer.inputs), dtype=np.int8)
     memory, stream = program.image(values, weights), program.stream
-    check(stream, program.device, memory)
-    functional.run(program.device, stream, memory)
+    where = f"{layer.name} on {program.device.name}"
+    try:
+        check(stream, program.device, memory)
+        functional.run(program.device, stream, memory)
+    except AcceleratorError as error:
+        raise AcceleratorError(f"{where}: {error.what}", exit_code=1) from error
     wrong = int((program.result(memory) != layer.reference(values, weights)).sum())
     if wrong:
-        what = f"{layer.name} on {program.device.name}: {wrong} results differ from numpy's"
-        raise AcceleratorError(what, exit_code=1)
+        raise AcceleratorError(f"{where}: {wrong} results differ from numpy's", exit_code=1)
 
 
 def utilisation(studied: Iterable[StudiedLayer], single: bool = False) -> float:

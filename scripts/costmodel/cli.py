@@ -7,7 +7,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,14 @@ from costmodel.estimate.execution import Execution
 from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
-from costmodel.estimate.workload import Phase, bind_phase, only_gemm, parse_phases, read_workloads
+from costmodel.estimate.workload import (
+    Phase,
+    bind_phase,
+    only_gemm,
+    parse_extents,
+    parse_phases,
+    read_workloads,
+)
 from costmodel.search import explore
 from costmodel.search.page import page
 from costmodel.studies import report
@@ -218,8 +225,10 @@ def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> 
         old = _read_json(args.mapping)
         run = old.get("execution", run)
         if run != vars(_execution(args)):
-            given = ", ".join(f"--{name} {value}" for name, value in run.items())
-            raise CostError(f"{args.mapping} was searched with {given}", remedy="give the same")
+            raise CostError(
+                f"{args.mapping} was searched with {_words(run)}",
+                remedy="give the options of the search",
+            )
         fronts = explore.again(old, phases, base, schemes(args.scheme or []), model)
     else:
         plain = schemes(args.scheme or ["all"])
@@ -240,7 +249,11 @@ def _read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CostError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("fronts"), list):
+    if (
+        not isinstance(found, dict)
+        or not isinstance(found.get("fronts"), list)
+        or not isinstance(found.get("execution", {}), dict)
+    ):
         raise CostError(f"{path}: not the file of a search", remedy="--search --json FILE makes it")
     return found
 
@@ -274,7 +287,7 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
     if args.gemm is not None:
         if args.batch < 1:
             raise CostError(f"--batch {args.batch}: at least 1")
-        return [only_gemm(_triple(args.gemm, "--gemm"), args.batch)]
+        return [only_gemm(parse_extents(args.gemm, "--gemm"), args.batch)]
     if args.trace is not None:
         return trace_phases(args.trace)
     found = read_workloads(args.model)
@@ -289,6 +302,14 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
 
 def _execution(args: argparse.Namespace) -> Execution:
     return Execution(args.causal, args.page, args.chain, args.arrays)
+
+
+def _words(run: Mapping[str, Any]) -> str:
+    """The options of an execution as they are typed; those left out are as usual."""
+    usual = vars(Execution())
+    given = {name: value for name, value in run.items() if value != usual.get(name)}
+    words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in given.items()]
+    return " ".join(words) or f"none of {', '.join(f'--{name}' for name in usual)}"
 
 
 def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequence[Dataflow]]:
@@ -307,15 +328,7 @@ def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
 
 
 def _tile(text: str | None) -> BufferTile | None:
-    return BufferTile(*_triple(text, "--tile")) if text else None
-
-
-def _triple(text: str, option: str) -> tuple[int, int, int]:
-    parts = text.split(",")
-    if len(parts) != 3 or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
-        raise CostError(f"{option} {text!r}: three positive numbers M,N,K are wanted")
-    m, n, k = (int(p) for p in parts)
-    return m, n, k
+    return BufferTile(*parse_extents(text, "--tile")) if text else None
 
 
 def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:

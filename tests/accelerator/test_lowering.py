@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.layer import EXACT, LinearLayer, Requantisation, pack, unpack
 from accelerator.lowering import Mapping, lower
+from accelerator.study import prove
 
 DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
 
@@ -98,6 +101,14 @@ def test_packed_blocks_come_back(rows: int, columns: int, height: int, width: in
 def test_an_unknown_requantisation_is_refused(width: int, shift: int) -> None:
     with pytest.raises(AcceleratorError, match="requantisation to"):
         Requantisation(width, shift)
+
+
+def test_a_stream_that_is_not_proved_is_no_mistake_of_the_user() -> None:
+    program = lower(LinearLayer("short", 20, 20, 20), Mapping(1, 1, 1), DEVICES[0])
+    prove(program)
+    with pytest.raises(AcceleratorError, match="short on vta-1x16x16: ") as caught:
+        prove(replace(program, instructions=program.instructions[:-1]))
+    assert caught.value.exit_code == 1
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -94,6 +94,7 @@ def test_layers_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["layers", "vta-1x16x16", "--model", "none.json"], "cannot be read"),
         (["disassemble", "vta-1x16x16", __file__], "bytes: instructions have 16|unknown opcode"),
         (["answer", "vta-1x16x16", "--gguf", __file__], "not a Llama in GGUF"),
+        (["answer", "vta-1x16x16", "--tokens", "0"], "--tokens 0: at least 1"),
     ],
 )
 def test_a_mistake_is_named(

@@ -176,7 +176,14 @@ def test_the_command_searches_and_takes_its_mappings_again(
     assert json.loads(again.read_text())["fronts"] == fronts
     capsys.readouterr()
     assert main([*base, "--mapping", str(out), "--chain"]) == 2
-    assert "was searched with --causal 0, --page 0, --chain False" in capsys.readouterr().err
+    assert "was searched with none of --causal, --page, --chain" in capsys.readouterr().err
+    for execution, message in (
+        ({"causal": 64, "chain": True}, "was searched with --causal 64 --chain\n"),
+        (5, "not the file of a search"),
+    ):
+        again.write_text(json.dumps({"fronts": [], "execution": execution}))
+        assert main([*base, "--mapping", str(again)]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,19 @@ def checked(found: Any, name: str) -> dict[str, Any]:
     return found
 
 
+def parse_extents(text: str, option: str) -> tuple[int, int, int]:
+    """Read ``M,N,K``.
+
+    Raises:
+        CostError: with the option and its text.
+    """
+    parts = text.split(",")
+    if len(parts) != 3 or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
+        raise CostError(f"{option} {text!r}: three positive numbers M,N,K are wanted")
+    m, n, k = (int(p) for p in parts)
+    return m, n, k
+
+
 def parse_phases(text: str) -> tuple[tuple[str, int], ...]:
     """Read ``prefill:512,decode:1024``.
 
