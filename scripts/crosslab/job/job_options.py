@@ -207,7 +207,8 @@ def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
     args["model"] = name_of(name or args["source"])
     if name and args["model"] != name:
         raise UserError(
-            f"--name {name}", remedy=f"use small letters, digits, - and .: {args['model']}"
+            f"--name {name} is no name of a folder in dist/",
+            remedy=f"use small letters, digits, -, _ and .: --name {args['model']}",
         )
     stem = "build_and_test" if verb == BUILD_AND_TEST else args["model"]
     args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
@@ -217,11 +218,10 @@ def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
     default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
     args["quantization"] = args["quantization"] or default
     job = Job(**args)
-    for option, number in (("threads", job.threads), ("max-new", job.max_new)):
-        if number < 1:
-            raise UserError(f"--{option} {number}", remedy="give 1 or more")
-    if job.context is not None and job.context < 1:
-        raise UserError(f"--context {job.context}", remedy="give 1 or more")
+    numbers = {"threads": job.threads, "max-new": job.max_new, "context": job.context}
+    for option, number in numbers.items():
+        if number is not None and number < 1:
+            raise UserError(f"--{option} {number} is too small", remedy="give 1 or more")
     job.weights.bound(job.mode.activations)
     if job.quantization not in OWN_FORMATS and job.mlc_tree is None:
         raise UserError(

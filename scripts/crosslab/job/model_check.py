@@ -72,7 +72,7 @@ def _check_own(folder: Path) -> None:
 
 
 def _is(family: Family, kind: str) -> bool:
-    return str(family.config.get("model_type", family.name)) == kind
+    return str(family.config["model_type"]) == kind
 
 
 def _refuse_family(folder: Path, kind: str) -> None:
@@ -90,9 +90,12 @@ def _refuse_family(folder: Path, kind: str) -> None:
 
 
 def _check_sizes(job: Job, table: Mapping[str, Any], config: FamilyConfig, folder: Path) -> None:
+    longest = config.context
     window = table.get("sliding_window") or table.get(WINDOW)
-    longest = min(config.context, window) if config.family == "mistral" and window else None
-    longest = longest or config.context
+    if config.family == "mistral" and window:
+        if type(window) is not int:
+            raise UserError(f"{folder}: sliding_window = {window!r} is not supported")
+        longest = min(longest, window)
     if job.context and job.context > longest:
         raise UserError(
             f"--context {job.context}: the model reads {longest} tokens at most",

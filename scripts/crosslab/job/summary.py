@@ -24,22 +24,16 @@ WIDTH = 84
 def summary(report: Mapping[str, Any]) -> Table:
     """The run, its correctness and its cost as a table."""
     done = [entry for entry in report["tensorized"] if entry.get("symbol")]
-    checked = report.get("checked", True)
-    tokens = (
-        "not checked"
-        if not checked
-        else "equal"
-        if report["tokens"] == report["reference_tokens"]
-        else "NOT the reference's"
-    )
+    tokens, error = "not checked", "not checked"
+    if report["checked"]:
+        same = report["tokens"] == report["reference_tokens"]
+        tokens = "equal" if same else "NOT the reference's"
+        bound = report["logit_error_bound"]
+        error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
+    if (rounding := report["int8_rounding_error"]) is not None:
+        error += f"; int8 activations change {rounding:.1e}"
     prefill, decode = report["prefill_seconds"], report["decode_seconds"]
     counters = report["counters"]
-    bound, rounding = report["logit_error_bound"], report["int8_rounding_error"]
-    error = "not checked"
-    if checked:
-        error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
-    if rounding is not None:
-        error += f"; int8 activations change {rounding:.1e}"
     about = ("model", "quantization", "path", "target")
     int8 = ["int8 activations"] if report["activations"] == "int8" else []
     rows = {
@@ -67,23 +61,23 @@ def main(argv: Sequence[str]) -> int:
     """Draw the report of a finished main job.
 
     Raises:
-        UserError: there is no such report.
+        UserError: there is no such report, or another version wrote it.
     """
     parser = argparse.ArgumentParser(prog="crosslab picture", description=main.__doc__)
     parser.add_argument("--report", type=Path, default=Path("out/build_and_test.json"))
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.svg")
     args = parser.parse_args(argv)
+    console = Console(record=True, file=io.StringIO(), width=WIDTH, highlight=False)
     try:
         report = json.loads(args.report.read_text(encoding="utf-8"))
-    except OSError as error:
+        console.print("[green]$[/] nox -s build_and_test")
+        console.print(f"[dim]  the question:[/] {report['prompt']}")
+        console.print(f"[bold]{report['text']}[/]\n")
+        console.print(summary(report))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"no report in {args.report}: {error.strerror}",
+            f"no report of this version in {args.report}: {error!r}",
             remedy="make it with: nox -s build_and_test",
         ) from error
-    console = Console(record=True, file=io.StringIO(), width=WIDTH, highlight=False)
-    console.print("[green]$[/] nox -s build_and_test")
-    console.print(f"[dim]  the question:[/] {report['prompt']}")
-    console.print(f"[bold]{report['text']}[/]\n")
-    console.print(summary(report))
     console.save_svg(str(args.output), title="SmolLM2-135M on an emulated RVV CPU")
     return 0

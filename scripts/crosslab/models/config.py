@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -196,12 +197,18 @@ def read_family(path: Path) -> FamilyConfig:
 
 
 def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:
-    kind = scaling and (scaling.get("rope_type") or scaling.get("type"))
-    if not scaling or kind == "default":
+    if not scaling:
         return None
-    if kind != "llama3" or not all(isinstance(scaling.get(n), int | float) for n in _ROPE):
+    try:
+        kind = scaling.get("rope_type") or scaling.get("type")
+        if kind == "default":
+            return None
+        factor, low, high, original = (float(scaling[name]) for name in _ROPE)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{path}: rope_scaling = {scaling!r} is not supported") from error
+    usable = min(factor, original) > 0 and 0 < low < high and math.isfinite(factor * original)
+    if kind != "llama3" or not usable:
         raise UserError(f"{path}: rope_scaling = {scaling!r} is not supported")
-    factor, low, high, original = (float(scaling[name]) for name in _ROPE)
     return factor, low, high, original
 
 

@@ -20,7 +20,7 @@ import rich.progress
 from rich.console import Console
 
 from common.files import atomic_write_json
-from common.hashing import digest
+from common.hashing import digest, sha256_of
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.asset import fetch_asset
@@ -28,7 +28,13 @@ from crosslab.models.config import read_table
 from crosslab.models.gguf_import import import_gguf
 from crosslab.models.hub import HUB, download, parse_reference
 from crosslab.models.pins import Asset, read_pins
-from crosslab.models.weights_file import INDEX_FILE, StoredWeights, WeightFile, write_elsewhere
+from crosslab.models.weights_file import (
+    INDEX_FILE,
+    StoredWeights,
+    WeightFile,
+    stat_of,
+    write_elsewhere,
+)
 
 CONFIG_FILE = "config.json"
 # An attention window that no sequence exceeds is left out of the compiled model; kept under this
@@ -163,7 +169,7 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
     hashes = _hashes(paths, cache)
     small = [folder / file for file in SMALL_FILES if (folder / file).is_file()]
     table = {path.name: hashes[path] for path in paths}
-    table |= {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in small}
+    table |= {path.name: sha256_of(path) for path in small}
     contents = json.dumps(table, sort_keys=True)
 
     def make(out: Path) -> None:
@@ -176,7 +182,8 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
         write_elsewhere([WeightFile(path.name, path, hashes[path]) for path in paths], out)
 
     # The place counts, too: weights stay there.
-    made = cached_build(cache, "model", digest(str(folder), contents, _stats(paths)), make)
+    stats = json.dumps([stat_of(path) for path in paths])
+    made = cached_build(cache, "model", digest(str(folder), contents, stats), make)
     sha256 = hashlib.sha256(contents.encode()).hexdigest()
     licence = _licence(folder)
     about = {"name": name, "files": table, "sha256": sha256}
@@ -219,10 +226,6 @@ def weight_paths(folder: Path) -> list[Path]:
     raise UserError(f"no *.safetensors in {folder}", remedy="get the model's weights as well")
 
 
-def _stats(paths: Sequence[Path]) -> str:
-    return json.dumps([[p.stat().st_size, p.stat().st_mtime_ns] for p in paths])
-
-
 def _hashes(paths: Sequence[Path], cache: Path) -> dict[Path, str]:
     """SHA-256 of large files; one that was not touched since it was hashed is not read again."""
     memory = cache / "hashes.json"
@@ -232,7 +235,7 @@ def _hashes(paths: Sequence[Path], cache: Path) -> dict[Path, str]:
         known = {}
     found = {}
     for path in paths:
-        key = json.dumps([str(path.resolve()), _stats([path])])
+        key = json.dumps([str(path.resolve()), *stat_of(path)])
         if key not in known:
             with rich.progress.open(
                 path, "rb", description=f"hash of {path.name}", console=_console, transient=True

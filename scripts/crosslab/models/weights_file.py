@@ -101,7 +101,7 @@ class WeightFile:
 def write_elsewhere(files: Iterable[WeightFile], folder: Path) -> None:
     """Note in a model's folder that its weights lie where they are, with their hashes."""
     table = {
-        file.name: {"path": str(file.path), "sha256": file.sha256, "stat": _stat(file.path)}
+        file.name: {"path": str(file.path), "sha256": file.sha256, "stat": stat_of(file.path)}
         for file in files
     }
     (folder / ELSEWHERE_FILE).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
@@ -125,7 +125,7 @@ def weight_files(model: Path) -> list[WeightFile]:
     found = []
     for name, entry in json.loads(elsewhere.read_text(encoding="utf-8")).items():
         path = Path(entry["path"])
-        if not path.is_file() or _stat(path) != entry["stat"]:
+        if not path.is_file() or stat_of(path) != entry["stat"]:
             raise UserError(
                 f"{path} is not the file that was read before",
                 remedy="run the same command again: it is read anew",
@@ -134,7 +134,7 @@ def weight_files(model: Path) -> list[WeightFile]:
     return found
 
 
-def _stat(path: Path) -> list[int]:
+def stat_of(path: Path) -> list[int]:
     """Size and time of change: another file has others."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]

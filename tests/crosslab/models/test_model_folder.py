@@ -122,6 +122,11 @@ def test_rotary_embeddings_are_found_under_their_newer_name(plain: Path, tmp_pat
         assert written["rope_theta"] == read_family(made).rope_theta == 5e5
         assert bool(written["rope_scaling"]) == (rope is llama3)
         assert read_family(made).rope == ((8.0, 1.0, 4.0, 8192.0) if rope is llama3 else None)
+    wrong = ({**llama3, "factor": 0}, {**llama3, "high_freq_factor": 1.0}, {"type": "yarn"})
+    for scaling in (*wrong, "linear", [8.0]):
+        path.write_text(json.dumps({**table, "rope_scaling": scaling}))
+        with pytest.raises(UserError, match="rope_scaling = "):
+            read_family(path)
 
 
 def test_names_are_those_of_folders() -> None:
