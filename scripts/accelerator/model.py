@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader
 
 from accelerator import functional
 from accelerator.device import Device
@@ -25,6 +24,7 @@ from accelerator.mapping import best
 from costmodel.accelerator.scheme import FLOAT32, Scheme
 from costmodel.accuracy.llama import FloatLlama
 from costmodel.accuracy.rounding import F32
+from crosslab.models.gguf_import import BoundedReader
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
 
 MOST = 127
@@ -115,7 +115,7 @@ def answer(
 
 def chat_tokenizer(path: Path) -> ChatTokenizer:
     """Tokenizer and chat template of a GGUF file."""
-    fields: dict[str, Any] = {n: f.contents() for n, f in GGUFReader(path).fields.items()}
+    fields: dict[str, Any] = {n: f.contents() for n, f in BoundedReader(path).fields.items()}
     with TemporaryDirectory() as folder:
         save_tokenizer(build_tokenizer(fields), fields, Path(folder))
         return ChatTokenizer.load(Path(folder))

@@ -22,7 +22,7 @@ from costmodel.accelerator.tenet import hardware_from_pe_file, read_mapping_file
 from costmodel.errors import CostError
 from crosslab.build.kernels import read_kernels
 from crosslab.errors import LabError
-from crosslab.models.config import read_config
+from crosslab.models.config import read_config, read_family
 from crosslab.models.formats import weight_formats
 from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.pins import LOCK_NAME, read_pins
@@ -95,7 +95,8 @@ def params(data: bytes, folder: Path) -> None:
 
 def config(data: bytes, folder: Path) -> None:
     """A model's config.json."""
-    read_config(_file(folder, "config.json", data))
+    path = _file(folder, "config.json", data)
+    _each(lambda: read_config(path), lambda: read_family(path))
 
 
 def kernels(data: bytes, folder: Path) -> None:

@@ -47,6 +47,21 @@ _LAYER = {
 }
 
 
+class BoundedReader(GGUFReader):  # type: ignore[misc]
+    """The package's reader, which refuses counts that lead past the end of the file.
+
+    By itself it goes on behind the end, one empty element after the other, until memory ends.
+    """
+
+    def _get(
+        self, offset: int, dtype: Any, count: int = 1, override_order: Any = None
+    ) -> NDArray[Any]:
+        if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
+            raise ValueError("a count leads past the end of the file")
+        found: NDArray[Any] = super()._get(offset, dtype, count, override_order)
+        return found
+
+
 def import_gguf(source: Path, cache: Path) -> Path:
     """Import a GGUF file into ``cache``; the folder is in Hugging Face's layout.
 
@@ -61,14 +76,11 @@ def import_gguf(source: Path, cache: Path) -> Path:
 def import_into(source: Path, folder: Path) -> None:
     """Import a GGUF file into an empty folder.
 
-    The package ``gguf`` reads the header and believes its counts: a file that was made to fill
-    the memory does so. The files that get here are pinned by hash.
-
     Raises:
         LabError: see :func:`import_gguf`.
     """
     try:
-        reader = GGUFReader(source)
+        reader = BoundedReader(source)
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except Exception as error:  # the package names no exceptions of its own
         raise UserError(

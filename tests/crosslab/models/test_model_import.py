@@ -2,6 +2,7 @@
 """The pinned model: its file, its tokenizer, its parameters, and the reference's words."""
 
 import json
+import struct
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -141,6 +142,8 @@ def test_interleaved_rows_become_halves() -> None:
 
 
 TINY = tiny_model.gguf_bytes()
+# One field "a", an array (9) of bytes (0): 2^60 of them in a file without any.
+ENDLESS = struct.pack("<4sIQQQcIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 0, 1 << 60)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +152,9 @@ TINY = tiny_model.gguf_bytes()
         b"not a model, but long enough to have a header" * 4,
         *(TINY[:size] for size in (0, 3, 4, 23, 100, len(TINY) - 1)),
         TINY[:4] + b"\x09" + TINY[5:],
+        ENDLESS,
     ],
-    ids=["text", "empty", "3", "magic", "23", "100", "one-byte-short", "version-9"],
+    ids=["text", "empty", "3", "magic", "23", "100", "one-byte-short", "version-9", "endless"],
 )
 def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
     bad = tmp_path / "model.gguf"
