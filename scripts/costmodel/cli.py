@@ -24,13 +24,12 @@ from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experi
 from costmodel.accuracy import measure
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
-from costmodel.estimate.execution import Execution
+from costmodel.estimate.execution import SEQUENCES, TENSOR, Execution
 from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import (
     Phase,
-    bind_phase,
     only_gemm,
     parse_extents,
     parse_phases,
@@ -61,7 +60,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
     what.add_argument("--trace", metavar="FILE", type=Path, help="shapes recorded at run time")
     what.add_argument(
-        "--accuracy", metavar="GGUF", type=Path, help="measure perplexity under each --scheme"
+        "--accuracy",
+        metavar="GGUF",
+        type=Path,
+        help="measure perplexity under each --scheme (default: all; of one: --scheme int8-token)",
     )
     what.add_argument("--study", metavar="DIR", type=Path, help="write a study of each --of")
     found.add_argument(
@@ -100,8 +102,18 @@ def parser() -> argparse.ArgumentParser:
         "--causal", type=int, default=0, metavar="N", help="skip keys after a block of N queries"
     )
     work.add_argument("--page", type=int, default=0, metavar="N", help="entries of a cache page")
-    work.add_argument("--chain", action="store_true", help="keep activations that fit on chip")
-    work.add_argument("--arrays", type=int, default=1, metavar="N", help="that share every layer")
+    work.add_argument(
+        "--chain",
+        action="store_true",
+        help="keep activations that fit on chip; weights of norms and biases then count nothing",
+    )
+    work.add_argument("--arrays", type=int, default=1, metavar="N", help="that share the work")
+    work.add_argument(
+        "--split",
+        choices=(TENSOR, SEQUENCES),
+        default=TENSOR,
+        help="what --arrays share: every layer, or the sequences of a batch (default: tensor)",
+    )
     find = found.add_argument_group("search, with --model")
     find.add_argument(
         "--search", action="store_true", help="look for arrays, dataflows and mappings"
@@ -147,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 _ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
 _SHOWN = ("json", "csv", "plots", "quiet", "compare")
-_RUN = ("phase", "bind", "causal", "page", "chain", "arrays")
+_RUN = ("phase", "bind", "causal", "page", "chain", "arrays", "split")
 _FOUND = (*_RUN, "hardware", "scheme", "html", "json", "quiet")
 TAKEN = {
     "gemm": (*_ESTIMATE, *_SHOWN, "batch"),
@@ -223,7 +235,7 @@ def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> 
     run = vars(_execution(args))
     if args.mapping is not None:
         old = _read_json(args.mapping)
-        run = old.get("execution", run)
+        run = {**vars(Execution()), **old["execution"]} if "execution" in old else run
         if run != vars(_execution(args)):
             raise CostError(
                 f"{args.mapping} was searched with {_words(run)}",
@@ -295,13 +307,14 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
     for name, least in (("causal", 0), ("page", 0), ("arrays", 1)):
         if getattr(args, name) < least:
             raise CostError(f"--{name} {getattr(args, name)}: at least {least}")
-    return [
-        _execution(args).of(bind_phase(found, n, s, given)) for n, s in parse_phases(args.phase)
-    ]
+    if args.split != TENSOR and args.arrays == 1:
+        raise CostError(f"--split {args.split} divides nothing", remedy="--arrays 2 or more")
+    run = _execution(args)
+    return [run.bind(found, name, size, given) for name, size in parse_phases(args.phase)]
 
 
 def _execution(args: argparse.Namespace) -> Execution:
-    return Execution(args.causal, args.page, args.chain, args.arrays)
+    return Execution(args.causal, args.page, args.chain, args.arrays, args.split)
 
 
 def _words(run: Mapping[str, Any]) -> str:
@@ -335,8 +348,8 @@ def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:
     found = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if not name or not is_number(value):
-            raise CostError(f"{option} {text!r}: NAME=NUMBER is wanted")
+        if not name or not is_number(value) or int(value) < 1:
+            raise CostError(f"{option} {text!r}: NAME=NUMBER is wanted, from 1 on")
         found[name] = int(value)
     return found
 

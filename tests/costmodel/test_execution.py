@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,9 @@ from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
 from costmodel.accelerator.scheme import FLOAT16, schemes
 from costmodel.accelerator.technology import technology
+from costmodel.cli import main
 from costmodel.errors import CostError
-from costmodel.estimate.execution import Execution, chained
+from costmodel.estimate.execution import SEQUENCES, Execution, chained
 from costmodel.estimate.gemm import Role
 from costmodel.estimate.model import PhaseCost, phase_cost
 from costmodel.estimate.workload import Phase, bind_phase, read_workloads
@@ -98,6 +101,109 @@ def test_arrays_need_a_link() -> None:
     lonely = replace(MOBILE, link=None)
     with pytest.raises(CostError, match="need a \\[link\\]"):
         phase_cost(phase("decode", TOKENS, Execution(arrays=3)), lonely, FLOW, FLOAT16)
+
+
+def batched() -> dict[str, Any]:
+    """SmolLM2 with a decode of many sequences, products alone."""
+    work: dict[str, Any] = json.loads(json.dumps(WORK))
+    entry = json.loads(json.dumps(WORK["entries"]["decode"]))
+    for item in entry["products"]:
+        item["m"] = "batch_size"
+    work["entries"]["batch_decode"] = {**entry, "others": []}
+    return work
+
+
+def divided(sequences: int, arrays: int) -> PhaseCost:
+    run = Execution(arrays=arrays, split=SEQUENCES)
+    bound = run.bind(batched(), "batch_decode", TOKENS, {"batch_size": sequences})
+    return phase_cost(bound, MOBILE, FLOW, FLOAT16)
+
+
+def test_arrays_share_the_sequences_and_each_has_the_weights() -> None:
+    """13 sequences on 4 arrays: one has 4, three have 3; all send their logits to three others."""
+    one, four, most = divided(13, 1), divided(13, 4), divided(4, 1)
+    assert four.beside is not None
+    assert (four.phase.arrays, four.beside.phase.arrays) == (1, 3)
+    assert four.phase.tokens == four.beside.phase.tokens == one.phase.tokens == 13
+    assert four.total.macs * 13 == one.total.macs * 4
+    assert four.beside.total.macs * 13 == one.total.macs * 3
+    # The weights once more for each further array; keys, values and activations as before.
+    weights = 30 * (576 * 960 + 576 * 576 + 576 * 3072 + 1536 * 576) + 576 * 49152
+    assert four.bits - one.bits == 3 * weights * 16
+    assert four.total.link_bits == 3 * 4 * 49152 * 16
+    assert four.beside.total.link_bits == 3 * 3 * 49152 * 16
+    # The array of four sequences decides: 9,437,184 bits at 200 a cycle after 500 cycles.
+    assert four.latency == four.total.latency == most.total.latency + 47_185 + 500
+    assert four.beside.latency < four.latency < one.latency
+    assert four.energy == pytest.approx(four.total.energy + 3 * four.beside.total.energy)
+
+
+def test_an_even_batch_has_one_share() -> None:
+    two = divided(8, 2)
+    assert (two.phase.arrays, two.beside) == (2, None)
+    assert two.total.link_bits == 4 * 49152 * 16
+    assert two.bits == 2 * two.total.bits
+
+
+def test_the_slower_share_decides() -> None:
+    found = divided(5, 2)
+    assert found.beside is not None
+    swapped = replace(found.beside, beside=replace(found, beside=None))
+    assert swapped.latency == found.latency == found.total.latency > found.beside.latency
+    assert swapped.energy == pytest.approx(found.energy)
+
+
+def test_the_command_divides_a_batch(tmp_path: Path) -> None:
+    work, out = tmp_path / "batched.work.json", tmp_path / "out.json"
+    work.write_text(json.dumps(batched()))
+    arguments = ["--model", str(work), "--hardware", "systolic32x32", "--json", str(out)]
+    arguments += ["--phase", f"batch_decode:{TOKENS}", "--bind", "batch_size=13", "--compare"]
+    assert main([*arguments, "--arrays", "4", "--split", "batch"]) == 0
+    (record,) = json.loads(out.read_text())
+    wanted = divided(13, 4)
+    assert (record["arrays"], record["sizes"]["batch_size"]) == (4, 13)
+    assert record["by_token"] == {
+        "ms": pytest.approx(wanted.latency / 1e6),
+        "tokens_per_second": pytest.approx(13 / (wanted.latency / 1e9)),
+        "mj_per_token": pytest.approx(wanted.energy / 1e9 / 13),
+        "bytes_per_token": pytest.approx(wanted.bits / 8 / 13),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--phase", "prefill:8", "--arrays", "2"], "prefill:8: has no batch"),
+        (["--phase", "decode:8", "--arrays", "2"], "--phase batch_decode:8 --bind batch_size=N"),
+        (["--phase", "batch_decode:8", "--arrays", "4"], "3 sequences are too few for 4 arrays"),
+        (["--phase", "batch_decode:8"], "--split batch divides nothing"),
+    ],
+)
+def test_what_has_no_sequences_to_share_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    work = tmp_path / "batched.work.json"
+    work.write_text(json.dumps(batched()))
+    base = ["--model", str(work), "--hardware", "systolic32x32", "--split", "batch"]
+    assert main([*base, *arguments, "--bind", "batch_size=3"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_search_divides_a_batch(tmp_path: Path) -> None:
+    work, out, again = (tmp_path / n for n in ("two.work.json", "out.json", "again.json"))
+    found = batched()
+    found["entries"]["batch_decode"]["products"] = found["entries"]["batch_decode"]["products"][:1]
+    work.write_text(json.dumps(found))
+    base = ["--model", str(work), "--hardware", "systolic32x32", "--scheme", "float16", "--quiet"]
+    base += ["--phase", "batch_decode:8", "--bind", "batch_size=5"]
+    base += ["--arrays", "2", "--split", "batch"]
+    assert main([*base, "--search", "--pes", "16", "--json", str(out)]) == 0
+    written = json.loads(out.read_text())
+    assert written["execution"]["split"] == "batch"
+    row = written["fronts"][0]
+    assert {p.split("x")[1] for p in row["mapping"]["products"]} == {"2", "3"}
+    assert main([*base, "--mapping", str(out), "--json", str(again)]) == 0
+    assert json.loads(again.read_text())["fronts"] == written["fronts"]
 
 
 def test_the_cache_has_the_width_of_the_name() -> None:

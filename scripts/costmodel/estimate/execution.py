@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.errors import CostError
 from costmodel.estimate.gemm import Role, effective_scheme
-from costmodel.estimate.workload import CONTEXT, Item, OtherWork, Phase
+from costmodel.estimate.workload import BATCH, CONTEXT, Item, OtherWork, Phase, bind_phase, symbols
 
 PAGE_ENTRY = 32  # bits of an entry of a page table
+TENSOR, SEQUENCES = "tensor", "batch"  # that several arrays share: every layer, or the sequences
 CHAIN_SHARE = 4  # activations stay on chip where they take at most this part of the buffer
 # Megatron's split: these take what the one before left in pieces, and leave sums to be added.
 _SPLIT_ALONG_K = re.compile(r"(?:^|_)(?:o_proj|out_proj|c_proj|down_proj|fc2)$")
@@ -28,13 +30,53 @@ class Execution:
             0: attention in full.
         page: entries of a page of the cache; 0: the cache is in one piece.
         chain: activations that fit stay on chip between consecutive operators.
-        arrays: accelerators that share every layer (tensor parallelism).
+        arrays: accelerators that share the work, each with a memory of its own.
+        split: ``tensor``: they share every layer; ``batch``: the sequences, each with all weights.
     """
 
     causal: int = 0
     page: int = 0
     chain: bool = False
     arrays: int = 1
+    split: str = TENSOR
+
+    def bind(
+        self, report: Mapping[str, Any], name: str, size: int, given: Mapping[str, int]
+    ) -> Phase:
+        """Bind a phase of a work file, as `bind_phase` does, and run it this way.
+
+        With ``split="batch"`` it is the share of the arrays that have most sequences; ``beside`` is
+        that of the others, which have one fewer. Each array sends its rows of the last product to
+        each of the others, so that all have them, as after the tensor split; nothing else is sent.
+
+        Raises:
+            CostError: the phase cannot be bound, or there is nothing to split.
+        """
+        whole = bind_phase(report, name, size, given)
+        if self.arrays == 1 or self.split == TENSOR:
+            return self.of(whole)
+        if whole.prompt or BATCH not in symbols(report["entries"][whole.entry]):
+            raise CostError(
+                f"{whole.name}: has no batch that arrays could share",
+                remedy=f"--split {TENSOR}, or --phase batch_decode:{size} --bind {BATCH}=N",
+            )
+        fewest, more = divmod(given[BATCH], self.arrays)
+        if not fewest:
+            raise CostError(
+                f"{whole.name}: {given[BATCH]} sequences are too few for {self.arrays} arrays",
+                remedy=f"--arrays {given[BATCH]}",
+            )
+
+        def share(sequences: int, arrays: int) -> Phase:
+            bound = bind_phase(report, name, size, {**given, BATCH: sequences})
+            found = replace(self, arrays=1).of(bound)
+            last = bound.items[-1]
+            link = _link("results", (self.arrays - 1) * last.gemm.m * last.gemm.n, last, bound)
+            others = (*found.others, link)
+            return replace(found, sizes=whole.sizes, others=others, arrays=arrays)
+
+        rest = share(fewest, self.arrays - more)
+        return replace(share(fewest + 1, more), beside=rest) if more else rest
 
     def of(self, phase: Phase) -> Phase:
         """The phase run this way; chains depend on the accelerator and are made by `chained`.
@@ -118,12 +160,17 @@ def _parallel(phase: Phase, arrays: int) -> Phase:
                 sent = (arrays - 1) * -(-gemm.m * gemm.n // arrays)
         items.append(replace(item, gemm=own))
         if sent:
-            bits = sent * phase.compiled_output
-            links.append(OtherWork(f"link {item.kind}", sent, bits, 0, item.count, link=True))
+            links.append(_link(item.kind, sent, item, phase))
     if not links:
         raise CostError(f"{phase.name}: nothing that several arrays could share")
     others = (*phase.others, *links)
     return replace(phase, items=tuple(items), others=others, arrays=arrays)
+
+
+def _link(name: str, sent: int, item: Item, phase: Phase) -> OtherWork:
+    """Elements that an array sends after each execution of a product."""
+    bits = sent * phase.compiled_output
+    return OtherWork(f"link {name}", sent, bits, 0, item.count, link=True)
 
 
 def chained(phase: Phase, level: Level, scheme: Scheme | None) -> Phase:

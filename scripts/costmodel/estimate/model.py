@@ -52,7 +52,11 @@ class Totals:
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """A phase on one accelerator under one dataflow and one scheme."""
+    """A phase on one accelerator under one dataflow and one scheme.
+
+    Attributes:
+        beside: the same of further arrays with another share of the work.
+    """
 
     phase: Phase
     hardware: Hardware
@@ -60,6 +64,22 @@ class PhaseCost:
     scheme: str
     items: tuple[ItemCost, ...]
     other: Totals
+    beside: PhaseCost | None = None
+
+    @property
+    def latency(self) -> int:
+        """Cycles of the slowest array."""
+        return max(self.total.latency, self.beside.latency if self.beside else 0)
+
+    @property
+    def energy(self) -> float:
+        """Energy in pJ of all arrays."""
+        return self.phase.arrays * self.total.energy + (self.beside.energy if self.beside else 0)
+
+    @property
+    def bits(self) -> int:
+        """Bits at the outermost level of all arrays."""
+        return self.phase.arrays * self.total.bits + (self.beside.bits if self.beside else 0)
 
     @property
     def total(self) -> Totals:
@@ -125,6 +145,9 @@ def phase_cost(
         CostError: a product does not fit the accelerator.
     """
     widths = None if isinstance(scheme, str) else scheme
+    beside = None
+    if phase.beside:
+        beside = phase_cost(phase.beside, hardware, dataflow, scheme, tile, plans)
     phase = chained(phase, hardware.levels[0], widths)
     items = tuple(
         ItemCost(
@@ -141,7 +164,8 @@ def phase_cost(
         for i in phase.items
     )
     name = scheme if isinstance(scheme, str) else scheme.name
-    return PhaseCost(phase, hardware, dataflow, name, items, other_work(phase, hardware, scheme))
+    other = other_work(phase, hardware, scheme)
+    return PhaseCost(phase, hardware, dataflow, name, items, other, beside)
 
 
 def product_key(item: Item) -> str:

@@ -17,7 +17,7 @@ from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
 from costmodel.estimate.gemm import Gemm, Role
 
-CONTEXT = "context"
+CONTEXT, BATCH = "context", "batch_size"
 _VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")
 _SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
@@ -73,7 +73,8 @@ class Phase:
 
     Attributes:
         chain: activations that fit stay on chip between consecutive operators.
-        arrays: accelerators that share the work; all figures but latency are of one of them.
+        arrays: accelerators with this share of the work; figures are of one of them.
+        beside: the share of further arrays, if it is another.
     """
 
     name: str
@@ -84,6 +85,12 @@ class Phase:
     unclassified: tuple[str, ...]
     chain: bool = False
     arrays: int = 1
+    beside: Phase | None = None
+
+    @property
+    def all_arrays(self) -> int:
+        """Accelerators that work on the phase together."""
+        return self.arrays + (self.beside.all_arrays if self.beside else 0)
 
     @property
     def prompt(self) -> bool:
@@ -101,7 +108,7 @@ class Phase:
         sizes = dict(self.sizes)
         if self.prompt:
             return max(sizes.get("seq_len", sizes.get(CONTEXT, 1)), 1)
-        return max(sizes.get("batch_size", 1), 1)
+        return max(sizes.get(BATCH, 1), 1)
 
 
 def read_workloads(path: Path) -> dict[str, Any]:
@@ -163,7 +170,7 @@ def bind_phase(report: Mapping[str, Any], name: str, size: int, given: Mapping[s
     entry_name = _entry_name(report, name)
     entry = report["entries"][entry_name]
     sizes = {CONTEXT: size, **given}
-    free = sorted(_symbols(entry) - set(sizes))
+    free = sorted(symbols(entry) - set(sizes))
     if "prefill" in name and len(free) == 1:
         sizes[free[0]] = size
     return bind_entry(entry_name, entry, sizes, f"{name}:{size}")
@@ -213,7 +220,8 @@ def _entry_name(report: Mapping[str, Any], name: str) -> str:
     raise CostError(f"the model has no function {name!r}", remedy=f"it has: {', '.join(entries)}")
 
 
-def _symbols(entry: Mapping[str, Any]) -> set[str]:
+def symbols(entry: Mapping[str, Any]) -> set[str]:
+    """Names of the sizes that an entry leaves open."""
     texts: list[Any] = [p[k] for p in entry["products"] for k in ("batch", "m", "n", "k")]
     keys = ("elements", "bits_read", "bits_written")
     texts += [o[k] for o in entry["others"] for k in keys]

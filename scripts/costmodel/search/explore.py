@@ -142,23 +142,23 @@ def _points(
     found: list[Point] = []
     hardware = design.hardware(base)
     for scheme in schemes:
-        run = chained(phase, hardware.levels[0], scheme)
-        size = area(hardware, scheme) * phase.arrays
+        size = area(hardware, scheme) * phase.all_arrays
         for flow in FLOWS:
             try:
-                chosen = list(_mapped(run, hardware, flow, scheme))
+                chosen = list(_mapped(phase, hardware, flow, scheme))
             except NoRoomError:
                 continue  # a larger buffer may do
             for cycles, energy, plans in chosen:
                 place = (number, scheme.name, flow, design)
-                found.append(Point(*place, cycles, energy * phase.arrays, size, plans))
+                found.append(Point(*place, cycles, energy, size, plans))
     return found
 
 
 def _mapped(
     phase: Phase, hardware: Hardware, flow: str, scheme: Scheme
 ) -> Iterator[tuple[float, float, Plans]]:
-    """The fastest mappings of all products, then the most frugal: cycles, pJ, plans."""
+    """The fastest mappings, then the most frugal: cycles, pJ of all arrays, plans by product."""
+    phase = chained(phase, hardware.levels[0], scheme)
     rows, columns = hardware.fabric.shape
     array = Systolic(flow, rows, columns, hardware.fabric.lanes)
     work = other_work(phase, hardware, scheme)
@@ -172,8 +172,11 @@ def _mapped(
             sums[place][0] += times * (best.cycles + lag * len(items))
             sums[place][1] += times * best.energy
             plans[place] |= _plans(items, best)
-    for (cycles, energy), own in zip(sums, plans, strict=True):
-        yield cycles, energy, own
+    further = (
+        _mapped(phase.beside, hardware, flow, scheme) if phase.beside else [(0.0, 0.0, {})] * 2
+    )
+    for (cycles, energy), own, (slower, more, theirs) in zip(sums, plans, further, strict=True):
+        yield max(cycles, slower), energy * phase.arrays + more, {**theirs, **own}
 
 
 def _problem(
@@ -283,15 +286,15 @@ def row(
 ) -> dict[str, Any]:
     """A row of a front, estimated by the counting engine with these mappings."""
     hardware = design.hardware(base)
-    total = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=plans).total
+    found = phase_cost(phase, hardware, load_dataflow(flow), scheme, plans=plans)
     return {
         "phase": phase.name,
         "scheme": scheme.name,
         "dataflow": flow,
         "array": list(design.array),
-        "latency_ms": total.latency / base.clock * 1e3,
-        "energy_mj": total.energy * phase.arrays / 1e9,
-        "area_mm2": area(hardware, scheme) * phase.arrays,
+        "latency_ms": found.latency / base.clock * 1e3,
+        "energy_mj": found.energy / 1e9,
+        "area_mm2": area(hardware, scheme) * phase.all_arrays,
         "perplexity": known(model).get(scheme.name),
         "mapping": {
             "hardware": base.name,

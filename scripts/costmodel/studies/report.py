@@ -82,6 +82,7 @@ def phase_record(phase: PhaseCost) -> dict[str, Any]:
         "phase": phase.phase.name,
         "function": phase.phase.entry,
         "sizes": dict(phase.phase.sizes),
+        "arrays": phase.phase.all_arrays,
         "hardware": phase.hardware.name,
         "dataflow": phase.dataflow.name,
         "scheme": phase.scheme,
@@ -173,6 +174,8 @@ def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def show_phase(console: Console, phase: PhaseCost) -> None:
     """Print one phase by kind of layer."""
     head = f"{phase.phase.name} on {phase.hardware.name}, {phase.dataflow.name}, {phase.scheme}"
+    if phase.phase.all_arrays > 1:
+        head += f", the busiest of {phase.phase.all_arrays} arrays"
     table = Table(title=head, title_justify="left")
     for name in ("layer kind", "MACs", "array", "compute", "latency", "share", "outer bit", "mJ"):
         table.add_column(name, justify="left" if name == "layer kind" else "right")
@@ -239,13 +242,13 @@ def show_gemm(console: Console, cost: GemmCost) -> None:
 
 def token_record(phase: PhaseCost) -> dict[str, float]:
     """A phase by token: milliseconds of the phase, tokens a second, mJ and bytes a token."""
-    total, tokens = phase.total, phase.phase.tokens
-    seconds = max(total.latency, 1) / phase.hardware.clock
+    tokens = phase.phase.tokens
+    seconds = max(phase.latency, 1) / phase.hardware.clock
     return {
         "ms": seconds * 1e3,
         "tokens_per_second": tokens / seconds,
-        "mj_per_token": phase.phase.arrays * total.energy / GIGA / tokens,
-        "bytes_per_token": phase.phase.arrays * total.bits / 8 / tokens,
+        "mj_per_token": phase.energy / GIGA / tokens,
+        "bytes_per_token": phase.bits / 8 / tokens,
     }
 
 
