@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import tiny_model
 
 from costmodel.cli import main
 from costmodel.errors import CostError
@@ -174,6 +175,8 @@ def test_the_scheme_as_compiled_takes_the_modules_scales(tmp_path: Path) -> None
         (["--gemm", "8,8,8", "--dataflow", "sideways"], "no dataflow 'sideways'"),
         (["--gemm", "8,8,8", "--scheme", "int3"], "no scheme 'int3'"),
         (["--gemm", "8,8,8", "--factor", "X"], "NAME=NUMBER"),
+        (["--gemm", "8,8,8", "--factor", "X=0"], "from 1 on"),
+        (["--accuracy", "missing", "--scheme", "int8-token"], "not a Llama in GGUF"),
         (["--gemm", "8,8,8", "--batch", "0"], "at least 1"),
         (["--gemm", "9999,9999,9999", "--hardware", "edge8x8", "--tile", "999,999,999"], "--tile"),
         (["--tenet", "missing"], "cannot be read"),
@@ -197,6 +200,22 @@ def test_unknown_phases_are_told(model: Path, capsys: pytest.CaptureFixture[str]
     assert "it has: prefill, decode" in capsys.readouterr().err
     assert main(["--model", str(model), "--phase", "prefill"]) == 2
     assert "is not NAME:TOKENS" in capsys.readouterr().err
+
+
+def test_the_accuracy_of_one_scheme_is_that_among_others(tmp_path: Path) -> None:
+    weights, out = tmp_path / "tiny.gguf", tmp_path / "out.json"
+    tiny_model.write_gguf(weights)
+    found = []
+    for names in (["int8-token"], ["float32", "int4-g64-a4", "int8-token"]):
+        options = ["--scheme", *names, "--json", str(out), "--quiet"]
+        assert main(["--accuracy", str(weights), *options]) == 0
+        found.append({row.pop("scheme"): row for row in json.loads(out.read_text())["rows"]})
+    one, many = found
+    assert list(one) == ["float32", "int8-token"]
+    assert one == {name: many[name] for name in one}
+    assert one["float32"]["agreement"] == 1
+    assert 0.9 < one["int8-token"]["agreement"] < 1
+    assert many["int4-g64-a4"]["agreement"] < one["int8-token"]["agreement"]
 
 
 def test_plots_are_written_and_repeatable(model: Path, tmp_path: Path) -> None:

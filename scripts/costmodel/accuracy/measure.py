@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Perplexity and greedy agreement of schemes, and the file that keeps them.
 
-``python -m costmodel --accuracy MODEL.gguf --json FILE`` measures; what it gave for SmolLM2 lies in
-``library/accuracy`` with the text, and stands in the rows of a search.
+``python -m costmodel --accuracy MODEL.gguf --scheme NAME --json FILE`` measures; what it gave for
+SmolLM2 lies in ``library/accuracy`` with the text, and stands in the rows of a search.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WINDOW = 512  # tokens of one sequence
 
 
 def measured(model: Path, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]:
-    """Measure schemes one by one, the weights as they are in the file first.
+    """Measure schemes one by one, ``float32`` first: the weights as they are in the file.
 
     Yields:
         ``{"scheme", "perplexity", "agreement"}``: of the next token over the text, and the share of
@@ -44,7 +44,7 @@ def measured(model: Path, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]
     ids = np.array(plain.tokenizer.encode(TEXT.read_text(encoding="utf-8")).ids)
     windows = [ids[s : s + WINDOW] for s in range(0, len(ids), WINDOW)]
     reference: list[Any] = []
-    for scheme in (FLOAT32, *schemes):
+    for scheme in dict.fromkeys((FLOAT32, *schemes)):
         own = plain.quantized(scheme)
         loss, tokens, same = 0.0, 0, 0
         for number, window in enumerate(windows):
