@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError, StreamError
-from accelerator.isa import (
+from accelerator.isa.encoding import decode, decode_micro_ops
+from accelerator.isa.instructions import (
     Arithmetic,
     Finish,
     Instruction,
@@ -28,8 +29,6 @@ from accelerator.isa import (
     Opcode,
     Queue,
     Transfer,
-    decode,
-    decode_micro_ops,
     queue_of,
 )
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from accelerator import model, study
 from accelerator.device import Device, load_device, shipped
 from accelerator.errors import AcceleratorError
-from accelerator.isa import disassemble
+from accelerator.isa.listing import disassemble
 from accelerator.layer import EXACT, Requantisation
 from accelerator.study import StudiedLayer
 from accelerator.timing import trace

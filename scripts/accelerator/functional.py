@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accelerator.device import DEVICES, Device, MemoryId
 from accelerator.errors import AcceleratorError
-from accelerator.isa import INSTRUCTION_BYTES
+from accelerator.isa.instructions import INSTRUCTION_BYTES
 from common.hashing import digest
 from crosslab.cached_build import cached_build, default_cache
 from crosslab.host.toolchain import find_native

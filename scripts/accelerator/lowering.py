@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
-from accelerator.isa import (
+from accelerator.isa.encoding import encode, encode_micro_ops
+from accelerator.isa.instructions import (
     MOST_COLUMNS,
     AluOp,
     Arithmetic,
@@ -29,8 +30,6 @@ from accelerator.isa import (
     Multiply,
     Opcode,
     Transfer,
-    encode,
-    encode_micro_ops,
 )
 from accelerator.layer import Int8, Int32, LinearLayer, pack, unpack
 from accelerator.tokens import Operation, with_tokens

@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
-from accelerator.isa import (
+from accelerator.isa.instructions import (
     Arithmetic,
     Finish,
     Instruction,

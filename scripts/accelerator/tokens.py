@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from accelerator.isa import NO_TOKENS, Instruction, Queue, Tokens, queue_of
+from accelerator.isa.instructions import NO_TOKENS, Instruction, Queue, Tokens, queue_of
 
 
 @dataclass(frozen=True)

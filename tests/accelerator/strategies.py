@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from accelerator.device import Device, MemoryId
-from accelerator.isa import (
+from accelerator.isa.encoding import encode, encode_micro_ops
+from accelerator.isa.instructions import (
     AluOp,
     Arithmetic,
     Finish,
@@ -20,8 +21,6 @@ from accelerator.isa import (
     Opcode,
     Tokens,
     Transfer,
-    encode,
-    encode_micro_ops,
     queue_of,
 )
 from accelerator.tokens import Operation, with_tokens

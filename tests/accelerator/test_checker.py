@@ -15,7 +15,8 @@ from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import Device, MemoryId, load_device
 from accelerator.errors import AcceleratorError, StreamError
-from accelerator.isa import (
+from accelerator.isa.encoding import encode, encode_micro_ops
+from accelerator.isa.instructions import (
     NO_TOKENS,
     AluOp,
     Arithmetic,
@@ -27,8 +28,6 @@ from accelerator.isa import (
     Opcode,
     Tokens,
     Transfer,
-    encode,
-    encode_micro_ops,
 )
 from accelerator.layer import LinearLayer
 from accelerator.lowering import Mapping, Program, lower

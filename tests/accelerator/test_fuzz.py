@@ -15,7 +15,8 @@ from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import load_device
 from accelerator.errors import AcceleratorError
-from accelerator.isa import Opcode, decode
+from accelerator.isa.encoding import decode
+from accelerator.isa.instructions import Opcode
 from accelerator.layer import LinearLayer, Requantisation
 from accelerator.lowering import Mapping, lower
 from crosslab.build.runtime import sanitizer_flags

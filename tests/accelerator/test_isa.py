@@ -10,7 +10,8 @@ from strategies import instructions
 
 from accelerator.device import Device, MemoryId, load_device
 from accelerator.errors import AcceleratorError, StreamError
-from accelerator.isa import (
+from accelerator.isa.encoding import decode, decode_micro_ops, encode, encode_micro_ops
+from accelerator.isa.instructions import (
     AluOp,
     Arithmetic,
     Finish,
@@ -20,12 +21,8 @@ from accelerator.isa import (
     Opcode,
     Tokens,
     Transfer,
-    decode,
-    decode_micro_ops,
-    disassemble,
-    encode,
-    encode_micro_ops,
 )
+from accelerator.isa.listing import disassemble
 
 DEVICE = load_device("vta-1x16x16")
 BATCHED = load_device("vta-16x16x16")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from accelerator import functional
 from accelerator.device import Device, MemoryId, load_device
 from accelerator.errors import AcceleratorError
-from accelerator.isa import Finish, Loop, Multiply, Opcode, Queue, Tokens, Transfer
+from accelerator.isa.instructions import Finish, Loop, Multiply, Opcode, Queue, Tokens, Transfer
 from accelerator.layer import EXACT, LinearLayer, Requantisation
 from accelerator.lowering import Mapping, lower
 from accelerator.mapping import best, predict

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from accelerator.device import load_device
 from accelerator.errors import AcceleratorError
-from accelerator.isa import decode, disassemble, encode
+from accelerator.isa.encoding import decode, encode
+from accelerator.isa.listing import disassemble
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
 from costmodel.accelerator.tenet import hardware_from_pe_file, read_mapping_file, read_statement

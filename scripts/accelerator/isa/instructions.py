@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VTA's instructions and micro-ops, and the queues that run them.
+
+Three queues run side by side, each in its own order: LOAD fills the input and weight buffers,
+COMPUTE runs GEMM, ALU and the loads of micro-ops and accumulators, STORE writes results. A queue
+hands tokens to the queue before it and to the one after it; an instruction may wait for one of
+each (pop) and hand over one of each when it is done (push).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+from accelerator.device import INSTRUCTION_BITS, MemoryId
+
+INSTRUCTION_BYTES = INSTRUCTION_BITS // 8
+MOST_COLUMNS = (1 << 16) - 1
+
+
+class Opcode(IntEnum):
+    """Kind of instruction."""
+
+    LOAD = 0
+    STORE = 1
+    GEMM = 2
+    FINISH = 3
+    ALU = 4
+
+
+class AluOp(IntEnum):
+    """Operation of the ALU on 32-bit integers that wrap around; a negative SHR shifts left."""
+
+    MIN = 0
+    MAX = 1
+    ADD = 2
+    SHR = 3
+    MUL = 4
+
+
+class Queue(IntEnum):
+    """Unit that runs an instruction; tokens pass between neighbours."""
+
+    LOAD = 0
+    COMPUTE = 1
+    STORE = 2
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens that an instruction waits for and hands over; prev is the queue before its own."""
+
+    pop_prev: bool = False
+    pop_next: bool = False
+    push_prev: bool = False
+    push_next: bool = False
+
+    def __str__(self) -> str:
+        return " ".join(f.name.replace("_", "-") for f in fields(self) if getattr(self, f.name))
+
+
+NO_TOKENS = Tokens()
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """LOAD or STORE: ``rows`` of ``columns`` elements, ``stride`` apart in DRAM, dense on chip.
+
+    Addresses are in elements of the buffer. Padding is zeros around what is loaded.
+    """
+
+    opcode: Opcode
+    memory: MemoryId
+    sram: int
+    dram: int
+    rows: int
+    columns: int
+    stride: int
+    pad_above: int = 0
+    pad_below: int = 0
+    pad_left: int = 0
+    pad_right: int = 0
+    tokens: Tokens = NO_TOKENS
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a row on chip."""
+        return self.pad_left + self.columns + self.pad_right
+
+    @property
+    def elements(self) -> int:
+        """Elements written or read on chip; none where nothing is moved."""
+        if not self.columns:
+            return 0
+        return self.pitch * (self.pad_above + self.rows + self.pad_below)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Two nested loops around micro-ops ``begin`` to ``end``, and what each adds to an index."""
+
+    begin: int
+    end: int
+    outer: int
+    inner: int
+    dst_outer: int = 0
+    dst_inner: int = 0
+    src_outer: int = 0
+    src_inner: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps of the core: micro-ops by iterations."""
+        return max(0, self.end - self.begin) * self.outer * self.inner
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """GEMM: add products of input and weight blocks to accumulators, or set these to zero."""
+
+    loop: Loop
+    wgt_outer: int = 0
+    wgt_inner: int = 0
+    reset: bool = False
+    tokens: Tokens = NO_TOKENS
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """ALU: ``dst = dst OP src`` on accumulators, or ``dst OP immediate``."""
+
+    loop: Loop
+    op: AluOp
+    immediate: int | None = None
+    tokens: Tokens = NO_TOKENS
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of a stream."""
+
+    tokens: Tokens = NO_TOKENS
+
+
+Instruction = Transfer | Multiply | Arithmetic | Finish
+
+
+@dataclass(frozen=True)
+class MicroOp:
+    """Indices of one step: accumulator, input (or accumulator of the ALU), weight."""
+
+    dst: int
+    src: int = 0
+    wgt: int = 0
+
+
+def queue_of(instruction: Instruction) -> Queue:
+    """The queue that runs an instruction."""
+    if isinstance(instruction, Transfer):
+        if instruction.opcode is Opcode.STORE:
+            return Queue.STORE
+        if instruction.memory in (MemoryId.INPUT, MemoryId.WEIGHT):
+            return Queue.LOAD
+    return Queue.COMPUTE
