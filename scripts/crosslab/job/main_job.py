@@ -173,7 +173,7 @@ def _reference(
     job: Job, model: Path, params: Path, prompt: Sequence[int], stop: Sequence[int]
 ) -> tuple[Answer | None, float | None]:
     """The reference's answer, and what int8 activations change in it; None: it has none."""
-    if job.unchecked and read_table(model / CONFIG_FILE).get("model_type") not in FAMILIES:
+    if job.unchecked and read_table(model / CONFIG_FILE).get("model_type", "llama") not in FAMILIES:
         _progress.print("[yellow]not checked:[/] no reference computes this model")
         return None, None
     config = read_family(model / CONFIG_FILE)
