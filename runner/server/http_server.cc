@@ -59,13 +59,20 @@ int Family(const std::string& host) {
                    "0.0.0.0 every network it is in");
 }
 
+// Addresses that only programs of this machine can reach, in any spelling.
+bool IsLoopback(const std::string& host) {
+  in6_addr six;
+  if (inet_pton(AF_INET6, host.c_str(), &six) != 1) return host.starts_with("127.");
+  return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
+}
+
 // The name of a Host header, without its port.
 std::string HostName(const std::string& host) {
   const size_t bracket = host.find(']');
   return host.substr(0, host.find(':', bracket == std::string::npos ? 0 : bracket));
 }
 
-// Route of /v1/models/:model: names have slashes, which a path parameter does not match.
+// As httplib matches: a parameter (/v1/models/:model) is one part of the path, without slashes.
 bool Matches(const std::string& route, const std::string& path) {
   const size_t colon = route.find(':');
   if (colon == std::string::npos) return route == path;
@@ -88,7 +95,7 @@ HttpServer::HttpServer(const ServerOptions& options, Endpoints* endpoints)
     : options_(options), endpoints_(endpoints) {
   if (options_.host == "localhost") options_.host = "127.0.0.1";
   set_address_family(Family(options_.host));
-  loopback_ = options_.host.starts_with("127.") || options_.host == "::1";
+  loopback_ = IsLoopback(options_.host);
   Add("GET", "/", true, [=](const auto& q, auto& r) { endpoints->Page(q, r); });
   Add("GET", "/health", true, [=](const auto& q, auto& r) { endpoints->Health(q, r); });
   Add("GET", "/metrics", false, [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
@@ -153,8 +160,11 @@ std::string HttpServer::address() const {
 
 bool HttpServer::Answer(httplib::Stream& stream) {
   bool closed = false;
-  const bool answered = process_request(stream, "", 0, "", 0, false, closed, nullptr);
-  return answered && !closed;
+  bool understood = false;
+  const bool answered = process_request(stream, "", 0, "", 0, false, closed,
+                                        [&](httplib::Request&) { understood = true; });
+  // Nobody knows where a request ends whose head was malformed: what follows it is not the next one.
+  return answered && !closed && understood;
 }
 
 bool HttpServer::process_and_close_socket(socket_t socket) {
@@ -192,7 +202,7 @@ void HttpServer::CheckHost(const httplib::Request& request) const {
   if (!loopback_ || !request.has_header("Host")) return;
   const std::string host = HostName(request.get_header_value("Host"));
   const bool own = host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
-                   host == options_.host;
+                   host == options_.host || host == "[" + options_.host + "]";
   if (!own) throw ApiError(403, "this server is for programs of its own machine: use localhost");
 }
 

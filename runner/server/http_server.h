@@ -16,7 +16,7 @@ struct ServerOptions {
   int port = 8000;                 // 0: any that is free
   std::string key;                 // that clients have to show; empty: none
   std::string cors;                // origin whose pages may ask; empty: none
-  size_t connections = 128;        // that are open at once
+  size_t connections = 128;        // served at once; as many wait, and more are closed
 };
 
 constexpr size_t kMostBody = size_t{4} << 20;  // bytes

@@ -105,6 +105,22 @@ def test_broken_requests_get_an_error(server: Served) -> None:
     assert server.ask("GET", "/health").status == 200
 
 
+def test_what_follows_an_unreadable_head_is_no_request(server: Served) -> None:
+    """A body that a page of another site wrote must not pass for the next request."""
+    second = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for head in (
+        b"nonsense\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nCookie: " + b"a" * 9000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nno header\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 200 + b"\r\n",
+    ):
+        with server.connect() as connection:
+            connection.sendall(head + second)
+            answer = received(connection)
+        assert answer.startswith(b"HTTP/1.1 400 "), head[:60]
+        assert answer.count(b"HTTP/1.1 ") == 1, answer
+
+
 def test_a_body_of_chunks_is_bounded_too(server: Served) -> None:
     head = raw(CHAT, "", **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b"")
     with server.connect() as connection:
