@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "input/errors.h"
@@ -11,23 +12,34 @@ namespace rvv_runner {
 
 StopSignals::StopSignals() {
   sigemptyset(&set_);
-  // The last one ends the wait without stopping anything.
+  // The last one wakes the waiting thread.
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set_, signal);
   pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  waiter_ = std::thread([this] { Wait(); });
 }
 
 StopSignals::~StopSignals() { Forget(); }
 
+void StopSignals::Wait() {
+  int signal = SIGUSR1;
+  while (signal == SIGUSR1) {
+    sigwait(&set_, &signal);
+    if (over_) return;
+  }
+  const std::lock_guard guard(mutex_);
+  // A shell's code of a program that a signal ended. Nothing is served that would have to end well.
+  if (!stop_) std::_Exit(128 + signal);
+  stop_();
+}
+
 void StopSignals::Await(std::function<void()> stop) {
-  waiter_ = std::thread([set = set_, stop = std::move(stop)] {
-    int signal = 0;
-    sigwait(&set, &signal);
-    if (signal != SIGUSR1) stop();
-  });
+  const std::lock_guard guard(mutex_);
+  stop_ = std::move(stop);
 }
 
 void StopSignals::Forget() {
   if (!waiter_.joinable()) return;
+  over_ = true;
   pthread_kill(waiter_.native_handle(), SIGUSR1);
   waiter_.join();
 }
@@ -37,11 +49,15 @@ void ServeUntilStopped(const ServerOptions& options, const Served& served, StopS
   Endpoints endpoints(served);
   HttpServer server(options, &endpoints);
   server.Bind();
-  signals->Await([&] { server.Close(); });
+  std::atomic<bool> stopped = false;
+  signals->Await([&] {
+    stopped = true;
+    server.Close();
+  });
   out << served.name << " listens at " << server.address() << std::endl;
   const bool good = server.Listen();
   signals->Forget();
-  if (!good) throw RunError("the server can take no more connections");
+  if (!good && !stopped) throw RunError("the server can take no more connections");
 }
 
 }  // namespace rvv_runner

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <csignal>
 #include <functional>
+#include <mutex>
 #include <ostream>
 #include <thread>
 
@@ -12,7 +14,7 @@
 namespace rvv_runner {
 
 // SIGINT and SIGTERM, blocked for this thread and all that it starts from then on: make it before
-// anything that starts threads.
+// anything that starts threads. Until Await is called they end the program, as they do by default.
 class StopSignals {
  public:
   StopSignals();
@@ -20,13 +22,18 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // Calls `stop`, on a thread of its own, at the first of them.
+  // From now on calls `stop`, on a thread of its own, at the first of them.
   void Await(std::function<void()> stop);
   // No longer waits for any.
   void Forget();
 
  private:
+  void Wait();
+
   sigset_t set_;
+  std::mutex mutex_;
+  std::function<void()> stop_;
+  std::atomic<bool> over_{false};
   std::thread waiter_;
 };
 
