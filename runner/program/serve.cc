@@ -103,6 +103,21 @@ std::string NameOf(const std::string& params) {
   return name.empty() ? "model" : name;
 }
 
+// Options of a prompt or a chat: refused, so that nobody believes that they change an answer here.
+void RefuseOthers(const Arguments& arguments) {
+  const std::pair<bool, const char*> given[] = {
+      {arguments.prompt.has_value(), "--prompt"}, {!arguments.prompt_file.empty(), "--prompt-file"},
+      {!arguments.tokens.empty(), "--tokens"},    {!arguments.stop.empty(), "--stop"},
+      {arguments.max_new > 0, "--max-new"},       {!arguments.logits.empty(), "--logits"},
+      {!arguments.system.empty(), "--system"},    {arguments.slide, "--context-full"},
+      {arguments.raw, "--raw"},                   {arguments.json, "--json"},
+      {arguments.chat, "--chat"},
+  };
+  for (const auto& [found, option] : given) {
+    if (found) throw InputError(std::string(option) + " is not for serve; serve --help lists them");
+  }
+}
+
 }  // namespace
 
 int Serve(const std::vector<std::string>& words) {
@@ -113,6 +128,7 @@ int Serve(const std::vector<std::string>& words) {
   StopSignals signals;
   ServeArguments own = Parse(words);
   const Arguments arguments = ParseModelArguments(own.rest);
+  RefuseOthers(arguments);
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
   if (!own.key_file.empty()) own.server.key = ReadKey(own.key_file);
   own.server.connections = static_cast<size_t>(own.parallel + own.queue) + kSpareConnections;
@@ -121,13 +137,14 @@ int Serve(const std::vector<std::string>& words) {
   const Limits most = MostOf(library, arguments);
   const EngineLimits limits = {
       .sequences = own.parallel, .tokens = most.max_seq, .chunk = most.chunk, .queue = own.queue};
+  Sampling defaults = DefaultSampling(arguments.params);
+  for (const auto& change : arguments.sampling) change(&defaults);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
+  CheckSampling(defaults, weights.vocabulary);
   const CacheLimits room = {limits.sequences, limits.sequences * limits.tokens, limits.chunk};
   Model model(library, weights.params, room, arguments.region);
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
-  Sampling defaults = DefaultSampling(arguments.params);
-  for (const auto& change : arguments.sampling) change(&defaults);
   const std::string name = own.name.empty() ? NameOf(arguments.params) : own.name;
   ServeUntilStopped(own.server, {name, &tokenizer, &thread, defaults, limits.tokens}, &signals,
                     std::cout);

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -229,6 +230,14 @@ def test_serves_in_the_emulator(params: Path, tmp_path: Path, expected: dict[str
     )
     program = link_runner(linking, shared_builds.CACHE)
     qemu = text_probe.in_guest(program)
+    for wrong, message in (
+        (("--max-new", "3"), "--max-new is not for serve"),
+        (("--temperature", "-1"), "temperature: -1 is outside 0 to 100"),
+    ):
+        command = [*qemu, *words(params, *wrong)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
     assert GuestMachine(vlen=VLEN).cpu == qemu[2]
     with served.serving([*qemu, *words(params)], tmp_path, {"TVM_NUM_THREADS": "1"}) as server:
         assert streamed(server, PROMPTS[0]) == expected[PROMPTS[0]]
