@@ -40,7 +40,8 @@ void Send(httplib::Response& response, const json& body) {
 // What an answer that did not end by itself tells its client.
 ApiError Failure(const Ended& ended) {
   if (ended.finish == Finish::kCancelled) return ApiError(503, "the server is stopping");
-  return ApiError(500, "the model failed: " + ended.error);
+  // Its own words may hold what is no client's business; the standard error has them.
+  return ApiError(500, "the model failed");
 }
 
 bool Failed(const Ended& ended) {
@@ -136,8 +137,7 @@ void Endpoints::Page(const httplib::Request&, httplib::Response& response) const
 }
 
 void Endpoints::Health(const httplib::Request&, httplib::Response& response) const {
-  const std::string trouble = served_.answerer->Trouble();
-  if (!trouble.empty()) throw ApiError(503, trouble);
+  if (!served_.answerer->Trouble().empty()) throw ApiError(503, "the model failed");
   Send(response, {{"status", "ok"}, {"model", served_.name}});
 }
 
