@@ -3,6 +3,7 @@
 // and again, until its limit (without one, once).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -59,6 +60,8 @@ class ScriptedAnswerer final : public Answerer {
     const std::lock_guard guard(mutex_);
     EngineStats stats = stats_;
     stats.queued = static_cast<int64_t>(waiting_.size());
+    stats.requests = answers_;
+    stats.cancelled = cancelled_answers_;
     return stats;
   }
 
@@ -106,8 +109,8 @@ class ScriptedAnswerer final : public Answerer {
       ++ended.answer_tokens;
       request.on_piece(piece);
     }
-    if (ended.finish == Finish::kCancelled) ++stats_.cancelled;
-    ++stats_.requests;
+    if (ended.finish == Finish::kCancelled) ++cancelled_answers_;
+    ++answers_;
     request.on_finish(ended);
   }
 
@@ -121,6 +124,9 @@ class ScriptedAnswerer final : public Answerer {
   uint64_t last_ = 0;
   bool over_ = false;
   EngineStats stats_;
+  // Counted by the thread that answers, without the lock.
+  std::atomic<int64_t> answers_{0};
+  std::atomic<int64_t> cancelled_answers_{0};
   std::thread thread_;
 };
 

@@ -194,7 +194,7 @@ def test_bodies_that_are_no_json_are_refused(server: Served) -> None:
         assert message in reply.error["message"], reply.body
     # A bracket in a text is none.
     deep = {"messages": [{"role": "user", "content": "a" + "[" * 100 + '"{'}], "max_tokens": 7}
-    assert server.post(CHAT, deep).status in (200, 400)
+    assert server.post(CHAT, deep).status == 200
 
 
 def test_paths_and_methods(server: Served) -> None:

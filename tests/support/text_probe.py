@@ -102,7 +102,9 @@ def _objects(
     key = digest(tools.digest, shlex.join(flags), RUNNER_SOURCES, *folders)
 
     def make(out: Path) -> None:
-        objects = {str(source): str(out / f"{source.stem}.o") for source in sources}
+        # Two rooms may have files of one name.
+        names = {source: source.relative_to(RUNNER_SOURCES).with_suffix("") for source in sources}
+        objects = {str(s): str(out / f"{'-'.join(name.parts)}.o") for s, name in names.items()}
         compile_all("probe", command, objects, out, 2)
 
     return command, cached_build(cache, f"probe-{name}-{tools.machine}", key, make)
