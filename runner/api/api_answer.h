@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "api/api_error.h"
 #include "api/api_request.h"
+#include "engine/engine.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {

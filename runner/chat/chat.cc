@@ -10,15 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "chat/line_reader.h"
+#include "engine/defaults.h"
 #include "engine/engine.h"
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/read_file.h"
 #include "model/model.h"
-#include "engine/defaults.h"
 #include "program/limits.h"
-#include "chat/line_reader.h"
 #include "program/weights.h"
+#include "server/metrics.h"
 
 namespace rvv_runner {
 namespace {
@@ -42,15 +43,6 @@ const char* NameOf(Message::Role role) {
 
 double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
-}
-
-// Memory of this process in bytes; 0 where the system does not say.
-int64_t ResidentBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6)) * 1024;
-  }
-  return 0;
 }
 
 class Conversation {

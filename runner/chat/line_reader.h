@@ -7,7 +7,8 @@
 namespace rvv_runner {
 
 // Lines of the standard input. A terminal edits its line itself (canonical mode): backspace, Ctrl-U,
-// Ctrl-W. No library for it is linked: Debian has none for riscv64 that goes into a static program.
+// Ctrl-W. No library for it is linked: Debian's cross compiler for riscv64, which the program is
+// built with, comes with none.
 class LineReader {
  public:
   // Ctrl-C interrupts instead of ending the program, from now on.

@@ -101,8 +101,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  // `model` has room for these limits in its KV cache (CacheLimits). `tokenizer` makes the text of pieces; without it (null)
-  // pieces hold tokens alone. Both must outlive the engine.
+  // `model` has room for these limits in its KV cache (CacheLimits). `tokenizer` makes the text of
+  // pieces; without it (null) pieces hold tokens alone. Both must outlive the engine.
   Engine(Model* model, const Tokenizer* tokenizer, int64_t vocabulary, const EngineLimits& limits);
   ~Engine();
   Engine(const Engine&) = delete;

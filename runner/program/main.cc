@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "chat/chat.h"
 #include "input/errors.h"
 #include "program/arguments.h"
-#include "chat/chat.h"
 #include "program/prompt.h"
 #include "program/serve.h"
 
