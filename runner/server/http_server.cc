@@ -163,7 +163,7 @@ bool HttpServer::Answer(httplib::Stream& stream) {
   bool understood = false;
   const bool answered = process_request(stream, "", 0, "", 0, false, closed,
                                         [&](httplib::Request&) { understood = true; });
-  // Nobody knows where a request ends whose head was malformed: what follows it is not the next one.
+  // Where a request with a malformed head ends is unknown: what follows it is not the next one.
   return answered && !closed && understood;
 }
 
