@@ -16,7 +16,7 @@ from accelerator.layer import EXACT, LinearLayer, Requantisation
 from accelerator.lowering import Program, lower
 from accelerator.mapping import MappingCost, best
 from accelerator.timing import Cause, Timing, simulate
-from costmodel.estimate.gemm import Role
+from costmodel.estimate.product import Role
 from costmodel.estimate.workload import Phase
 
 

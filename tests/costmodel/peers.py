@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import Hardware, load_hardware
 from costmodel.accelerator.scheme import FLOAT16, Scheme
-from costmodel.estimate.gemm import Gemm, GemmCost, Role, cost
+from costmodel.estimate.gemm import cost
+from costmodel.estimate.product import Gemm, GemmCost, Role
 from costmodel.estimate.tiling import BufferTile, Holding
 
 MIB, GIB = 2**20, 2**30

@@ -17,8 +17,8 @@ from costmodel.accelerator.technology import technology
 from costmodel.cli import main
 from costmodel.errors import CostError
 from costmodel.estimate.execution import SEQUENCES, Execution, chained
-from costmodel.estimate.gemm import Role
 from costmodel.estimate.model import PhaseCost, phase_cost
+from costmodel.estimate.product import Role
 from costmodel.estimate.workload import Phase, bind_phase, read_workloads
 from costmodel.search.explore import Design
 

@@ -14,8 +14,9 @@ from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import Hardware, load_hardware
 from costmodel.accelerator.scheme import FLOAT16, SCHEMES, int4
 from costmodel.errors import CostError
-from costmodel.estimate.gemm import Gemm, cost
+from costmodel.estimate.gemm import cost
 from costmodel.estimate.pipeline import steps
+from costmodel.estimate.product import Gemm
 from costmodel.estimate.tiling import (
     BufferTile,
     Holding,

@@ -16,7 +16,8 @@ from costmodel.accelerator.tenet import read_experiment, run_experiment
 from costmodel.counting.affine import Affine, Floor, Mod, constant, floor_div, modulo, variable
 from costmodel.counting.relations import Position, parse_domain, parse_relations
 from costmodel.errors import CostError
-from costmodel.estimate.gemm import Gemm, cost
+from costmodel.estimate.gemm import cost
+from costmodel.estimate.product import Gemm
 
 HERE = Position("text")
 

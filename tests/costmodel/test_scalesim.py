@@ -17,7 +17,8 @@ import pytest
 
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
-from costmodel.estimate.gemm import Gemm, GemmCost, cost
+from costmodel.estimate.gemm import cost
+from costmodel.estimate.product import Gemm, GemmCost
 
 HERE = Path(__file__).parent
 RECORD = json.loads((HERE / "data" / "scalesim.json").read_text(encoding="utf-8"))

@@ -18,7 +18,8 @@ from costmodel.accelerator.scheme import FLOAT16, SCHEMES
 from costmodel.accelerator.settings import LIBRARY
 from costmodel.accelerator.technology import technology
 from costmodel.cli import main
-from costmodel.estimate.gemm import Gemm, Role, cost, effective_scheme
+from costmodel.estimate.gemm import cost
+from costmodel.estimate.product import Gemm, Role, effective_scheme
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
 from costmodel.search.explore import designs, dominates
 from costmodel.search.products import Problem, beside, search_together, solve, within

@@ -11,7 +11,7 @@ from typing import Any
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.errors import CostError
-from costmodel.estimate.gemm import Role, effective_scheme
+from costmodel.estimate.product import Role, effective_scheme
 from costmodel.estimate.workload import BATCH, CONTEXT, Item, OtherWork, Phase, bind_phase, symbols
 
 PAGE_ENTRY = 32  # bits of an entry of a page table

@@ -11,7 +11,8 @@ from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import FLOAT16, Scheme
 from costmodel.errors import CostError
 from costmodel.estimate.execution import chained
-from costmodel.estimate.gemm import GemmCost, cost
+from costmodel.estimate.gemm import cost
+from costmodel.estimate.product import GemmCost
 from costmodel.estimate.tiling import BufferTile, Holding
 from costmodel.estimate.workload import Item, Phase
 

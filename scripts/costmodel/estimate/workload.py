@@ -15,7 +15,7 @@ from typing import Any
 from costmodel.accelerator.scheme import Grain, Scheme
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
-from costmodel.estimate.gemm import Gemm, Role
+from costmodel.estimate.product import Gemm, Role
 
 CONTEXT, BATCH = "context", "batch_size"
 _VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")

@@ -16,8 +16,8 @@ from costmodel.accelerator.technology import technology
 from costmodel.accuracy.measure import known
 from costmodel.errors import CostError
 from costmodel.estimate.execution import chained
-from costmodel.estimate.gemm import Role, effective_scheme
 from costmodel.estimate.model import item_scheme, other_work, phase_cost, product_key
+from costmodel.estimate.product import Role, effective_scheme
 from costmodel.estimate.tiling import BufferTile, Holding
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.products import BUFFER_AND_MEMORY, Found, NoRoomError, Problem, beside, solve

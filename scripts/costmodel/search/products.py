@@ -20,8 +20,8 @@ import numpy as np
 
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import Grain, Scheme
-from costmodel.estimate.gemm import Gemm, Role
 from costmodel.estimate.pipeline import Count, State, duration, many_steps, steps
+from costmodel.estimate.product import Gemm, Role
 from costmodel.estimate.tiling import (
     DIMENSIONS,
     BufferTile,

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A matrix product of a model, its widths under a scheme, and the figures of its estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from costmodel.accelerator.hardware import Hardware
+from costmodel.accelerator.scheme import FLOAT16, Scheme
+from costmodel.estimate.tiling import BufferTile, Holding
+
+
+class Role(Enum):
+    """A product's place in the model: attention's two are fused, their scores stay on chip."""
+
+    PRODUCT = "product"
+    SCORES = "scores"
+    VALUES = "values"
+
+    @property
+    def on_chip(self) -> frozenset[str]:
+        """The operand that does not go beyond the first level."""
+        held = {Role.SCORES: frozenset("C"), Role.VALUES: frozenset("A")}
+        return held.get(self, frozenset())
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """``batch`` products of an ``m x k`` by a ``k x n`` matrix.
+
+    Attributes:
+        weight: B is a weight; only weights are quantized by a scheme's ``weight``.
+        role: SCORES and VALUES are queries by keys and scores by values of fused attention, one
+            product a sequence and key-value head; B is the cache.
+        kept: operands that stay in the first memory, for or from a neighbour.
+        reserved: bits of the first memory that these take beside the tiles.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    weight: bool = True
+    role: Role = Role.PRODUCT
+    kept: frozenset[str] = frozenset()
+    reserved: int = 0
+
+    @property
+    def on_chip(self) -> frozenset[str]:
+        """Operands that do not go beyond the first level."""
+        return self.role.on_chip | self.kept
+
+    def beside(self, hardware: Hardware) -> Hardware:
+        """The accelerator with the room that what is kept leaves."""
+        first, *others = hardware.levels
+        if not self.reserved or first.size is None:
+            return hardware
+        return replace(hardware, levels=(replace(first, size=first.size - self.reserved), *others))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bits read from and written to a memory level, bits a cycle needed and reached."""
+
+    level: str
+    read: int
+    write: int
+    required: float
+    achieved: float
+
+
+@dataclass(frozen=True)
+class GemmCost:
+    """Cost of a GEMM: delays in cycles, volumes in elements, traffic in bits, energy in pJ.
+
+    Attributes:
+        stamps: ``|T|``, compute cycles with the skew of the array.
+        loading: cycles in which stationary operands are put into the array.
+        compute_delay: compute cycles without either, MACs by active PEs (TENET).
+        busiest: instances of the busiest PE: no schedule of this map is shorter.
+        in_delay, out_delay: transfer between the first level and the array (TENET's, with the
+            partial sums that come back).
+        latency: cycles, from the double buffering of every tile.
+        waiting: of these, cycles in which the array waits for outer memories.
+        total, unique: elements by tensor; scales are tensors too.
+        partial_sums: elements of C that left the array unfinished.
+        rescales: multiplications by scales.
+        intensity: MACs per bit of the outermost level; attainable: the roof there in MACs a cycle.
+        plan: what each memory holds, from the array outwards; empty when one holds everything.
+    """
+
+    gemm: Gemm
+    hardware: str
+    dataflow: str
+    scheme: str
+    stamps: int
+    loading: int
+    compute_delay: int
+    busiest: int
+    active_pes: int
+    utilisation: float
+    total: Mapping[str, int]
+    unique: Mapping[str, int]
+    widths: Mapping[str, int]
+    partial_sums: int
+    in_delay: int
+    out_delay: int
+    latency: int
+    waiting: int
+    traffic: tuple[Traffic, ...]
+    energy: Mapping[str, float]
+    rescales: int
+    plan: Mapping[str, Holding]
+    intensity: float
+    attainable: float
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.gemm.macs
+
+    @property
+    def array(self) -> int:
+        """Cycles in which the array computes or is loaded."""
+        return self.stamps + self.loading
+
+    @property
+    def delay(self) -> int:
+        """TENET's delay: the largest of in, out and compute."""
+        return max(self.in_delay, self.out_delay, self.compute_delay)
+
+    @property
+    def tile(self) -> BufferTile | None:
+        """The tile of the first level."""
+        return next((h.tile for h in self.plan.values()), None)
+
+    @property
+    def bound(self) -> str:
+        """The part of the machine that takes most of the latency."""
+        if 2 * self.waiting > self.latency:
+            return "memory"
+        inside = {"array read": self.in_delay, "array write": self.out_delay, "array": self.array}
+        return max(inside, key=lambda name: inside[name])
+
+
+def effective_scheme(gemm: Gemm, scheme: Scheme) -> Scheme:
+    """The widths that a product has under a scheme: only weights and the cache are quantized."""
+    if gemm.role is not Role.PRODUCT:
+        return scheme.for_cache(gemm.role is Role.VALUES)
+    return scheme if gemm.weight or scheme.activation > FLOAT16.activation else FLOAT16
