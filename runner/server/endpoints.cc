@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <utility>
@@ -40,7 +41,8 @@ void Send(httplib::Response& response, const json& body) {
 // What an answer that did not end by itself tells its client.
 ApiError Failure(const Ended& ended) {
   if (ended.finish == Finish::kCancelled) return ApiError(503, "the server is stopping");
-  // Its own words may hold what is no client's business; the standard error has them.
+  // Its own words may hold what is no client's business.
+  std::cerr << "runner: an answer failed: " + ended.error + "\n";
   return ApiError(500, "the model failed");
 }
 
