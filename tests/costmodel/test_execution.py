@@ -19,7 +19,7 @@ from costmodel.errors import CostError
 from costmodel.estimate.execution import SEQUENCES, Execution, chained
 from costmodel.estimate.model import PhaseCost, phase_cost
 from costmodel.estimate.product import Role
-from costmodel.estimate.workload import Phase, bind_phase, read_workloads
+from costmodel.estimate.workload import Phase, read_workloads
 from costmodel.search.explore import Design
 
 WORK = read_workloads(Path(__file__).parent / "data" / "smollm2.work.json")
@@ -29,7 +29,7 @@ TOKENS = 60
 
 
 def phase(name: str, size: int, execution: Execution) -> Phase:
-    return execution.of(bind_phase(WORK, name, size, {}))
+    return execution.bind(WORK, name, size, {})
 
 
 def attention(of: Phase) -> int:

@@ -54,7 +54,7 @@ class Execution:
         """
         whole = bind_phase(report, name, size, given)
         if self.arrays == 1 or self.split == TENSOR:
-            return self.of(whole)
+            return self._of(whole)
         if whole.prompt or BATCH not in symbols(report["entries"][whole.entry]):
             raise CostError(
                 f"{whole.name}: has no batch that arrays could share",
@@ -69,7 +69,7 @@ class Execution:
 
         def share(sequences: int, arrays: int) -> Phase:
             bound = bind_phase(report, name, size, {**given, BATCH: sequences})
-            found = replace(self, arrays=1).of(bound)
+            found = replace(self, arrays=1)._of(bound)
             last = bound.items[-1]
             link = _link("results", (self.arrays - 1) * last.gemm.m * last.gemm.n, last, bound)
             others = (*found.others, link)
@@ -78,12 +78,8 @@ class Execution:
         rest = share(fewest, self.arrays - more)
         return replace(share(fewest + 1, more), beside=rest) if more else rest
 
-    def of(self, phase: Phase) -> Phase:
-        """The phase run this way; chains depend on the accelerator and are made by `chained`.
-
-        Raises:
-            CostError: there is nothing to split.
-        """
+    def _of(self, phase: Phase) -> Phase:
+        """The phase run this way; chains depend on the accelerator and are made by `chained`."""
         found = phase
         if self.causal and phase.prompt:
             found = replace(found, items=tuple(_causal(found, self.causal)))
