@@ -97,7 +97,9 @@ class ScriptedAnswerer final : public Answerer {
     const int64_t most = request.sampling.max_tokens ? request.sampling.max_tokens
                                                      : ended.prompt_tokens;
     ended.finish = Finish::kLength;
-    while (ended.answer_tokens < std::min<int64_t>(most, 4096)) {
+    // Where nobody waits between tokens a fuzzer's input has to be done within its time.
+    const int64_t bound = std::min<int64_t>(most, pace_ < 0 ? 64 : 4096);
+    while (ended.answer_tokens < bound) {
       if (Gone(id)) {
         ended.finish = Finish::kCancelled;
         break;
