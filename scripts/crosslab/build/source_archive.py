@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -73,7 +74,9 @@ def unpack_source(source: SourceArchive, parts: Iterable[str], folder: Path) -> 
             for member in packed
             if member.isfile() and member.name.removeprefix(root).startswith(tuple(parts))
         ]
-        packed.extractall(folder, members=wanted, filter="data")
+        # Python 3.11.3 and older have no filters; the archive is the pinned one in any case.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(folder, members=wanted)
     return folder / root
 
 
@@ -83,8 +86,10 @@ def _download(source: SourceArchive, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
     # Pip asks a source for its metadata; the backend that answers is pinned with our packages.
     command += ["--no-build-isolation", "--no-binary=:all:", "--dest", str(folder)]
+    # Without this the backend looks for CMake, of which metadata have no need.
+    environment = {**os.environ, "SKBUILD_WHEEL_CMAKE": "false"}
     done = subprocess.run(
-        [*command, "-r", str(pinned)], capture_output=True, text=True, check=False
+        [*command, "-r", str(pinned)], env=environment, capture_output=True, text=True, check=False
     )
     found = folder / source.file
     if done.returncode != 0 or not found.is_file():
