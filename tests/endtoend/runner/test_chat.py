@@ -150,19 +150,25 @@ def test_a_full_context_refuses_and_says_so(
 
 
 def test_a_full_context_slides_and_says_so(
-    command: list[str], words: ChatTokenizer, params: Path
+    command: list[str], words: ChatTokenizer, params: Path, tmp_path: Path
 ) -> None:
     said = ["yes yes yes yes yes", "no no no no", "hi hi hi hi hi"]
     slides = [*command, *GREEDY, "--context-full", "slide", "--system", "fed"]
-    done = talk(slides, *said)
-    told = [line for line in done.stderr.splitlines() if "are left out)" in line]
+    done = talk(slides, *said, f"/save {tmp_path}/talk.json")
+    told = [line for line in done.stderr.splitlines() if "messages are left out)" in line]
     assert told, done.stderr
     assert told[-1].startswith("(the context of 64 tokens is full: the oldest ")
-    assert len(done.stdout.splitlines()) >= len(said)
     assert "was not sent" not in done.stderr
-    # The last answer is the one to what is left, which still begins with the system message.
-    left_out = int(told[-1].split("the oldest ")[1].split()[0])
+    left_out = sum(int(line.split("the oldest ")[1].split()[0]) for line in told)
     assert left_out in (2, 4)
+    # The last answer is the one to what is left, which still begins with the system message.
+    saved = json.loads((tmp_path / "talk.json").read_text())
+    messages = [(m["role"], m["content"]) for m in saved]
+    assert len(messages) == 1 + 2 * len(said) - left_out
+    assert messages[0] == ("system", "fed")
+    ids = ids_of(words, messages[:-1])
+    tokens = answer(CONFIG, read_params(params), ids, max_new=MAX_NEW, stop=words.stop_ids).tokens
+    assert messages[-1] == ("assistant", words.decode(tokens))
 
 
 def test_sampling_comes_from_the_model_and_from_options(
