@@ -22,6 +22,8 @@ from crosslab.models.reference import answer
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = (
     "{% for m in messages %}<|start|>{{ m.role[0] }}{{ m.content | trim }}<|end|>{% endfor %}"
     "<|start|>a"

@@ -15,6 +15,8 @@ from support.tiny_runner import CONFIG, run_plan
 from crosslab.models.params import read_params
 from crosslab.models.reference import answer
 
+pytestmark = pytest.mark.slow
+
 STOP, LENGTH, CANCELLED, ERROR = range(4)
 PAGE = 16
 RANDOM = random.Random(1)
