@@ -48,7 +48,7 @@ def relinking(request: LinkRequest, runner: Path, cache: Path) -> dict[str, Path
 def _words(request: LinkRequest) -> list[str]:
     """The compiler's options, without where the linker lies on this machine."""
     words = [*request.toolchain.cxx[1:], *link_options(request)]
-    linker = "-fuse-ld=/"
+    linker = "--ld-path=/"
     return [
         f"-fuse-ld={Path(word).name.removeprefix('ld.')}" if word.startswith(linker) else word
         for word in words

@@ -247,7 +247,7 @@ def _clang_cross() -> Toolchain | None:
         machine=Machine.RISCV64,
         cc=(f"clang{suffix}", *aim),
         cxx=(f"clang++{suffix}", *aim),
-        link=(f"-fuse-ld={lld}", "-Wl,--gc-sections"),
+        link=(f"--ld-path={lld}", "-Wl,--gc-sections"),
         version=text,
         digest=digest(text, libc, stdcpp),
         sysroot=SYSROOT,
