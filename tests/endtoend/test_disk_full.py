@@ -20,6 +20,7 @@ from crosslab.artifact.package import package
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.sbom import Part
 from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.libraries import include_folders
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.build.runtime import build_runtime
 from crosslab.compile.driver import CompileRequest, compile_llama
@@ -36,6 +37,10 @@ from crosslab.tokenizer.device_tokenizer import device_tokenizer
 from crosslab.tokenizer.unicode_tables import runner_tables
 
 pytestmark = pytest.mark.emulator
+
+# Stages of the runner before the one that is tried.
+INCLUDED = ("unicode-tables", "source-cpp-httplib", "chat-page")
+LINKED = ("cpp-httplib-riscv64", "runner-objects-riscv64")
 
 
 def _model(folder: Path) -> Path:
@@ -86,20 +91,21 @@ def _lend(folder: Path, *names: str) -> None:
 
 def _runner_objects(folder: Path) -> Path:
     runner_tables(CACHE)
-    _lend(folder, "unicode-tables")
+    include_folders(CACHE)
+    _lend(folder, *INCLUDED)
     return link_runner(_request(), folder)
 
 
 def _runner(folder: Path) -> Path:
     """The program alone: its own objects are those of the user's cache."""
     link_runner(_request(), CACHE)
-    _lend(folder, "unicode-tables", "runner-objects-riscv64")
+    _lend(folder, *INCLUDED, *LINKED)
     return link_runner(_request(), folder)
 
 
 def _relink(folder: Path) -> dict[str, Path]:
     runner = link_runner(_request(), CACHE)
-    _lend(folder, "unicode-tables", "runner-objects-riscv64")
+    _lend(folder, *INCLUDED, *LINKED)
     return relinking(_request(), runner, folder)
 
 
