@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same bytes from another path, user, time zone, umask, language and order of files.
 
-The runtime is shared: compiling it takes minutes, and `nox -s reproduce` does that too.
+The runtime is shared: compiling it takes minutes, and `nox -s reproduce` does that too; so are
+the sources of a library, a download.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from support import shared_builds
 from support.shared_builds import CACHE, PROJECT
 
+from crosslab.build.libraries import httplib_sources
 from crosslab.build.runtime import build_runtime
 
 pytestmark = pytest.mark.slow
@@ -97,8 +99,10 @@ def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
     place = tmp_path / "ünother place" / "further down"
     for part in PARTS:
         copy_backwards(PROJECT / part, place / "project" / part)
+    shutil.copyfile(PROJECT / "VERSIONS.lock", place / "project" / "VERSIONS.lock")
     copy_backwards(tree, place / "tvm")
-    shutil.copytree(shared.folder, place / "cache" / shared.folder.name)
+    for folder in (shared.folder, httplib_sources(CACHE)):
+        shutil.copytree(folder, place / "cache" / folder.name)
     scratch = place / "scratch"
     scratch.mkdir()
     second = build(
