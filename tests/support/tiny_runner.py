@@ -81,7 +81,7 @@ def build_engine_probe() -> Path:
             objects = [
                 str(o)
                 for o in objects_of(request, shared_builds.CACHE, Path(scratch)).all
-                if o.name != "main.o"
+                if o.name != "program-main.o"
             ]
             command = [*tools.cxx, *flags, str(main), *objects, *link_options(request)]
             subprocess.run([*command, "-o", str(out / "probe")], check=True)
