@@ -29,6 +29,7 @@ from accelerator.isa.instructions import (
     Opcode,
     Queue,
     Transfer,
+    edges,
     queue_of,
 )
 
@@ -91,16 +92,6 @@ def check(stream: bytes, device: Device, memory: bytes | bytearray) -> Proof:
     return Proof(tuple(instructions), most)
 
 
-def _edges(instruction: Instruction) -> tuple[list[Queue], list[Queue]]:
-    """Queues from which tokens are popped, and to which they are pushed."""
-    here, tokens = queue_of(instruction), instruction.tokens
-    pops = [Queue(here + step) for step, f in ((-1, tokens.pop_prev), (1, tokens.pop_next)) if f]
-    pushes = [
-        Queue(here + step) for step, f in ((-1, tokens.push_prev), (1, tokens.push_next)) if f
-    ]
-    return pops, pushes
-
-
 def _matched(instructions: Sequence[Instruction]) -> tuple[dict[int, list[int]], int]:
     """Producers of the tokens that each instruction pops, and most tokens in one place.
 
@@ -110,13 +101,13 @@ def _matched(instructions: Sequence[Instruction]) -> tuple[dict[int, list[int]],
     """
     pushed: dict[tuple[Queue, Queue], deque[int]] = defaultdict(deque)
     for index, instruction in enumerate(instructions):
-        for there in _edges(instruction)[1]:
+        for there in edges(instruction)[1]:
             pushed[queue_of(instruction), there].append(index)
     most = max((len(tokens) for tokens in pushed.values()), default=0)
     pairs: dict[int, list[int]] = {}
     for index, instruction in enumerate(instructions):
         here = queue_of(instruction)
-        for there in _edges(instruction)[0]:
+        for there in edges(instruction)[0]:
             tokens = pushed[there, here]
             if not tokens:
                 what = f"{here.name} waits for a token from {there.name} that nothing pushes"

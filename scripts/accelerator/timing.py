@@ -26,6 +26,7 @@ from accelerator.isa.instructions import (
     Multiply,
     Queue,
     Transfer,
+    edges,
     queue_of,
 )
 
@@ -164,11 +165,8 @@ class _Run:
 
     def _missing(self, unit: _Unit) -> Queue | None:
         """The first neighbour whose token the unit still needs."""
-        tokens = unit.head.tokens
-        for wanted, step in ((tokens.pop_prev, -1), (tokens.pop_next, 1)):
-            if wanted and not self.tokens[Queue(unit.queue + step), unit.queue]:
-                return Queue(unit.queue + step)
-        return None
+        pops, _ = edges(unit.head)
+        return next((there for there in pops if not self.tokens[there, unit.queue]), None)
 
     def _try_begin(self, unit: _Unit) -> None:
         """Begin a unit's next instruction if its tokens are there."""
@@ -184,10 +182,8 @@ class _Run:
 
     def _begin(self, unit: _Unit) -> None:
         instruction = unit.head
-        tokens = instruction.tokens
-        for taken, step in ((tokens.pop_prev, -1), (tokens.pop_next, 1)):
-            if taken:
-                self.tokens[Queue(unit.queue + step), unit.queue] -= 1
+        for there in edges(instruction)[0]:
+            self.tokens[there, unit.queue] -= 1
         unit.running, unit.begin, unit.left = True, self.now, 0.0
         match instruction:
             case Transfer():
@@ -231,10 +227,8 @@ class _Run:
                 unit.spent[Cause.LATENCY] += waits
             case Arithmetic():
                 unit.spent[Cause.ALU] += took
-        tokens = instruction.tokens
-        for given, step in ((tokens.push_prev, -1), (tokens.push_next, 1)):
-            if given:
-                self.tokens[unit.queue, Queue(unit.queue + step)] += 1
+        for there in edges(instruction)[1]:
+            self.tokens[unit.queue, there] += 1
         unit.running, unit.since = False, self.now
         self.spans.append(Span(index, unit.queue, unit.begin, self.now))
 

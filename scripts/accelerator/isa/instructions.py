@@ -162,3 +162,13 @@ def queue_of(instruction: Instruction) -> Queue:
         if instruction.memory in (MemoryId.INPUT, MemoryId.WEIGHT):
             return Queue.LOAD
     return Queue.COMPUTE
+
+
+def edges(instruction: Instruction) -> tuple[list[Queue], list[Queue]]:
+    """Queues from which an instruction's tokens are popped, and to which they are pushed."""
+    here, tokens = queue_of(instruction), instruction.tokens
+    pops = [Queue(here + step) for step, f in ((-1, tokens.pop_prev), (1, tokens.pop_next)) if f]
+    pushes = [
+        Queue(here + step) for step, f in ((-1, tokens.push_prev), (1, tokens.push_next)) if f
+    ]
+    return pops, pushes
