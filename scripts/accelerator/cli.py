@@ -20,7 +20,7 @@ from accelerator.isa.listing import disassemble
 from accelerator.layer import EXACT, Requantisation
 from accelerator.study import StudiedLayer
 from accelerator.timing import trace
-from common.errors import CommandError
+from common.errors import exit_code_of
 from common.files import atomic_write, atomic_write_json
 from costmodel.accuracy import llama
 from costmodel.counting.relations import is_number
@@ -86,27 +86,18 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = parser().parse_args(argv)
-    try:
-        device = load_device(args.device)
-        if args.verb == "disassemble":
-            sys.stdout.write(disassemble(args.stream.read_bytes(), device))
-        elif args.verb == "answer":
-            return _answer(args, device)
-        else:
-            _layers(args, device)
-    except CommandError as error:
-        return _failed(error)
-    except OSError as error:
-        return _failed(AcceleratorError.from_os_error(error))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return exit_code_of(lambda: _run(args), AcceleratorError)
+
+
+def _run(args: argparse.Namespace) -> int:
+    device = load_device(args.device)
+    if args.verb == "disassemble":
+        sys.stdout.write(disassemble(args.stream.read_bytes(), device))
+        return 0
+    if args.verb == "answer":
+        return _answer(args, device)
+    _layers(args, device)
     return 0
-
-
-def _failed(error: CommandError) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return error.exit_code
 
 
 def _layers(args: argparse.Namespace, device: Device) -> None:

@@ -6,10 +6,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
+from collections.abc import Callable
 from typing import Self
 
 FAILURE = 1
 USER_MISTAKE = 2
+INTERRUPTED = 130
 
 _FREE_SPACE = "free some space there, then type the same command again"
 _MOVE_CACHE = "the cache can be elsewhere: XDG_CACHE_HOME=DIR"
@@ -59,3 +62,23 @@ class CommandError(Exception):
 def remedy_for(code: int | None) -> str:
     """Advice for an error number of the operating system; empty when there is none."""
     return _REMEDIES.get(code or 0, "")
+
+
+def exit_code_of(run: Callable[[], int | None], refused: type[CommandError]) -> int:
+    """Run a command and give its exit code; a failure is told on the standard error.
+
+    Args:
+        run: the command; None is 0.
+        refused: the error that stands for what the operating system refuses.
+    """
+    try:
+        return run() or 0
+    except CommandError as error:
+        failed = error
+    except OSError as error:
+        failed = refused.from_os_error(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    print(f"error: {failed}", file=sys.stderr)
+    return failed.exit_code

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from common.errors import exit_code_of
 from common.files import atomic_write, atomic_write_json
 from costmodel.accelerator import inputs
 from costmodel.accelerator.dataflow import Dataflow
@@ -144,17 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     known = parser()
     args = known.parse_args(argv)
-    try:
+
+    def run() -> None:
         _refuse_ignored(known, args)
         _run(args, _console())
-    except CostError as error:
-        return _failed(error)
-    except OSError as error:
-        return _failed(CostError.from_os_error(error))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+
+    return exit_code_of(run, CostError)
 
 
 _ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
@@ -187,11 +183,6 @@ def _refuse_ignored(known: argparse.ArgumentParser, args: argparse.Namespace) ->
             option = name.replace("_", "-")
             taken = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
             raise CostError(f"--{option} does nothing with --{kind}", remedy=f"it takes {taken}")
-
-
-def _failed(error: CostError) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return error.exit_code
 
 
 def _console() -> Console:
