@@ -16,10 +16,10 @@
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/read_file.h"
+#include "input/resident_bytes.h"
 #include "model/model.h"
 #include "program/limits.h"
 #include "program/weights.h"
-#include "server/metrics.h"
 
 namespace rvv_runner {
 namespace {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics.h"
 
-#include <unistd.h>
-
-#include <fstream>
 #include <sstream>
+
+#include "input/resident_bytes.h"
 
 namespace rvv_runner {
 namespace {
@@ -21,13 +20,6 @@ void Head(std::ostream& out, const char* name, const char* type, const char* hel
 }
 
 }  // namespace
-
-int64_t ResidentBytes() {
-  // The second number of statm: resident pages (proc(5)).
-  std::ifstream stream("/proc/self/statm");
-  int64_t all = 0, resident = 0;
-  return stream >> all >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
-}
 
 void Metrics::Count(const std::string& route, int status) {
   const std::lock_guard guard(mutex_);

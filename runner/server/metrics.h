@@ -23,7 +23,4 @@ class Metrics {
   std::map<std::pair<std::string, int>, int64_t> answered_;
 };
 
-// Bytes of this process that are in memory; 0 where the system does not say.
-int64_t ResidentBytes();
-
 }  // namespace rvv_runner
