@@ -40,7 +40,10 @@ class Engine::State {
         vocabulary_(vocabulary),
         limits_(limits),
         room_(model) {
-    Count([](EngineStats*) {});
+    stats_.pages_total = model->pages();
+    stats_.page_tokens = Model::kPageTokens;
+    stats_.cache_bytes = model->bytes();
+    Publish();
   }
 
   uint64_t Submit(Request request) {
@@ -75,7 +78,7 @@ class Engine::State {
       FailAll(error.what());
       throw;
     }
-    Count([](EngineStats*) {});
+    Publish();
     return true;
   }
 
@@ -237,14 +240,13 @@ class Engine::State {
 
   void End(std::unique_ptr<Answer> answer, Finish finish, const std::string& error = "") {
     if (answer->started()) room_.Release(answer->sequence());
-    {
-      const std::lock_guard lock(mutex_);
+    Count([&](EngineStats* stats) {
       live_.erase(answer->id());
-      ++stats_.requests;
-      stats_.cancelled += finish == Finish::kCancelled;
-      stats_.failed += finish == Finish::kError;
-    }
-    Count([](EngineStats*) {});
+      ++stats->requests;
+      stats->cancelled += finish == Finish::kCancelled;
+      stats->failed += finish == Finish::kError;
+    });
+    Publish();
     answer->End(finish, error);
   }
 
@@ -258,18 +260,22 @@ class Engine::State {
     }
   }
 
+  // Changes what is known of the engine; under the lock.
   template <typename Change>
   void Count(const Change& change) {
-    const int64_t used = room_.pages_used(), running = room_.pages_running();
     const std::lock_guard lock(mutex_);
     change(&stats_);
-    stats_.running = std::ssize(running_);
-    stats_.kept = room_.kept();
-    stats_.pages_used = used;
-    stats_.pages_running = running;
-    stats_.pages_total = model_->pages();
-    stats_.page_tokens = Model::kPageTokens;
-    stats_.cache_bytes = model_->bytes();
+  }
+
+  // Notes what the batch and the cache hold now: once a step, and where an answer ends.
+  void Publish() {
+    const int64_t used = room_.pages_used(), running = room_.pages_running();
+    Count([&](EngineStats* stats) {
+      stats->running = std::ssize(running_);
+      stats->kept = room_.kept();
+      stats->pages_used = used;
+      stats->pages_running = running;
+    });
   }
 
   Model* model_;

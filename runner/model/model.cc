@@ -181,6 +181,7 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
       decode_(library.Function("decode")),
       begin_forward_(Global("vm.builtin.kv_state_begin_forward")),
       end_forward_(Global("vm.builtin.kv_state_end_forward")),
+      free_pages_(Global("vm.builtin.attention_kv_cache_get_num_available_pages")),
       params_(std::move(params)),
       region_(region),
       window_(library.Limit("sliding_window_size", 0)),
@@ -221,16 +222,10 @@ void Model::Drop(int64_t sequence, int64_t tokens) {
 
 void Model::Clear() { Global("vm.builtin.kv_state_clear")(cache_); }
 
-int64_t Model::FreePages() const {
-  return Global("vm.builtin.attention_kv_cache_get_num_available_pages")(cache_).cast<int64_t>();
-}
+int64_t Model::FreePages() const { return free_pages_(cache_).cast<int64_t>(); }
 
 std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& tokens) {
   return std::move(Step(prefill_, {sequence}, tokens, region_.prefill)[0]);
-}
-
-std::vector<float> Model::Decode(int64_t sequence, int32_t token) {
-  return std::move(Step(decode_, {sequence}, {token}, region_.decode)[0]);
 }
 
 std::vector<std::vector<float>> Model::Decode(const std::vector<int64_t>& sequences,

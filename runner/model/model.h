@@ -79,7 +79,6 @@ class Model {
   // Reads tokens by the library's prefill or decode function (decode: one token).
   // Gives float32 logits [vocab] after the last token; throws RunError when they are not that.
   std::vector<float> Prefill(int64_t sequence, const std::vector<int32_t>& tokens);
-  std::vector<float> Decode(int64_t sequence, int32_t token);
   // One token of each of several sequences, at most batch(); logits of each.
   std::vector<std::vector<float>> Decode(const std::vector<int64_t>& sequences,
                                          const std::vector<int32_t>& tokens);
@@ -95,6 +94,7 @@ class Model {
   tvm::ffi::Function batch_decode_;
   tvm::ffi::Function begin_forward_;
   tvm::ffi::Function end_forward_;
+  tvm::ffi::Function free_pages_;
   tvm::ffi::Array<tvm::ffi::Any> params_;
   tvm::ffi::Any cache_;
   Region region_;
