@@ -49,20 +49,20 @@ def write_random_params(library: Path, folder: Path) -> Path:
     return folder
 
 
-def host_library() -> CompiledModel:
-    """The tiny model compiled for this machine."""
+def host_library(config: LlamaConfig = CONFIG) -> CompiledModel:
+    """The tiny model, or one with another context, compiled for this machine."""
     tree, host = shared_builds.tvm_tree(), LabTarget("host")
     return compile_llama(
-        CompileRequest(tree, CONFIG, host, prefill_chunk=CHUNK, gemv=False), shared_builds.CACHE
+        CompileRequest(tree, config, host, prefill_chunk=CHUNK, gemv=False), shared_builds.CACHE
     )
 
 
-def host_request() -> LinkRequest:
+def host_request(config: LlamaConfig = CONFIG) -> LinkRequest:
     """The link of a runner of it with sanitizers."""
     return LinkRequest(
         shared_builds.host_runtime(),
         shared_builds.sanitizing(),
-        library=host_library().library,
+        library=host_library(config).library,
         sanitizers=("address", "undefined"),
     )
 
