@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import groupby, product
 from typing import Any
 
 from costmodel.accelerator.dataflow import load_dataflow
@@ -20,7 +21,8 @@ from costmodel.estimate.model import item_scheme, other_work, phase_cost, produc
 from costmodel.estimate.product import Role, effective_scheme
 from costmodel.estimate.tiling import BufferTile, Holding
 from costmodel.estimate.workload import Item, Phase
-from costmodel.search.products import BUFFER_AND_MEMORY, Found, NoRoomError, Problem, beside, solve
+from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
+from costmodel.search.products import Found, NoRoomError, Problem
 from costmodel.search.systolic import FLOWS, Systolic
 
 SHARES = (1, 4)  # of the PEs that may be built: all, a quarter
@@ -136,26 +138,34 @@ def groups(phase: Phase) -> list[list[Item]]:
 
 
 def _points(
-    number: int, phase: Phase, base: Hardware, design: Design, schemes: Sequence[Scheme]
+    number: int,
+    phase: Phase,
+    base: Hardware,
+    listed: Sequence[Design],
+    schemes: Sequence[Scheme],
 ) -> list[Point]:
-    """The mapped phase on a design under every scheme and dataflow."""
+    """The mapped phase on designs of one array under every scheme and dataflow.
+
+    Designs that differ in their buffer alone come one after the other, since they share what
+    :func:`costmodel.search.products.candidates` keeps.
+    """
     found: list[Point] = []
-    hardware = design.hardware(base)
-    for scheme in schemes:
+    widest = 8 * max(design.buffer for design in listed)
+    for scheme, flow, design in product(schemes, FLOWS, listed):
+        hardware = design.hardware(base)
         size = area(hardware, scheme) * phase.all_arrays
-        for flow in FLOWS:
-            try:
-                chosen = list(_mapped(phase, hardware, flow, scheme))
-            except NoRoomError:
-                continue  # a larger buffer may do
-            for cycles, energy, plans in chosen:
-                place = (number, scheme.name, flow, design)
-                found.append(Point(*place, cycles, energy, size, plans))
+        try:
+            chosen = list(_mapped(phase, hardware, flow, scheme, widest))
+        except NoRoomError:
+            continue  # a larger buffer may do
+        for cycles, energy, plans in chosen:
+            place = (number, scheme.name, flow, design)
+            found.append(Point(*place, cycles, energy, size, plans))
     return found
 
 
 def _mapped(
-    phase: Phase, hardware: Hardware, flow: str, scheme: Scheme
+    phase: Phase, hardware: Hardware, flow: str, scheme: Scheme, widest: int
 ) -> Iterator[tuple[float, float, Plans]]:
     """The fastest mappings, then the most frugal: cycles, pJ of all arrays, plans by product."""
     phase = chained(phase, hardware.levels[0], scheme)
@@ -166,27 +176,32 @@ def _mapped(
     sums = [[float(work.latency), work.energy], [float(work.latency), work.energy]]
     plans: list[dict[str, tuple[Holding, ...]]] = [{}, {}]
     for items in groups(phase):
-        problems = tuple(_problem(i, items, scheme, hardware, array) for i in items)
+        problems = tuple(_problem(i, items, scheme, hardware, array, widest) for i in items)
         for place, best in enumerate(solve(problems)):
             times = items[0].count
             sums[place][0] += times * (best.cycles + lag * len(items))
             sums[place][1] += times * best.energy
             plans[place] |= _plans(items, best)
-    further = (
-        _mapped(phase.beside, hardware, flow, scheme) if phase.beside else [(0.0, 0.0, {})] * 2
-    )
+    further: Iterable[tuple[float, float, Plans]] = [(0.0, 0.0, {})] * 2
+    if phase.beside:
+        further = _mapped(phase.beside, hardware, flow, scheme, widest)
     for (cycles, energy), own, (slower, more, theirs) in zip(sums, plans, further, strict=True):
         yield max(cycles, slower), energy * phase.arrays + more, {**theirs, **own}
 
 
 def _problem(
-    item: Item, together: Sequence[Item], scheme: Scheme, hardware: Hardware, array: Systolic
+    item: Item,
+    together: Sequence[Item],
+    scheme: Scheme,
+    hardware: Hardware,
+    array: Systolic,
+    widest: int,
 ) -> Problem:
     """A product without its name and without what its widths do not depend on: solved once."""
     own = effective_scheme(item.gemm, item_scheme(item, scheme))
     reserved = max(i.gemm.reserved for i in together)
     gemm = replace(item.gemm, name=item.gemm.role.value, reserved=reserved)
-    return Problem(gemm, replace(own, name="", cache=FLOAT16.cache), hardware, array)
+    return Problem(gemm, replace(own, name="", cache=FLOAT16.cache), hardware, array, widest)
 
 
 def _plans(items: Sequence[Item], best: Found) -> Plans:
@@ -221,7 +236,8 @@ def search(
         CostError: the base cannot be searched, or a product fits no buffer.
     """
     listed = designs(base, base.fabric.pes if pes is None else pes)
-    jobs = [(n, phase, base, d, schemes) for n, phase in enumerate(phases) for d in listed]
+    arrays = [list(own) for _, own in groupby(listed, lambda design: design.array)]
+    jobs = [(n, phase, base, own, schemes) for n, phase in enumerate(phases) for own in arrays]
     by_name = {s.name: s for s in schemes}
     fronts: list[dict[str, Any]] = []
     with ProcessPoolExecutor(WORKERS) as pool:

@@ -10,7 +10,7 @@ the best time found (or closer to it than a gap that is asked for): none that is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations, product
@@ -20,13 +20,12 @@ import numpy as np
 
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import Grain, Scheme
-from costmodel.estimate.pipeline import Count, State, duration, many_steps, steps
+from costmodel.estimate.pipeline import Count, State, duration, many_steps
 from costmodel.estimate.product import Gemm, Role
 from costmodel.estimate.tiling import (
     DIMENSIONS,
     BufferTile,
     Holding,
-    attention_holding,
     fits,
     outer_traffics,
     room,
@@ -36,9 +35,6 @@ from costmodel.search.systolic import Systolic, in_tiles
 
 ORDERS = tuple(permutations(DIMENSIONS))
 GAP = 1e-3
-NUMBERS = (0, 1, 2, 3, 5, 8, 12, 20, 32)  # sizes of an L2's tiles that are tried, from the largest
-L2_GAP = 1e-2
-BUFFER_AND_MEMORY = 2  # levels without an L2
 FIRST_CHUNK, CHUNK = 32, 256  # candidates that are simulated together
 
 
@@ -63,12 +59,24 @@ class Found:
 
 @dataclass(frozen=True)
 class Problem:
-    """A product under its widths on an accelerator of two memories with a systolic dataflow."""
+    """A product under its widths on an accelerator of two memories with a systolic dataflow.
+
+    Attributes:
+        widest: bits of the largest buffer that is tried with this array; 0: the hardware's own.
+    """
 
     gemm: Gemm
     scheme: Scheme
     hardware: Hardware
     array: Systolic
+    widest: int = 0
+
+    def in_widest(self) -> Problem:
+        """The same with the largest buffer: equal for all buffers that are tried."""
+        buffer, behind = self.hardware.levels
+        size = buffer.size and max(buffer.size, self.widest)
+        buffer = replace(buffer, size=size, split=None, read_energy=0.0, write_energy=0.0)
+        return replace(self, hardware=replace(self.hardware, levels=(buffer, behind)), widest=0)
 
     def simulate(self, tiles: Sequence[Count], orders: Count, region: State | None = None) -> Count:
         """Cycles of candidates, memory latencies left out.
@@ -106,27 +114,36 @@ class Problem:
 
     def tiles(self) -> list[Any]:
         """Extents of the tiles that fit, as three arrays."""
-        gemm, level = self.gemm, self.gemm.beside(self.hardware).levels[0]
+        gemm = self.gemm
         extents = (gemm.m, gemm.n, gemm.k)
         pairs = list(zip(extents, self.array.grains(), strict=True))
         sides = [sizes(e, g) for e, g in pairs]
-        copies = 2 if level.double_buffered else 1
         if gemm.role is not Role.PRODUCT:
             # Keys and values keep their whole width; queries and sums of the result stay as well.
             whole = 2 if gemm.role is Role.SCORES else 1
             sides[whole] = [extents[whole]]
         grid = [g.ravel() for g in np.meshgrid(*(np.array(s) for s in sides), indexing="ij")]
-        m, n, k = grid
-        if gemm.role is Role.PRODUCT:
-            keep = fits(room(m, n, k, self.scheme, copies), level)
-        else:
-            context, width = (n, k) if gemm.role is Role.SCORES else (k, n)
-            queries, keys, scores = room(m, context, width, self.scheme, copies)
-            keep = fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
+        keep = self.fitting(grid)
         return [g[keep] for g in grid]
 
-    def bounds(self, grid: list[Any]) -> tuple[Any, Any]:
-        """Lower bounds of the cycles, and energy in pJ, of orders x tiles."""
+    def fitting(self, grid: Sequence[Any]) -> Any:
+        """Tell which tiles fit the buffer."""
+        gemm, level = self.gemm, self.gemm.beside(self.hardware).levels[0]
+        m, n, k = grid
+        copies = 2 if level.double_buffered else 1
+        if gemm.role is Role.PRODUCT:
+            return fits(room(m, n, k, self.scheme, copies), level)
+        context, width = (n, k) if gemm.role is Role.SCORES else (k, n)
+        queries, keys, scores = room(m, context, width, self.scheme, copies)
+        return fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
+
+    def bounds(self, grid: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Bound the cycles of orders x tiles, and count what their energy is made of.
+
+        Returns:
+            Lower bounds of the cycles; pJ beyond the buffer; bits between buffer and array, of A,
+            of B, and of C read and written, for each tile.
+        """
         gemm, scheme = self.gemm, self.scheme
         buffer, behind = self.hardware.levels
         m, n, k = grid
@@ -152,8 +169,7 @@ class Problem:
         # The last tile may be ragged: that an element of it is stored is all that is sure.
         last = 0 if "C" in gemm.on_chip else scheme.output
         inside = array * batch + first / behind.read + last / behind.write
-        each = buffer.operand_energy()
-        port = inward * each[0] + weights * each[1] + partial * each[2] + outward * each[3]
+        port = batch * np.stack([inward, weights, partial, outward])
         bounds, energies = [], []
         orders = self.orders()
         for moved in outer_traffics(extents, (m, n, k), orders, scheme, gemm.on_chip):
@@ -161,8 +177,8 @@ class Problem:
             both = np.maximum(bus, inside) if buffer.double_buffered else bus + array * batch
             bounds.append(np.asarray(both, dtype=float))
             beyond = moved.read * behind.read_energy + moved.write * behind.write_energy
-            energies.append(np.asarray(batch * (port + beyond) + self._fixed_energy()))
-        return np.stack(bounds), np.stack(energies)
+            energies.append(np.asarray(batch * beyond + self._fixed_energy(), dtype=float))
+        return np.stack(bounds), np.stack(energies), port
 
     def _fixed_energy(self) -> float:
         """Energy in pJ that no mapping changes."""
@@ -176,7 +192,54 @@ class Problem:
         return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * hardware.mac(16)
 
 
-def search_together(problems: list[Problem], gap: float = GAP) -> tuple[Found, Found]:
+@dataclass(frozen=True)
+class Candidates:
+    """Mappings of products that share their tiles, and what no size of the buffer changes.
+
+    Arrays are of orders x tiles unless said otherwise.
+
+    Attributes:
+        grid: extents of the tiles that the first product has.
+        bounds: of the cycles of all products together; beyond: pJ, the buffer's left out.
+        port: bits between buffer and array of A, of B, of C read and written, by tile.
+        times: cycles; not a number where it was not simulated yet.
+    """
+
+    problems: tuple[Problem, ...]
+    grid: list[Any]
+    orders: list[tuple[str, ...]]
+    bounds: Any
+    beyond: Any
+    port: Any
+    times: Any
+
+    def simulate(self, places: Count) -> None:
+        """Fill in the times of some mappings that have none."""
+        places = places[np.isnan(self.times[places])]
+        if not len(places):
+            return
+        number = len(self.grid[0])
+        m, n, k = (g[places % number] for g in self.grid)
+        turns = np.array([[DIMENSIONS.index(d) for d in order] for order in self.orders]).T
+        turned = turns[:, places // number]
+        lead = self.problems[0]
+        own = [p.simulate((m, n, k) if p is lead else (m, k, n), turned) for p in self.problems]
+        self.times[places] = sum(own)
+
+
+@lru_cache(maxsize=64)
+def candidates(problems: tuple[Problem, ...]) -> Candidates:
+    """List the mappings; kept for the next buffer that is tried with the same array."""
+    lead = problems[0]
+    grid = lead.tiles()
+    parts = [p.bounds(grid if p is lead else [grid[0], grid[2], grid[1]]) for p in problems]
+    bounds, beyond = (sum(part[n] for part in parts).ravel() for n in (0, 1))
+    port = sum(part[2] for part in parts)
+    times = np.full(bounds.shape, np.nan)
+    return Candidates(problems, grid, lead.orders(), bounds, beyond, port, times)
+
+
+def search_together(problems: Sequence[Problem], gap: float = GAP) -> tuple[Found, Found]:
     """Find the best mapping of products that share their tiles: one, or attention's two.
 
     Scores stay on chip, so both products of attention have the same rows of queries and the same
@@ -193,142 +256,41 @@ def search_together(problems: list[Problem], gap: float = GAP) -> tuple[Found, F
         NoRoomError: no tile fits.
     """
     lead = problems[0]
-    grid = lead.tiles()
-    if not len(grid[0]):
-        memory = lead.hardware.levels[0]
+    memory = lead.hardware.levels[0]
+    listed = candidates(tuple(p.in_widest() for p in problems))
+    number = len(listed.grid[0])
+    inside = np.flatnonzero(lead.fitting(listed.grid))
+    if not len(inside):
         raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {memory.name}")
-    orders = lead.orders()
-    parts = [p.bounds(grid if p is lead else [grid[0], grid[2], grid[1]]) for p in problems]
-    bounds, energies = (sum(part[n] for part in parts).ravel() for n in (0, 1))
-    number = len(grid[0])
+    # From here on the mappings that fit: orders x tiles inside.
+    own = (np.arange(len(listed.orders))[:, None] * number + inside).ravel()
+    bounds = listed.bounds[own]
+    each = memory.operand_energy()
+    port = sum(bits[inside] * energy for bits, energy in zip(listed.port, each, strict=True))
+    energies = listed.beyond[own] + np.tile(port, len(listed.orders))
 
-    turns = np.array([[DIMENSIONS.index(d) for d in order] for order in orders]).T
-
-    def simulated(places: Count) -> Count:
-        m, n, k = (g[places % number] for g in grid)
-        turned = turns[:, places // number]
-        own = [p.simulate((m, n, k) if p is lead else (m, k, n), turned) for p in problems]
-        return sum(own)
-
-    best, fastest, looked = np.inf, 0, 0
     some = np.argpartition(bounds, min(FIRST_CHUNK, len(bounds)) - 1)[:FIRST_CHUNK]
     ranked: Count = None
     while len(some):
-        times = simulated(some)
-        at = int(np.lexsort((energies[some], times))[0])
-        if (times[at], energies[some[at]]) < (best, energies[fastest]):
-            best, fastest = float(times[at]), int(some[at])
-        looked += len(some)
+        listed.simulate(own[some])
+        times = listed.times[own]
+        best = np.nanmin(times)
         if ranked is None:
             left = np.setdiff1d(np.flatnonzero(bounds < best * (1 - gap)), some)
             ranked = left[np.argsort(bounds[left], kind="stable")]
         ranked = ranked[: np.searchsorted(bounds[ranked], best * (1 - gap))]
         some, ranked = ranked[:CHUNK], ranked[CHUNK:]
-    least = np.flatnonzero(energies == energies.min())
+    # Sums of the same bits in another order are equal.
+    least, soonest = (np.flatnonzero(f <= np.nanmin(f) * (1 + 1e-12)) for f in (energies, times))
     frugal = int(least[np.argmin(bounds[least])])
+    fastest = int(soonest[np.argmin(energies[soonest])])
+    looked = int(np.isfinite(times).sum())
+    listed.simulate(own[[frugal]])
 
     def found(at: int) -> Found:
-        tile = BufferTile(*(int(g[at % number]) for g in grid))
-        cycles = float(simulated(np.array([at]))[0])
-        held = Holding(tile, orders[at // number])
+        order, tile = divmod(int(own[at]), number)
+        held = Holding(BufferTile(*(int(g[tile]) for g in listed.grid)), listed.orders[order])
+        cycles = float(listed.times[own[at]])
         return Found((held,), cycles, float(energies[at]), len(bounds), looked)
 
     return found(fastest), found(frugal)
-
-
-def beside(tile: BufferTile, lead: bool) -> BufferTile:
-    """The tile of the second of attention's products, N and K changed."""
-    return tile if lead else BufferTile(tile.m, tile.k, tile.n)
-
-
-@lru_cache(maxsize=1 << 16)
-def solve(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
-    """The fastest and the most frugal mapping of products that share their tiles.
-
-    Raises:
-        NoRoomError: no tile fits.
-    """
-    if len(problems[0].hardware.levels) == BUFFER_AND_MEMORY:
-        return search_together(list(problems))
-    return _search_behind(problems)
-
-
-def _search_behind(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
-    """Search the tiles of an L2 between buffer and memory, each with the best tiles within it.
-
-    The bounds are those of :meth:`Problem.bounds` for an L2 without a port: the array's cycles for
-    a tile of the L2 are no more than for its parts. Few sizes are tried, and the best of them is
-    looked for to a hundredth: every candidate asks for a search of its own. Attention keeps the
-    fewest blocks of rows and the longest part of the cache in the L2.
-    """
-    lead = problems[0]
-    buffer, level, memory = lead.hardware.levels
-    free = replace(level, read=np.inf, write=np.inf)
-    outer = replace(lead, hardware=replace(lead.hardware, levels=(free, memory)))
-    if lead.gemm.role is Role.PRODUCT:
-        grid, orders = _thinned(outer.tiles()), outer.orders()
-        flat = outer.bounds(grid)[0].ravel() if len(grid[0]) else np.array([])
-    else:
-        g = lead.gemm
-        blocks = attention_holding(g.m, g.n, g.k, lead.scheme, level)
-        grid = [np.array([side]) for side in (*blocks, g.k)] if blocks else [np.array([])] * 3
-        orders, flat = [DIMENSIONS], np.zeros(1 if blocks else 0)
-    if not len(flat):
-        raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {level.name}")
-    quick: Found | None = None
-    cheap: Found | None = None
-    for looked, at in enumerate(np.argsort(flat, kind="stable")):
-        if quick and cheap and flat[at] >= quick.cycles * (1 - L2_GAP):
-            break
-        tile = BufferTile(*(int(side[at % len(grid[0])]) for side in grid))
-        try:
-            some = list(within(problems, Holding(tile, orders[at // len(grid[0])]), looked))
-        except NoRoomError:
-            continue  # a smaller part may have tiles that fit the buffer
-        for found in some:
-            quick = found if quick is None or found.cycles < quick.cycles else quick
-            cheap = found if cheap is None or found.energy < cheap.energy else cheap
-    if quick is None or cheap is None:
-        raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {buffer.name}")
-    return quick, cheap
-
-
-def _thinned(grid: list[Any]) -> list[Any]:
-    """Tiles of some sizes of each dimension, the largest first and then ever wider apart."""
-    keep: Any = True
-    for side in grid:
-        values = np.unique(side)[::-1]
-        keep = keep & np.isin(side, values[[n for n in NUMBERS if n < len(values)]])
-    return [side[keep] for side in grid]
-
-
-def within(problems: tuple[Problem, ...], held: Holding, looked: int) -> Iterator[Found]:
-    """Map the part of a product that an L2 holds, and add up over all parts."""
-    lead = problems[0]
-    buffer, level, memory = lead.hardware.levels
-    close = replace(lead.hardware, levels=(buffer, level))
-    parts = []
-    for problem in problems:
-        tile = beside(held.tile, problem is lead)
-        gemm = replace(problem.gemm, m=tile.m, n=tile.n, k=tile.k, batch=1)
-        parts.append(replace(problem, gemm=gemm, hardware=close))
-    for inner in solve(tuple(parts)):
-        cycles, energy = 0.0, 0.0
-        for problem, part in zip(problems, parts, strict=True):
-            gemm, first = problem.gemm, part is parts[0]
-            own = Holding(beside(held.tile, first), held.order)
-            near = inner.holdings[0]
-            sides = [np.array([s]) for s in vars(beside(near.tile, first)).values()]
-            order = np.array([[DIMENSIONS.index(d)] for d in near.order])
-            whole = (gemm.m, gemm.n, gemm.k, True, True)
-            listed = steps(whole, own, problem.scheme, gemm.on_chip)
-            work = np.zeros(listed.times.shape)
-            for state, kinds in listed.states().items():
-                work[kinds] = part.simulate(sides, order, state)[0]
-            both = level.double_buffered
-            cycles += float(duration(listed, work, memory, both, gemm.batch)[0])
-            moved = int(listed.read[0]) * memory.read_energy
-            moved += int(listed.write[0]) * memory.write_energy
-            energy += gemm.batch * moved
-        share = lead.gemm.macs / parts[0].gemm.macs
-        yield Found((*inner.holdings, held), cycles, energy + share * inner.energy, 0, looked + 1)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best tiles of products in every memory between the array and the outermost one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from costmodel.estimate.pipeline import duration, steps
+from costmodel.estimate.product import Role
+from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, attention_holding
+from costmodel.search.products import Found, NoRoomError, Problem, search_together
+
+NUMBERS = (0, 1, 2, 3, 5, 8, 12, 20, 32)  # sizes of an L2's tiles that are tried, from the largest
+L2_GAP = 1e-2
+BUFFER_AND_MEMORY = 2  # levels without an L2
+
+
+def beside(tile: BufferTile, lead: bool) -> BufferTile:
+    """The tile of the second of attention's products, N and K changed."""
+    return tile if lead else BufferTile(tile.m, tile.k, tile.n)
+
+
+@lru_cache(maxsize=1 << 16)
+def solve(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
+    """The fastest and the most frugal mapping of products that share their tiles.
+
+    Raises:
+        NoRoomError: no tile fits.
+    """
+    if len(problems[0].hardware.levels) == BUFFER_AND_MEMORY:
+        return search_together(problems)
+    return _search_behind(problems)
+
+
+def _search_behind(problems: tuple[Problem, ...]) -> tuple[Found, Found]:
+    """Search the tiles of an L2 between buffer and memory, each with the best tiles within it.
+
+    The bounds are those of :meth:`Problem.bounds` for an L2 without a port: the array's cycles for
+    a tile of the L2 are no more than for its parts. Few sizes are tried, and the best of them is
+    looked for to a hundredth: every candidate asks for a search of its own. Attention keeps the
+    fewest blocks of rows and the longest part of the cache in the L2.
+    """
+    lead = problems[0]
+    buffer, level, memory = lead.hardware.levels
+    free = replace(level, read=np.inf, write=np.inf)
+    outer = replace(lead, hardware=replace(lead.hardware, levels=(free, memory)))
+    if lead.gemm.role is Role.PRODUCT:
+        grid, orders = _thinned(outer.tiles()), outer.orders()
+        flat = outer.bounds(grid)[0].ravel() if len(grid[0]) else np.array([])
+    else:
+        g = lead.gemm
+        blocks = attention_holding(g.m, g.n, g.k, lead.scheme, level)
+        grid = [np.array([side]) for side in (*blocks, g.k)] if blocks else [np.array([])] * 3
+        orders, flat = [DIMENSIONS], np.zeros(1 if blocks else 0)
+    if not len(flat):
+        raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {level.name}")
+    quick: Found | None = None
+    cheap: Found | None = None
+    for looked, at in enumerate(np.argsort(flat, kind="stable")):
+        if quick and cheap and flat[at] >= quick.cycles * (1 - L2_GAP):
+            break
+        tile = BufferTile(*(int(side[at % len(grid[0])]) for side in grid))
+        try:
+            some = list(within(problems, Holding(tile, orders[at // len(grid[0])]), looked))
+        except NoRoomError:
+            continue  # a smaller part may have tiles that fit the buffer
+        for found in some:
+            quick = found if quick is None or found.cycles < quick.cycles else quick
+            cheap = found if cheap is None or found.energy < cheap.energy else cheap
+    if quick is None or cheap is None:
+        raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {buffer.name}")
+    return quick, cheap
+
+
+def _thinned(grid: list[Any]) -> list[Any]:
+    """Tiles of some sizes of each dimension, the largest first and then ever wider apart."""
+    keep: Any = True
+    for side in grid:
+        values = np.unique(side)[::-1]
+        keep = keep & np.isin(side, values[[n for n in NUMBERS if n < len(values)]])
+    return [side[keep] for side in grid]
+
+
+def within(problems: tuple[Problem, ...], held: Holding, looked: int) -> Iterator[Found]:
+    """Map the part of a product that an L2 holds, and add up over all parts."""
+    lead = problems[0]
+    buffer, level, memory = lead.hardware.levels
+    close = replace(lead.hardware, levels=(buffer, level))
+    parts = []
+    for problem in problems:
+        tile = beside(held.tile, problem is lead)
+        gemm = replace(problem.gemm, m=tile.m, n=tile.n, k=tile.k, batch=1)
+        parts.append(replace(problem, gemm=gemm, hardware=close, widest=0))
+    for inner in solve(tuple(parts)):
+        cycles, energy = 0.0, 0.0
+        for problem, part in zip(problems, parts, strict=True):
+            gemm, first = problem.gemm, part is parts[0]
+            own = Holding(beside(held.tile, first), held.order)
+            near = inner.holdings[0]
+            sides = [np.array([s]) for s in vars(beside(near.tile, first)).values()]
+            order = np.array([[DIMENSIONS.index(d)] for d in near.order])
+            whole = (gemm.m, gemm.n, gemm.k, True, True)
+            listed = steps(whole, own, problem.scheme, gemm.on_chip)
+            work = np.zeros(listed.times.shape)
+            for state, kinds in listed.states().items():
+                work[kinds] = part.simulate(sides, order, state)[0]
+            both = level.double_buffered
+            cycles += float(duration(listed, work, memory, both, gemm.batch)[0])
+            moved = int(listed.read[0]) * memory.read_energy
+            moved += int(listed.write[0]) * memory.write_energy
+            energy += gemm.batch * moved
+        share = lead.gemm.macs / parts[0].gemm.macs
+        yield Found((*inner.holdings, held), cycles, energy + share * inner.energy, 0, looked + 1)
