@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,16 @@ def test_the_accuracy_of_one_scheme_is_that_among_others(tmp_path: Path) -> None
     assert one["float32"]["agreement"] == 1
     assert 0.9 < one["int8-token"]["agreement"] < 1
     assert many["int4-g64-a4"]["agreement"] < one["int8-token"]["agreement"]
+
+
+def test_a_model_whose_counts_lead_past_its_end_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endless = tmp_path / "endless.gguf"
+    one_array = struct.pack("<Q1sIIQ", 1, b"a", 9, 4, 1 << 40)  # key, then so many numbers
+    endless.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + one_array + bytes(64))
+    assert main(["--accuracy", str(endless)]) == 2
+    assert "a count leads past the end of the file" in capsys.readouterr().err
 
 
 def test_plots_are_written_and_repeatable(model: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
 
+from common.gguf_bound import Bounded
 from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
@@ -47,19 +48,8 @@ _LAYER = {
 }
 
 
-class BoundedReader(GGUFReader):  # type: ignore[misc]
-    """The package's reader, which refuses counts that lead past the end of the file.
-
-    By itself it goes on behind the end, one empty element after the other, until memory ends.
-    """
-
-    def _get(
-        self, offset: int, dtype: Any, count: int = 1, override_order: Any = None
-    ) -> NDArray[Any]:
-        if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
-            raise ValueError("a count leads past the end of the file")
-        found: NDArray[Any] = super()._get(offset, dtype, count, override_order)
-        return found
+class BoundedReader(Bounded, GGUFReader):  # type: ignore[misc]
+    """The package's reader, which refuses counts that lead past the end of the file."""
 
 
 def import_gguf(source: Path, cache: Path) -> Path:
