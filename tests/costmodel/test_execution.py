@@ -97,6 +97,28 @@ def test_arrays_share_the_layers_and_send_sums() -> None:
     assert weights["down_proj"] == (512 * 576 + 512) * 16
 
 
+@pytest.mark.parametrize("arrays", [2, 4, 7])
+def test_what_does_not_divide_is_counted_once(arrays: int) -> None:
+    """Three key-value heads on other numbers of arrays: some have one more than the others."""
+    one, many = (estimate("decode", TOKENS, Execution(arrays=n)) for n in (1, arrays))
+    shares: list[PhaseCost] = []
+    share: PhaseCost | None = many
+    while share is not None:
+        shares.append(share)
+        share = share.beside
+    assert sum(s.phase.arrays for s in shares) == many.phase.all_arrays == arrays
+    assert sum(s.phase.arrays * s.total.macs for s in shares) == one.total.macs
+    heads = [
+        sum(i.item.gemm.batch for i in s.items if i.item.kind.startswith("attention"))
+        for s in shares
+    ]
+    assert sum(s.phase.arrays * h for s, h in zip(shares, heads, strict=True)) == 2 * KEPT
+    assert many.latency == many.total.latency == max(s.total.latency for s in shares)
+    assert many.bits == sum(s.phase.arrays * s.total.bits for s in shares)
+    # What every array does for itself: other work, and the activations that each takes in.
+    assert one.bits < many.bits < 1.02 * one.bits
+
+
 def test_arrays_need_a_link() -> None:
     lonely = replace(MOBILE, link=None)
     with pytest.raises(CostError, match="need a \\[link\\]"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from costmodel.accelerator.hardware import Level
@@ -87,7 +88,12 @@ class Execution:
             found = _paged(found, self.page)
         if self.arrays > 1:
             found = _parallel(found, self.arrays)
-        return replace(found, chain=self.chain)
+        return _chaining(found) if self.chain else found
+
+
+def _chaining(phase: Phase) -> Phase:
+    """The phase and what is beside it with activations that stay on chip."""
+    return replace(phase, chain=True, beside=phase.beside and _chaining(phase.beside))
 
 
 def _causal(phase: Phase, block: int) -> Iterator[Item]:
@@ -135,32 +141,46 @@ def _paged(phase: Phase, page: int) -> Phase:
 
 
 def _parallel(phase: Phase, arrays: int) -> Phase:
-    """The share of the busiest of some arrays, and what it sends to the others.
+    """Share every layer between some arrays.
 
-    Attention is split by key-value heads, o_proj and down_proj along K, all else along N. Sums of
-    what is split along K are added by a ring: every array sends 2 (arrays - 1) / arrays of them.
-    The last layer's pieces are gathered: (arrays - 1) / arrays. Other work is done by every array.
+    Attention is split by sequences and key-value heads, o_proj and down_proj along K, all else
+    along N. What does not divide leaves one more to the first arrays: the phase is the share of
+    those that have most of everything, ``beside`` that of those with less. Sums of what is split
+    along K are added by a ring: every array sends 2 (arrays - 1) / arrays of them. The last layer's
+    pieces are gathered: each array sends its own to all others. Other work is done by every array.
     """
-    items, links = [], []
-    for item in phase.items:
-        gemm = item.gemm
-        sent = 0
-        if gemm.role is not Role.PRODUCT or gemm.batch > 1:
-            own = replace(gemm, batch=-(-gemm.batch // arrays))
-        elif _SPLIT_ALONG_K.search(item.kind):
-            own = replace(gemm, k=-(-gemm.k // arrays))
-            sent = 2 * (arrays - 1) * -(-gemm.m * gemm.n // arrays)
-        else:
-            own = replace(gemm, n=-(-gemm.n // arrays))
-            if item.kind == "lm_head":
-                sent = (arrays - 1) * -(-gemm.m * gemm.n // arrays)
-        items.append(replace(item, gemm=own))
-        if sent:
-            links.append(_link(item.kind, sent, item, phase))
-    if not links:
+    splits = [_split_along(item) for item in phase.items]
+    if not any(_SPLIT_ALONG_K.search(i.kind) or i.kind == "lm_head" for i in phase.items):
         raise CostError(f"{phase.name}: nothing that several arrays could share")
-    others = (*phase.others, *links)
-    return replace(phase, items=tuple(items), others=others, arrays=arrays)
+    extents = [getattr(i.gemm, side) for i, side in zip(phase.items, splits, strict=True)]
+    # Arrays between two of these places have the same share.
+    places = sorted({0, arrays, *(extent % arrays for extent in extents)})
+    found: Phase | None = None
+    for first, end in reversed(list(pairwise(places))):
+        items, links = [], []
+        for item, side, extent in zip(phase.items, splits, extents, strict=True):
+            own = extent // arrays + (first < extent % arrays)
+            gemm, sent = item.gemm, 0
+            if side == "k":
+                sent = 2 * (arrays - 1) * -(-gemm.m * gemm.n // arrays)
+            elif item.kind == "lm_head":
+                sent = (arrays - 1) * gemm.m * own
+            if own:
+                items.append(replace(item, gemm=replace(gemm, **{side: own})))
+            if sent:
+                links.append(_link(item.kind, sent, item, phase))
+        others = (*phase.others, *links)
+        shared = replace(phase, items=tuple(items), others=others, arrays=end - first)
+        found = replace(shared, beside=found)
+    assert found is not None  # there is an array
+    return found
+
+
+def _split_along(item: Item) -> str:
+    """The extent of a product that several arrays share."""
+    if item.gemm.role is not Role.PRODUCT or item.gemm.batch > 1:
+        return "batch"
+    return "k" if _SPLIT_ALONG_K.search(item.kind) else "n"
 
 
 def _link(name: str, sent: int, item: Item, phase: Phase) -> OtherWork:
