@@ -19,7 +19,8 @@ from costmodel.counting.affine import floor_div, modulo, variable
 from costmodel.counting.closed_form import lower
 from costmodel.counting.relations import Position
 from costmodel.counting.space import Access, Box, Fabric, SpaceTime
-from costmodel.estimate.gemm import accesses, cost
+from costmodel.estimate.array import accesses
+from costmodel.estimate.gemm import cost
 from costmodel.estimate.model import PhaseCost, phase_cost
 from costmodel.estimate.product import Gemm, GemmCost
 from costmodel.estimate.workload import bind_phase, read_workloads

@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from costmodel.accelerator.dataflow import BoundDataflow, Dataflow, Volumes, count
+from costmodel.accelerator.dataflow import BoundDataflow, Dataflow
 from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import FLOAT16, Grain, Scheme
 from costmodel.accelerator.tenet import transfer_delay
-from costmodel.counting.affine import Affine, floor_div, variable
 from costmodel.counting.extrapolation import period
-from costmodel.counting.loading import folds
-from costmodel.counting.space import Access, Box, SpaceTime
 from costmodel.errors import CostError
+from costmodel.estimate.array import OUTPUT, Counts, Region, on_array, widths_of
 from costmodel.estimate.pipeline import State, duration, steps
 from costmodel.estimate.product import Gemm, GemmCost, Role, Traffic, effective_scheme
 from costmodel.estimate.tiling import (
@@ -29,8 +27,6 @@ from costmodel.estimate.tiling import (
     fits,
     room,
 )
-
-OUTPUT = "C"
 
 
 def cost(
@@ -85,40 +81,6 @@ def _cost(
     hardware = gemm.beside(hardware)
     case = _Case(gemm, hardware, dataflow.bind(hardware.fabric), scheme)
     return case.result(label, case.plan(plan))
-
-
-@dataclass
-class _Counts:
-    """Counts added up over tiles and batch; bits by level."""
-
-    instances: int = 0
-    stamps: int = 0
-    loading: int = 0
-    active_pes: int = 0
-    compute: int = 0
-    busiest: int = 0
-    total: dict[str, int] = field(default_factory=dict)
-    unique: dict[str, int] = field(default_factory=dict)
-    read: dict[str, int] = field(default_factory=dict)
-    write: dict[str, int] = field(default_factory=dict)
-
-    def add(self, other: _Counts, times: int) -> None:
-        """Add another part's counts, ``times`` over."""
-        for name in ("instances", "stamps", "loading", "compute", "busiest"):
-            setattr(self, name, getattr(self, name) + times * getattr(other, name))
-        self.active_pes = max(self.active_pes, other.active_pes)
-        for name in ("total", "unique", "read", "write"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            for key, value in theirs.items():
-                mine[key] = mine.get(key, 0) + times * value
-
-
-@dataclass(frozen=True)
-class _Region:
-    """A product or a tile of it: its counts, and its cycles."""
-
-    counts: _Counts
-    cycles: float
 
 
 @dataclass(frozen=True)
@@ -245,7 +207,7 @@ class _Case:
             utilisation=counts.instances / (counts.stamps * hardware.peak),
             total=counts.total,
             unique=counts.unique,
-            widths=_widths(counts.unique, scheme),
+            widths=widths_of(counts.unique, scheme),
             partial_sums=counts.unique[OUTPUT] - finished,
             in_delay=in_delay,
             out_delay=out_delay,
@@ -262,52 +224,11 @@ class _Case:
             attainable=min(float(hardware.peak), intensity * last.read),
         )
 
-    def array(self, state: State, batch: int) -> _Region:
-        """One tile on the array: exact volumes, and the cycles of compute and of the port."""
-        m, n, k, own = self.bound.gemm_names()
-        name = own or "b"
-        mapping = self.bound.mapping
-        if own is None:
-            mapping = SpaceTime(mapping.space, (variable(name), *mapping.time))
-        extents = {name: batch, m: state[0], n: state[1], k: state[2]}
-        listed = accesses(m, n, k, (name,), self.scheme)
-        fabric, first = self.hardware.fabric, self.hardware.levels[0]
-        volumes = count(self.bound.dataflow, Box.of(extents), mapping, fabric, listed)
-        full, unique = volumes.occupancy, volumes.unique
-        stamps = full.stamps
-        if self.hardware.drains_whole:
-            stamps = self._padded(extents, mapping).occupancy.stamps
-        operands = [a for a in listed if a.tensor in ("A", "B")]
-        loading = folds(Box.of(extents), mapping, operands) * fabric.shape[0]
-        widths, done = _widths(unique, self.scheme), batch * state[0] * state[1]
-        inward = sum(v * widths[t] for t, v in unique.items() if t != OUTPUT)
-        inward += (unique[OUTPUT] - (done if state[3] else 0)) * self.scheme.accumulator
-        whole = done if state[4] else 0
-        outward = whole * self.scheme.output + (unique[OUTPUT] - whole) * self.scheme.accumulator
-        port = max(inward // first.read, outward // first.write)
-        counts = _Counts(
-            instances=full.instances,
-            stamps=stamps,
-            loading=loading,
-            active_pes=full.active_pes,
-            compute=full.instances // (full.active_pes * full.lanes),
-            busiest=full.busiest,
-            total=dict(volumes.total),
-            unique=dict(unique),
-            read={first.name: inward},
-            write={first.name: outward},
-        )
-        return _Region(counts, max(stamps + loading, port))
+    def array(self, state: State, batch: int) -> Region:
+        """One tile on the array."""
+        return on_array(state, batch, self.bound, self.hardware, self.scheme)
 
-    def _padded(self, extents: Mapping[str, int], mapping: SpaceTime) -> Volumes:
-        """The same with every pass over the whole array."""
-        passes = {d: period(d, mapping.space) for d in extents}
-        whole = {d: -(-e // passes[d]) * passes[d] for d, e in extents.items()}
-        fabric = self.hardware.fabric
-        access = Access(OUTPUT, (tuple(variable(d) for d in extents),))
-        return count(self.bound.dataflow, Box.of(whole), mapping, fabric, (access,))
-
-    def _rescales(self, counts: _Counts) -> int:
+    def _rescales(self, counts: Counts) -> int:
         """Multiplications by scales: of weights as they enter, or of finished sums."""
         if self.scheme.weight_grain in (Grain.GROUP, Grain.ROW):
             return counts.unique["B"]
@@ -333,7 +254,7 @@ class _Case:
         for level, (read, write) in zip(hardware.levels, moved, strict=True):
             found[level.name] = read * level.read_energy + write * level.write_energy
         first = hardware.levels[0]
-        widths, each = _widths(unique, self.scheme), first.operand_energy()
+        widths, each = widths_of(unique, self.scheme), first.operand_energy()
         a, b = (sum(v * widths[t] for t, v in unique.items() if t.endswith(o)) for o in "AB")
         back = moved[0][0] - a - b
         found[first.name] = a * each[0] + b * each[1] + back * each[2] + moved[0][1] * each[3]
@@ -361,9 +282,9 @@ class _Run:
 
     case: _Case
     plan: list[Holding]
-    known: dict[tuple[int, State, int], _Region]
+    known: dict[tuple[int, State, int], Region]
 
-    def region(self, depth: int, state: State, batch: int = 1) -> _Region:
+    def region(self, depth: int, state: State, batch: int = 1) -> Region:
         """Walk over a region by the tiles of the ``depth`` innermost memories."""
         key = (depth, state, batch)
         if key not in self.known:
@@ -372,12 +293,12 @@ class _Run:
             )
         return self.known[key]
 
-    def _walk(self, depth: int, state: State, batch: int) -> _Region:
+    def _walk(self, depth: int, state: State, batch: int) -> Region:
         case = self.case
         holder = case.holders[depth - 1]
         behind = case.behind(holder)
         listed = steps(state, self.plan[depth - 1], case.scheme, case.gemm.on_chip)
-        counts, cycles = _Counts(), np.zeros(listed.times.shape)
+        counts, cycles = Counts(), np.zeros(listed.times.shape)
         for tile, kinds in listed.states().items():
             inner = self.region(depth - 1, tile)
             counts.add(inner.counts, int(listed.times[kinds].sum()) * batch)
@@ -387,50 +308,9 @@ class _Run:
             counts.write[level.name] = int(listed.write[0]) * batch
         both = holder.double_buffered
         time = duration(listed, cycles, slowest(behind), both, batch)
-        return _Region(counts, float(time[0]))
+        return Region(counts, float(time[0]))
 
 
 def slowest(levels: Sequence[Level]) -> Level:
     """The memory that takes longest to move a bit."""
     return max(levels, key=lambda level: float(level.cycles(1.0, 1.0)))
-
-
-def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> tuple[Access, ...]:
-    """Tensors of a GEMM with the scales that a scheme adds."""
-    row, column, depth = variable(m), variable(n), variable(k)
-    own: tuple[Affine, ...] = tuple(variable(b) for b in batch)
-    found = [
-        Access("A", ((*own, row, depth),)),
-        Access("B", ((*own, depth, column),)),
-        Access(OUTPUT, ((*own, row, column),)),
-    ]
-    kinds = ["scale"] + (["zero"] if scheme.zero_point else [])
-    for kind in kinds:
-        match scheme.weight_grain:
-            case Grain.TENSOR:
-                found.append(Access(f"{kind}_B", ((),), (k,)))
-            case Grain.CHANNEL:
-                found.append(Access(f"{kind}_B", ((column,),), (k,)))
-            case Grain.ROW:
-                found.append(Access(f"{kind}_B", ((*own, depth),)))
-            case Grain.GROUP:
-                groups = (floor_div(depth, scheme.group), column)
-                found.append(Access(f"{kind}_B", (groups,)))
-    match scheme.activation_grain:
-        case Grain.TENSOR:
-            found.append(Access("scale_A", ((),), (k,)))
-        case Grain.TOKEN:
-            found.append(Access("scale_A", ((*own, row),), (k,)))
-        case Grain.EMBEDDING:
-            found.append(Access("scale_A", ((depth,),)))
-    return tuple(found)
-
-
-def _widths(names: Mapping[str, int], scheme: Scheme) -> dict[str, int]:
-    widths = {"A": scheme.activation, "B": scheme.weight, OUTPUT: scheme.output}
-    for name in names:
-        if name.startswith("scale"):
-            widths[name] = scheme.scale
-        elif name.startswith("zero"):
-            widths[name] = scheme.zero_point
-    return widths

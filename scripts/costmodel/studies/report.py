@@ -14,7 +14,7 @@ from rich.table import Table
 
 from common.files import atomic_write
 from costmodel.accelerator.tenet import TenetResult
-from costmodel.estimate.gemm import OUTPUT
+from costmodel.estimate.array import OUTPUT
 from costmodel.estimate.model import ItemCost, PhaseCost, Totals
 from costmodel.estimate.product import GemmCost
 from costmodel.estimate.tiling import Holding

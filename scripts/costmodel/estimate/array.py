@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One tile on the array: exact volumes, cycles of compute, of loading and of the port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from costmodel.accelerator.dataflow import BoundDataflow, Volumes, count
+from costmodel.accelerator.hardware import Hardware
+from costmodel.accelerator.scheme import Grain, Scheme
+from costmodel.counting.affine import Affine, floor_div, variable
+from costmodel.counting.extrapolation import period
+from costmodel.counting.loading import folds
+from costmodel.counting.space import Access, Box, SpaceTime
+from costmodel.estimate.pipeline import State
+
+OUTPUT = "C"
+
+
+@dataclass
+class Counts:
+    """Counts added up over tiles and batch; bits by level."""
+
+    instances: int = 0
+    stamps: int = 0
+    loading: int = 0
+    active_pes: int = 0
+    compute: int = 0
+    busiest: int = 0
+    total: dict[str, int] = field(default_factory=dict)
+    unique: dict[str, int] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
+    write: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Counts, times: int) -> None:
+        """Add another part's counts, ``times`` over."""
+        for name in ("instances", "stamps", "loading", "compute", "busiest"):
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
+        self.active_pes = max(self.active_pes, other.active_pes)
+        for name in ("total", "unique", "read", "write"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            for key, value in theirs.items():
+                mine[key] = mine.get(key, 0) + times * value
+
+
+@dataclass(frozen=True)
+class Region:
+    """A product or a tile of it: its counts, and its cycles."""
+
+    counts: Counts
+    cycles: float
+
+
+def on_array(
+    state: State, batch: int, bound: BoundDataflow, hardware: Hardware, scheme: Scheme
+) -> Region:
+    """One tile on the array: exact volumes, and the cycles of compute and of the port."""
+    m, n, k, own = bound.gemm_names()
+    name = own or "b"
+    mapping = bound.mapping
+    if own is None:
+        mapping = SpaceTime(mapping.space, (variable(name), *mapping.time))
+    extents = {name: batch, m: state[0], n: state[1], k: state[2]}
+    listed = accesses(m, n, k, (name,), scheme)
+    fabric, first = hardware.fabric, hardware.levels[0]
+    volumes = count(bound.dataflow, Box.of(extents), mapping, fabric, listed)
+    full, unique = volumes.occupancy, volumes.unique
+    stamps = full.stamps
+    if hardware.drains_whole:
+        stamps = _padded(extents, mapping, bound, hardware).occupancy.stamps
+    operands = [a for a in listed if a.tensor in ("A", "B")]
+    loading = folds(Box.of(extents), mapping, operands) * fabric.shape[0]
+    widths, done = widths_of(unique, scheme), batch * state[0] * state[1]
+    inward = sum(v * widths[t] for t, v in unique.items() if t != OUTPUT)
+    inward += (unique[OUTPUT] - (done if state[3] else 0)) * scheme.accumulator
+    whole = done if state[4] else 0
+    outward = whole * scheme.output + (unique[OUTPUT] - whole) * scheme.accumulator
+    port = max(inward // first.read, outward // first.write)
+    counts = Counts(
+        instances=full.instances,
+        stamps=stamps,
+        loading=loading,
+        active_pes=full.active_pes,
+        compute=full.instances // (full.active_pes * full.lanes),
+        busiest=full.busiest,
+        total=dict(volumes.total),
+        unique=dict(unique),
+        read={first.name: inward},
+        write={first.name: outward},
+    )
+    return Region(counts, max(stamps + loading, port))
+
+
+def _padded(
+    extents: Mapping[str, int], mapping: SpaceTime, bound: BoundDataflow, hardware: Hardware
+) -> Volumes:
+    """The same with every pass over the whole array."""
+    passes = {d: period(d, mapping.space) for d in extents}
+    whole = {d: -(-e // passes[d]) * passes[d] for d, e in extents.items()}
+    fabric = hardware.fabric
+    access = Access(OUTPUT, (tuple(variable(d) for d in extents),))
+    return count(bound.dataflow, Box.of(whole), mapping, fabric, (access,))
+
+
+def accesses(m: str, n: str, k: str, batch: tuple[str, ...], scheme: Scheme) -> tuple[Access, ...]:
+    """Tensors of a GEMM with the scales that a scheme adds."""
+    row, column, depth = variable(m), variable(n), variable(k)
+    own: tuple[Affine, ...] = tuple(variable(b) for b in batch)
+    found = [
+        Access("A", ((*own, row, depth),)),
+        Access("B", ((*own, depth, column),)),
+        Access(OUTPUT, ((*own, row, column),)),
+    ]
+    kinds = ["scale"] + (["zero"] if scheme.zero_point else [])
+    for kind in kinds:
+        match scheme.weight_grain:
+            case Grain.TENSOR:
+                found.append(Access(f"{kind}_B", ((),), (k,)))
+            case Grain.CHANNEL:
+                found.append(Access(f"{kind}_B", ((column,),), (k,)))
+            case Grain.ROW:
+                found.append(Access(f"{kind}_B", ((*own, depth),)))
+            case Grain.GROUP:
+                groups = (floor_div(depth, scheme.group), column)
+                found.append(Access(f"{kind}_B", (groups,)))
+    match scheme.activation_grain:
+        case Grain.TENSOR:
+            found.append(Access("scale_A", ((),), (k,)))
+        case Grain.TOKEN:
+            found.append(Access("scale_A", ((*own, row),), (k,)))
+        case Grain.EMBEDDING:
+            found.append(Access("scale_A", ((depth,),)))
+    return tuple(found)
+
+
+def widths_of(names: Mapping[str, int], scheme: Scheme) -> dict[str, int]:
+    """Bits of an element of each tensor."""
+    widths = {"A": scheme.activation, "B": scheme.weight, OUTPUT: scheme.output}
+    for name in names:
+        if name.startswith("scale"):
+            widths[name] = scheme.scale
+        elif name.startswith("zero"):
+            widths[name] = scheme.zero_point
+    return widths
