@@ -7,7 +7,7 @@ normalized with; the library has no tables to ask for, but normalizes any text t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tokenizers import normalizers
@@ -16,6 +16,7 @@ from crosslab.tokenizer import code_points
 from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
 
 FILE = "nfc_tables.h"
+_AT_ONCE = 256
 LONGEST = 4  # code points that one decomposes into (UAX 15 promises no more for NFD)
 # One mark of each canonical combining class that Unicode has, in ascending order.
 MARKS: tuple[tuple[int, int], ...] = (
@@ -39,16 +40,27 @@ def _library() -> tuple[Normalize, Normalize]:
     return decomposing.normalize_str, composing.normalize_str
 
 
+def _changed(text_of: Callable[[int], str]) -> Iterator[int]:
+    """Code points for which NFD changes ``text_of(code)``, in ascending order.
+
+    Blocks of them are asked for at once, for nearly all of Unicode is unassigned or stays as it is.
+    Letters keep the texts of a block apart: no mark moves over one.
+    """
+    nfd, _ = _library()
+    for start in range(0, LAST + 1, _AT_ONCE):
+        block = [code for code in range(start, start + _AT_ONCE) if code not in SURROGATES]
+        whole = "a".join(map(text_of, block))
+        if nfd(whole) != whole:
+            yield from (code for code in block if nfd(text_of(code)) != text_of(code))
+
+
 def decompositions() -> dict[int, tuple[int, ...]]:
     """Decomposition of each code point; Hangul syllables, which are arithmetic, aside."""
     nfd, _ = _library()
     found = {}
-    for code in range(LAST + 1):
-        if code in SURROGATES or 0xAC00 <= code < 0xD7A4:
-            continue
-        text = nfd(chr(code))
-        if text != chr(code):
-            found[code] = tuple(map(ord, text))
+    for code in _changed(chr):
+        if not 0xAC00 <= code < 0xD7A4:
+            found[code] = tuple(map(ord, nfd(chr(code))))
     return found
 
 
@@ -74,7 +86,9 @@ def classes() -> dict[int, int]:
         return there != back and nfd(there) == back
 
     lowest, highest = MARKS[0][1], MARKS[-1][1]
-    alone = (c for c in range(LAST + 1) if c not in SURROGATES and nfd(chr(c)) == chr(c))
+    moved = {*_changed(lambda c: f"{chr(highest)}{chr(c)}")}
+    moved |= {lowest, highest, *_changed(lambda c: f"{chr(c)}{chr(lowest)}")}
+    alone = (c for c in sorted(moved) if nfd(chr(c)) == chr(c))
     marks = [c for c in alone if swaps(c, lowest) or swaps(highest, c) or c in (lowest, highest)]
     # A mark that came with a newer Unicode than the library's has no class in it.
     known = [(number, mark) for number, mark in MARKS if mark == lowest or swaps(mark, lowest)]

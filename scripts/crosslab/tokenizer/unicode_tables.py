@@ -24,49 +24,53 @@ _AT_ONCE = 4096
 _PER_LINE = 4
 
 
-def matching(expression: str) -> set[int]:
-    """Code points that an expression of one character matches."""
+# Code points of a class match an expression of one character.
+_EXPRESSIONS = {
+    "kLetters": r"\p{L}",
+    "kCapitals": r"[\p{Lu}\p{Lt}]",
+    "kSmalls": r"\p{Ll}",
+    "kMarks": r"\p{M}",
+    "kPunctuation": r"\p{P}",
+    "kSymbols": r"\p{S}",
+    "kNumbers": r"\p{N}",
+}
+_SPACE = r"\s"
+
+
+def _matching(expression: str, blocks: Iterable[str]) -> Iterator[str]:
+    """Runs of characters in blocks of text that match an expression of one character."""
     left = pre_tokenizers.Split(Regex(expression), "removed")
-    return {
-        code
-        for codes in _batches()
-        for code in set(codes).difference(
-            ord(c) for piece, _ in left.pre_tokenize_str(_text(codes)) for c in piece
-        )
-    }
+    for block in blocks:
+        at = 0
+        for _, (begin, end) in left.pre_tokenize_str(block):
+            yield block[at:begin]
+            at = end
+        yield block[at:]
 
 
-def digits() -> set[int]:
-    """Code points that are put apart as digits."""
+def _digits(blocks: Iterable[str]) -> set[str]:
+    """Characters that are put apart as digits."""
     apart = pre_tokenizers.Digits(individual_digits=True)
     # Letters between them, so that a digit is a piece of one character and nothing else is.
-    texts = ("aa" + "aa".join(map(chr, codes)) + "aa" for codes in _batches())
+    texts = ("aa" + "aa".join(block) + "aa" for block in blocks)
     pieces = (piece for text in texts for piece, _ in apart.pre_tokenize_str(text))
-    return {ord(piece) for piece in pieces if len(piece) == 1}
+    return {piece for piece in pieces if len(piece) == 1}
 
 
-def _batches() -> Iterator[list[int]]:
-    codes = [c for c in range(LAST + 1) if c not in SURROGATES]
-    return (codes[i : i + _AT_ONCE] for i in range(0, len(codes), _AT_ONCE))
-
-
-def _text(codes: Iterable[int]) -> str:
-    return "".join(map(chr, codes))
+def _blocks() -> list[str]:
+    """All characters, in pieces."""
+    text = "".join(chr(code) for code in range(LAST + 1) if code not in SURROGATES)
+    return [text[i : i + _AT_ONCE] for i in range(0, len(text), _AT_ONCE)]
 
 
 def header() -> str:
     """The C++ header with the tables."""
-    tables = {
-        "kLetters": matching(r"\p{L}"),
-        "kCapitals": matching(r"[\p{Lu}\p{Lt}]"),
-        "kSmalls": matching(r"\p{Ll}"),
-        "kMarks": matching(r"\p{M}"),
-        "kPunctuation": matching(r"\p{P}"),
-        "kSymbols": matching(r"\p{S}"),
-        "kNumbers": matching(r"\p{N}"),
-        "kDigits": digits(),
-        "kSpaces": matching(r"\s"),
-    }
+    blocks = _blocks()
+    # Most planes are unassigned: they are asked for once, and not for each class.
+    any_class = "|".join([*_EXPRESSIONS.values(), _SPACE])
+    some = [block for block in blocks if any(_matching(any_class, [block]))]
+    tables = {name: _matching(text, some) for name, text in _EXPRESSIONS.items()}
+    tables |= {"kDigits": iter(_digits(blocks)), "kSpaces": _matching(_SPACE, some)}
     lines = [
         "struct CodeRange {",
         "  uint32_t first;",
@@ -74,7 +78,8 @@ def header() -> str:
         "};",
         "",
     ]
-    for name, codes in tables.items():
+    for name, runs in tables.items():
+        codes = map(ord, "".join(runs))
         lines += [f"constexpr CodeRange {name}[] = {{", *rows(ranges(codes), _PER_LINE), "};", ""]
     return code_points.header(lines)
 
