@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.shared_builds import PROJECT
 
+from crosslab.__main__ import run
 from crosslab.artifact.dist import RUN, Dist, write_dist
 from crosslab.artifact.manifest import MANIFEST, SBOM
 from crosslab.artifact.package import main as package_main
@@ -308,34 +309,39 @@ def test_no_single_byte_can_change_unseen(
     assert findings
 
 
-def crosslab(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "crosslab", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_verify_speaks_plainly_and_exits_with_0_1_2(tarball: Path) -> None:
-    done = crosslab("verify", str(tarball))
-    assert (done.returncode, "good: M Q T R, 7 files" in done.stdout) == (0, True), done
-    done = crosslab("verify", str(rewrite(tarball, change_byte)))
-    assert done.returncode == 1
-    assert "wrong: params/shard.bin: is not the file of the manifest: 1280 bytes" in done.stdout
+def test_verify_speaks_plainly_and_exits_with_0_1_2(
+    tarball: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["verify", str(tarball)]) == 0
+    assert "good: M Q T R, 7 files" in capsys.readouterr().out
+    assert run(["verify", str(rewrite(tarball, change_byte))]) == 1
+    wrong = "wrong: params/shard.bin: is not the file of the manifest: 1280 bytes"
+    assert wrong in capsys.readouterr().out
     tarball.write_bytes(b"no tar")
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), "COLUMNS": "200"}
     for path in (tarball, tarball.with_name("nothing")):
-        done = crosslab("verify", str(path))
+        done = subprocess.run(
+            [sys.executable, "-m", "crosslab", "verify", str(path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 2
         assert str(path) in done.stderr and "Traceback" not in done.stderr
 
 
-def test_verify_compares_with_the_hash_that_was_told(tarball: Path) -> None:
+def test_verify_compares_with_the_hash_that_was_told(
+    tarball: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
-    done = crosslab("verify", str(tarball), "--sha256", sha256.upper())
-    assert (done.returncode, f"{sha256}: as you were told" in done.stdout) == (0, True), done
+    assert run(["verify", str(tarball), "--sha256", sha256.upper()]) == 0
+    assert f"{sha256}: as you were told" in capsys.readouterr().out
     # Whole in itself, and not the one that was meant.
-    done = crosslab("verify", str(tarball), "--sha256", "0" * 64)
-    assert (done.returncode, f"its sha256 is {sha256}" in done.stdout) == (1, True), done
-    done = crosslab("verify", str(tarball), "--sha256", sha256[1:])
-    assert (done.returncode, "64 hexadecimal digits" in done.stderr) == (2, True), done
+    assert run(["verify", str(tarball), "--sha256", "0" * 64]) == 1
+    assert f"its sha256 is {sha256}" in capsys.readouterr().out
+    with pytest.raises(UserError, match="64 hexadecimal digits"):
+        run(["verify", str(tarball), "--sha256", sha256[1:]])
 
 
 def test_run_script_hands_the_prompt_to_the_runner(dist: Dist) -> None:
