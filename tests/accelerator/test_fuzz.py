@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import struct
 import subprocess
 from pathlib import Path
@@ -19,7 +20,9 @@ from accelerator.isa.encoding import decode
 from accelerator.isa.instructions import Opcode
 from accelerator.layer import LinearLayer, Requantisation
 from accelerator.lowering import Mapping, lower
+from common.hashing import digest
 from crosslab.build.runtime import sanitizer_flags
+from crosslab.cached_build import cached_build
 
 DEVICE = load_device("vta-1x16x16")
 CASES = int(os.environ.get("ACCELERATOR_FUZZ_CASES", "300"))
@@ -47,23 +50,32 @@ def damaged(stream: bytes, chance: random.Random) -> bytes:
     return b"".join(word.to_bytes(16, "little") for word in words)
 
 
+def simulator() -> Path:
+    """The simulator with sanitizers, around which a program reads cases."""
+    tools, main = shared_builds.sanitizing(), Path(__file__).with_name("simulator_fuzz.cc")
+    flags = ["-std=c++20", "-O1", *sanitizer_flags(("address", "undefined"))]
+    key = digest(tools.digest, shlex.join(flags), main, functional.SOURCES)
+
+    def make(out: Path) -> None:
+        sources = [str(main), str(functional.SOURCES / "functional.cc"), f"-I{functional.SOURCES}"]
+        command = [*tools.cxx, *flags, *sources, "-o", str(out / "fuzz")]
+        subprocess.run(command, check=True, timeout=SECONDS)
+
+    return cached_build(shared_builds.CACHE, "accelerator-fuzz", key, make) / "fuzz"
+
+
 def test_damaged_streams(tmp_path: Path) -> None:
     layer = LinearLayer("small", 3, 40, 50, Requantisation(2, 3))
     program = lower(layer, Mapping(2, 2, 2), DEVICE)
     memory = program.image()
     chance = random.Random(7)
-    streams = [damaged(program.stream, chance) for _ in range(CASES)]
-    case = struct.pack("<7I", *functional.spec_of(DEVICE))
-    for stream in streams:
-        case += struct.pack("<2I", len(memory), len(stream)) + memory + stream
-    (tmp_path / "cases").write_bytes(case)
-    binary = tmp_path / "fuzz"
-    sources = [str(Path(__file__).with_name("simulator_fuzz.cc"))]
-    sources += [str(functional.SOURCES / "functional.cc"), f"-I{functional.SOURCES}"]
-    flags = ["-std=c++20", "-O1", *sanitizer_flags(("address", "undefined"))]
-    command = [*shared_builds.sanitizing().cxx, *flags, *sources, "-o", str(binary)]
-    subprocess.run(command, check=True, timeout=SECONDS)
-    command = [str(binary), str(tmp_path / "cases")]
+    whole = program.stream
+    streams = [damaged(whole, chance) for _ in range(CASES)]
+    with (tmp_path / "cases").open("wb") as cases:
+        cases.write(struct.pack("<7I", *functional.spec_of(DEVICE)))
+        for stream in streams:
+            cases.write(struct.pack("<2I", len(memory), len(stream)) + memory + stream)
+    command = [str(simulator()), str(tmp_path / "cases")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     messages = done.stdout.splitlines()

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -73,14 +74,16 @@ def _fields(opcode: Opcode, device: Device) -> tuple[tuple[str, int], ...]:
     return (*_TOKEN_FIELDS, *own)
 
 
-def _places(opcode: Opcode, device: Device) -> Iterator[tuple[str, int, int]]:
+@lru_cache
+def _places(opcode: Opcode, device: Device) -> tuple[tuple[str, int, int], ...]:
     """Name, first bit and width of each field; none crosses from one 64-bit word to the next."""
-    at = OPCODE_BITS
+    at, found = OPCODE_BITS, []
     for name, width in _fields(opcode, device):
         if at // WORD_BITS != (at + width - 1) // WORD_BITS:
             at = -(-at // WORD_BITS) * WORD_BITS
-        yield name, at, width
+        found.append((name, at, width))
         at += width
+    return tuple(found)
 
 
 def _values(instruction: Instruction) -> tuple[Opcode, dict[str, int]]:
