@@ -28,19 +28,17 @@ def estimate(session: nox.Session) -> None:
     parser.add_argument("--of", nargs="+")
     known, rest = parser.parse_known_args(of_cost)
     models = [known.model] if known.model else list(STUDIED) if known.study else []
-    groups, release = ["crosslab", "cost"], ""
     work = known.of or [m for m in models if m.endswith(WORK_SUFFIX)]
     if models and not work:
         install(session, "forkpatch")
         trees = apply(session, of_trees)
-        release = trees.release
-        install(session, *groups, "tvm", release=release)
+        install(session, "cost", "crosslab", "tvm", release=trees.release)
         work = [str(WORK / "workloads" / f"{Path(m).stem}{WORK_SUFFIX}") for m in models]
         for model, path in zip(models, work, strict=True):
             words = ("workload", model, "--output", path)
             run_module(session, "crosslab", *words, FORKPATCH_TREES=str(trees.root))
     else:
-        install(session, *groups)
+        install(session, "cost", *(["crosslab"] if known.accelerator else []))
     if known.study:
         rest += ["--study", known.study, "--of", *work]
     elif known.model:
