@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from common.files import atomic_write
 from forkpatch.cli.options import Registry, add_source_options, known_sources, source_options
+from forkpatch.errors import SourceError, UserError
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import parse_lock
 from forkpatch.output import counted, say, write_report
@@ -68,7 +69,14 @@ def run_init(fork: Fork, options: argparse.Namespace) -> int:
     fork = replace(fork, lock=parse_lock(text, path))
     chosen.check(fork.lock)
     fork.cache.remember(chosen.mirrors)
-    result = relock(fork, chosen)
+    try:
+        result = relock(fork, chosen)
+    except SourceError as error:
+        raise UserError(
+            error.what,
+            remedy="correct --commit or --include; or name a clone that has the commit:"
+            f" --mirror {next(iter(fork.lock.upstreams))}=PATH_OR_URL",
+        ) from error
     atomic_write(path, with_pins(text, result.upstreams))
     upstream = result.upstreams[0]
     if options.json != "-":

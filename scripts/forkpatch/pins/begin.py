@@ -16,6 +16,9 @@ from forkpatch.pins.versions import head_of, tags_of
 from forkpatch.safety import check_name, check_object_id
 from forkpatch.sources.repository import local_path
 
+#: Tags that are named in place of one that is not there.
+_NAMED = 5
+
 
 def first_lock(
     url: str,
@@ -39,7 +42,7 @@ def first_lock(
         places: repositories to look for tags in.
 
     Raises:
-        UserError: there is no name to be had, or no version.
+        UserError: there is no name to be had, or no version, or no such tag.
     """
     name = name or re.sub(r"\.git/*$", "", url.rstrip("/")).rpartition("/")[2].rpartition(":")[2]
     check_name(name, "upstream")
@@ -50,7 +53,7 @@ def first_lock(
     if commit:
         version = check_object_id(commit, "--commit")[:12]
     else:
-        tag = tag or _newest(places, name)
+        tag = _tag(places, name, tag)
         version = re.sub(r"^[A-Za-z_-]*(?=\d)", "", tag).replace("/", "-")
     check_name(version, "version")
     entry: dict[str, Any] = {"tag": tag} if tag else {"commit": commit}
@@ -66,15 +69,22 @@ def first_lock(
     return tomlkit.dumps(document)
 
 
-def _newest(places: Sequence[str], name: str) -> str:
-    """The tag of the newest version; of pre-releases only when there is nothing else."""
-    reasons = []
+def _tag(places: Sequence[str], name: str, wanted: str) -> str:
+    """The tag ``wanted``, or that of the newest version; a pre-release's only in want of others."""
+    reasons, newest = list[str](), list[str]()
     for place in places:
         try:
-            tags = [tag for tag in tags_of(place) if tag.version]
-            head = "" if tags else head_of(place)
+            known = tags_of(place)
+            tags = [tag for tag in known if tag.version]
+            head = "" if tags or wanted else head_of(place)
         except SourceError as error:
             reasons.append(error.what)
+            continue
+        if wanted in [tag.name for tag in known]:
+            return wanted
+        if wanted:
+            reasons.append(f"{place} has no tag {wanted}")
+            newest += [tag.name for tag in reversed(tags or known)][:_NAMED]
             continue
         final = [tag for tag in tags if tag.version and not tag.version.is_prerelease]
         if tags:
@@ -82,6 +92,10 @@ def _newest(places: Sequence[str], name: str) -> str:
         raise UserError(
             f"{place} has no tag that names a version",
             remedy=f"name a tag: --tag TAG; or a commit: --commit {head}",
+        )
+    if newest:
+        raise UserError(
+            "; ".join(reasons), remedy=f"name one that is there: --tag {' | '.join(newest)}"
         )
     raise UserError(
         f"no repository of {name} could be asked: {'; '.join(reasons)}",

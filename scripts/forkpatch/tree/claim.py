@@ -8,6 +8,7 @@ without it would take the scratch folders of another one, which is at work, for 
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
@@ -52,7 +53,7 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             if claim is Claim.WRITE:
-                settings.work.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(_begun(settings))
             if claim is not Claim.NONE and settings.work.is_dir():
                 lock = locked(
                     settings.work / _LOCK,
@@ -67,6 +68,18 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
             if claim is Claim.WRITE or error.errno not in _READ_ONLY:
                 raise
         yield
+
+
+@contextmanager
+def _begun(settings: Settings) -> Iterator[None]:
+    """Make the work folder; a fork that could not be begun, and has no lock, is left without."""
+    missing = [path for path in (settings.work, *settings.work.parents) if not path.exists()]
+    settings.work.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        if missing and not settings.lock.exists():
+            shutil.rmtree(missing[-1], ignore_errors=True)
 
 
 def _ignore(work: Path) -> None:

@@ -153,8 +153,9 @@ def test_fork_is_begun_and_found_from_below(
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (["--tag", "v7"], "no tag v7"),
+        (["--tag", "v7"], "has no tag v7"),
         (["--commit", "HEAD"], "not a full object id"),
+        (["--commit", "12" * 20], "it lacks commit 1212"),
         (["--include", "nothing/here"], "none of the included paths"),
         ([], "--commit "),
     ],
@@ -167,13 +168,16 @@ def test_fork_that_cannot_be_begun_leaves_nothing(
     word: str,
 ) -> None:
     repo = Repo.create(tmp_path / "calc", FILES)
-    if options[:1] == ["--include"]:
+    if options[:1] in (["--include"], ["--tag"]):
         git(repo.path, "tag", "v1.0")
-    root = tmp_path / "fork"
-    root.mkdir()
-    assert main(["--root", str(root), "init", str(repo.path), *options]) in (1, 2)
-    assert word in capsys.readouterr().err
-    assert not (root / "VERSIONS.lock").exists()
+    (tmp_path / "fork").mkdir()
+    for root in (tmp_path / "fork", tmp_path / "not/there"):
+        assert main(["--root", str(root), "init", str(repo.path), *options]) == 2
+        said = capsys.readouterr().err
+        assert word in said
+        assert options[:1] != ["--tag"] or "--tag v1.0" in said
+    assert not (tmp_path / "not").exists()
+    assert not any((tmp_path / "fork").iterdir())
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
