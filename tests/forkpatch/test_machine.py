@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forklab import ForkLab
+from forklab import SCRIPTS, ForkLab
 
 MakeDisk = Callable[..., Any]
 
@@ -100,6 +102,18 @@ def test_git_that_cannot_serve_is_refused(
     monkeypatch.setenv("PATH", str(folder))
     refuses(lab, words, "apply")
     assert not lab.tree.exists()
+
+
+def test_machine_without_git_is_said_by_a_process_of_its_own(tmp_path: Path) -> None:
+    """A library that looks for git when it is imported must not come first."""
+    command = [sys.executable, "-m", "forkpatch", "status"]
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(SCRIPTS), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("forkpatch status: git cannot be run")
+    assert len(done.stderr.splitlines()) == 2
 
 
 def test_clock_set_back_changes_nothing(lab: ForkLab) -> None:

@@ -7,9 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from git import Repo
-from git.exc import GitError as HistoryError
-
 from forkpatch.errors import SourceError
 from forkpatch.git.calls import Git, GitError, neutral_environment
 from forkpatch.model.diffs import split_lines
@@ -31,6 +28,8 @@ class History:
     """The commits of a repository, read with GitPython: one git process serves all questions."""
 
     def __init__(self, git: Git) -> None:
+        from git import Repo  # noqa: PLC0415 - where there is no git it cannot be imported
+
         assert git.git_dir is not None
         self.git = git
         self._repo = Repo(git.git_dir)
@@ -79,6 +78,8 @@ class History:
 
     def read(self, commit: str, path: str) -> bytes | None:
         """A file's content at a commit; None when it is not there, or not in this mirror."""
+        from git.exc import GitError as HistoryError  # noqa: PLC0415 - as above
+
         try:
             blob = self._repo.commit(commit).tree / path
             data: bytes = blob.data_stream.read()
@@ -121,6 +122,8 @@ class History:
 
     def broke(self, old: str, new: str, path: str, block: Sequence[bytes]) -> UpstreamCommit | None:
         """The first commit after which ``block`` is no longer in ``path``, None if unknown."""
+        from git.exc import GitError as HistoryError  # noqa: PLC0415 - as above
+
         try:
             for commit in self.commits(old, new, path):
                 data = self.read(commit.commit, path)
