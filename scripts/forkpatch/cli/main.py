@@ -31,7 +31,7 @@ from forkpatch.model.settings import find_root, load_settings
 from forkpatch.tree.claim import claimed
 
 #: New objects between two searches for cycles: the lines of a large patch are in none.
-_OBJECTS = 500_000
+_OBJECTS = 5_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -253,22 +253,21 @@ def _check_diff(where: str, diff: FileDiff, lines: list[bytes]) -> Iterator[Lint
             "leave modes alone: a wheel cannot hold them",
         )
     for hunk in diff.hunks:
-        for offset, line in enumerate(hunk.lines):
-            if line.kind != "+" and line.data not in (b"", b"\n"):
+        for number, (kind, data) in enumerate(hunk.lines, hunk.patch_line + 1):
+            if kind != "+" and data not in (b"", b"\n"):
                 continue
-            number = hunk.patch_line + 1 + offset
-            text = line.data.rstrip(b"\r\n")
-            if line.kind == "+" and text != text.rstrip(b" \t"):
+            text = data.rstrip(b"\r\n")
+            if kind == "+" and text != text.rstrip(b" \t"):
                 yield LintFinding(
                     f"{where}:{number}", f"a line added to {path} ends in blanks", "remove them"
                 )
-            elif line.kind == "+" and b" \t" in text[: len(text) - len(text.lstrip(b" \t"))]:
+            elif kind == "+" and b" \t" in text[: len(text) - len(text.lstrip(b" \t"))]:
                 yield LintFinding(
                     f"{where}:{number}",
                     f"a line added to {path} is indented by blanks and then a tab",
                     "indent it as its neighbours are",
                 )
-            elif line.kind == " " and lines[number - 1 : number] == [b""]:
+            elif kind == " " and lines[number - 1 : number] == [b""]:
                 yield LintFinding(
                     f"{where}:{number}", "an empty line of context lost its blank", _EXPORT
                 )

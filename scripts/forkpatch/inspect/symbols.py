@@ -225,7 +225,8 @@ def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
         while name in found:
             counts[symbol.name] += 1
             name = f"{symbol.name}#{counts[symbol.name] + 1}"
-        found[name] = replace(symbol, name=name, family=symbol.family or name)
+        whole = name == symbol.name and symbol.family
+        found[name] = symbol if whole else replace(symbol, name=name, family=symbol.family or name)
     return found
 
 
@@ -292,18 +293,20 @@ def canonical(node: object) -> str:
 
 
 def _line_symbols(data: bytes, lines: list[bytes], suffix: str) -> Iterator[Symbol]:
-    starts, number, at = list[int](), 1, 0
+    starts, number, at = list[tuple[int, int]](), 1, 0
     for found in _FUNCTION_LINE.finditer(data):
         number, at = number + data.count(b"\n", at, found.start()), found.start()
         if not _LABEL.match(found[0]):
-            starts.append(number)
-    head = lines[: starts[0] - 1] if starts else lines
-    yield Symbol(MODULE, 1, len(lines), partial(tokens, b"\n".join(head), suffix))
-    for first, following in pairwise([*starts, len(lines) + 1]):
-        text = lines[first - 1].decode("utf-8", "replace")
-        name = " ".join(text.split()).rstrip("{ ;")
-        body = b"\n".join(lines[first - 1 : following - 1])
-        yield Symbol(name, first, following - 1, partial(tokens, body, suffix))
+            starts.append((number, at))
+    ends = [*starts, (len(lines) + 1, len(data) + 1)]
+
+    def text_of(start: int, end: int) -> Callable[[], str]:
+        return lambda: tokens(data[start : max(end - 1, 0)], suffix)  # without its line feed
+
+    yield Symbol(MODULE, 1, len(lines), text_of(0, ends[0][1]))
+    for (first, start), (following, end) in pairwise(ends):
+        name = " ".join(lines[first - 1].decode("utf-8", "replace").split()).rstrip("{ ;")
+        yield Symbol(name, first, following - 1, text_of(start, end), name)
 
 
 def tokens(data: bytes, suffix: str) -> str:

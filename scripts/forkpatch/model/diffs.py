@@ -58,7 +58,7 @@ class Hunk:
     @property
     def old(self) -> tuple[bytes, ...]:
         """The lines that must be there."""
-        return tuple(line.data for line in self.lines if line.kind != "+")
+        return tuple([data for kind, data in self.lines if kind != "+"])
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class _FileWeave:
         return b"".join(line.data for line in self.lines if line.removed is None)
 
     def visible(self) -> list[int]:
+        """The places of the lines that are there."""
         return [at for at, line in enumerate(self.lines) if line.removed is None]
 
 
@@ -288,7 +289,8 @@ class Weave:
         if not diff.hunks:
             return
         seen = file.visible()
-        check_hunks([file.lines[at].data for at in seen], diff, name)
+        every = file.lines
+        check_hunks([every[at].data for at in seen], diff, name)
         inserted: list[tuple[int, _Line]] = []
         for hunk in diff.hunks:
             self._needs[name] |= _weave_hunk(file, seen, hunk, name, inserted)
@@ -322,16 +324,16 @@ def _weave_hunk(
     needs: set[str] = set()
     at = hunk.first  # index into seen
     gap = -1
-    for line in hunk.lines:
-        if line.kind == " ":
+    for kind, data in hunk.lines:
+        if kind == " ":
             at += 1
-        elif line.kind == "-":
+        elif kind == "-":
             old = file.lines[seen[at]]
             old.removed = name
             needs |= _other(old.added, name)
             at += 1
         else:
-            inserted.append((seen[at - 1] + 1 if at else 0, _Line(line.data, name)))
+            inserted.append((seen[at - 1] + 1 if at else 0, _Line(data, name)))
             if gap != at:
                 gap = at
                 needs |= _neighbours(file, seen, at, name)
@@ -346,8 +348,9 @@ def _neighbours(file: _FileWeave, seen: list[int], at: int, name: str) -> set[st
     """
     low = seen[at - 1] if at else 0
     high = seen[at] + 1 if at < len(seen) else len(file.lines)
-    found = {file.lines[place].added for place in range(low, high)}
-    found |= {file.lines[place].removed or BASE for place in range(low, high)}
+    found = set[str]()
+    for line in file.lines[low:high]:
+        found |= {line.added, line.removed or BASE}
     return found - {BASE, name}
 
 

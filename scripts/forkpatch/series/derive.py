@@ -65,13 +65,13 @@ def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, t
     for number, hunk in enumerate(diff.hunks, 1):
         old_line, new_line = max(hunk.old_start, 1), max(hunk.new_start, 1)
         names: dict[str, None] = {}
-        for line in hunk.lines:
-            if line.kind == "-" and line.data.strip():
+        for kind, data in hunk.lines:
+            if kind == "-" and data.strip():
                 names[old.at(old_line).name] = None
-            elif line.kind == "+" and line.data.strip():
+            elif kind == "+" and data.strip():
                 names[new.around(new_line, old.symbols)] = None
-            old_line += line.kind != "+"
-            new_line += line.kind != "-"
+            old_line += kind != "+"
+            new_line += kind != "-"
         for name in names:
             found.setdefault(name, []).append(number)
     return {name: tuple(numbers) for name, numbers in found.items()} or {MODULE: (1,)}
