@@ -19,8 +19,8 @@ OUTPUT = "C"
 
 
 @dataclass
-class Counts:
-    """Counts added up over tiles and batch; bits by level."""
+class TileCounts:
+    """TileCounts added up over tiles and batch; bits by level."""
 
     instances: int = 0
     stamps: int = 0
@@ -33,7 +33,7 @@ class Counts:
     read: dict[str, int] = field(default_factory=dict)
     write: dict[str, int] = field(default_factory=dict)
 
-    def add(self, other: Counts, times: int) -> None:
+    def add(self, other: TileCounts, times: int) -> None:
         """Add another part's counts, ``times`` over."""
         for name in ("instances", "stamps", "loading", "compute", "busiest"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
@@ -48,7 +48,7 @@ class Counts:
 class Region:
     """A product or a tile of it: its counts, and its cycles."""
 
-    counts: Counts
+    counts: TileCounts
     cycles: float
 
 
@@ -77,7 +77,7 @@ def on_array(
     whole = done if state[4] else 0
     outward = whole * scheme.output + (unique[OUTPUT] - whole) * scheme.accumulator
     port = max(inward // first.read, outward // first.write)
-    counts = Counts(
+    counts = TileCounts(
         instances=full.instances,
         stamps=stamps,
         loading=loading,

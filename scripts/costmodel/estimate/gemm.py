@@ -15,7 +15,7 @@ from costmodel.accelerator.scheme import FLOAT16, Grain, Scheme
 from costmodel.accelerator.tenet import transfer_delay
 from costmodel.counting.extrapolation import period
 from costmodel.errors import CostError
-from costmodel.estimate.array import OUTPUT, Counts, Region, on_array, widths_of
+from costmodel.estimate.array import OUTPUT, Region, TileCounts, on_array, widths_of
 from costmodel.estimate.pipeline import State, duration, steps
 from costmodel.estimate.product import Gemm, GemmCost, Role, Traffic, effective_scheme
 from costmodel.estimate.tiling import (
@@ -228,7 +228,7 @@ class _Case:
         """One tile on the array."""
         return on_array(state, batch, self.bound, self.hardware, self.scheme)
 
-    def _rescales(self, counts: Counts) -> int:
+    def _rescales(self, counts: TileCounts) -> int:
         """Multiplications by scales: of weights as they enter, or of finished sums."""
         if self.scheme.weight_grain in (Grain.GROUP, Grain.ROW):
             return counts.unique["B"]
@@ -298,7 +298,7 @@ class _Run:
         holder = case.holders[depth - 1]
         behind = case.behind(holder)
         listed = steps(state, self.plan[depth - 1], case.scheme, case.gemm.on_chip)
-        counts, cycles = Counts(), np.zeros(listed.times.shape)
+        counts, cycles = TileCounts(), np.zeros(listed.times.shape)
         for tile, kinds in listed.states().items():
             inner = self.region(depth - 1, tile)
             counts.add(inner.counts, int(listed.times[kinds].sum()) * batch)
