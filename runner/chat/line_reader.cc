@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chat/line_reader.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -14,13 +15,24 @@ namespace {
 
 volatile sig_atomic_t interrupted = 0;
 
-void OnInterrupt(int) { interrupted = 1; }
+// A signal that comes before poll() waits is seen by it too: as a byte here.
+int wake[2] = {-1, -1};
+
+void OnInterrupt(int) {
+  const int before = errno;
+  interrupted = 1;
+  // Full is as good as written.
+  if (write(wake[1], "", 1) < 0) errno = before;
+}
 
 constexpr size_t kLongestLine = size_t{16} << 20;
 
 }  // namespace
 
 LineReader::LineReader() {
+  if (wake[0] < 0 && pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0) {
+    throw InputError("cannot make a pipe");
+  }
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;
   action.sa_flags = SA_RESTART;  // a write that is under way goes on
@@ -36,14 +48,16 @@ std::optional<LineReader::Line> LineReader::Next() {
       return line;
     }
     if (pending_.size() > kLongestLine) throw InputError("a line of more than 16 MiB");
-    // Unlike a read, it is ended by a signal.
-    pollfd input{STDIN_FILENO, POLLIN, 0};
-    if (poll(&input, 1, -1) < 0 && errno == EINTR) {
+    pollfd asked[] = {{STDIN_FILENO, POLLIN, 0}, {wake[0], POLLIN, 0}};
+    char bytes[4096];
+    if (poll(asked, 2, -1) < 0 && errno == EINTR) continue;
+    if (asked[1].revents != 0) {
+      while (read(wake[0], bytes, sizeof(bytes)) > 0) continue;
+      // One that ended an answer is over.
       if (!Interrupted()) continue;
       pending_.clear();
       return Line{"", true};
     }
-    char bytes[4096];
     const ssize_t count = read(STDIN_FILENO, bytes, sizeof(bytes));
     if (count < 0) throw InputError("cannot read the standard input");
     if (count == 0) {

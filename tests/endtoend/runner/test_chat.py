@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import pty
+import select
 import signal
 import subprocess
 import time
@@ -217,8 +218,18 @@ def test_bad_options_are_refused(command: list[str], options: list[str], message
 def read_until(terminal: int, wanted: bytes) -> bytes:
     seen = b""
     while wanted not in seen:
+        ready, _, _ = select.select([terminal], [], [], 120)
+        assert ready, seen
         seen += os.read(terminal, 4096)
     return seen
+
+
+def until_held(program: subprocess.Popen[bytes], stream: int) -> None:
+    """Wait for a write to a stream of the program that does not come back."""
+    for _ in range(600):
+        if Path(f"/proc/{program.pid}/syscall").read_text().startswith(f"1 0x{stream} "):
+            break
+        time.sleep(0.1)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the system calls of x86-64")
@@ -239,14 +250,17 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
         read_until(terminal, b"(/exit or Ctrl-D leaves)\r\n> ")
         os.write(terminal, XOFF)
         os.write(terminal, b"abc\n")
-        for _ in range(600):
-            # A write to its output that does not come back.
-            if Path(f"/proc/{program.pid}/syscall").read_text().startswith("1 0x1 "):
-                break
-            time.sleep(0.1)
+        until_held(program, 1)
         os.write(terminal, CTRL_C)
         os.write(terminal, XON)
         assert b"(ended by Ctrl-C)" in read_until(terminal, b"> ")
+        # One that comes before the program waits for a line.
+        os.write(terminal, XOFF)
+        os.write(terminal, b"/what\n")
+        until_held(program, 2)
+        os.write(terminal, CTRL_C)
+        os.write(terminal, XON)
+        read_until(terminal, b"(/exit or Ctrl-D leaves)\r\n> ")
         os.write(terminal, CTRL_D)
         assert program.wait(timeout=60) == 0
     finally:
