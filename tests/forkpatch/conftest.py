@@ -1,10 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from forklab import FILES, ForkLab, Repo, copy_of, git
+
+MEMORY = Path("/dev/shm")
+ROOM = 1 << 30  # bytes; the tests of one process need a tenth
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folder for the tests' files, in memory where it can be.
+
+    Removing thousands of git's small files from a disk takes longer than all that is tested. To
+    look at what a test left, set PYTEST_DEBUG_TEMPROOT: the files then are where it says, and stay.
+    """
+    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    usable = usable and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    usable = usable and shutil.disk_usage(MEMORY).free > ROOM
+    if not usable or "PYTEST_DEBUG_TEMPROOT" in os.environ:
+        yield tmp_path_factory.mktemp("scratch")
+        return
+    with tempfile.TemporaryDirectory(prefix="forkpatch-tests-", dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def tmp_path(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder; temporary files of what is tested are beside it."""
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    folder = Path(tempfile.mkdtemp(prefix="test-", dir=scratch))
+    yield folder
+    if scratch.parent == MEMORY:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -18,14 +53,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setenv("COLUMNS", "160")
+    # A fork's tests here need no plugin of this environment's, which take a second to import.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "wheels").mkdir()
     return place
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(scratch: Path) -> Path:
     """An upstream with tag v1.0, a fork of it whose lock is complete, and the cache of that."""
-    folder = tmp_path_factory.mktemp("template")
+    folder = Path(tempfile.mkdtemp(prefix="template-", dir=scratch))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "home/cache"))
         repo = Repo.create(folder / "upstream", FILES)

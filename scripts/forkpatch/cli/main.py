@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import importlib.metadata
 import io
@@ -71,6 +72,7 @@ def _failed(verb: str, error: ForkError) -> int:
     return error.exit_code
 
 
+@functools.cache  # a program may run many verbs, and the parser costs a third of a quick one
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="forkpatch",
