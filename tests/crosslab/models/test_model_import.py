@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors import safe_open
 from support import tiny_model
 from support.shared_builds import PROJECT
 from support.small_asset import small_asset
@@ -20,7 +20,7 @@ from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.gguf_import import import_gguf, rotary_halves
 from crosslab.models.llama_params import convert_params, param_shapes
-from crosslab.models.params import from_bfloat16, read_params, to_bfloat16
+from crosslab.models.params import ReadParams, from_bfloat16, read_params, to_bfloat16
 from crosslab.models.pins import Asset, read_pins
 from crosslab.models.reference import answer
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
@@ -123,10 +123,10 @@ def test_reference_gives_the_known_answer(model: Path, tokenizer: ChatTokenizer)
 
 
 def test_stored_parameters_are_the_weights_rounded_to_bfloat16(model: Path) -> None:
-    weights = load_file(model / "model.safetensors")
-    values = read_params(convert_params(model, CACHE))
+    values = ReadParams(convert_params(model, CACHE))
     at = "model.layers.7.self_attn"
-    fused = np.concatenate([weights[f"{at}.{n}_proj.weight"] for n in "qkv"])
+    with safe_open(model / "model.safetensors", "np") as weights:
+        fused = np.concatenate([weights.get_tensor(f"{at}.{n}_proj.weight") for n in "qkv"])
     np.testing.assert_array_equal(
         values[f"{at}.qkv_proj.weight"], from_bfloat16(to_bfloat16(fused))
     )
