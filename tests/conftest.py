@@ -37,6 +37,14 @@ def _use_patched_tvm() -> None:
     sys.path.insert(0, str(python))
 
 
+def _multiply_on_one_core() -> None:
+    """Leave the other cores to other tests: numpy's threads spin while they wait for one another.
+
+    Set before numpy is imported; processes that tests start inherit it.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def _heed_interrupts() -> None:
     """Undo an ignored SIGINT, which a shell gives to what it starts in the background.
 
@@ -48,6 +56,7 @@ def _heed_interrupts() -> None:
 
 
 _use_patched_tvm()
+_multiply_on_one_core()
 _heed_interrupts()
 
 
