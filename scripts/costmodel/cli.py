@@ -193,6 +193,10 @@ def _console() -> Console:
 def _run(args: argparse.Namespace, console: Console) -> None:
     if bool(args.of) != (args.study is not None):
         raise CostError("--study and --of go together", remedy="--study DIR --of FILE.work.json")
+    for name in ("macs_per_pe", "pes"):
+        number = getattr(args, name)
+        if number is not None and number < 1:
+            raise CostError(f"--{name.replace('_', '-')} {number}: at least 1")
     if args.study is not None:
         study = _with_matplotlib("costmodel.studies.study")
         for path in args.of:
@@ -276,7 +280,7 @@ def _accuracy(args: argparse.Namespace, console: Console) -> None:
 
 def _tenet(args: argparse.Namespace, console: Console) -> None:
     experiment = read_experiment(args.tenet)
-    if args.macs_per_pe:
+    if args.macs_per_pe is not None:
         fabric = replace(experiment.hardware.fabric, lanes=args.macs_per_pe)
         experiment = replace(experiment, hardware=replace(experiment.hardware, fabric=fabric))
     result: TenetResult = run_experiment(experiment)
@@ -317,8 +321,6 @@ def _words(run: Mapping[str, Any]) -> str:
 
 
 def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequence[Dataflow]]:
-    if args.macs_per_pe is not None and args.macs_per_pe < 1:
-        raise CostError(f"--macs-per-pe {args.macs_per_pe}: at least 1")
     hardware = inputs.hardware_by_names(args.hardware, args.macs_per_pe)
     return hardware, inputs.dataflows_by_names(args.dataflow, _bindings(args.factor, "--factor"))
 

@@ -179,6 +179,8 @@ def test_the_scheme_as_compiled_takes_the_modules_scales(tmp_path: Path) -> None
         (["--gemm", "8,8,8", "--factor", "X=0"], "from 1 on"),
         (["--accuracy", "missing", "--scheme", "int8-token"], "not a Llama in GGUF"),
         (["--gemm", "8,8,8", "--batch", "0"], "at least 1"),
+        (["--model", "x", "--search", "--macs-per-pe", "0"], "--macs-per-pe 0: at least 1"),
+        (["--model", "x", "--search", "--pes", "-4"], "--pes -4: at least 1"),
         (["--gemm", "9999,9999,9999", "--hardware", "edge8x8", "--tile", "999,999,999"], "--tile"),
         (["--tenet", "missing"], "cannot be read"),
         (["--model", "missing"], "missing: cannot be read"),
@@ -191,6 +193,29 @@ def test_mistakes_end_with_a_message_and_two(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("m", "seq_len*(", "damaged: SyntaxError"),
+        ("m", "seq_len//0", "damaged: ZeroDivisionError"),
+        ("m", None, "damaged"),
+        ("m", -3, "has an extent below 1"),
+        ("b", [], "damaged: TypeError"),
+    ],
+)
+def test_a_damaged_work_file_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: Any, message: str
+) -> None:
+    found = report()
+    found["entries"]["prefill"]["products"][0][field] = value
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(found))
+    assert main(["--model", str(path), "--phase", "prefill:8"]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert "Traceback" not in said

@@ -20,7 +20,7 @@ OUTPUT = "C"
 
 @dataclass
 class TileCounts:
-    """TileCounts added up over tiles and batch; bits by level."""
+    """Instances, cycles and elements added up over tiles and batch; bits by level."""
 
     instances: int = 0
     stamps: int = 0

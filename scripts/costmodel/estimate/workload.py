@@ -21,6 +21,8 @@ CONTEXT, BATCH = "context", "batch_size"
 _VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")
 _SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
+# Wrong fields, wrong types, text that is no expression, a division by nothing.
+_DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError)
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -126,9 +128,10 @@ def read_workloads(path: Path) -> dict[str, Any]:
 
 def checked(found: Any, name: str) -> dict[str, Any]:
     """Check the outer form of a report."""
-    if not isinstance(found, dict) or found.get("schema") != 1 or "entries" not in found:
+    report: dict[str, Any] = found if isinstance(found, dict) else {}
+    if report.get("schema") != 1 or not isinstance(report.get("entries"), dict):
         raise CostError(f"{name}: not a workload report of schema 1")
-    return found
+    return report
 
 
 def parse_extents(text: str, option: str) -> tuple[int, int, int]:
@@ -165,15 +168,21 @@ def bind_phase(report: Mapping[str, Any], name: str, size: int, given: Mapping[s
     """Bind one entry. ``prefill:n`` has n tokens and a context of n; others a context of n.
 
     Raises:
-        CostError: there is no such entry, or a dimension stays unbound.
+        CostError: there is no such entry, it is damaged, or a dimension stays unbound.
     """
     entry_name = _entry_name(report, name)
     entry = report["entries"][entry_name]
     sizes = {CONTEXT: size, **given}
-    free = sorted(symbols(entry) - set(sizes))
-    if "prefill" in name and len(free) == 1:
-        sizes[free[0]] = size
-    return bind_entry(entry_name, entry, sizes, f"{name}:{size}")
+    try:
+        free = sorted(symbols(entry) - set(sizes))
+        if "prefill" in name and len(free) == 1:
+            sizes[free[0]] = size
+        return bind_entry(entry_name, entry, sizes, f"{name}:{size}")
+    except _DAMAGE as error:
+        raise CostError(
+            f"{name}:{size}: the work file's {entry_name!r} is damaged: {error!r}",
+            remedy="make it anew: python -m crosslab workload MODEL --output FILE.work.json",
+        ) from error
 
 
 def bind_entry(
@@ -279,6 +288,10 @@ def _item(product: Mapping[str, Any], value: Callable[[int | str], int], entry: 
         batch=value(product["batch"]),
         weight=bool(product["b"]["weight"]),
     )
+    if min(gemm.batch, gemm.m, gemm.n, gemm.k) < 1:
+        raise CostError(
+            f"{entry}: {gemm.name} of {gemm.batch}x{gemm.m}x{gemm.n}x{gemm.k} has an extent below 1"
+        )
     if product["kind"] == "attention":
         gemm = _attention(gemm, product, value, entry)
     return Item(gemm, kind, layer, int(product["count"]), compiled_scheme(product))
