@@ -153,11 +153,11 @@ def omissions(job: Job) -> list[Omission]:
 def ask(job: Job, clock: Clock) -> Question:
     """Import the model, store its parameters, and let the reference answer."""
     with clock.step("model"):
-        if Path(job.source).is_dir():  # before its weights are hashed
-            check_model(job, Path(job.source))
+        source = Path(job.source)
+        # A folder's before its weights are hashed: what is read of it is copied as it is.
+        checked = check_model(job, source) if source.is_dir() else None
         model = import_model(job.source, job.model, job.project, job.cache)
-        check_model(job, model.folder)
-        tokenizer, why = with_usable_chat(ChatTokenizer.load(model.folder))
+        tokenizer, why = with_usable_chat(checked or check_model(job, model.folder))
         if why:
             _progress.print(f"[yellow]left out:[/] chat: {why}", soft_wrap=True)
         prompt = tokenizer.chat_ids(job.prompt)
@@ -188,7 +188,7 @@ def _prompt_options(
     """The prompt in text, or in ids for a tokenizer that the device does not know."""
     stop = tokenizer.stop_ids
     try:
-        words = device_tokenizer(model, job.cache)
+        words = device_tokenizer(model, job.cache, tokenizer)
     except UnsupportedTokenizerError as error:
         _progress.print(f"[yellow]left out:[/] text on the device: {error.what}", soft_wrap=True)
         options = ("--tokens", ",".join(map(str, prompt)))

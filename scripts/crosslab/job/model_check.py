@@ -18,12 +18,15 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.zoo.families import Family, families
 
 
-def check_model(job: Job, folder: Path) -> None:
+def check_model(job: Job, folder: Path) -> ChatTokenizer:
     """Look at a model's folder: family, format, sizes, weights, tokenizer.
 
     Args:
         job: what was asked for.
         folder: in Hugging Face's layout, the user's own or an imported one.
+
+    Returns:
+        its tokenizer.
 
     Raises:
         UserError: the model cannot be made, or not checked; with what is missing and what to type.
@@ -35,8 +38,8 @@ def check_model(job: Job, folder: Path) -> None:
         _check_own(folder)
     elif not any(_is(family, kind) for family in families().values() if not family.known):
         _refuse_family(folder, kind)
-    tokenizer = ChatTokenizer.load(folder).tokenizer
-    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    tokenizer = ChatTokenizer.load(folder)
+    largest = max(tokenizer.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     if isinstance(size := table.get("vocab_size"), int) and largest >= size:
         raise UserError(f"{folder}: the tokenizer has a token {largest}, the model {size} of them")
     if kind in FAMILIES:
@@ -47,6 +50,7 @@ def check_model(job: Job, folder: Path) -> None:
             f"computes {', '.join(FAMILIES)}",
             remedy="add --unchecked: it is made, and says that nobody compared its answers",
         )
+    return tokenizer
 
 
 def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:

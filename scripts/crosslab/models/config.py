@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.errors import UserError
+from crosslab.json_table import read_json_table
 
 DEFAULT_CONTEXT = 2048
 
@@ -114,15 +115,7 @@ def read_table(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file is missing, or is no JSON object.
     """
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise UserError(f"{path}: a table of fields was expected")
-    return _with_rope(table)
+    return _with_rope(read_json_table(path))
 
 
 def _with_rope(table: dict[str, Any]) -> dict[str, Any]:

@@ -162,21 +162,24 @@ class StoredWeights:
     def places(self) -> dict[str, Path]:
         """Name of each tensor to the file that holds it."""
         places: dict[str, Path] = {}
-        for path in self.files.values():
-            with _opened(path) as stored:
-                for name in stored.keys():  # noqa: SIM118 (no mapping)
-                    if name in places:
-                        raise UserError(f"{path} and {places[name]} both hold {name}")
-                    places[name] = path
+        for path, name, _ in self._tensors():
+            if name in places:
+                raise UserError(f"{path} and {places[name]} both hold {name}")
+            places[name] = path
         return places
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         """Name, shape and dtype of each tensor."""
+        for _, name, stored in self._tensors():
+            part = stored.get_slice(name)
+            yield name, tuple(part.get_shape()), str(part.get_dtype())
+
+    def _tensors(self) -> Iterator[tuple[Path, str, Any]]:
+        """File and name of each tensor, and the file opened."""
         for path in self.files.values():
             with _opened(path) as stored:
                 for name in stored.keys():  # noqa: SIM118 (no mapping)
-                    part = stored.get_slice(name)
-                    yield name, tuple(part.get_shape()), str(part.get_dtype())
+                    yield path, name, stored
 
     def read(self, name: str) -> F32:
         """A tensor as float32.

@@ -10,6 +10,7 @@ from pathlib import Path
 from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
+from crosslab.json_table import read_json_table
 
 CONFIG_FILE = "mlc-chat-config.json"
 SOURCE_FILE = "generation_config.json"
@@ -45,14 +46,7 @@ def chat_config(model: Path, cache: Path) -> Path:
 
 def _numbers(path: Path) -> dict[str, float]:
     """The fields of sampling that a file has."""
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(table, dict):
-        raise UserError(f"{path}: a table was expected")
+    table = read_json_table(path, optional=True)
     numbers = {name: table[name] for name in DEFAULTS if table.get(name) is not None}
     for name, value in numbers.items():
         real = isinstance(value, int | float) and not isinstance(value, bool)

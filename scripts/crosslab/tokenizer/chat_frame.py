@@ -110,7 +110,7 @@ def chat_frame(tokenizer: ChatTokenizer) -> ChatFrame | None:
     Raises:
         UnsupportedTokenizerError: the text depends on the messages otherwise than a frame says.
     """
-    if not tokenizer.settings.get("chat_template"):
+    if not tokenizer.has_chat:
         return None
 
     def rendered(messages: Sequence[Message]) -> str:

@@ -14,6 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from crosslab.errors import LabError, UserError
+from crosslab.json_table import read_json_table
 from crosslab.tokenizer.word_rules import word_rules
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -96,19 +97,6 @@ _SAVE_AGAIN = (
 )
 
 
-def _table(path: Path) -> dict[str, Any]:
-    """A table of settings; empty where there is no such file."""
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise UserError(f"{path}: a table of settings was expected")
-    return table
-
-
 def _content(value: Any) -> Any:
     """A token's text, where a token is stored with its properties."""
     return value["content"] if isinstance(value, dict) and "content" in value else value
@@ -118,7 +106,7 @@ def _stops(folder: Path, size: int) -> tuple[int, ...]:
     """Stop ids of ``generation_config.json`` and ``config.json``."""
     found: list[Any] = []
     for name in ("generation_config.json", "config.json"):
-        ids = _table(folder / name).get("eos_token_id")
+        ids = read_json_table(folder / name, optional=True).get("eos_token_id")
         found += ids if isinstance(ids, list) else [ids]
     return tuple(dict.fromkeys(n for n in found if type(n) is int and 0 <= n < size))
 
@@ -153,7 +141,8 @@ class ChatTokenizer:
                 f"{path} is not a tokenizer that the library reads: {error}",
                 remedy=_SAVE_AGAIN.format(folder),
             ) from error
-        settings = {k: _content(v) for k, v in _table(folder / SETTINGS_FILE).items()}
+        stored = read_json_table(folder / SETTINGS_FILE, optional=True)
+        settings = {k: _content(v) for k, v in stored.items()}
         template = folder / TEMPLATE_FILE
         if template.is_file():
             settings["chat_template"] = template.read_text(encoding="utf-8")

@@ -45,13 +45,18 @@ class TokenKind(enum.IntFlag):
     TAKES_RIGHT = 32
 
 
-def device_tokenizer(model: Path, cache: Path) -> Path:
+def device_tokenizer(model: Path, cache: Path, usable: ChatTokenizer | None = None) -> Path:
     """The ``tokenizer.bin`` of an imported model, made once in ``cache``.
+
+    Args:
+        model: its folder.
+        cache: folder of finished builds.
+        usable: its tokenizer, where :func:`with_usable_chat` was asked already.
 
     Raises:
         UnsupportedTokenizerError: the runner cannot do what this tokenizer does.
     """
-    tokenizer, _ = with_usable_chat(ChatTokenizer.load(model))
+    tokenizer = usable or with_usable_chat(ChatTokenizer.load(model))[0]
     settings = json.dumps([dict(tokenizer.settings), tokenizer.stop_ids], sort_keys=True)
     key = digest(Path(__file__), *SOURCES, TABLE, model / TOKENIZER_FILE, settings)
 
