@@ -11,17 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import riscv_machine, shared_builds, text_probe
+from support import riscv_machine, shared_builds, text_probe, tiny_runner
 from support.archives import unpack
-from test_runner import CHUNK, CONFIG, VLEN
+from support.tiny_runner import CONFIG, VLEN
 
 from crosslab.artifact.dist import RUN, Dist, write_dist
 from crosslab.artifact.package import package
 from crosslab.artifact.sbom import Part
 from crosslab.artifact.verify import verify_tarball
-from crosslab.build.link import LinkRequest, link_runner
-from crosslab.compile.driver import CompileRequest, compile_llama
-from crosslab.compile.targets import LabTarget
+from crosslab.build.link import link_runner
 from crosslab.errors import UserError
 from crosslab.host.toolchain import require_qemu
 from crosslab.models.llama_params import random_weights
@@ -40,17 +38,17 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tarball of a tiny model."""
     shared_builds.need_emulator()
     at = tmp_path_factory.mktemp("artefact")
-    tree, target = shared_builds.tvm_tree(), LabTarget("riscv64", VLEN)
-    request = CompileRequest(tree, CONFIG, target, prefill_chunk=CHUNK)
-    library = compile_llama(request, shared_builds.CACHE).library
-    linking = LinkRequest(
-        shared_builds.runtime(), shared_builds.cross(), library=library, required_vlen=VLEN
-    )
+    linking = tiny_runner.riscv_request()
+    assert linking.library is not None
     (at / "params").mkdir()
     write_params(random_weights(CONFIG, 3), at / "params")
     (at / "tokenizer.bin").write_bytes(pack(text_probe.tiny(CONFIG.vocab)))
     files = {"run.sh": RUN, "runner": link_runner(linking, shared_builds.CACHE)}
-    files |= {"model.tar": library, "params": at / "params", "tokenizer.bin": at / "tokenizer.bin"}
+    files |= {
+        "model.tar": linking.library,
+        "params": at / "params",
+        "tokenizer.bin": at / "tokenizer.bin",
+    }
     about = {"release": "R", "target": "T", "inputs": {"upstreams": {"tvm": {}}}}
     whole = Part("tiny", "R", "Apache-2.0", shipped=True, kind="application")
     write_dist(Dist(at / "tiny", files, about, whole))

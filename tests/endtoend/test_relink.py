@@ -8,15 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import shared_builds
-from test_runner import CHUNK, CONFIG, VLEN
+from support import shared_builds, tiny_runner
 
 from crosslab.artifact.provenance import library_licences
 from crosslab.artifact.relink import relinking
 from crosslab.artifact.tarball import normalised_tar
-from crosslab.build.link import LinkRequest, link_runner
-from crosslab.compile.driver import CompileRequest, compile_llama
-from crosslab.compile.targets import LabTarget
+from crosslab.build.link import link_runner
 from crosslab.host.toolchain import CompilerKind
 from crosslab.run.emulator import run_guest
 
@@ -44,19 +41,15 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """runner, model.tar and relink/ as the artefact has them."""
     if shared_builds.cross().kind is not CompilerKind.CLANG:
         pytest.skip("only the GNU C library's licence asks for this")
-    target = LabTarget("riscv64", VLEN)
-    compiling = CompileRequest(shared_builds.tvm_tree(), CONFIG, target, prefill_chunk=CHUNK)
-    library = compile_llama(compiling, shared_builds.CACHE).library
-    request = LinkRequest(
-        shared_builds.runtime(), shared_builds.cross(), library=library, required_vlen=VLEN
-    )
+    request = tiny_runner.riscv_request()
     runner = link_runner(request, shared_builds.CACHE)
     # A path with a blank, as somebody may unpack it.
     at = tmp_path_factory.mktemp("unpacked here") / "model"
     for name, path in {**relinking(request, runner, shared_builds.CACHE), "runner": runner}.items():
         (at / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, at / name)
-    (at / "model.tar").write_bytes(normalised_tar(library))
+    assert request.library is not None
+    (at / "model.tar").write_bytes(normalised_tar(request.library))
     return at
 
 

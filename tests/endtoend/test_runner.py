@@ -7,17 +7,17 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import shared_builds, text_probe, tiny_runner
-from support.tiny_runner import CHUNK, CONFIG
+from support.tiny_runner import CHUNK, CONFIG, VLEN
 
 from crosslab.build.link import LinkRequest, link_runner
-from crosslab.compile.driver import CompileRequest, compile_llama
-from crosslab.compile.targets import LabTarget
+from crosslab.compile.driver import compile_llama
 from crosslab.errors import LabError
 from crosslab.host.toolchain import CompilerKind
 from crosslab.models.params import INDEX_FILE, read_params
@@ -28,7 +28,6 @@ from crosslab.tokenizer.device_tokenizer import pack
 
 pytestmark = pytest.mark.emulator
 
-VLEN = 256
 PROMPT = [5, 17, 96, 0, 33, 8, 41, 2, 60, 77, 13]
 MAX_NEW = 6
 
@@ -40,18 +39,12 @@ def _emulator() -> None:
 
 @pytest.fixture(scope="module")
 def library() -> Path:
-    request = CompileRequest(
-        shared_builds.tvm_tree(), CONFIG, LabTarget("riscv64", VLEN), prefill_chunk=CHUNK
-    )
-    return compile_llama(request, shared_builds.CACHE).library
+    return compile_llama(tiny_runner.riscv_compilation(), shared_builds.CACHE).library
 
 
 @pytest.fixture(scope="module")
-def runner(library: Path) -> Path:
-    request = LinkRequest(
-        shared_builds.runtime(), shared_builds.cross(), library=library, required_vlen=VLEN
-    )
-    return link_runner(request, shared_builds.CACHE)
+def runner() -> Path:
+    return link_runner(tiny_runner.riscv_request(), shared_builds.CACHE)
 
 
 @pytest.fixture(scope="module")
@@ -362,14 +355,7 @@ def test_loads_a_shared_library(params: Path, expected: Answer, tmp_path: Path) 
     if tools.kind is not CompilerKind.CLANG:
         pytest.skip("zig makes static programs, which load no library")
     linker = (*tools.cxx, *tools.link)
-    request = CompileRequest(
-        shared_builds.tvm_tree(),
-        CONFIG,
-        LabTarget("riscv64", VLEN),
-        form="shared",
-        prefill_chunk=CHUNK,
-        linker=linker,
-    )
+    request = replace(tiny_runner.riscv_compilation(), form="shared", linker=linker)
     library = compile_llama(request, shared_builds.CACHE).library
     program = link_runner(LinkRequest(shared_builds.runtime(), tools), shared_builds.CACHE)
     logits = tmp_path / "logits.bin"

@@ -11,27 +11,21 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import served
 from served import CHAT, TEXT, Served
 from support import shared_builds, text_probe, tiny_runner
-from support.tiny_runner import CHUNK, CONFIG
+from support.tiny_runner import LONG, VLEN
 
-from crosslab.build.link import LinkRequest, link_runner
-from crosslab.compile.driver import CompileRequest, compile_llama
-from crosslab.compile.targets import LabTarget
+from crosslab.build.link import link_runner
 from crosslab.models.llama_params import random_weights
 from crosslab.models.params import read_params, write_params
 from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import pack
 
-VLEN = 256
-# Long enough for answers that a client can leave.
-LONG = replace(CONFIG, context=1024)
 NEW = 12
 PROMPTS = ("a cab", "hello there", "b", "what is that?", "xyz", "no", "the end", "abc abc")
 FAULTS, REQUESTS = 60, 200
@@ -56,7 +50,7 @@ def words(params: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def native() -> Path:
     """The runner of this machine, with sanitizers and the model's library."""
-    return link_runner(tiny_runner.host_request(LONG), shared_builds.CACHE)
+    return link_runner(tiny_runner.host_request(), shared_builds.CACHE)
 
 
 @pytest.fixture(scope="module")
@@ -207,13 +201,7 @@ def test_faults_harm_nobody_else(server: Served, expected: dict[str, str]) -> No
 @pytest.mark.emulator
 def test_serves_in_the_emulator(params: Path, tmp_path: Path, expected: dict[str, str]) -> None:
     shared_builds.need_emulator()
-    target = LabTarget("riscv64", VLEN)
-    request = CompileRequest(shared_builds.tvm_tree(), LONG, target, prefill_chunk=CHUNK)
-    library = compile_llama(request, shared_builds.CACHE).library
-    linking = LinkRequest(
-        shared_builds.runtime(), shared_builds.cross(), library=library, required_vlen=VLEN
-    )
-    program = link_runner(linking, shared_builds.CACHE)
+    program = link_runner(tiny_runner.riscv_request(), shared_builds.CACHE)
     qemu = text_probe.in_guest(program)
     for wrong, message in (
         (("--max-new", "3"), "--max-new is not for serve"),

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny model for the runner, and programs around its sources on this machine."""
+"""A tiny model, its runners, and programs around the runner's sources on this machine."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from crosslab.models.params import write_params
 from support import shared_builds
 
 NATIVE = Path(__file__).parent / "native"
-CHUNK = 32
+CHUNK, VLEN = 32, 256
 # Grouped heads, and widths that no vector length divides.
 CONFIG = LlamaConfig(
     hidden=40,
@@ -36,6 +37,8 @@ CONFIG = LlamaConfig(
     tied=False,
     context=64,
 )
+# On this machine: with room for answers that a client can leave.
+LONG = replace(CONFIG, context=1024)
 
 
 def write_random_params(library: Path, folder: Path) -> Path:
@@ -49,20 +52,33 @@ def write_random_params(library: Path, folder: Path) -> Path:
     return folder
 
 
-def host_library(config: LlamaConfig = CONFIG) -> CompiledModel:
-    """The tiny model, or one with another context, compiled for this machine."""
+def riscv_compilation() -> CompileRequest:
+    """The compilation of the tiny model for riscv64."""
+    target = LabTarget("riscv64", VLEN)
+    return CompileRequest(shared_builds.tvm_tree(), CONFIG, target, prefill_chunk=CHUNK)
+
+
+def riscv_request() -> LinkRequest:
+    """The link of a runner of it for riscv64."""
+    library = compile_llama(riscv_compilation(), shared_builds.CACHE).library
+    parts = (shared_builds.runtime(), shared_builds.cross())
+    return LinkRequest(*parts, library=library, required_vlen=VLEN)
+
+
+def host_library() -> CompiledModel:
+    """The tiny model with a long context, compiled for this machine."""
     tree, host = shared_builds.tvm_tree(), LabTarget("host")
     return compile_llama(
-        CompileRequest(tree, config, host, prefill_chunk=CHUNK, gemv=False), shared_builds.CACHE
+        CompileRequest(tree, LONG, host, prefill_chunk=CHUNK, gemv=False), shared_builds.CACHE
     )
 
 
-def host_request(config: LlamaConfig = CONFIG) -> LinkRequest:
+def host_request() -> LinkRequest:
     """The link of a runner of it with sanitizers."""
     return LinkRequest(
         shared_builds.host_runtime(),
         shared_builds.sanitizing(),
-        library=host_library(config).library,
+        library=host_library().library,
         sanitizers=("address", "undefined"),
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support import shared_builds, text_probe, tiny_runner
-from support.tiny_runner import CONFIG
+from support.tiny_runner import LONG
 
 from crosslab.build.link import link_runner
 from crosslab.models.params import read_params
@@ -30,6 +30,9 @@ TEMPLATE = (
     "<|start|>a"
 )
 MAX_NEW = 5
+# A context that a few messages fill.
+ROOM = 64
+SHORT = ["--max-seq", str(ROOM)]
 XOFF, XON, CTRL_C, CTRL_D = b"\x13", b"\x11", b"\x03", b"\x04"
 
 
@@ -46,7 +49,7 @@ def params(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def words() -> ChatTokenizer:
-    tokenizer = text_probe.tiny(CONFIG.vocab).tokenizer
+    tokenizer = text_probe.tiny(LONG.vocab).tokenizer
     return ChatTokenizer(tokenizer, {"chat_template": TEMPLATE, "eos_token": "<|end|>"})
 
 
@@ -86,8 +89,8 @@ def reference(
     for text in said:
         messages.append(("user", text))
         ids = ids_of(words, messages)
-        room = min(max_new, CONFIG.context - len(ids))
-        tokens = answer(CONFIG, values, ids, max_new=room, stop=words.stop_ids).tokens
+        room = min(max_new, ROOM - len(ids))
+        tokens = answer(LONG, values, ids, max_new=room, stop=words.stop_ids).tokens
         answers.append(words.decode(tokens))
         messages.append(("assistant", answers[-1]))
     return answers
@@ -141,14 +144,14 @@ def test_a_full_context_refuses_and_says_so(
 ) -> None:
     said = ["yes yes yes yes yes", "no no no no", "yes yes yes yes yes no no no no", "hi"]
     first = reference(words, params, said[:2])
-    done = talk([*command, *GREEDY], *said[:3])
+    done = talk([*command, *SHORT, *GREEDY], *said[:3])
     assert done.stdout == "".join(f"{text}\n" for text in first)
     assert "the context is full: with this message it would be" in done.stderr
     assert "the message was not sent" in done.stderr
-    long = talk([*command, "--temperature", "0"], "hi")
+    long = talk([*command, *SHORT, "--temperature", "0"], "hi")
     assert "(the context of 64 tokens is full: the answer ends here)" in long.stderr
     assert long.stdout == "".join(
-        f"{text}\n" for text in reference(words, params, ["hi"], max_new=CONFIG.context)
+        f"{text}\n" for text in reference(words, params, ["hi"], max_new=ROOM)
     )
 
 
@@ -156,7 +159,7 @@ def test_a_full_context_slides_and_says_so(
     command: list[str], words: ChatTokenizer, params: Path, tmp_path: Path
 ) -> None:
     said = ["yes yes yes yes yes", "no no no no", "hi hi hi hi hi"]
-    slides = [*command, *GREEDY, "--context-full", "slide", "--system", "fed"]
+    slides = [*command, *SHORT, *GREEDY, "--context-full", "slide", "--system", "fed"]
     done = talk(slides, *said, f"/save {tmp_path}/talk.json")
     told = [line for line in done.stderr.splitlines() if "messages are left out)" in line]
     assert told, done.stderr
@@ -170,7 +173,7 @@ def test_a_full_context_slides_and_says_so(
     assert len(messages) == 1 + 2 * len(said) - left_out
     assert messages[0] == ("system", "fed")
     ids = ids_of(words, messages[:-1])
-    tokens = answer(CONFIG, read_params(params), ids, max_new=MAX_NEW, stop=words.stop_ids).tokens
+    tokens = answer(LONG, read_params(params), ids, max_new=MAX_NEW, stop=words.stop_ids).tokens
     assert messages[-1] == ("assistant", words.decode(tokens))
 
 
@@ -206,7 +209,7 @@ def test_sampling_comes_from_the_model_and_from_options(
         (["--top-p", "nan"], "top_p: nan is outside 0 to 1"),
         (["--logit-bias", "97:1"], "token 97 is outside of the vocabulary of 97"),
         (["--logit-bias", "5"], "--logit-bias: '' is not a number"),
-        (["--max-seq", "65"], "more than the model's context of 64"),
+        (["--max-seq", "1025"], "more than the model's context of 1024"),
     ],
 )
 def test_bad_options_are_refused(command: list[str], options: list[str], message: str) -> None:
