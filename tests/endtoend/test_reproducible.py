@@ -15,11 +15,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from support import shared_builds
+from support import shared_builds, tiny_model
 from support.shared_builds import CACHE, PROJECT
 
 from crosslab.build.libraries import httplib_sources
 from crosslab.build.runtime import build_runtime
+from crosslab.models.gguf_import import import_gguf
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +35,14 @@ from crosslab.compile.targets import LabTarget
 from crosslab.artifact.dist import Dist, write_dist
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
-from crosslab.models.config import LlamaConfig
+from crosslab.models.config import read_config
 from crosslab.models.llama_params import random_params
 from crosslab.build.runtime import build_runtime
+from crosslab.compile.modes import TILES
 from crosslab.host.toolchain import find_cross
 
-project, tree, cache, out = map(Path, sys.argv[1:])
-sizes = dict(hidden=192, intermediate=176, heads=3, kv_heads=1, head_dim=64, layers=1)
-config = LlamaConfig(**sizes, vocab=288, rope_theta=50000.0, context=256)
+project, tree, cache, out, config = map(Path, sys.argv[1:])
+config = read_config(config)
 compiled = compile_llama(
     CompileRequest(
         tvm_tree=tree,
@@ -49,6 +50,7 @@ compiled = compile_llama(
         target=LabTarget("riscv64", 256),
         kernels=cached_kernels(KernelTarget.RISCV64, cache),
         require_tensorize=True,
+        mode=TILES,
     ),
     cache,
 )
@@ -68,10 +70,11 @@ print(package(out / "tiny", out))
 PARTS = ("scripts/common", "scripts/crosslab", "kernels", "overlays", "runner")
 
 
-def build(project: Path, tree: Path, cache: Path, out: Path, umask: int, **other: str) -> Path:
-    environment = {**os.environ, **other, "PYTHONPATH": str(project / "scripts")}
+def build(places: tuple[Path, ...], umask: int, **other: str) -> Path:
+    """The artefact's tarball, from the paths of project, tree, cache, result and config."""
+    environment = {**os.environ, **other, "PYTHONPATH": str(places[0] / "scripts")}
     done = subprocess.run(
-        [sys.executable, "-c", BUILD, str(project), str(tree), str(cache), str(out)],
+        [sys.executable, "-c", BUILD, *map(str, places)],
         env=environment,
         umask=umask,
         capture_output=True,
@@ -95,7 +98,11 @@ def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
     cross = shared_builds.cross()
     tree = shared_builds.tvm_tree()
     shared = build_runtime(tree, cross, CACHE)
-    first = build(PROJECT, tree, CACHE, tmp_path / "one", 0o022, TZ="UTC", PYTHONHASHSEED="1")
+    # The model of other tests: its library in the user's cache was made by another process yet.
+    tiny_model.write_gguf(tmp_path / "model.gguf")
+    config = import_gguf(tmp_path / "model.gguf", tmp_path) / "config.json"
+    usual = (PROJECT, tree, CACHE, tmp_path / "one", config)
+    first = build(usual, 0o022, TZ="UTC", PYTHONHASHSEED="1")
     place = tmp_path / "ünother place" / "further down"
     for part in PARTS:
         copy_backwards(PROJECT / part, place / "project" / part)
@@ -106,10 +113,7 @@ def test_artefact_is_the_same_from_anywhere(tmp_path: Path) -> None:
     scratch = place / "scratch"
     scratch.mkdir()
     second = build(
-        place / "project",
-        place / "tvm",
-        place / "cache",
-        place / "out",
+        (place / "project", place / "tvm", place / "cache", place / "out", config),
         0o077,
         TZ="Pacific/Chatham",
         LC_ALL="C",
