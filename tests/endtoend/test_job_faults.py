@@ -99,16 +99,39 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return replace(place, said=said)
 
 
+@dataclass(frozen=True)
+class Robbed:
+    """A run whose library was taken from the cache, and the run after it.
+
+    Attributes:
+        folder: where the cache is.
+        code: exit code of the first.
+        said: what the first said.
+        seconds: what the second took, which had to compile and link.
+    """
+
+    folder: Path
+    code: int
+    said: str
+    seconds: float
+
+
 @pytest.fixture(scope="module")
-def span(place: Place, tmp_path_factory: pytest.TempPathFactory) -> float:
-    """Seconds of a run that has to compile and link; it has no home to keep things in."""
-    folder = tmp_path_factory.mktemp("span")
-    linked_cache(folder, *BUILT)
+def robbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Robbed:
+    """A cache of links to the real one; the library goes while the job runs. There is no home."""
+    folder = tmp_path_factory.mktemp("robbed")
+    cache = linked_cache(folder, *BUILT)
+    process = place.start(XDG_CACHE_HOME=str(folder))
+    while process.poll() is None:
+        for entry in cache.glob("library-*"):
+            shutil.rmtree(entry, ignore_errors=True)
+        time.sleep(0.01)
+    _, first = process.communicate(timeout=LIMIT)
     began = time.monotonic()
     code, said = place.run(HOME="/no/home", XDG_CACHE_HOME=str(folder))
     assert code == 0, said
     place.check()
-    return time.monotonic() - began
+    return Robbed(folder, process.returncode, first, time.monotonic() - began)
 
 
 @pytest.fixture
@@ -152,8 +175,16 @@ def test_private_umask_and_clock_set_back(place: Place, umask: None, tmp_path: P
     place.check()
 
 
-def test_home_that_is_missing_is_not_needed(span: float) -> None:
-    assert span > 0
+def test_stage_removed_from_the_cache_is_made_again(robbed: Robbed) -> None:
+    assert robbed.code in (0, 1, 2)
+    assert "Traceback" not in robbed.said
+    # What went is named, whichever step missed it.
+    named = "error: " in robbed.said and str(robbed.folder) in robbed.said
+    assert robbed.code == 0 or named, robbed.said
+
+
+def test_home_that_is_missing_is_not_needed(robbed: Robbed) -> None:
+    assert (robbed.folder / "mlc-rvv").is_dir()
     assert not Path("/no").exists()
 
 
@@ -169,17 +200,28 @@ def test_read_only_home_names_the_way_out(
     assert "Traceback" not in said
 
 
-def _ended(place: Place, signum: int, span: float, caches: Path) -> Iterator[tuple[int, str]]:
-    """Runs that have to compile and link, each ended at a moment of its own."""
-    chance = random.Random(f"{SEED}{signum}")
+def _ended(place: Place, signum: int, moment: float, folder: Path) -> tuple[int, str]:
+    """A run that is sent a signal after so many seconds."""
+    process = place.start(XDG_CACHE_HOME=str(folder))
+    time.sleep(moment)
+    process.send_signal(signum)
+    _, said = process.communicate(timeout=LIMIT)
+    return process.returncode, said
+
+
+def test_ended_at_random_moments(place: Place, robbed: Robbed, tmp_path: Path) -> None:
+    """Killed, and interrupted on what that left, each while it has to compile and link."""
+    chance = random.Random(SEED)
     for turn in range(KILLS):
-        folder = caches / str(turn)
+        folder = tmp_path / str(turn)
         cache = linked_cache(folder, *BUILT)
-        process = place.start(XDG_CACHE_HOME=str(folder))
-        time.sleep(chance.uniform(0.05, 1.0) * span)
-        process.send_signal(signum)
-        _, said = process.communicate(timeout=LIMIT)
-        yield process.returncode, said
+        killed, interrupted = (chance.uniform(0.05, 1.0) * robbed.seconds for _ in range(2))
+        code, said = _ended(place, signal.SIGKILL, killed, folder)
+        assert code in (0, -signal.SIGKILL), said
+        code, said = _ended(place, signal.SIGINT, interrupted, folder)
+        assert code in (0, 130), said
+        assert "Traceback" not in said
+        assert code == 0 or "interrupted" in said
         # The next run on the same cache takes nothing half-made, and leaves nothing of it.
         again, told = place.run(XDG_CACHE_HOME=str(folder))
         assert again == 0, told
@@ -188,40 +230,10 @@ def _ended(place: Place, signum: int, span: float, caches: Path) -> Iterator[tup
         assert list((place.root / "out").iterdir()) == [place.report]
 
 
-def test_interrupted_at_random_moments(place: Place, span: float, tmp_path: Path) -> None:
-    for code, said in _ended(place, signal.SIGINT, span, tmp_path):
-        assert code in (0, 130), said
-        assert "Traceback" not in said
-        assert code == 0 or "interrupted" in said
-
-
-def test_killed_at_random_moments(place: Place, span: float, tmp_path: Path) -> None:
-    for code, said in _ended(place, signal.SIGKILL, span, tmp_path):
-        assert code in (0, -signal.SIGKILL), said
-
-
 def test_two_runs_at_once(place: Place) -> None:
     shutil.rmtree(place.root / "dist", ignore_errors=True)
     first, second = place.start(), place.start()
     for process in (first, second):
         _, said = process.communicate(timeout=LIMIT)
         assert process.returncode == 0, said
-    place.check()
-
-
-def test_stage_removed_from_the_cache_is_made_again(place: Place, tmp_path: Path) -> None:
-    """A cache of links to the real one; what is built in it goes while the job runs."""
-    cache = linked_cache(tmp_path, "library-")
-    process = place.start(XDG_CACHE_HOME=str(tmp_path))
-    while process.poll() is None:
-        for entry in cache.glob("library-*"):
-            shutil.rmtree(entry, ignore_errors=True)
-        time.sleep(0.01)
-    _, said = process.communicate(timeout=LIMIT)
-    assert process.returncode in (0, 1, 2)
-    assert "Traceback" not in said
-    # What went is named, whichever step missed it.
-    assert process.returncode == 0 or ("error: " in said and str(tmp_path) in said), said
-    code, said = place.run(XDG_CACHE_HOME=str(tmp_path))
-    assert code == 0, said
     place.check()
