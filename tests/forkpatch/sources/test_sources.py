@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forklab import CORE, FILES, ForkLab, Repo, core, git, make_wheel
+from forklab import CORE, FILES, ForkLab, Repo, core, git, make_wheel, start
 
 from forkpatch.git.calls import init_repository
 from forkpatch.model.lock import read_lock
@@ -375,10 +375,8 @@ def test_runs_that_fetch_the_same_at_once_share_one_good_copy(
     lab.forget()
     targets = [tmp_path / f"tree{number}" for number in range(4)]
     from_there = ("--source", f"calc={source}")
-    runs = [lab.spawn("tree", "calc", *from_there, "--output", str(path)) for path in targets]
-    for run in runs:
-        _, err = run.communicate(timeout=120)
-        assert run.returncode == 0, err.decode()
+    runs = [start(lab.root, "tree", "calc", *from_there, "--output", str(path)) for path in targets]
+    assert [os.waitpid(run, 0)[1] for run in runs] == [0, 0, 0, 0]
     assert {(path / "python/calc/core.py").read_bytes() for path in targets} == {CORE}
     assert len(list(lab.cache.glob("trees/*.git"))) == 1
     assert len(list(lab.cache.glob("wheels/*/*.whl"))) == (source == "wheel")
