@@ -4,37 +4,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("matplotlib", reason="the report's plots need matplotlib")
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="a browser is driven by playwright, which is not installed"
-)
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="axe-core is not installed"
-)
 
-from facts import project  # noqa: E402
+from facts import project
+from support.browser import axe, started  # noqa: F401 - the fixture browser
 
-from crosslab.host.optional_tools import BROWSERS  # noqa: E402
-from report.__main__ import main  # noqa: E402
+from report.__main__ import main
 
 PHONE, DESK = 390, 1200
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        # The page is our own file; a sandbox cannot be had as root in a container.
-        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module", params=["full", "bare"])

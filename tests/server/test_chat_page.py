@@ -3,37 +3,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from served import Served, until
-
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="a browser is driven by playwright, which is not installed"
-)
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="axe-core is not installed"
-)
-
-from crosslab.host.optional_tools import BROWSERS  # noqa: E402
+from support.browser import axe, playwright, started  # noqa: F401 - the fixture browser
 
 pytestmark = pytest.mark.slow
 
 PHONE, DESK = 390, 1200
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        # The page is our own; a sandbox cannot be had as root in a container.
-        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 def opened(browser: Any, server: Served, width: int, **more: Any) -> tuple[Any, list[str]]:
