@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.shared_builds import cross, runtime, tvm_tree
+from support.tiny_runner import GQA, tensorizing
 
-from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.cached_build import default_cache
 from crosslab.compile import cli
@@ -39,9 +39,6 @@ PROJECT = Path(__file__).resolve().parents[2]
 CACHE = default_cache()
 SEED = 20
 
-# Groups of three query heads, head_dim with kernels, an odd vocabulary, and a prompt whose
-# chunks are no multiples of a tile.
-GQA = LlamaConfig(96, 160, 6, 2, 64, 2, 131, rope_theta=5e4, tied=True)
 NEW = 6
 # float32 sums in another order, against the largest logit.
 CLOSE = 1e-5
@@ -69,22 +66,9 @@ def build(request: CompileRequest) -> Built:
     return Built(request, model, random_params(request.config, SEED, CACHE))
 
 
-def tensorizing(target: LabTarget, kernels: KernelTarget) -> CompileRequest:
-    return CompileRequest(
-        tvm_tree=tvm_tree(),
-        config=GQA,
-        target=target,
-        prefill_chunk=64,
-        # The widths above are none that dlight's rule is made for: LLVM takes minutes over it.
-        gemv=False,
-        kernels=cached_kernels(kernels, CACHE),
-    )
-
-
 @pytest.fixture(scope="module")
 def host() -> Built:
-    request = tensorizing(LabTarget("host"), KernelTarget.HOST)
-    return build(replace(request, form="shared", steps=("-noalias",)))
+    return build(tensorizing(LabTarget("host")))
 
 
 def native(built: Built, chunks: list[list[int]], output: Path) -> tuple[list[int], np.ndarray]:
@@ -107,6 +91,7 @@ def native(built: Built, chunks: list[list[int]], output: Path) -> tuple[list[in
         return answered["tokens"].tolist(), answered["logits"]
 
 
+# Chunks that are no multiples of a tile.
 @pytest.mark.parametrize("split", [[37], [20, 17], [36, 1], [1, 36], [16, 8, 13]])
 def test_host_library_says_what_the_reference_says(
     host: Built, split: list[int], tmp_path: Path
@@ -159,8 +144,7 @@ def test_tvm_reads_the_parameters_as_the_reference_does(host: Built) -> None:
 @pytest.fixture(scope="module")
 def rvv(emulator: None) -> Built:
     cross()
-    request = tensorizing(LabTarget("riscv64", 128), KernelTarget.RISCV64)
-    return build(replace(request, require_tensorize=True))
+    return build(tensorizing(LabTarget("riscv64", 128)))
 
 
 @pytest.fixture(scope="module")

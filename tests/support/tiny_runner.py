@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from common.hashing import digest
+from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import RUNNER_SOURCES, LinkRequest, link_options, objects_of
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
@@ -40,6 +41,10 @@ CONFIG = LlamaConfig(
 # On this machine: with room for answers that a client can leave.
 LONG = replace(CONFIG, context=1024)
 
+# For products in the shapes that there are kernels for: groups of three query heads, head_dim with
+# kernels, an odd vocabulary.
+GQA = LlamaConfig(96, 160, 6, 2, 64, 2, 131, rope_theta=5e4, tied=True)
+
 
 def write_random_params(library: Path, folder: Path) -> Path:
     """Random weights in several shards, named as the library names them but in another order."""
@@ -50,6 +55,22 @@ def write_random_params(library: Path, folder: Path) -> Path:
     ]
     write_params(reversed(values), folder, shard_bytes=8192)
     return folder
+
+
+def tensorizing(target: LabTarget) -> CompileRequest:
+    """The compilation of the model with kernels; for this machine as a shared library."""
+    kind = KernelTarget.HOST if target.name == "host" else KernelTarget.RISCV64
+    return CompileRequest(
+        shared_builds.tvm_tree(),
+        GQA,
+        target,
+        form="shared" if target.name == "host" else "static",
+        prefill_chunk=64,
+        # Its widths are none that dlight's rule is made for: LLVM takes minutes over it.
+        gemv=False,
+        kernels=cached_kernels(kind, shared_builds.CACHE),
+        require_tensorize=True,
+    )
 
 
 def riscv_compilation() -> CompileRequest:

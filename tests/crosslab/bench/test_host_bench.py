@@ -3,38 +3,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.shared_builds import tvm_tree
+from support.tiny_runner import GQA, tensorizing
 
 from crosslab.bench import host_bench
-from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.cached_build import default_cache
-from crosslab.compile.driver import CompileRequest, compile_llama
+from crosslab.compile.driver import compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
-from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_params
 
 pytestmark = pytest.mark.slow
 
 CACHE = default_cache()
-GQA = LlamaConfig(96, 160, 6, 2, 64, 2, 131, rope_theta=5e4, tied=True)
 
 
 @pytest.fixture(scope="module")
 def result() -> dict[str, object]:
     """Both on the same patched tree: the one without passes is what TVM makes of the loops."""
-    host = LabTarget("host")
-    plain = CompileRequest(tvm_tree(), GQA, host, form="shared", steps=(), gemv=False)
-    ours = CompileRequest(
-        tvm_tree(),
-        GQA,
-        host,
-        form="shared",
-        gemv=False,
-        kernels=cached_kernels(KernelTarget.HOST, CACHE),
-        require_tensorize=True,
-    )
+    ours = tensorizing(LabTarget("host"))
+    plain = replace(ours, steps=(), kernels=None, require_tensorize=False)
     built = compile_llama(ours, CACHE)
     assert built.tensorized
     assert all(entry["symbol"] for entry in built.tensorized)
