@@ -25,7 +25,8 @@ from tokenizers import (
 from common.hashing import digest
 from crosslab.build.libraries import httplib_object, include_folders
 from crosslab.build.link import RUNNER_SOURCES
-from crosslab.build.runtime import LANGUAGE_FLAGS, compile_all, sanitizer_flags
+from crosslab.build.objects import compile_objects
+from crosslab.build.runtime import LANGUAGE_FLAGS, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
@@ -102,10 +103,8 @@ def _objects(
     key = digest(tools.digest, shlex.join(flags), RUNNER_SOURCES, *folders)
 
     def make(out: Path) -> None:
-        # Two rooms may have files of one name.
-        names = {source: source.relative_to(RUNNER_SOURCES).with_suffix("") for source in sources}
-        objects = {str(s): str(out / f"{'-'.join(name.parts)}.o") for s, name in names.items()}
-        compile_all("probe", command, objects, out, 2)
+        names = [source.relative_to(RUNNER_SOURCES).as_posix() for source in sources]
+        compile_objects("probe", command, names, RUNNER_SOURCES, out)
 
     return command, cached_build(cache, f"probe-{name}-{tools.machine}", key, make)
 

@@ -20,7 +20,8 @@ from importlib import metadata
 from pathlib import Path
 
 from common.hashing import digest
-from crosslab.build.runtime import LANGUAGE_FLAGS, compile_all
+from crosslab.build.objects import compile_objects
+from crosslab.build.runtime import LANGUAGE_FLAGS
 from crosslab.build.source_archive import read_source, unpack_source
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
@@ -155,6 +156,6 @@ def httplib_object(toolchain: Toolchain, cache: Path) -> Path:
 
     def make(out: Path) -> None:
         command = [*toolchain.cxx, *flags, "-I.", f"-ffile-prefix-map={sources}=httplib"]
-        compile_all(HTTPLIB, command, {"httplib.cpp": str(out / "httplib.o")}, sources, 1)
+        compile_objects(HTTPLIB, command, ["httplib.cpp"], sources, out)
 
     return cached_build(cache, f"{HTTPLIB}-{toolchain.machine}", key, make) / "httplib.o"

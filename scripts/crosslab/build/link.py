@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import tarfile
@@ -14,7 +13,8 @@ from pathlib import Path
 
 from common.hashing import digest
 from crosslab.build.libraries import httplib_object, include_folders
-from crosslab.build.runtime import Runtime, compile_all, sanitizer_flags
+from crosslab.build.objects import compile_objects
+from crosslab.build.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
@@ -23,6 +23,13 @@ from crosslab.tokenizer.unicode_tables import runner_tables
 RUNNER_SOURCES = Path(__file__).resolve().parents[3] / "runner"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 BUILD_FLAGS = ("-O2", "-g0", "-ffunction-sections", "-fdata-sections")
+# Headers that many of the runner's sources read.
+PRECOMPILED = (
+    *("algorithm", "chrono", "fstream", "functional", "iostream", "map", "memory", "mutex"),
+    *("optional", "string", "thread", "vector", "httplib.h", "nlohmann/json.hpp"),
+    *("tvm/ffi/container/array.h", "tvm/ffi/function.h", "tvm/ffi/string.h"),
+    "tvm/runtime/tensor.h",
+)
 FIRST_LINES = 25
 
 
@@ -92,13 +99,14 @@ def _check(request: LinkRequest) -> None:
 
 def _runner_objects(request: LinkRequest, cache: Path) -> Path:
     """The runner's own object files."""
-    sources = [path.relative_to(RUNNER_SOURCES) for path in sorted(RUNNER_SOURCES.rglob("*.cc"))]
+    found = sorted(RUNNER_SOURCES.rglob("*.cc"))
+    sources = [path.relative_to(RUNNER_SOURCES).as_posix() for path in found]
     # With sanitizers what counts is the compiler's time: most of it goes into optimising them.
     plain = ("-O0",) if request.sanitizers else ()
     own = (*BUILD_FLAGS, *plain, *WARNINGS, *sanitizer_flags(request.sanitizers))
     tables, libraries = runner_tables(cache), include_folders(cache)
-    found = [f"-isystem{folder}" for folder in libraries.values()]
-    flags = (*request.runtime.compile_flags, *found, "-I.", f"-I{tables}", *own)
+    system = [f"-isystem{folder}" for folder in libraries.values()]
+    flags = (*request.runtime.compile_flags, *system, "-I.", f"-I{tables}", *own)
     # Headers name themselves in their errors' messages: not by where they lie here.
     places = {RUNNER_SOURCES: ".", request.runtime.folder: "runtime"}
     places |= {folder: name for name, folder in libraries.items()}
@@ -106,7 +114,7 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
     key = digest(
         request.runtime.folder.name,
         request.toolchain.digest,
-        shlex.join([*own, *places.values()]),
+        shlex.join([*own, *places.values(), *PRECOMPILED]),
         RUNNER_SOURCES,
         tables,
         *libraries.values(),
@@ -114,9 +122,8 @@ def _runner_objects(request: LinkRequest, cache: Path) -> Path:
 
     def make(out: Path) -> None:
         command = [*request.toolchain.cxx, *flags, *maps]
-        # Two rooms may have files of one name.
-        objects = {str(s): str(out / f"{'-'.join(s.with_suffix('').parts)}.o") for s in sources}
-        compile_all("runner", command, objects, RUNNER_SOURCES, os.cpu_count() or 1)
+        headers = PRECOMPILED if request.toolchain.is_clang else ()
+        compile_objects("runner", command, sources, RUNNER_SOURCES, out, precompiled=headers)
 
     return cached_build(cache, f"runner-objects-{request.toolchain.machine}", key, make)
 

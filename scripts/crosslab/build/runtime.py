@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shlex
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from common.hashing import digest
+from crosslab.build.objects import compile_objects
 from crosslab.cached_build import cached_build
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 
 SHIMS = Path(__file__).parents[1] / "native" / "shims"
@@ -43,7 +38,6 @@ TVM_SOURCES = (
 )
 FFI_SOURCES = ("ffi/src/ffi/*.cc", "ffi/src/ffi/extra/*.cc")
 NOT_FOR_UNIX = ("backtrace_win.cc",)
-FIRST_LINES = 25
 # Headers that nearly all sources read: to read them once saves a third of the build.
 PRECOMPILED = (
     *("algorithm", "functional", "memory", "string", "unordered_map", "vector"),
@@ -52,8 +46,6 @@ PRECOMPILED = (
     *("tvm/ffi/container/tensor.h", "tvm/ffi/extra/module.h", "tvm/ffi/string.h"),
     "tvm/ffi/reflection/registry.h",
 )
-
-_console = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -160,29 +152,15 @@ def _build(
     flags: Sequence[str],
     out: Path,
 ) -> None:
-    sources = _assemble(tvm_tree, ffi, out)
-    (out / "objects").mkdir()
+    sources, objects = _assemble(tvm_tree, ffi, out), out / "objects"
+    objects.mkdir()
     includes = ("-I.", "-Iinclude", "-I3rdparty/compiler-rt", "-Iffi/include")
     # The scratch folder has a random name, which must not get into an object.
     command = [*toolchain.cxx, *flags, *includes, f"-ffile-prefix-map={out}=."]
-    if toolchain.is_clang:
-        command += _precompile(command, out)
-    objects = {s: f"objects/{s.replace('/', '-').removesuffix('.cc')}.o" for s in sources}
-    compile_all("runtime", command, objects, out, os.cpu_count() or 1)
+    headers = PRECOMPILED if toolchain.is_clang else ()
+    compile_objects("runtime", command, sources, out, objects, precompiled=headers)
     for name in ("src", "3rdparty", "ffi/src"):
         shutil.rmtree(out / name)
-    for made in out.glob("precompiled.*"):
-        made.unlink()
-
-
-def _precompile(command: Sequence[str], out: Path) -> list[str]:
-    """Compile the common headers in ``out``; options that make clang take them from there."""
-    header = out / "precompiled.h"
-    header.write_text("".join(f"#include <{name}>\n" for name in PRECOMPILED), encoding="utf-8")
-    options = ["-fpch-instantiate-templates", "-x", "c++-header"]
-    made = "precompiled.pch"
-    _compile("runtime", [*command, *options, header.name, "-o", made], out)
-    return ["-include-pch", made]
 
 
 def _assemble(tvm_tree: Path, ffi: Path, out: Path) -> list[str]:
@@ -203,51 +181,3 @@ def _assemble(tvm_tree: Path, ffi: Path, out: Path) -> list[str]:
         if path.name not in NOT_FOR_UNIX
     ]
     return sorted(found)
-
-
-def compile_all(
-    what: str, command: Sequence[str], objects: Mapping[str, str], folder: Path, jobs: int
-) -> None:
-    """Compile sources, several at once, showing how far it is.
-
-    Args:
-        what: name for the display and for errors.
-        command: compiler and options, without the file names.
-        objects: source to object, relative to ``folder``, in which the compilers run.
-        folder: where the sources are.
-        jobs: how many compilers run at once.
-
-    Raises:
-        LabError: the first file that does not compile; the others are left undone.
-    """
-    columns = (
-        TextColumn(f"  {what}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("[dim]{task.description}"),
-    )
-    with ThreadPoolExecutor(jobs) as pool, Progress(*columns, console=_console) as progress:
-        task = progress.add_task("", total=len(objects))
-        # Slow files first, so that the last seconds are not spent on one of them alone.
-        order = sorted(objects, key=lambda s: -(folder / s).stat().st_size)
-        running = {
-            pool.submit(_compile, what, [*command, "-c", s, "-o", objects[s]], folder): s
-            for s in order
-        }
-        try:
-            for done in as_completed(running):
-                done.result()
-                progress.update(task, advance=1, description=running[done])
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _compile(what: str, command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
-    )
-    if done.returncode != 0:
-        first = "\n  ".join(done.stderr.strip().splitlines()[:FIRST_LINES])
-        raise LabError(f"compiling {what} failed:\n  {shlex.join(command)}\n  {first}")

@@ -147,11 +147,11 @@ COMPILING = """
 import sys
 from pathlib import Path
 from crosslab.cached_build import cached_build
-from crosslab.build.runtime import compile_all
+from crosslab.build.objects import compile_objects
 folder = Path(sys.argv[1])
 def make(out):
-    objects = {f"{n}.c": str(out / f"{n}.o") for n in range(6)}
-    compile_all("things", ["./compiler"], objects, folder, 2)
+    sources = [f"{n}.c" for n in range(6)]
+    compile_objects("things", ["./compiler"], sources, folder, out)
 cached_build(folder / "cache", "thing", "k", make)
 """
 COMPILER = """#!/bin/sh
