@@ -2,6 +2,7 @@
 #include "chat/chat.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
@@ -164,10 +165,15 @@ class Conversation {
            << "\", \"content\": " << Quoted(messages_[i].content) << "}";
     }
     text << "]\n";
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    // Whole or not at all: what was saved before is not lost on a full disk.
+    const std::string part = path + ".part";
+    std::ofstream file(part, std::ios::binary | std::ios::trunc);
     file << text.str();
     file.close();
-    if (!file) throw InputError("cannot write " + path);
+    if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
+      std::remove(part.c_str());
+      throw InputError("cannot write " + path);
+    }
     std::cerr << "saved " << messages_.size() << " messages to " << path << "\n";
   }
 

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -157,7 +158,14 @@ class Engine::State {
     const std::lock_guard lock(mutex_);
     while (!waiting_.empty() && std::ssize(running_) < limits_.sequences) {
       Answer& first = *waiting_.front();
-      const auto place = room_.Take(first.prompt(), first.longest());
+      std::optional<CacheRoom::Place> place;
+      try {
+        place = room_.Take(first.prompt(), first.longest());
+      } catch (...) {
+        // It ends with the others: left waiting, it would fail each step to come.
+        running_.splice(running_.end(), waiting_, waiting_.begin());
+        throw;
+      }
       if (!place) break;
       first.Start(place->sequence, place->ready);
       stats_.cached_tokens += place->ready;

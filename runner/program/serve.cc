@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "engine/defaults.h"
@@ -51,6 +52,19 @@ struct ServeArguments {
   std::vector<std::string> rest;  // for the model
 };
 
+// An origin as browsers write it (RFC 6454), or all of them.
+void CheckOrigin(const std::string& origin) {
+  std::string_view host = origin;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (host.starts_with(scheme)) host.remove_prefix(scheme.size());
+  }
+  const auto plain = [](char c) { return c > ' ' && c < 127 && c != '/' && c != ',' && c != '*'; };
+  const bool whole = host.size() < origin.size() && std::all_of(host.begin(), host.end(), plain);
+  if (origin.empty() || origin == "*" || (whole && !host.empty())) return;
+  throw InputError("--cors: '" + origin + "' is no origin, as in https://example.org " +
+                   "(scheme, host and perhaps port; no path), nor *, which is all");
+}
+
 ServeArguments Parse(const std::vector<std::string>& words) {
   ServeArguments a;
   int64_t port = a.server.port;
@@ -82,6 +96,10 @@ ServeArguments Parse(const std::vector<std::string>& words) {
     }
   }
   a.server.port = static_cast<int>(port);
+  CheckOrigin(a.server.cors);
+  if (a.name.find('/') != std::string::npos) {
+    throw InputError("--name: '" + a.name + "' has a slash, and is a part of /v1/models/NAME");
+  }
   return a;
 }
 
@@ -143,6 +161,8 @@ int Serve(const std::vector<std::string>& words) {
   CheckSampling(defaults, weights.vocabulary);
   const CacheLimits room = {limits.sequences, limits.sequences * limits.tokens, limits.chunk};
   Model model(library, weights.params, room, arguments.region);
+  std::cerr << "runner: a KV cache of " << (model.bytes() >> 20) << " MiB for " << limits.sequences
+            << " answers at once (--parallel) of " << limits.tokens << " tokens (--max-seq)\n";
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? NameOf(arguments.params) : own.name;

@@ -168,13 +168,17 @@ void Endpoints::Model(const httplib::Request& request, httplib::Response& respon
   Send(response, About());
 }
 
-std::vector<Request> Endpoints::Requests(const ApiRequest& asked) const {
+std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* dropped) const {
   const Tokenizer& tokenizer = *served_.tokenizer;
   std::vector<std::vector<int32_t>> prompts;
-  if (asked.chat) prompts.push_back(EncodeChat(tokenizer, asked.messages, "messages").ids);
+  const auto add = [&](Encoded encoded) {
+    *dropped += encoded.dropped;
+    prompts.push_back(std::move(encoded.ids));
+  };
+  if (asked.chat) add(EncodeChat(tokenizer, asked.messages, "messages"));
   for (const ApiPrompt& prompt : asked.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) {
-      prompts.push_back(EncodePrompt(tokenizer, *text, true, "prompt").ids);
+      add(EncodePrompt(tokenizer, *text, true, "prompt"));
     } else {
       prompts.push_back(std::get<std::vector<int32_t>>(prompt));
     }
@@ -203,14 +207,17 @@ void Endpoints::Complete(bool chat, const httplib::Request& request,
   }
   if (stopping_) throw ApiError(503, "the server is stopping");
   std::unique_ptr<Answers> answers;
+  size_t dropped = 0;
   try {
-    answers = std::make_unique<Answers>(served_.answerer, Requests(asked));
+    answers = std::make_unique<Answers>(served_.answerer, Requests(asked, &dropped));
   } catch (const InputError& error) {
     throw ApiError(400, error.what());
   } catch (const QueueFull& error) {
     response.set_header("Retry-After", "1");
     throw ApiError(429, error.what(), "", "queue_full");
   }
+  // OpenAI's protocol has no word for it.
+  if (dropped > 0) response.set_header("X-Dropped-Bytes", std::to_string(dropped));
   const std::string id =
       (chat ? "chatcmpl-" : "cmpl-") + prefix_ + std::to_string(answered_.fetch_add(1));
   AnswerWriter writer(asked, *served_.tokenizer, id, served_.name, Now());

@@ -43,7 +43,8 @@ class Endpoints {
 
  private:
   nlohmann::json About() const;
-  std::vector<Request> Requests(const ApiRequest& asked) const;
+  // Of all prompts; counts their bytes that the model has no tokens for.
+  std::vector<Request> Requests(const ApiRequest& asked, size_t* dropped) const;
   void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
 
   Served served_;

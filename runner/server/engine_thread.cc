@@ -9,6 +9,7 @@ namespace rvv_runner {
 namespace {
 
 constexpr double kPatience = 1.0;  // seconds of one wait for work
+constexpr int kQuietWaits = 10;    // after which a failure is past
 
 }  // namespace
 
@@ -25,10 +26,16 @@ std::string EngineThread::Trouble() const {
   return trouble_;
 }
 
-// The engine may go on after a failure: a step that does something again clears it.
+// The engine goes on after a failure, from an empty cache. A step that works clears it, and so does
+// a quiet time: who heeds /health would send nothing more, and nothing would ever work again.
 void EngineThread::Run() {
+  int quiet = 0;
   while (!over_) {
-    if (!engine_->Wait(kPatience) || over_) continue;
+    if (!engine_->Wait(kPatience) || over_) {
+      if (++quiet == kQuietWaits) Note("");
+      continue;
+    }
+    quiet = 0;
     try {
       engine_->Step();
       Note("");

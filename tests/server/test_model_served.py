@@ -206,6 +206,9 @@ def test_serves_in_the_emulator(params: Path, tmp_path: Path, expected: dict[str
     for wrong, message in (
         (("--max-new", "3"), "--max-new is not for serve"),
         (("--temperature", "-1"), "temperature: -1 is outside 0 to 100"),
+        (("--name", "own/er"), "--name: 'own/er' has a slash"),
+        (("--cors", "example.org"), "--cors: 'example.org' is no origin"),
+        (("--cors", "https://a.org/x"), "--cors: 'https://a.org/x' is no origin"),
     ):
         command = [*qemu, *words(params, *wrong)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

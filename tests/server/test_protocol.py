@@ -52,6 +52,15 @@ def test_a_text_goes_on(server: Served) -> None:
     assert ids["usage"]["prompt_tokens"] == 3
 
 
+def test_bytes_without_tokens_are_counted_in_a_header(server: Served) -> None:
+    reply = server.post(TEXT, {**PLAIN, "prompt": ["a Z", "b"]})
+    assert (reply.status, reply.headers["X-Dropped-Bytes"]) == (200, "1")
+    messages = [{"role": "user", "content": "ZZ a"}]
+    reply = server.post(CHAT, {**ASKED, "messages": messages, "stream": True})
+    assert reply.headers["X-Dropped-Bytes"] == "2"
+    assert "X-Dropped-Bytes" not in server.post(TEXT, PLAIN).headers
+
+
 def test_usage_ends_a_stream_that_asks_for_it(server: Served) -> None:
     events = server.stream(CHAT, **ASKED, stream_options={"include_usage": True})
     assert all(event["usage"] is None for event in events[:-1])
