@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <numeric>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "chat/line_reader.h"
@@ -44,6 +46,22 @@ const char* NameOf(Message::Role role) {
 
 double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+// A regular file is written whole or not at all: what was saved before is not lost on a full disk.
+void WriteFile(const std::string& path, const std::string& text) {
+  std::error_code error;
+  // Behind links, which stay.
+  std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
+  if (error) target = path;
+  const bool device = exists(target, error) && !is_regular_file(target, error);
+  const std::string part = target.string() + (device ? "" : ".part");
+  std::ofstream file(part, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file && (device || std::rename(part.c_str(), target.c_str()) == 0)) return;
+  if (!device) std::remove(part.c_str());
+  throw InputError("cannot write " + path);
 }
 
 class Conversation {
@@ -165,15 +183,7 @@ class Conversation {
            << "\", \"content\": " << Quoted(messages_[i].content) << "}";
     }
     text << "]\n";
-    // Whole or not at all: what was saved before is not lost on a full disk.
-    const std::string part = path + ".part";
-    std::ofstream file(part, std::ios::binary | std::ios::trunc);
-    file << text.str();
-    file.close();
-    if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
-      std::remove(part.c_str());
-      throw InputError("cannot write " + path);
-    }
+    WriteFile(path, text.str());
     std::cerr << "saved " << messages_.size() << " messages to " << path << "\n";
   }
 

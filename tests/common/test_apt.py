@@ -74,10 +74,10 @@ def test_one_line_says_what_tests_go_without(
     optional_tools.prepare()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("not installed, so their tests skip: ")
-    assert "chromium (the report in a browser)" in line
+    assert "chromium (pages in a browser)" in line
     assert line.endswith(
         "there is no apt-get here; install what Debian calls: "
-        "g++ dpkg-dev chromium qemu-system-misc"
+        "g++ dpkg-dev chromium curl qemu-system-misc"
     )
 
 

@@ -45,7 +45,8 @@ def examine() -> tuple[OptionalTool, ...]:
             bool(shutil.which("dpkg-source")),
             ("dpkg-dev",),
         ),
-        OptionalTool("Chromium", "the report in a browser", bool(browser), ("chromium",)),
+        OptionalTool("Chromium", "pages in a browser", bool(browser), ("chromium",)),
+        OptionalTool("curl", "a client of the server", bool(shutil.which("curl")), ("curl",)),
         OptionalTool(
             "qemu-system-riscv64",
             "the artefact on a booted machine",

@@ -131,7 +131,12 @@ def test_commands(command: list[str], words: ChatTokenizer, params: Path, tmp_pa
     (slash,) = reference(words, params, ["/abc"])
     (tmp_path / "message").write_text("abc")
     lines = ["abc", "/reset", f"/read {tmp_path}/message", "/reset", "//abc", "/what", "/read /no"]
-    done = talk([*command, *GREEDY], *lines, f"/save {tmp_path}/no/file", "/help", "  ")
+    (tmp_path / "link").symlink_to(tmp_path / "saved")
+    saves = (f"/save {tmp_path}/no/file", f"/save {tmp_path}/link", f"/save {tmp_path}/link")
+    done = talk([*command, *GREEDY], *lines, *saves, "/help", "  ")
+    assert (tmp_path / "link").is_symlink()
+    assert [m["content"] for m in json.loads((tmp_path / "saved").read_text())] == ["/abc", slash]
+    assert not list(tmp_path.glob("*.part"))
     assert done.stdout == f"{once}\n{once}\n{slash}\n"
     assert "unknown or without its FILE: /what" in done.stderr
     assert "cannot read /no" in done.stderr
