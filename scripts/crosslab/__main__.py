@@ -31,7 +31,7 @@ VERBS = (
     Verb("model", "crosslab.job.model_job", "build a model of yours, check it, pack it"),
     Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
     Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),
-    Verb("picture", "crosslab.job.summary", "draw the answer of build-and-test as an SVG"),
+    Verb("picture", "crosslab.job.picture", "draw build-and-test's answer, or a chat, as an SVG"),
     Verb("compile-model", "crosslab.compile.cli", "compile a config.json to a model library"),
     Verb("bench", "crosslab.bench.cli", "count instructions, ours against upstream's"),
     Verb("host-bench", "crosslab.bench.host_bench", "time ours against upstream's on this machine"),

@@ -1,24 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of the main job in a few lines, made from its report alone.
-
-``crosslab picture`` draws it as an SVG of a terminal, for a page that has none.
-"""
+"""The answer of the main job in a few lines, made from its report alone."""
 
 from __future__ import annotations
 
-import argparse
-import io
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-
-from crosslab.errors import UserError
-
-WIDTH = 84
 
 
 def summary(report: Mapping[str, Any]) -> Table:
@@ -55,29 +43,3 @@ def summary(report: Mapping[str, Any]) -> Table:
 
 def _millions(counts: Mapping[str, int] | None, each: str = "") -> str:
     return f", {counts['insns'] / 1e6:.1f} M instructions{each}" if counts else ""
-
-
-def main(argv: Sequence[str]) -> int:
-    """Draw the report of a finished main job.
-
-    Raises:
-        UserError: there is no such report, or another version wrote it.
-    """
-    parser = argparse.ArgumentParser(prog="crosslab picture", description=main.__doc__)
-    parser.add_argument("--report", type=Path, default=Path("out/build_and_test.json"))
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE.svg")
-    args = parser.parse_args(argv)
-    console = Console(record=True, file=io.StringIO(), width=WIDTH, highlight=False)
-    try:
-        report = json.loads(args.report.read_text(encoding="utf-8"))
-        console.print("[green]$[/] nox -s build_and_test")
-        console.print(f"[dim]  the question:[/] {report['prompt']}")
-        console.print(f"[bold]{report['text']}[/]\n")
-        console.print(summary(report))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"no report of this version in {args.report}: {error!r}",
-            remedy="make it with: nox -s build_and_test",
-        ) from error
-    console.save_svg(str(args.output), title="SmolLM2-135M on an emulated RVV CPU")
-    return 0

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of a finished run and of a chat: drawn, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crosslab.errors import LabError, UserError
+from crosslab.host.toolchain import Emulator
+from crosslab.job import picture as drawn
+from crosslab.job.picture import main
+
+REPORT = {
+    "model": "tiny",
+    "quantization": "q4f32_1",
+    "activations": "int8",
+    "path": "mlc-llm",
+    "target": "riscv64-rvv256",
+    "prompt": "Hello?",
+    "prompt_tokens": [1, 2, 3],
+    "text": "Good day.",
+    "tokens": [4, 5],
+    "reference_tokens": [4, 5],
+    "checked": True,
+    "max_logit_error": 1e-5,
+    "logit_error_bound": 1e-2,
+    "int8_rounding_error": 2e-2,
+    "tensorized": [{"symbol": "gemm"}, {}],
+    "prefill_seconds": [0.5],
+    "decode_seconds": [0.1],
+    "counters": {"prefill": {"insns": 2_000_000}, "decode_per_token": None},
+    "seconds": {"model": 1.0},
+}
+
+
+def picture(folder: Path, report: str) -> str:
+    """The text of the picture that is drawn from a report."""
+    (folder / "report.json").write_text(report, encoding="utf-8")
+    target = folder / "picture.svg"
+    assert main(["--report", str(folder / "report.json"), "--output", str(target)]) == 0
+    return target.read_text(encoding="utf-8").replace("&#160;", " ")
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({}, "2, equal"),
+        ({}, "1.0e-05 of the largest (bound 1e-02); int8 activations change 2.0e-02"),
+        ({"reference_tokens": [4, 6]}, "2, NOT the reference&#x27;s"),
+        ({"checked": False, "reference_tokens": None, "max_logit_error": None}, "2, not checked"),
+    ],
+)
+def test_the_picture_says_what_was_compared(
+    tmp_path: Path, change: dict[str, object], shown: str
+) -> None:
+    assert shown in picture(tmp_path, json.dumps(REPORT | change))
+
+
+@pytest.mark.parametrize("report", ["{", "[]", '{"prompt": "Hello?"}'])
+def test_what_is_no_report_is_refused(tmp_path: Path, report: str) -> None:
+    with pytest.raises(UserError, match="no report of this version") as caught:
+        picture(tmp_path, report)
+    assert "nox -s build_and_test" in caught.value.remedy
+
+
+# Says each message backwards, as a model's chat says and saves its answers.
+CHAT = """#!/usr/bin/env python3
+import json, os, sys
+assert sys.argv[1:] == ["chat", "--temperature", "0"], sys.argv
+assert os.environ["MLC_RVV_EMULATOR"].startswith("/usr/bin/true -cpu ")
+messages = []
+for line in sys.stdin.read().splitlines():
+    if line.startswith("/save "):
+        with open(line.split()[1], "w") as file:
+            json.dump(messages, file)
+    else:
+        messages += [{"role": "user", "content": line}]
+        messages += [{"role": "assistant", "content": line[::-1]}]
+"""
+
+
+@pytest.fixture
+def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished model without a model."""
+    qemu = Emulator(Path("/usr/bin/true"), (10, 0, 0), plugins=False)
+    monkeypatch.setattr(drawn, "require_qemu", lambda: qemu)
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "run.sh").write_text(CHAT)
+    (folder / "run.sh").chmod(0o755)
+    return folder
+
+
+def test_a_chat_is_drawn(chat: Path, tmp_path: Path) -> None:
+    target = tmp_path / "chat.svg"
+    words = ["--chat", str(chat), "--say", "ab [c]", "xyz"]
+    assert main([*words, "--output", str(target)]) == 0
+    text = target.read_text(encoding="utf-8").replace("&#160;", " ")
+    for shown in ("./run.sh chat --temperature 0", " ab [c]", "]c[ ba", "zyx", "tiny on an"):
+        assert shown in text
+
+
+def test_a_chat_that_fails_is_not_drawn(chat: Path, tmp_path: Path) -> None:
+    target = tmp_path / "chat.svg"
+    (chat / "run.sh").write_text("#!/bin/sh\necho no tokens >&2\nexit 1\n")
+    with pytest.raises(LabError, match="ended in 1:\nno tokens"):
+        main(["--chat", str(chat), "--say", "a", "--output", str(target)])
+    (chat / "run.sh").unlink()
+    with pytest.raises(UserError, match="no finished model"):
+        main(["--chat", str(chat), "--say", "a", "--output", str(target)])
+    assert not target.exists()
