@@ -231,4 +231,6 @@ def _last(said: str) -> str:
     errors = [line[2:].strip() for line in lines if line.startswith("E ") and line[2:].strip()]
     if len(errors) > 1 and errors[0].endswith(":"):
         return " ".join(errors[:2])
-    return (errors or lines[-1:] or ["it said nothing"])[0]
+    # pytest's own errors come before it.
+    told = [line for line in lines if not line.startswith("no tests ran in ")]
+    return (errors or told[-1:] or lines[-1:] or ["it said nothing"])[0]
