@@ -26,8 +26,8 @@ nox.options.sessions = ["lint", "types", "unit"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
-# Files are spread over the cores, long ones first; tests of one file share what they build. One that
-# waits for ever fails after 20 minutes, and does not take the whole run with it.
+# Files are spread over the cores, long ones first; tests of one file share what they build. A test
+# that waits for ever fails after 20 minutes, and does not take the whole run with it.
 PARALLEL = (
     *("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"),
     *("--durations", "15", "--timeout", "1200"),

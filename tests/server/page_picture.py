@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture of the chat page, on a running server: ``./run.sh serve``.
+"""Draw the chat page of a running server (``./run.sh serve``) after some messages.
 
-    PYTHONPATH=scripts python tests/server/page_picture.py URL FILE.png "What is the capital of France?"
+Call: ``PYTHONPATH=scripts python tests/server/page_picture.py URL FILE.png MESSAGE...``
 """
 
 from __future__ import annotations
