@@ -35,8 +35,10 @@ from costmodel.estimate.workload import (
     parse_extents,
     parse_phases,
     read_workloads,
+    weight_shapes,
 )
 from costmodel.search import explore
+from costmodel.search.mapping import again
 from costmodel.search.page import page
 from costmodel.studies import report
 
@@ -227,6 +229,8 @@ def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> 
         raise CostError("a search has one --hardware, whose memories and clock it keeps")
     (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
     model = args.model.name.removesuffix(".json").removesuffix(".work")
+    weights = weight_shapes(read_workloads(args.model))
+    accuracy = measure.known(weights)
     run = vars(_execution(args))
     if args.mapping is not None:
         old = _read_json(args.mapping)
@@ -236,15 +240,20 @@ def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> 
                 f"{args.mapping} was searched with {_words(run)}",
                 remedy="give the options of the search",
             )
-        fronts = explore.again(old, phases, base, schemes(args.scheme or []), model)
+        of = old.get("weights")
+        if weights != of if of is not None else model != old.get("model", model):
+            raise CostError(
+                f"{args.mapping} is of {old.get('model')!r}, {args.model} is another model",
+                remedy="give the --model of the search",
+            )
+        fronts = again(old, phases, base, schemes(args.scheme or []), accuracy)
     else:
         plain = schemes(args.scheme or ["all"])
         chosen = dict.fromkeys(with_cache(s, bits) for bits in args.cache for s in plain)
-        fronts = explore.search(phases, base, list(chosen), args.pes, model)
+        fronts = explore.search(phases, base, list(chosen), args.pes, accuracy)
     if args.json:
-        atomic_write_json(
-            args.json, {"schema": 1, "model": model, "execution": run, "fronts": fronts}
-        )
+        whose = {"model": model, "weights": weights}
+        atomic_write_json(args.json, {"schema": 1, **whose, "execution": run, "fronts": fronts})
     if args.html:
         atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build"))
     if not args.quiet:

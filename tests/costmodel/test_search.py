@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +18,12 @@ from costmodel.accelerator.hardware import Hardware, load_hardware
 from costmodel.accelerator.scheme import FLOAT16, SCHEMES
 from costmodel.accelerator.settings import LIBRARY
 from costmodel.accelerator.technology import technology
+from costmodel.accuracy.measure import known
 from costmodel.cli import main
 from costmodel.estimate.gemm import cost
 from costmodel.estimate.product import Gemm, Role, effective_scheme
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
+from costmodel.estimate.workload import read_workloads, weight_shapes
 from costmodel.search.explore import designs, dominates
 from costmodel.search.levels import beside, solve, within
 from costmodel.search.products import Problem, search_together
@@ -187,6 +190,110 @@ def test_the_command_searches_and_takes_its_mappings_again(
         again.write_text(json.dumps({"fronts": [], "execution": execution}))
         assert main([*base, "--mapping", str(again)]) == 2
         assert message in capsys.readouterr().err
+
+
+SEARCHED = ["--hardware", "edge8x8", "--scheme", "int8-token", "--phase", "decode:64"]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The file of a small search for SmolLM2, made from a work file of another name."""
+    folder = tmp_path_factory.mktemp("search")
+    work = folder / "renamed.work.json"
+    work.write_bytes((DATA / "smollm2.work.json").read_bytes())
+    out = folder / "fronts.json"
+    command = ["--model", str(work), *SEARCHED, "--search", "--pes", "16", "--json", str(out)]
+    assert main([*command, "--quiet"]) == 0
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def test_a_model_is_known_by_its_weights(searched: dict[str, Any]) -> None:
+    """Under another name the accuracy is the same; a model of other weights has none."""
+    assert {row["perplexity"] for row in searched["fronts"]} == {79.398}
+    names = ("smollm2", "gpt2-q4f32_1")
+    ours, other = (weight_shapes(read_workloads(DATA / f"{n}.work.json")) for n in names)
+    assert known(ours)["int8-token"] == 79.398
+    assert known(other) == {}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_mappings_of_another_model_are_refused(
+    searched: dict[str, Any], named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the weights in the file; one without them by the model's name."""
+    path, work = tmp_path / "fronts.json", tmp_path / "smollm2.work.json"
+    found = {**searched, "model": "smollm2"}
+    if named:
+        del found["weights"]
+        work = tmp_path / "gpt2.work.json"
+    path.write_text(json.dumps(found))
+    work.write_bytes((DATA / "gpt2-q4f32_1.work.json").read_bytes())
+    bind = ["--bind", "vocab_size=50257"]
+    assert main(["--model", str(work), *SEARCHED[:2], *bind, "--mapping", str(path)]) == 2
+    assert "is of 'smollm2'" in capsys.readouterr().err
+
+
+LARGE = 1_000_000_000
+PLACES: dict[str, tuple[str, ...]] = {
+    "tile": ("mapping", "products", "lm_head 1x1x49152x576"),
+    "order": ("mapping", "products", "lm_head 1x1x49152x576"),
+    "lm_head 1x1x49152x576": ("mapping", "products"),
+    "buffer_bytes": ("mapping",),
+    "split": ("mapping",),
+    "products": ("mapping",),
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("tile", [0, -3, LARGE], "not M,N,K from 1,1,1 to 1,49152,576"),
+        ("tile", ["x", 3, 5], "not M,N,K from 1,1,1"),
+        ("tile", [1, 49152, 576], "level buffer has"),
+        ("tile", [True, 3, 5], "not M,N,K from 1,1,1"),
+        ("order", ["m", "m", "q"], "not an order of m, n and k"),
+        ("order", [["m"], "n", "k"], "not an order of m, n and k"),
+        ("array", [LARGE, LARGE], "not two sides from 1 on of at most 1048576 PEs"),
+        ("array", [32], "array is [32], not two sides"),
+        ("array", None, "array is None, not two sides"),
+        ("buffer_bytes", 0, "buffer_bytes is 0"),
+        ("buffer_bytes", "many", "buffer_bytes is 'many'"),
+        ("split", [4, 4], "not the eighths of A, B and C"),
+        ("split", [8, 8, 8], "not the eighths of A, B and C"),
+        ("products", {}, "maps no product 'qkv_proj 1x1x960x576'"),
+        ("lm_head 1x1x49152x576", [], "a tile for each memory"),
+        ("lm_head 1x1x49152x576", [5], "tile of"),
+        ("mapping", 5, "not a row of a search"),
+        ("dataflow", "diagonal", "not one of output-stationary"),
+        ("dataflow", ["diagonal"], "not one of output-stationary"),
+        ("scheme", 8, "scheme is 8, not a name"),
+        ("scheme", "int9", "int9"),
+        ("phase", ["decode"], "is of phase ['decode']"),
+    ],
+)
+def test_a_damaged_mapping_is_told(
+    searched: dict[str, Any],
+    field: str,
+    value: Any,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = json.loads(json.dumps({**searched, "fronts": searched["fronts"][:1]}))
+    row = found["fronts"][0]
+    for key in PLACES.get(field, ()):
+        row = row[key]
+    if isinstance(row, list):
+        row = row[0]
+    assert field in row
+    row[field] = value
+    path, out = tmp_path / "fronts.json", tmp_path / "out.json"
+    path.write_text(json.dumps(found))
+    base = ["--model", str(DATA / "smollm2.work.json"), *SEARCHED[:2], *SEARCHED[4:]]
+    assert main([*base, "--mapping", str(path), "--json", str(out), "--quiet"]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

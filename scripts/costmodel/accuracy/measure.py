@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from costmodel.errors import CostError
 FOLDER = LIBRARY / "accuracy"
 TEXT = FOLDER / "text.txt"
 WINDOW = 512  # tokens of one sequence
+MATRIX = 2  # axes of the weights of a product
 
 
 def measured(model: Path, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]:
@@ -65,20 +66,50 @@ def measured(model: Path, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]
 
 
 def record(model: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The measurement as plain data, with the digests of what it was made from."""
+    """The measurement as plain data, with the digests of what it was made from.
+
+    ``weights`` has the shapes by which :func:`known` finds the measurement of a work file, as
+    :func:`costmodel.estimate.workload.weight_shapes` gives them.
+    """
     return {
         "schema": 1,
-        "model": {"file": model.name, "sha256": hashlib.sha256(model.read_bytes()).hexdigest()},
+        "model": {
+            "file": model.name,
+            "sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
+            "weights": _weight_shapes(model),
+        },
         "text_sha256": hashlib.sha256(TEXT.read_bytes()).hexdigest(),
         "rows": list(rows),
     }
 
 
+def _weight_shapes(model: Path) -> dict[str, int]:
+    from costmodel.accuracy import llama  # noqa: PLC0415
+
+    tensors = llama.load(model).tensors
+    found: dict[str, int] = {}
+    for name, value in tensors.items():
+        looked_up = name == "token_embd.weight" and "output.weight" in tensors
+        if value.ndim == MATRIX and not looked_up:
+            rows, length = value.shape
+            found[str(length)] = found.get(str(length), 0) + rows
+    return dict(sorted(found.items()))
+
+
 @cache
-def known(model: str) -> dict[str, float]:
-    """Perplexity by scheme of a model whose measurement is shipped; empty for others."""
-    path = FOLDER / f"{model}.json"
-    if not path.is_file():
-        return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return {row["scheme"]: row["perplexity"] for row in found["rows"]}
+def _shipped() -> tuple[tuple[dict[str, int], dict[str, float]], ...]:
+    """Weights of the models whose measurement is shipped, and perplexity by scheme."""
+    found = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(FOLDER.glob("*.json"))]
+    return tuple(
+        (f["model"]["weights"], {row["scheme"]: row["perplexity"] for row in f["rows"]})
+        for f in found
+    )
+
+
+def known(weights: Mapping[str, int]) -> dict[str, float]:
+    """Perplexity by scheme of the model with these weights; empty where it was not measured.
+
+    Args:
+        weights: :func:`costmodel.estimate.workload.weight_shapes` of its work file.
+    """
+    return next((rows for shapes, rows in _shipped() if shapes == weights), {})

@@ -219,6 +219,26 @@ def bind_entry(
     )
 
 
+def weight_shapes(report: Mapping[str, Any]) -> dict[str, int]:
+    """Rows of the model's weight matrices by their length: what tells one model from another.
+
+    Fused and separate weights, and all widths, give the same; a size that is left open counts
+    nothing.
+
+    Raises:
+        CostError: the work file is damaged.
+    """
+    found: dict[str, int] = {}
+    try:
+        for product in report["entries"].get("decode", {"products": []})["products"]:
+            n, k = product["n"], product["k"]
+            if product["b"]["weight"] and isinstance(n, int) and isinstance(k, int):
+                found[str(k)] = found.get(str(k), 0) + n * int(product["count"])
+    except _DAMAGE as error:
+        raise CostError(f"the work file's 'decode' is damaged: {error!r}") from error
+    return found
+
+
 def _entry_name(report: Mapping[str, Any], name: str) -> str:
     entries = report["entries"]
     if name in entries:

@@ -12,14 +12,12 @@ from typing import Any
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import FLOAT16, Scheme
-from costmodel.accelerator.scheme import schemes as schemes_by_name
 from costmodel.accelerator.technology import technology
-from costmodel.accuracy.measure import known
 from costmodel.errors import CostError
 from costmodel.estimate.execution import chained
 from costmodel.estimate.model import item_scheme, other_work, phase_cost, product_key
 from costmodel.estimate.product import Role, effective_scheme
-from costmodel.estimate.tiling import BufferTile, Holding
+from costmodel.estimate.tiling import Holding
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
 from costmodel.search.products import Found, NoRoomError, Problem
@@ -31,8 +29,10 @@ SPLITS = ((2, 4, 2), (1, 6, 1))  # eighths for A, B and C, of a buffer of the ba
 STEEPEST = 16  # longer to shorter side of an array
 SMALLEST = 4  # side of an array
 WORKERS = 2
+MOST_PES = 1 << 20
 SQUARE_MM = 1e6  # square micrometres
 Plans = Mapping[str, tuple[Holding, ...]]  # by product, from the array outwards
+Accuracy = Mapping[str, float]  # perplexity by scheme
 OBJECTIVES = ("latency_ms", "energy_mj", "area_mm2", "perplexity")
 
 
@@ -216,7 +216,7 @@ def search(
     base: Hardware,
     schemes: Sequence[Scheme],
     pes: int | None = None,
-    model: str = "",
+    accuracy: Accuracy | None = None,
 ) -> list[dict[str, Any]]:
     """Search, and give the Pareto fronts of all phases.
 
@@ -225,7 +225,7 @@ def search(
         base: accelerator whose memory system and clock are kept.
         schemes: to choose from.
         pes: most PEs; the base's when left out.
-        model: name under which its accuracy is known.
+        accuracy: perplexity of the model by scheme, where it was measured.
 
     Returns:
         Rows ``{phase, scheme, dataflow, array, latency_ms, energy_mj, area_mm2, perplexity,
@@ -235,6 +235,7 @@ def search(
     Raises:
         CostError: the base cannot be searched, or a product fits no buffer.
     """
+    accuracy = accuracy or {}
     listed = designs(base, base.fabric.pes if pes is None else pes)
     arrays = [list(own) for _, own in groupby(listed, lambda design: design.array)]
     jobs = [(n, phase, base, own, schemes) for n, phase in enumerate(phases) for own in arrays]
@@ -243,9 +244,9 @@ def search(
     with ProcessPoolExecutor(WORKERS) as pool:
         points = [p for part in pool.map(_points, *zip(*jobs, strict=True)) for p in part]
         for number, phase in enumerate(phases):
-            best = _best([p for p in points if p.phase == number], phase, base, model)
+            best = _best([p for p in points if p.phase == number], phase, base, accuracy)
             calls = [
-                (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, model) for p in best
+                (phase, base, by_name[p.scheme], p.flow, p.design, p.plans, accuracy) for p in best
             ]
             exact = list(pool.map(row, *zip(*calls, strict=True)))
             # The engine may tell apart what the closed forms do not.
@@ -254,7 +255,7 @@ def search(
     return fronts
 
 
-def _best(points: Sequence[Point], phase: Phase, base: Hardware, model: str) -> list[Point]:
+def _best(points: Sequence[Point], phase: Phase, base: Hardware, accuracy: Accuracy) -> list[Point]:
     """Points of a phase of which none is better in everything than another; of equals the first.
 
     Raises:
@@ -265,18 +266,18 @@ def _best(points: Sequence[Point], phase: Phase, base: Hardware, model: str) -> 
             f"{base.name}: no buffer of the search holds a tile of {phase.name}",
             remedy="give a --hardware with a larger first level",
         )
-    rows = [(_figures(p, base, model), p) for p in points]
+    rows = [(_figures(p, base, accuracy), p) for p in points]
     kept = [(r, p) for r, p in rows if not any(dominates(o, r) for o, _ in rows)]
     return list({tuple(r.items()): p for r, p in reversed(kept)}.values())
 
 
-def _figures(point: Point, base: Hardware, model: str) -> dict[str, Any]:
+def _figures(point: Point, base: Hardware, accuracy: Accuracy) -> dict[str, Any]:
     return {
         "scheme": point.scheme,
         "latency_ms": point.latency / base.clock * 1e3,
         "energy_mj": point.energy / 1e9,
         "area_mm2": point.area,
-        "perplexity": known(model).get(point.scheme),
+        "perplexity": accuracy.get(point.scheme),
     }
 
 
@@ -298,7 +299,7 @@ def row(
     flow: str,
     design: Design,
     plans: Plans,
-    model: str,
+    accuracy: Accuracy,
 ) -> dict[str, Any]:
     """A row of a front, estimated by the counting engine with these mappings."""
     hardware = design.hardware(base)
@@ -311,7 +312,7 @@ def row(
         "latency_ms": found.latency / base.clock * 1e3,
         "energy_mj": found.energy / 1e9,
         "area_mm2": area(hardware, scheme) * phase.all_arrays,
-        "perplexity": known(model).get(scheme.name),
+        "perplexity": accuracy.get(scheme.name),
         "mapping": {
             "hardware": base.name,
             "buffer_bytes": design.buffer,
@@ -322,44 +323,3 @@ def row(
             },
         },
     }
-
-
-def again(
-    found: Mapping[str, Any],
-    phases: Sequence[Phase],
-    base: Hardware,
-    schemes: Sequence[Scheme],
-    model: str,
-) -> list[dict[str, Any]]:
-    """Estimate the rows of a search's file anew.
-
-    Raises:
-        CostError: it is no such file, or of another model, phase or accelerator.
-    """
-    by_name = {p.name: p for p in phases}
-    rows = []
-    for number, old in enumerate(found.get("fronts", [])):
-        try:
-            mapping = old["mapping"]
-            if mapping["hardware"] != base.name:
-                raise CostError(
-                    f"fronts[{number}] is of {mapping['hardware']}",
-                    remedy=f"--hardware {mapping['hardware']}",
-                )
-            plans = {
-                key: tuple(Holding(BufferTile(*h["tile"]), tuple(h["order"])) for h in held)
-                for key, held in mapping["products"].items()
-            }
-            high, wide = old["array"]
-            split = tuple(mapping["split"]) if mapping["split"] else None
-            design = Design((high, wide), mapping["buffer_bytes"], split)
-            phase = by_name[old["phase"]]
-            own = [s for s in schemes if s.name == old["scheme"]]
-            scheme = own[0] if own else schemes_by_name([old["scheme"]])[0]
-        except (KeyError, TypeError, ValueError) as error:
-            raise CostError(
-                f"--mapping: fronts[{number}] does not fit: {error!r}",
-                remedy="give the --phase and --bind of the search that wrote it",
-            ) from error
-        rows.append(row(phase, base, scheme, old["dataflow"], design, plans, model))
-    return rows

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of a search, read back and checked: its rows are estimated anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.accelerator.hardware import Hardware
+from costmodel.accelerator.scheme import Scheme
+from costmodel.accelerator.scheme import schemes as schemes_by_name
+from costmodel.errors import CostError
+from costmodel.estimate.model import product_key
+from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
+from costmodel.estimate.workload import Phase
+from costmodel.search.explore import MOST_PES, Accuracy, Design, Plans, row
+from costmodel.search.systolic import FLOWS
+
+LARGEST_BUFFER = 1 << 40  # bytes
+EIGHTHS = 8
+ANEW = "make the file anew: --search --json FILE"
+OTHER_RUN = "give the --model, --phase and --bind of the search that wrote it"
+
+
+def again(
+    found: Mapping[str, Any],
+    phases: Sequence[Phase],
+    base: Hardware,
+    schemes: Sequence[Scheme],
+    accuracy: Accuracy,
+) -> list[dict[str, Any]]:
+    """Estimate the rows of a search's file anew; all are checked before the first is estimated.
+
+    Raises:
+        CostError: it is damaged, or of another model, phase, accelerator or scheme.
+    """
+    by_name = {p.name: p for p in phases}
+    own = {s.name: s for s in schemes}
+    checked = []
+    for number, old in enumerate(found["fronts"]):
+        where = f"--mapping: fronts[{number}]"
+        if not isinstance(old, dict) or not isinstance(old.get("mapping"), dict):
+            raise CostError(f"{where}: not a row of a search", remedy=ANEW)
+        if old.get("phase") not in list(by_name):
+            raise CostError(f"{where} is of phase {old.get('phase')!r}", remedy=OTHER_RUN)
+        checked.append(_Row(where, old, by_name[old["phase"]], base))
+    unused = set(own) - {r.old.get("scheme") for r in checked if _is_text(r.old.get("scheme"))}
+    if checked and unused:
+        raise CostError(
+            f"--mapping: no row is of --scheme {', '.join(sorted(unused))}",
+            remedy="leave it out: the file names its schemes",
+        )
+    calls = [(r.where, r.phase, r.scheme(own), r.flow(), r.design(), r.plans()) for r in checked]
+    rows = []
+    for where, phase, scheme, flow, design, plans in calls:
+        try:
+            rows.append(row(phase, base, scheme, flow, design, plans, accuracy))
+        except CostError as error:
+            raise CostError(f"{where}: {error.what}", remedy=ANEW) from error
+    return rows
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _whole(value: Any, most: int) -> bool:
+    """Tell a number from 1 to ``most``; JSON's true is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of the file, of a phase that was asked for."""
+
+    where: str
+    old: Mapping[str, Any]
+    phase: Phase
+    base: Hardware
+
+    @property
+    def mapping(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.old["mapping"]
+        return found
+
+    def _wrong(self, field: str, value: Any, wanted: str) -> CostError:
+        return CostError(f"{self.where}: {field} is {value!r}, not {wanted}", remedy=ANEW)
+
+    def scheme(self, own: Mapping[str, Scheme]) -> Scheme:
+        """The scheme by its name: one of --scheme, or a shipped one."""
+        name = self.old.get("scheme")
+        if not _is_text(name):
+            raise self._wrong("scheme", name, "a name")
+        return own[str(name)] if name in own else schemes_by_name([str(name)])[0]
+
+    def flow(self) -> str:
+        """The name of the dataflow."""
+        name = self.old.get("dataflow")
+        if name not in FLOWS:
+            raise self._wrong("dataflow", name, f"one of {', '.join(FLOWS)}")
+        return str(name)
+
+    def design(self) -> Design:
+        """The array and the buffer."""
+        hardware = self.mapping.get("hardware")
+        if hardware != self.base.name:
+            remedy = f"--hardware {hardware}" if _is_text(hardware) else ANEW
+            raise CostError(f"{self.where} is of hardware {hardware!r}", remedy=remedy)
+        array, size = self.old.get("array"), self.mapping.get("buffer_bytes")
+        sides = array if isinstance(array, list) and len(array) == len(("rows", "columns")) else []
+        if (
+            not sides
+            or not all(_whole(s, MOST_PES) for s in sides)
+            or (sides[0] * sides[1] > MOST_PES)
+        ):
+            wanted = f"two sides from 1 on of at most {MOST_PES} PEs"
+            raise self._wrong("array", array, wanted)
+        if not isinstance(size, int) or not _whole(size, LARGEST_BUFFER):
+            raise self._wrong("buffer_bytes", size, f"from 1 to {LARGEST_BUFFER}")
+        split = self.mapping.get("split")
+        if split is None:
+            return Design((sides[0], sides[1]), size)
+        parts = split if isinstance(split, list) and len(split) == len("ABC") else []
+        if not parts or not all(_whole(p, EIGHTHS) for p in parts) or sum(parts) != EIGHTHS:
+            raise self._wrong("split", split, "the eighths of A, B and C")
+        return Design((sides[0], sides[1]), size, tuple(parts))
+
+    def plans(self) -> Plans:
+        """Tiles and orders by product: of all products of the phase, and of no others."""
+        listed = self.mapping.get("products")
+        if not isinstance(listed, dict):
+            raise self._wrong("products", listed, "a mapping by product")
+        wanted: dict[str, tuple[int, int, int]] = {}
+        part: Phase | None = self.phase
+        while part is not None:
+            wanted |= {product_key(i): (i.gemm.m, i.gemm.n, i.gemm.k) for i in part.items}
+            part = part.beside
+        if missing := [key for key in wanted if key not in listed]:
+            problem = f"{self.where} maps no product {missing[0]!r}, which {self.phase.name} has"
+            raise CostError(problem, remedy=OTHER_RUN)
+        if further := [key for key in listed if key not in wanted]:
+            problem = f"{self.where} maps {further[0]!r}, which {self.phase.name} does not have"
+            raise CostError(problem, remedy=OTHER_RUN)
+        return {key: self._held(key, listed[key], wanted[key]) for key in wanted}
+
+    def _held(self, key: str, plan: Any, extents: tuple[int, int, int]) -> tuple[Holding, ...]:
+        """What the memories hold of one product, from the array outwards."""
+        memories = len(self.base.levels) - 1
+        if not isinstance(plan, list) or len(plan) != memories:
+            raise self._wrong(f"{key!r}", plan, f"a list of {memories}: a tile for each memory")
+        found: list[Holding] = []
+        for held in reversed(plan):
+            inside = held if isinstance(held, dict) else {}
+            tile, order = inside.get("tile"), inside.get("order")
+            if (
+                not isinstance(tile, list)
+                or len(tile) != len(extents)
+                or not all(_whole(t, e) for t, e in zip(tile, extents, strict=True))
+            ):
+                most = ",".join(map(str, extents))
+                raise self._wrong(f"tile of {key!r}", tile, f"M,N,K from 1,1,1 to {most}")
+            if not isinstance(order, list) or sorted(map(str, order)) != sorted(DIMENSIONS):
+                raise self._wrong(f"order of {key!r}", order, "an order of m, n and k")
+            extents = (tile[0], tile[1], tile[2])
+            found.append(Holding(BufferTile(*extents), tuple(order)))
+        return tuple(reversed(found))
