@@ -7,7 +7,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import (
     Phase,
     only_gemm,
+    open_sizes,
     parse_extents,
     parse_phases,
     read_workloads,
@@ -43,7 +44,7 @@ from costmodel.search.page import page
 from costmodel.studies import report
 
 FILE_WIDTH = 160
-DEFAULT_HARDWARE = ["systolic8x8"]
+DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
 DEFAULT_PHASES = "prefill:512,decode:1024"
 
 
@@ -76,9 +77,9 @@ def parser() -> argparse.ArgumentParser:
     choice.add_argument(
         "--hardware",
         nargs="+",
-        default=DEFAULT_HARDWARE,
         metavar="FILE",
-        help=f"{', '.join(shipped_names('hardware'))}, or TOML or TENET .p files",
+        help=f"{', '.join(shipped_names('hardware'))}, or TOML or TENET .p files "
+        f"(default: {DEFAULT_HARDWARE}; of a search: {SEARCHED_HARDWARE})",
     )
     choice.add_argument(
         "--dataflow",
@@ -145,11 +146,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    known = parser()
-    args = known.parse_args(argv)
+    args = parser().parse_args(argv)
+    # Without defaults, so that an option that is given its default counts as given.
+    bare = parser()
+    bare.set_defaults(**dict.fromkeys(vars(args)))
+    given = [name for name, value in vars(bare.parse_args(argv)).items() if value is not None]
 
     def run() -> None:
-        _refuse_ignored(known, args)
+        _refuse_ignored(given)
+        if "split" in given and args.arrays == 1:
+            raise CostError(f"--split {args.split} divides nothing", remedy="--arrays 2 or more")
         _run(args, _console())
 
     return exit_code_of(run, CostError)
@@ -171,13 +177,12 @@ TAKEN = {
 }
 
 
-def _refuse_ignored(known: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse options that the chosen kind of run does not heed.
+def _refuse_ignored(given: Sequence[str]) -> None:
+    """Refuse options, of those that were typed, that the chosen kind of run does not heed.
 
     Raises:
         CostError: with the first of them.
     """
-    given = [name for name, value in vars(args).items() if value != known.get_default(name)]
     narrower = [name for name in reversed(TAKEN) if name in given]
     kind = narrower[0] if narrower else "gemm"
     for name in given:
@@ -201,8 +206,11 @@ def _run(args: argparse.Namespace, console: Console) -> None:
             raise CostError(f"--{name.replace('_', '-')} {number}: at least 1")
     if args.study is not None:
         study = _with_matplotlib("costmodel.studies.study")
+        given = _bindings(args.bind, "--bind")
+        every = [read_workloads(path) for path in args.of]
+        _refuse_unbound(given, {n for found in every for n in open_sizes(found)})
         for path in args.of:
-            study.write_study(args.study, path, _bindings(args.bind, "--bind"), args.data)
+            study.write_study(args.study, path, given, args.data)
         return
     if args.tenet is not None:
         _tenet(args, console)
@@ -224,7 +232,7 @@ def _run(args: argparse.Namespace, console: Console) -> None:
 
 def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> None:
     """Search, or estimate the rows of an earlier search anew."""
-    names = ["systolic32x32"] if args.hardware == DEFAULT_HARDWARE else args.hardware
+    names = args.hardware or [SEARCHED_HARDWARE]
     if len(names) != 1:
         raise CostError("a search has one --hardware, whose memories and clock it keeps")
     (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
@@ -311,10 +319,26 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
     for name, least in (("causal", 0), ("page", 0), ("arrays", 1)):
         if getattr(args, name) < least:
             raise CostError(f"--{name} {getattr(args, name)}: at least {least}")
-    if args.split != TENSOR and args.arrays == 1:
-        raise CostError(f"--split {args.split} divides nothing", remedy="--arrays 2 or more")
     run = _execution(args)
-    return [run.bind(found, name, size, given) for name, size in parse_phases(args.phase)]
+    asked = parse_phases(args.phase)
+    phases = [run.bind(found, name, size, given) for name, size in asked]
+    _refuse_unbound(given, open_sizes(found, [phase.entry for phase in phases]))
+    if args.causal and not any(phase.prompt for phase in phases):
+        raise CostError(
+            f"--causal {args.causal} does nothing with --phase {args.phase}",
+            remedy="it cuts the queries of a prompt: --phase prefill:512",
+        )
+    return phases
+
+
+def _refuse_unbound(given: Mapping[str, int], names: Collection[str]) -> None:
+    """Refuse a --bind of a size that the work does not leave open."""
+    for name in given:
+        if name not in names:
+            raise CostError(
+                f"--bind {name} does nothing: the work has no such size",
+                remedy=f"it leaves open: {', '.join(sorted(names)) or 'none'}",
+            )
 
 
 def _execution(args: argparse.Namespace) -> Execution:
@@ -330,8 +354,22 @@ def _words(run: Mapping[str, Any]) -> str:
 
 
 def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequence[Dataflow]]:
-    hardware = inputs.hardware_by_names(args.hardware, args.macs_per_pe)
-    return hardware, inputs.dataflows_by_names(args.dataflow, _bindings(args.factor, "--factor"))
+    hardware = inputs.hardware_by_names(args.hardware or [DEFAULT_HARDWARE], args.macs_per_pe)
+    factors = _bindings(args.factor, "--factor")
+    dataflows = inputs.dataflows_by_names(args.dataflow, factors)
+    for name in factors:
+        if not any(flow.uses(name) for flow in dataflows):
+            raise CostError(
+                f"--factor {name} does nothing: no map of {', '.join(args.dataflow)} has {name}",
+                remedy="leave it out, or give the --dataflow that has it",
+            )
+    unbounded = [h.name for h in hardware if h.levels[0].size is None]
+    if args.tile and unbounded:
+        raise CostError(
+            f"--tile does nothing with --hardware {', '.join(unbounded)}: its memory is unbounded",
+            remedy="--hardware edge8x8, systolic32x32 or a file with the size of a level",
+        )
+    return hardware, dataflows
 
 
 def _schemes(args: argparse.Namespace) -> list[Scheme | str]:

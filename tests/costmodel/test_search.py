@@ -19,7 +19,7 @@ from costmodel.accelerator.scheme import FLOAT16, SCHEMES
 from costmodel.accelerator.settings import LIBRARY
 from costmodel.accelerator.technology import technology
 from costmodel.accuracy.measure import known
-from costmodel.cli import main
+from costmodel.cli import DEFAULT_PHASES, main
 from costmodel.estimate.gemm import cost
 from costmodel.estimate.product import Gemm, Role, effective_scheme
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
@@ -192,6 +192,7 @@ def test_the_command_searches_and_takes_its_mappings_again(
         assert message in capsys.readouterr().err
 
 
+SMOLLM2 = ["--model", str(DATA / "smollm2.work.json")]
 SEARCHED = ["--hardware", "edge8x8", "--scheme", "int8-token", "--phase", "decode:64"]
 
 
@@ -306,6 +307,22 @@ def test_a_damaged_mapping_is_told(
         (["--model", "x", "--search", "--tile", "8,8,8"], "--tile does nothing with --search"),
         (["--model", "x", "--pes", "64"], "--pes does nothing with --model"),
         (["--trace", "x", "--phase", "prefill:3"], "--phase does nothing with --trace"),
+        (["--gemm", "8,8,8", "--phase", DEFAULT_PHASES], "--phase does nothing with --gemm"),
+        (["--gemm", "8,8,8", "--arrays", "1"], "--arrays does nothing with --gemm"),
+        (["--model", "x", "--batch", "1"], "--batch does nothing with --model"),
+        (
+            ["--model", "x", "--search", "--dataflow", "output-stationary"],
+            "--dataflow does nothing with --search",
+        ),
+        (["--study", "d", "--of", "x", "--hardware", "systolic8x8"], "--hardware does nothing"),
+        ([*SMOLLM2, "--mapping", "x", "--cache", "16"], "--cache does nothing with --mapping"),
+        ([*SMOLLM2, "--search", "--hardware", "systolic8x8"], "systolic8x8: a search needs"),
+        ([*SMOLLM2, "--split", "tensor"], "--split tensor divides nothing"),
+        ([*SMOLLM2, "--bind", "foo=3"], "--bind foo does nothing"),
+        (["--study", "d", "--of", SMOLLM2[1], "--bind", "foo=3"], "--bind foo does nothing"),
+        ([*SMOLLM2, "--causal", "64", "--phase", "decode:64"], "--causal 64 does nothing with"),
+        (["--gemm", "8,8,8", "--factor", "Q=4"], "--factor Q does nothing"),
+        (["--gemm", "8,8,8", "--tile", "8,8,8"], "--tile does nothing with --hardware systolic8x8"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(

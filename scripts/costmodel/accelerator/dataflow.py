@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -54,6 +55,10 @@ class Dataflow:
     time: SourceLine
     tiles: tuple[str, ...]
     factors: tuple[tuple[str, int], ...] = ()
+
+    def uses(self, name: str) -> bool:
+        """Tell whether a map has a name."""
+        return bool(re.search(rf"\b{re.escape(name)}\b", f"{self.space.text} {self.time.text}"))
 
     def bind(self, fabric: Fabric) -> BoundDataflow:
         """Put an array's extents into the maps.

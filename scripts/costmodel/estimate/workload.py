@@ -263,6 +263,19 @@ def symbols(entry: Mapping[str, Any]) -> set[str]:
     }
 
 
+def open_sizes(report: Mapping[str, Any], entries: Sequence[str] | None = None) -> set[str]:
+    """Names of the sizes that a report leaves open, in these entries or in all.
+
+    Raises:
+        CostError: the work file is damaged.
+    """
+    chosen = report["entries"] if entries is None else entries
+    try:
+        return {name for entry in chosen for name in symbols(report["entries"][entry])}
+    except _DAMAGE as error:
+        raise CostError(f"the work file is damaged: {error!r}") from error
+
+
 def evaluate(extent: int | str, sizes: Mapping[str, int], where: str) -> int:
     """Value of an extent such as ``seq_len*64``.
 
