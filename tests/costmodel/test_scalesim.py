@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second oracle: figures of scalesim 3.0.0, recorded by scalesim_record.py.
+"""A second oracle: figures of scalesim 3.0.0, recorded by data/scalesim_record.py.
 
 Where scalesim is installed (dependency group `scalesim`), the record itself is checked.
 """
@@ -63,6 +63,6 @@ def test_the_page_has_the_figures_of_both_drains(whole: bool) -> None:
 
 def test_the_record_is_what_the_simulator_says() -> None:
     pytest.importorskip("scalesim", reason="scalesim is not installed")
-    command = [sys.executable, str(HERE / "scalesim_record.py")]
+    command = [sys.executable, str(HERE / "data" / "scalesim_record.py")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == RECORD

@@ -145,7 +145,7 @@ class _Row:
         return {key: self._held(key, listed[key], wanted[key]) for key in wanted}
 
     def _held(self, key: str, plan: Any, extents: tuple[int, int, int]) -> tuple[Holding, ...]:
-        """What the memories hold of one product, from the array outwards."""
+        """The tiles of one product that the memories hold, from the array outwards."""
         memories = len(self.base.levels) - 1
         if not isinstance(plan, list) or len(plan) != memories:
             raise self._wrong(f"{key!r}", plan, f"a list of {memories}: a tile for each memory")

@@ -3,9 +3,9 @@
 
 With the dependency group `scalesim` installed::
 
-    cd tests/costmodel
-    python scalesim_record.py > data/scalesim.json
-    python scalesim_record.py --random 200 > data/scalesim_random.json
+    cd tests/costmodel/data
+    python scalesim_record.py > scalesim.json
+    python scalesim_record.py --random 200 > scalesim_random.json
 
 The first are shapes that the array divides evenly and ragged ones; the second are drawn at random.
 """
