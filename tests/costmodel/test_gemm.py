@@ -52,6 +52,19 @@ def test_golden_delays(size: int, flow: str, delays: tuple[int, ...]) -> None:
     assert found.bound == "array read"
 
 
+def test_the_memory_that_is_busy_longest_limits() -> None:
+    """A token's product: every weight over a bus that is slower than the array."""
+    hardware, flow = load_hardware("systolic32x32"), load_dataflow("output-stationary")
+    found = cost(Gemm("token", 1, 4096, 4096), hardware, flow)
+    bus = (16 * (4096 * 4096 + 2 * 4096)) / 409.6
+    assert found.array < bus < found.latency
+    assert found.bus == {"dram": pytest.approx(bus, rel=0.01)}
+    assert found.bound == "dram"
+    square = cost(Gemm("prompt", 512, 512, 512), hardware, flow)
+    assert square.bound == "array"
+    assert square.array > square.bus["dram"]
+
+
 def test_volumes_split_into_unique_and_reused() -> None:
     found = cost(Gemm("g", 32, 32, 32), GOLDEN, load_dataflow("output-stationary"))
     assert found.stamps == 736

@@ -222,6 +222,10 @@ class _Case:
             plan=plan,
             intensity=intensity,
             attainable=min(float(hardware.peak), intensity * last.read),
+            bus={
+                v.name: float(v.cycles(r, w))
+                for v, (r, w) in zip(hardware.levels[1:], moved[1:], strict=True)
+            },
         )
 
     def array(self, state: State, batch: int) -> Region:

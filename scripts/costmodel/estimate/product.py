@@ -95,6 +95,7 @@ class GemmCost:
         rescales: multiplications by scales.
         intensity: MACs per bit of the outermost level; attainable: the roof there in MACs a cycle.
         plan: what each memory holds, from the array outwards; empty when one holds everything.
+        bus: cycles in which the port of each outer memory moves bits, by its name.
     """
 
     gemm: Gemm
@@ -121,6 +122,7 @@ class GemmCost:
     plan: Mapping[str, Holding]
     intensity: float
     attainable: float
+    bus: Mapping[str, float]
 
     @property
     def macs(self) -> int:
@@ -144,11 +146,14 @@ class GemmCost:
 
     @property
     def bound(self) -> str:
-        """The part of the machine that takes most of the latency."""
-        if 2 * self.waiting > self.latency:
-            return "memory"
-        inside = {"array read": self.in_delay, "array write": self.out_delay, "array": self.array}
-        return max(inside, key=lambda name: inside[name])
+        """The part of the machine that is busy longest: the array, its port, an outer memory."""
+        busy = {
+            "array": self.array,
+            "array read": self.in_delay,
+            "array write": self.out_delay,
+            **self.bus,
+        }
+        return max(busy, key=lambda name: busy[name])
 
 
 def effective_scheme(gemm: Gemm, scheme: Scheme) -> Scheme:

@@ -52,6 +52,7 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
         "latency": cost.latency,
         "waiting": cost.waiting,
         "bound": cost.bound,
+        "bus": dict(cost.bus),
         "traffic": {
             t.level: {
                 "read_bits": t.read,
@@ -218,8 +219,11 @@ def show_gemm(console: Console, cost: GemmCost) -> None:
     )
     console.print(
         f"  cycles: in {cost.in_delay:,}  out {cost.out_delay:,}  compute "
-        f"{cost.compute_delay:,}  delay {cost.delay:,}  latency {cost.latency:,} ({cost.bound})"
+        f"{cost.compute_delay:,}  delay {cost.delay:,}  latency {cost.latency:,} "
+        f"(limited by {cost.bound})"
     )
+    busy = "".join(f"  {name} {cycles:,.0f}" for name, cycles in cost.bus.items())
+    console.print(f"  busy: array {cost.array:,}{busy}")
     volumes = Table("tensor", "bits", "total", "unique", "reuse")
     for name, total in cost.total.items():
         unique = cost.unique[name]
