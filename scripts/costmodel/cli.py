@@ -90,7 +90,12 @@ def parser() -> argparse.ArgumentParser:
     )
     choice.add_argument("--macs-per-pe", type=int, metavar="N", help="override the hardware's")
     choice.add_argument("--factor", action="append", default=[], metavar="NAME=N")
-    choice.add_argument("--tile", metavar="M,N,K", help="tile of the buffer (default: searched)")
+    choice.add_argument(
+        "--tile",
+        metavar="M,N,K",
+        help="tile of the buffer (default: the least time of bus and array added, "
+        "which is not the least latency: --search looks for that)",
+    )
     work = found.add_argument_group("work")
     work.add_argument(
         "--scheme",

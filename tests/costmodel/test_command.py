@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,35 @@ def test_plots_are_written_and_repeatable(model: Path, tmp_path: Path) -> None:
     one = {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()}
     assert set(one) == {"roofline.png", "latency.png", "decode_bandwidth.png"}
     assert one == {p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()}
+
+
+ROOT = Path(__file__).resolve().parents[2]
+TYPED = re.compile(r"^nox -s cost -- (--(?:gemm|tenet) .*)$", re.MULTILINE)
+
+
+def test_commands_of_the_page_that_need_no_model_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = TYPED.findall((ROOT / "docs" / "cost" / "README.md").read_text(encoding="utf-8"))
+    assert {line.split()[0] for line in commands} == {"--gemm", "--tenet"}
+    monkeypatch.chdir(ROOT)
+    for line in commands:
+        assert main([*line.split(), "--quiet"]) == 0
+
+
+def test_files_that_the_page_names_are_there() -> None:
+    """The configuration of the Llama has the sizes of its study."""
+    page = (ROOT / "docs" / "cost" / "README.md").read_text(encoding="utf-8")
+    (name,) = set(re.findall(r"--model (tests/\S+)", page))
+    sizes = json.loads((ROOT / name).read_text(encoding="utf-8"))
+    study = (ROOT / "docs" / "cost" / "llama2-7b.md").read_text(encoding="utf-8")
+    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    assert f"| down_proj | {sizes['num_hidden_layers']} | 1 x 1 x {hidden} x {inner} |" in study
+    assert f"| lm_head | 1 | 1 x 1 x {sizes['vocab_size']} x {hidden} |" in study
+
+
+def test_the_default_tile_is_explained_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "which is not the least latency" in " ".join(capsys.readouterr().out.split())
 
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

@@ -39,7 +39,8 @@ def cost(
 ) -> GemmCost:
     """Estimate a GEMM.
 
-    Without a tile or a plan, each memory holds the tile with the least traffic behind it.
+    Without a tile or a plan, each memory holds what :func:`costmodel.estimate.tiling.choose` says:
+    the tile of the least time of bus and array added, which is not always the least latency.
 
     Args:
         gemm: the product.
