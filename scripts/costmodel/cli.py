@@ -130,7 +130,13 @@ def parser() -> argparse.ArgumentParser:
     find.add_argument(
         "--cache", nargs="+", type=int, choices=(16, 8, 4), default=[16], help="bits of the cache"
     )
-    find.add_argument("--pes", type=int, metavar="N", help="most PEs (default: the hardware's)")
+    find.add_argument(
+        "--pes",
+        type=int,
+        metavar="N",
+        help="arrays of N PEs, N/2, N/4 ... down to 4x4, no side longer than 16 times the other "
+        "(default: the hardware's PEs)",
+    )
     find.add_argument("--mapping", type=Path, metavar="FILE", help="estimate a search's rows anew")
     find.add_argument("--html", type=Path, metavar="FILE", help="plots of the fronts to point at")
     output = found.add_argument_group("output")

@@ -24,7 +24,7 @@ from costmodel.estimate.gemm import cost
 from costmodel.estimate.product import Gemm, Role, effective_scheme
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
 from costmodel.estimate.workload import read_workloads, weight_shapes
-from costmodel.search.explore import designs, dominates
+from costmodel.search.explore import arrays, designs, dominates
 from costmodel.search.levels import beside, solve, within
 from costmodel.search.products import Problem, search_together
 from costmodel.search.systolic import FLOWS, Systolic
@@ -163,6 +163,24 @@ def test_designs_keep_to_the_number_of_pes() -> None:
         assert hardware.levels[0].read_energy == pytest.approx(
             technology().memories["sram-45nm"].energy_of(design.buffer)
         )
+
+
+@pytest.mark.parametrize("pes", [1024, 100, 97, 16])
+def test_arrays_of_fewer_pes_are_among_those_of_more(pes: int) -> None:
+    """Halving the number gives no array that was not looked at; most of the PEs are used."""
+    found = arrays(pes)
+    assert len(set(found)) == len(found)
+    assert set(arrays(pes // 2)) < set(found)
+    assert max(rows * columns for rows, columns in found) > 0.95 * pes
+    assert all(rows * columns <= pes and min(rows, columns) >= 4 for rows, columns in found)
+    assert set(found) == {(columns, rows) for rows, columns in found}
+
+
+def test_arrays_of_a_power_of_two_are_all_shapes_and_sizes() -> None:
+    sides = [1 << n for n in range(2, 9)]
+    wanted = {(r, c) for r in sides for c in sides if r * c <= 1024 and max(r, c) <= 16 * min(r, c)}
+    assert set(arrays(1024)) == wanted
+    assert {(8, 12), (10, 10), (4, 25), (16, 6), (8, 6), (5, 5), (4, 6)} <= set(arrays(100))
 
 
 def test_the_command_searches_and_takes_its_mappings_again(

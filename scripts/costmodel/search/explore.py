@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby, product
+from math import isqrt
 from typing import Any
 
 from costmodel.accelerator.dataflow import load_dataflow
@@ -23,7 +24,6 @@ from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
 from costmodel.search.products import Found, NoRoomError, Problem
 from costmodel.search.systolic import FLOWS, Systolic
 
-SHARES = (1, 4)  # of the PEs that may be built: all, a quarter
 BUFFERS = (0.5, 1.0, 2.0)  # of the base's
 SPLITS = ((2, 4, 2), (1, 6, 1))  # eighths for A, B and C, of a buffer of the base's size
 STEEPEST = 16  # longer to shorter side of an array
@@ -66,6 +66,27 @@ class Design:
         return replace(base, fabric=fabric, levels=(level, *others))
 
 
+def arrays(pes: int) -> list[tuple[int, int]]:
+    """Arrays of at most so many PEs, of half as many, of a quarter, and so on.
+
+    Of each number one side is a power of two and the other as long as the number allows; of a
+    number that is none, both may also be about equal. No side is shorter than `SMALLEST` nor longer
+    than `STEEPEST` times the other.
+    """
+    found: dict[tuple[int, int], None] = {}
+    while pes >= SMALLEST**2:
+        longest = isqrt(pes * STEEPEST)
+        sides = [1 << n for n in range(longest.bit_length())]
+        if pes & (pes - 1):
+            sides.append(isqrt(pes))
+        for side in sides:
+            other = pes // side
+            if min(side, other) >= SMALLEST and max(side, other) <= STEEPEST * min(side, other):
+                found |= {(side, other): None, (other, side): None}
+        pes //= 2
+    return list(found)
+
+
 def designs(base: Hardware, pes: int) -> list[Design]:
     """Arrays of at most so many PEs, and buffers about the base's.
 
@@ -78,15 +99,12 @@ def designs(base: Hardware, pes: int) -> list[Design]:
             f"{base.name}: a search needs an array of two axes, a buffer, at most an L2, a memory",
             remedy="--hardware edge8x8, systolic32x32, systolic128x128 or a file like them",
         )
+    if pes > MOST_PES:
+        raise CostError(f"{pes} PEs: a search takes at most {MOST_PES}", remedy="--pes N")
     found = []
-    for share in SHARES:
-        number = pes // share
-        sides = [d for d in range(SMALLEST, number + 1) if number % d == 0]
-        for rows in sides:
-            columns = number // rows
-            if columns >= SMALLEST and max(rows, columns) <= STEEPEST * min(rows, columns):
-                found += [Design((rows, columns), int(size // 8 * b)) for b in BUFFERS]
-                found += [Design((rows, columns), size // 8, split) for split in SPLITS]
+    for array in arrays(pes):
+        found += [Design(array, int(size // 8 * b)) for b in BUFFERS]
+        found += [Design(array, size // 8, split) for split in SPLITS]
     if len(base.levels) > BUFFER_AND_MEMORY:
         found = [d for d in found if 8 * d.buffer < (base.levels[1].size or 0)]
     if not found:
