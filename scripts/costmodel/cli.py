@@ -266,17 +266,34 @@ def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> 
                 remedy="give the --model of the search",
             )
         fronts = again(old, phases, base, schemes(args.scheme or []), accuracy)
+        names = [row["scheme"] for row in fronts]
     else:
         plain = schemes(args.scheme or ["all"])
         chosen = dict.fromkeys(with_cache(s, bits) for bits in args.cache for s in plain)
         fronts = explore.search(phases, base, list(chosen), args.pes, accuracy)
+        names = [scheme.name for scheme in chosen]
+    unmeasured = [name for name in dict.fromkeys(names) if name not in accuracy]
+    note = _unmeasured_note(unmeasured)
     if args.json:
-        whose = {"model": model, "weights": weights}
-        atomic_write_json(args.json, {"schema": 1, **whose, "execution": run, "fronts": fronts})
+        found = {"schema": 1, "model": model, "weights": weights, "execution": run}
+        atomic_write_json(args.json, {**found, "unmeasured": unmeasured, "fronts": fronts})
     if args.html:
-        atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build"))
+        atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build", note))
     if not args.quiet:
         report.show_fronts(console, fronts)
+        if note:
+            console.print(f"  {note}", soft_wrap=True)
+
+
+def _unmeasured_note(names: Sequence[str]) -> str:
+    """The note on schemes whose accuracy was not measured; empty when there are none."""
+    if not names:
+        return ""
+    return (
+        f"No accuracy is measured of {', '.join(names)}: rows of these are compared with rows of "
+        "their own scheme alone. It is measured by: nox -s cost -- --accuracy MODEL.gguf --scheme "
+        f"{' '.join(names)} --json FILE"
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
 from costmodel.estimate.workload import read_workloads, weight_shapes
 from costmodel.search.explore import arrays, designs, dominates
 from costmodel.search.levels import beside, solve, within
+from costmodel.search.page import page
 from costmodel.search.products import Problem, search_together
 from costmodel.search.systolic import FLOWS, Systolic
 
@@ -208,6 +210,40 @@ def test_the_command_searches_and_takes_its_mappings_again(
         again.write_text(json.dumps({"fronts": [], "execution": execution}))
         assert main([*base, "--mapping", str(again)]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_schemes_without_a_measured_accuracy_are_named_with_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, html = tmp_path / "out.json", tmp_path / "page.html"
+    base = [*SMOLLM2, *SEARCHED, "--search", "--pes", "16", "--json", str(out)]
+    assert main([*base, "--cache", "16", "4", "--html", str(html)]) == 0
+    found = json.loads(out.read_text())
+    assert found["unmeasured"] == ["int8-token-kv4"]
+    nowhere = {row["scheme"] for row in found["fronts"] if row["perplexity"] is None}
+    assert nowhere == {"int8-token-kv4"}
+    command = "--accuracy MODEL.gguf --scheme int8-token-kv4 --json FILE"
+    assert command in capsys.readouterr().out
+    assert command in html.read_text()
+    assert main([*base, "--cache", "16"]) == 0
+    assert json.loads(out.read_text())["unmeasured"] == []
+    assert "No accuracy" not in capsys.readouterr().out
+
+
+def test_the_legend_covers_no_point_and_rows_tell_their_split(searched: dict[str, Any]) -> None:
+    rows = []
+    for split in (None, [2, 4, 2], [1, 6, 1]):
+        row = json.loads(json.dumps(searched["fronts"][0]))
+        row["mapping"]["split"] = split
+        rows.append({**row, "scheme": f"scheme {split}", "latency_ms": 1.0 + len(rows)})
+    text = page(rows, "title")
+    places = [float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', text)]
+    points, legend = places[: len(rows)], places[len(rows) :]
+    assert len(legend) == len(rows)
+    assert min(legend) > max(points) + 2 * 5
+    size = rows[0]["mapping"]["buffer_bytes"] >> 10
+    for shown in (f"{size}", f"{size}, split 2:4:2", f"{size}, split 1:6:1"):
+        assert f"<td>{shown}</td>" in text
 
 
 SMOLLM2 = ["--model", str(DATA / "smollm2.work.json")]

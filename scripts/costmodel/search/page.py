@@ -9,6 +9,7 @@ from math import log10
 from typing import Any
 
 WIDTH, HEIGHT, EDGE = 720, 420, 60
+LEGEND = 170  # right of the plot, so that it covers no point
 RADIUS = 5
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#000000")
@@ -20,14 +21,18 @@ STYLE = (
 Row = Mapping[str, Any]
 
 
-def page(fronts: Sequence[Row], title: str) -> str:
-    """Make the page: a plot of energy over latency and a table for each phase."""
+def page(fronts: Sequence[Row], title: str, note: str = "") -> str:
+    """Make the page: a plot of energy over latency and a table for each phase.
+
+    The note stands above them.
+    """
     parts = [
         "<!doctype html>",
         f'<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>',
         f"<style>{STYLE}</style><h1>{escape(title)}</h1>",
         "<p>No design in a plot is better in everything than another: latency, energy, area of"
         " multipliers and buffer, perplexity. Point at one to see what it is.</p>",
+        *([f"<p>{escape(note)}</p>"] if note else []),
     ]
     for phase in dict.fromkeys(r["phase"] for r in fronts):
         rows = [r for r in fronts if r["phase"] == phase]
@@ -46,7 +51,9 @@ def _plot(rows: Sequence[Row]) -> str:
     across = _scaled([r["latency_ms"] for r in rows], EDGE + 10, WIDTH - 20)
     down = _scaled([r["energy_mj"] for r in rows], HEIGHT - EDGE - 10, 20)
     names = list(dict.fromkeys(r["scheme"] for r in rows))
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="energy over latency">']
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH + LEGEND} {HEIGHT}" role="img" aria-label="energy over latency">'
+    ]
     parts.append(
         f'<path d="M{EDGE} 10V{HEIGHT - EDGE}H{WIDTH - 10}" fill="none" stroke="#000"/>'
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 15}">latency, ms (logarithmic)</text>'
@@ -67,22 +74,27 @@ def _plot(rows: Sequence[Row]) -> str:
         )
     for n, name in enumerate(names):
         parts.append(
-            f'<circle cx="{WIDTH - 150}" cy="{20 + 18 * n}" r="{RADIUS}" '
+            f'<circle cx="{WIDTH + 12}" cy="{20 + 18 * n}" r="{RADIUS}" '
             f'fill="{COLOURS[n % len(COLOURS)]}"/>'
-            f'<text x="{WIDTH - 138}" y="{24 + 18 * n}" font-size="13">{escape(name)}</text>'
+            f'<text x="{WIDTH + 24}" y="{24 + 18 * n}" font-size="13">{escape(name)}</text>'
         )
     return "".join([*parts, "</svg>"])
+
+
+def buffer(row: Row) -> str:
+    """The KiB of the buffer, and the eighths of A, B and C where they do not share it."""
+    split = row["mapping"]["split"]
+    size = str(row["mapping"]["buffer_bytes"] >> 10)
+    return f"{size}, split {':'.join(map(str, split))}" if split else size
 
 
 def describe(row: Row) -> str:
     """A row in one line."""
     array = "x".join(map(str, row["array"]))
-    split = row["mapping"]["split"]
-    shared = f" split {':'.join(map(str, split))}" if split else ""
     quality = "" if row["perplexity"] is None else f", perplexity {row['perplexity']:.4g}"
     return (
         f"{row['scheme']}, {row['dataflow']}, {array} PEs, "
-        f"{row['mapping']['buffer_bytes'] >> 10} KiB{shared}: {row['latency_ms']:.4g} ms, "
+        f"buffer of {buffer(row)} KiB: {row['latency_ms']:.4g} ms, "
         f"{row['energy_mj']:.4g} mJ, {row['area_mm2']:.3g} mm2{quality}"
     )
 
@@ -97,13 +109,13 @@ def _mapping(row: Row) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    heads = ("scheme", "dataflow", "array", "KiB", "ms", "mJ", "mm2", "perplexity")
+    heads = ("scheme", "dataflow", "array", "buffer, KiB", "ms", "mJ", "mm2", "perplexity")
     lines = ["<table><tr>" + "".join(f"<th>{h}</th>" for h in heads) + "</tr>"]
     for r in rows:
         perplexity = "" if r["perplexity"] is None else f"{r['perplexity']:.4g}"
         cells = (
             *(r["scheme"], r["dataflow"], "x".join(map(str, r["array"]))),
-            *(str(r["mapping"]["buffer_bytes"] >> 10), f"{r['latency_ms']:.4g}"),
+            *(buffer(r), f"{r['latency_ms']:.4g}"),
             *(f"{r['energy_mj']:.4g}", f"{r['area_mm2']:.3g}", perplexity),
         )
         lines.append("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>")

@@ -18,6 +18,7 @@ from costmodel.estimate.array import OUTPUT
 from costmodel.estimate.model import ItemCost, PhaseCost, Totals
 from costmodel.estimate.product import GemmCost
 from costmodel.estimate.tiling import Holding
+from costmodel.search.page import buffer
 
 GIGA = 1e9
 
@@ -273,7 +274,7 @@ def show_comparison(console: Console, phases: Sequence[PhaseCost]) -> None:
 def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
     """Print the best design of each phase for each objective, and how it maps each product."""
     table = Table(title="the best of the fronts", title_justify="left")
-    for column in ("phase", "least", "scheme", "dataflow", "array", "KiB"):
+    for column in ("phase", "least", "scheme", "dataflow", "array", "buffer, KiB"):
         table.add_column(column)
     for column in ("ms", "mJ", "mm2", "perplexity"):
         table.add_column(column, justify="right")
@@ -295,7 +296,7 @@ def show_fronts(console: Console, fronts: Sequence[Mapping[str, Any]]) -> None:
             shown[id(best)] = (f"{titles}, {name}" if titles else f"{phase}, least {name}", best)
             table.add_row(
                 *(phase, name, best["scheme"], best["dataflow"]),
-                *("x".join(map(str, best["array"])), str(best["mapping"]["buffer_bytes"] >> 10)),
+                *("x".join(map(str, best["array"])), buffer(best)),
                 *(short(best[n]) for n in ("latency_ms", "energy_mj", "area_mm2")),
                 "-" if best["perplexity"] is None else f"{best['perplexity']:.4g}",
             )
