@@ -216,10 +216,10 @@ def _run(args: argparse.Namespace, console: Console) -> None:
         if number is not None and number < 1:
             raise CostError(f"--{name.replace('_', '-')} {number}: at least 1")
     if args.study is not None:
-        study = _with_matplotlib("costmodel.studies.study")
         given = _bindings(args.bind, "--bind")
         every = [read_workloads(path) for path in args.of]
         _refuse_unbound(given, {n for found in every for n in open_sizes(found)})
+        study = _with_matplotlib("costmodel.studies.study")
         for path in args.of:
             study.write_study(args.study, path, given, args.data)
         return
