@@ -54,13 +54,15 @@ void WriteFile(const std::string& path, const std::string& text) {
   // Behind links, which stay.
   std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
   if (error) target = path;
-  const bool device = exists(target, error) && !is_regular_file(target, error);
-  const std::string part = target.string() + (device ? "" : ".part");
+  // A device, a pipe, or a link to what is not there yet.
+  const bool direct = is_symlink(symlink_status(target, error)) ||
+                      (exists(target, error) && !is_regular_file(target, error));
+  const std::string part = target.string() + (direct ? "" : ".part");
   std::ofstream file(part, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
-  if (file && (device || std::rename(part.c_str(), target.c_str()) == 0)) return;
-  if (!device) std::remove(part.c_str());
+  if (file && (direct || std::rename(part.c_str(), target.c_str()) == 0)) return;
+  if (!direct) std::remove(part.c_str());
   throw InputError("cannot write " + path);
 }
 
