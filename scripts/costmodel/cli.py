@@ -19,13 +19,12 @@ from common.files import atomic_write, atomic_write_json
 from costmodel.accelerator import inputs
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
-from costmodel.accelerator.scheme import SCHEMES, Scheme, schemes, with_cache
-from costmodel.accelerator.settings import shipped_names
+from costmodel.accelerator.scheme import Scheme, schemes, with_cache
 from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experiment
 from costmodel.accuracy import measure
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
-from costmodel.estimate.execution import SEQUENCES, TENSOR, Execution
+from costmodel.estimate.execution import Execution
 from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
@@ -38,169 +37,24 @@ from costmodel.estimate.workload import (
     read_workloads,
     weight_shapes,
 )
+from costmodel.options import DEFAULT_HARDWARE, SEARCHED_HARDWARE, parsed, refuse_ignored
 from costmodel.search import explore
 from costmodel.search.mapping import again
 from costmodel.search.page import page
 from costmodel.studies import report
 
 FILE_WIDTH = 160
-DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
-DEFAULT_PHASES = "prefill:512,decode:1024"
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    found = argparse.ArgumentParser(
-        prog="costmodel", description="Latency, volumes, bandwidth and energy on a PE array."
-    )
-    what = found.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--model",
-        metavar="FILE",
-        type=Path,
-        help="a work file, of `crosslab workload` or of EstimateCost",
-    )
-    what.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
-    what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
-    what.add_argument("--trace", metavar="FILE", type=Path, help="shapes recorded at run time")
-    what.add_argument(
-        "--accuracy",
-        metavar="GGUF",
-        type=Path,
-        help="measure perplexity under each --scheme (default: all; of one: --scheme int8-token)",
-    )
-    what.add_argument("--study", metavar="DIR", type=Path, help="write a study of each --of")
-    found.add_argument(
-        "--of", nargs="+", metavar="FILE", type=Path, default=[], help="with --study: work files"
-    )
-    choice = found.add_argument_group("accelerator")
-    choice.add_argument(
-        "--hardware",
-        nargs="+",
-        metavar="FILE",
-        help=f"{', '.join(shipped_names('hardware'))}, or TOML or TENET .p files "
-        f"(default: {DEFAULT_HARDWARE}; of a search: {SEARCHED_HARDWARE})",
-    )
-    choice.add_argument(
-        "--dataflow",
-        nargs="+",
-        default=["output-stationary"],
-        metavar="FILE",
-        help=f"{', '.join(shipped_names('dataflow'))}, or TOML or TENET .m files",
-    )
-    choice.add_argument("--macs-per-pe", type=int, metavar="N", help="override the hardware's")
-    choice.add_argument("--factor", action="append", default=[], metavar="NAME=N")
-    choice.add_argument(
-        "--tile",
-        metavar="M,N,K",
-        help="tile of the buffer (default: the least time of bus and array added, "
-        "which is not the least latency: --search looks for that)",
-    )
-    work = found.add_argument_group("work")
-    work.add_argument(
-        "--scheme",
-        nargs="+",
-        metavar="NAME",
-        help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)}, or TOML files "
-        f"(default: {AS_COMPILED} for a trace, else float16)",
-    )
-    work.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
-    work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")
-    work.add_argument("--bind", action="append", default=[], metavar="NAME=N")
-    work.add_argument(
-        "--causal", type=int, default=0, metavar="N", help="skip keys after a block of N queries"
-    )
-    work.add_argument("--page", type=int, default=0, metavar="N", help="entries of a cache page")
-    work.add_argument(
-        "--chain",
-        action="store_true",
-        help="keep activations that fit on chip; weights of norms and biases then count nothing",
-    )
-    work.add_argument("--arrays", type=int, default=1, metavar="N", help="that share the work")
-    work.add_argument(
-        "--split",
-        choices=(TENSOR, SEQUENCES),
-        default=TENSOR,
-        help="what --arrays share: every layer, or the sequences of a batch (default: tensor)",
-    )
-    find = found.add_argument_group("search, with --model")
-    find.add_argument(
-        "--search", action="store_true", help="look for arrays, dataflows and mappings"
-    )
-    find.add_argument(
-        "--cache", nargs="+", type=int, choices=(16, 8, 4), default=[16], help="bits of the cache"
-    )
-    find.add_argument(
-        "--pes",
-        type=int,
-        metavar="N",
-        help="arrays of N PEs, N/2, N/4 ... down to 4x4, no side longer than 16 times the other "
-        "(default: the hardware's PEs)",
-    )
-    find.add_argument("--mapping", type=Path, metavar="FILE", help="estimate a search's rows anew")
-    find.add_argument("--html", type=Path, metavar="FILE", help="plots of the fronts to point at")
-    output = found.add_argument_group("output")
-    output.add_argument("--json", type=Path, metavar="FILE")
-    output.add_argument("--csv", type=Path, metavar="FILE")
-    output.add_argument("--plots", type=Path, metavar="DIR", help="PNG")
-    output.add_argument(
-        "--data", type=Path, metavar="DIR", help="with --study: its CSV and further figures"
-    )
-    output.add_argument(
-        "--compare",
-        action="store_true",
-        help="only the table of ms, tokens/s, mJ and bytes a token",
-    )
-    output.add_argument("--quiet", action="store_true", help="no tables")
-    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    args = parser().parse_args(argv)
-    # Without defaults, so that an option that is given its default counts as given.
-    bare = parser()
-    bare.set_defaults(**dict.fromkeys(vars(args)))
-    given = [name for name, value in vars(bare.parse_args(argv)).items() if value is not None]
+    args, given = parsed(argv)
 
     def run() -> None:
-        _refuse_ignored(given)
-        if "split" in given and args.arrays == 1:
-            raise CostError(f"--split {args.split} divides nothing", remedy="--arrays 2 or more")
+        refuse_ignored(args, given)
         _run(args, _console())
 
     return exit_code_of(run, CostError)
-
-
-_ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
-_SHOWN = ("json", "csv", "plots", "quiet", "compare")
-_RUN = ("phase", "bind", "causal", "page", "chain", "arrays", "split")
-_FOUND = (*_RUN, "hardware", "scheme", "html", "json", "quiet")
-TAKEN = {
-    "gemm": (*_ESTIMATE, *_SHOWN, "batch"),
-    "model": (*_ESTIMATE, *_SHOWN, *_RUN),
-    "trace": (*_ESTIMATE, *_SHOWN),
-    "tenet": ("macs_per_pe", "json", "quiet"),
-    "study": ("of", "bind", "data"),
-    "accuracy": ("scheme", "json", "quiet"),
-    "search": ("model", *_FOUND, "pes", "cache", "macs_per_pe"),
-    "mapping": ("model", *_FOUND, "macs_per_pe"),
-}
-
-
-def _refuse_ignored(given: Sequence[str]) -> None:
-    """Refuse options, of those that were typed, that the chosen kind of run does not heed.
-
-    Raises:
-        CostError: with the first of them.
-    """
-    narrower = [name for name in reversed(TAKEN) if name in given]
-    kind = narrower[0] if narrower else "gemm"
-    for name in given:
-        if name != kind and name not in TAKEN[kind]:
-            option = name.replace("_", "-")
-            taken = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
-            raise CostError(f"--{option} does nothing with --{kind}", remedy=f"it takes {taken}")
 
 
 def _console() -> Console:
@@ -229,10 +83,14 @@ def _run(args: argparse.Namespace, console: Console) -> None:
     if args.accuracy is not None:
         _accuracy(args, console)
         return
-    phases = _phases(args)
-    if args.search or args.mapping is not None:
-        _search(args, console, phases)
-        return
+    if args.model is not None:
+        work = read_workloads(args.model)
+        phases = _model_phases(args, work)
+        if args.search or args.mapping is not None:
+            _search(args, console, phases, weight_shapes(work))
+            return
+    else:
+        phases = _phases(args)
     hardware, dataflows = _accelerators(args)
     tile = _tile(args.tile)
     results = every_combination(phases, hardware, dataflows, _schemes(args), tile)
@@ -241,14 +99,15 @@ def _run(args: argparse.Namespace, console: Console) -> None:
         _show(console, results, single=args.gemm is not None, compare=args.compare)
 
 
-def _search(args: argparse.Namespace, console: Console, phases: list[Phase]) -> None:
+def _search(
+    args: argparse.Namespace, console: Console, phases: list[Phase], weights: dict[str, int]
+) -> None:
     """Search, or estimate the rows of an earlier search anew."""
     names = args.hardware or [SEARCHED_HARDWARE]
     if len(names) != 1:
         raise CostError("a search has one --hardware, whose memories and clock it keeps")
     (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
     model = args.model.name.removesuffix(".json").removesuffix(".work")
-    weights = weight_shapes(read_workloads(args.model))
     accuracy = measure.known(weights)
     run = vars(_execution(args))
     if args.mapping is not None:
@@ -340,17 +199,18 @@ def _phases(args: argparse.Namespace) -> list[Phase]:
         if args.batch < 1:
             raise CostError(f"--batch {args.batch}: at least 1")
         return [only_gemm(parse_extents(args.gemm, "--gemm"), args.batch)]
-    if args.trace is not None:
-        return trace_phases(args.trace)
-    found = read_workloads(args.model)
+    return trace_phases(args.trace)
+
+
+def _model_phases(args: argparse.Namespace, work: Mapping[str, Any]) -> list[Phase]:
     given = _bindings(args.bind, "--bind")
     for name, least in (("causal", 0), ("page", 0), ("arrays", 1)):
         if getattr(args, name) < least:
             raise CostError(f"--{name} {getattr(args, name)}: at least {least}")
     run = _execution(args)
     asked = parse_phases(args.phase)
-    phases = [run.bind(found, name, size, given) for name, size in asked]
-    _refuse_unbound(given, open_sizes(found, [phase.entry for phase in phases]))
+    phases = [run.bind(work, name, size, given) for name, size in asked]
+    _refuse_unbound(given, open_sizes(work, [phase.entry for phase in phases]))
     if args.causal and not any(phase.prompt for phase in phases):
         raise CostError(
             f"--causal {args.causal} does nothing with --phase {args.phase}",

@@ -20,11 +20,12 @@ from costmodel.accelerator.scheme import FLOAT16, SCHEMES
 from costmodel.accelerator.settings import LIBRARY
 from costmodel.accelerator.technology import technology
 from costmodel.accuracy.measure import known
-from costmodel.cli import DEFAULT_PHASES, main
+from costmodel.cli import main
 from costmodel.estimate.gemm import cost
 from costmodel.estimate.product import Gemm, Role, effective_scheme
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
 from costmodel.estimate.workload import read_workloads, weight_shapes
+from costmodel.options import DEFAULT_PHASES
 from costmodel.search.explore import arrays, designs, dominates
 from costmodel.search.levels import beside, solve, within
 from costmodel.search.page import page

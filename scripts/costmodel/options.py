@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of ``python -m costmodel``, and which of them each kind of run heeds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from costmodel.accelerator.scheme import SCHEMES
+from costmodel.accelerator.settings import shipped_names
+from costmodel.errors import CostError
+from costmodel.estimate.execution import SEQUENCES, TENSOR
+from costmodel.estimate.model import AS_COMPILED
+
+DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
+DEFAULT_PHASES = "prefill:512,decode:1024"
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    found = argparse.ArgumentParser(
+        prog="costmodel", description="Latency, volumes, bandwidth and energy on a PE array."
+    )
+    what = found.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--model",
+        metavar="FILE",
+        type=Path,
+        help="a work file, of `crosslab workload` or of EstimateCost",
+    )
+    what.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
+    what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
+    what.add_argument("--trace", metavar="FILE", type=Path, help="shapes recorded at run time")
+    what.add_argument(
+        "--accuracy",
+        metavar="GGUF",
+        type=Path,
+        help="measure perplexity under each --scheme (default: all; of one: --scheme int8-token)",
+    )
+    what.add_argument("--study", metavar="DIR", type=Path, help="write a study of each --of")
+    found.add_argument(
+        "--of", nargs="+", metavar="FILE", type=Path, default=[], help="with --study: work files"
+    )
+    choice = found.add_argument_group("accelerator")
+    choice.add_argument(
+        "--hardware",
+        nargs="+",
+        metavar="FILE",
+        help=f"{', '.join(shipped_names('hardware'))}, or TOML or TENET .p files "
+        f"(default: {DEFAULT_HARDWARE}; of a search: {SEARCHED_HARDWARE})",
+    )
+    choice.add_argument(
+        "--dataflow",
+        nargs="+",
+        default=["output-stationary"],
+        metavar="FILE",
+        help=f"{', '.join(shipped_names('dataflow'))}, or TOML or TENET .m files",
+    )
+    choice.add_argument("--macs-per-pe", type=int, metavar="N", help="override the hardware's")
+    choice.add_argument("--factor", action="append", default=[], metavar="NAME=N")
+    choice.add_argument(
+        "--tile",
+        metavar="M,N,K",
+        help="tile of the buffer (default: the least time of bus and array added, "
+        "which is not the least latency: --search looks for that)",
+    )
+    work = found.add_argument_group("work")
+    work.add_argument(
+        "--scheme",
+        nargs="+",
+        metavar="NAME",
+        help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)}, or TOML files "
+        f"(default: {AS_COMPILED} for a trace, else float16)",
+    )
+    work.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
+    work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")
+    work.add_argument("--bind", action="append", default=[], metavar="NAME=N")
+    work.add_argument(
+        "--causal", type=int, default=0, metavar="N", help="skip keys after a block of N queries"
+    )
+    work.add_argument("--page", type=int, default=0, metavar="N", help="entries of a cache page")
+    work.add_argument(
+        "--chain",
+        action="store_true",
+        help="keep activations that fit on chip; weights of norms and biases then count nothing",
+    )
+    work.add_argument("--arrays", type=int, default=1, metavar="N", help="that share the work")
+    work.add_argument(
+        "--split",
+        choices=(TENSOR, SEQUENCES),
+        default=TENSOR,
+        help="what --arrays share: every layer, or the sequences of a batch (default: tensor)",
+    )
+    find = found.add_argument_group("search, with --model")
+    find.add_argument(
+        "--search", action="store_true", help="look for arrays, dataflows and mappings"
+    )
+    find.add_argument(
+        "--cache", nargs="+", type=int, choices=(16, 8, 4), default=[16], help="bits of the cache"
+    )
+    find.add_argument(
+        "--pes",
+        type=int,
+        metavar="N",
+        help="arrays of N PEs, N/2, N/4 ... down to 4x4, no side longer than 16 times the other "
+        "(default: the hardware's PEs)",
+    )
+    find.add_argument("--mapping", type=Path, metavar="FILE", help="estimate a search's rows anew")
+    find.add_argument("--html", type=Path, metavar="FILE", help="plots of the fronts to point at")
+    output = found.add_argument_group("output")
+    output.add_argument("--json", type=Path, metavar="FILE")
+    output.add_argument("--csv", type=Path, metavar="FILE")
+    output.add_argument("--plots", type=Path, metavar="DIR", help="PNG")
+    output.add_argument(
+        "--data", type=Path, metavar="DIR", help="with --study: its CSV and further figures"
+    )
+    output.add_argument(
+        "--compare",
+        action="store_true",
+        help="only the table of ms, tokens/s, mJ and bytes a token",
+    )
+    output.add_argument("--quiet", action="store_true", help="no tables")
+    return found
+
+
+def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the names of those that were typed."""
+    args = _parser().parse_args(argv)
+    # Without defaults, so that an option that is given its default counts as given.
+    bare = _parser()
+    bare.set_defaults(**dict.fromkeys(vars(args)))
+    return args, [name for name, value in vars(bare.parse_args(argv)).items() if value is not None]
+
+
+_ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
+_SHOWN = ("json", "csv", "plots", "quiet", "compare")
+_RUN = ("phase", "bind", "causal", "page", "chain", "arrays", "split")
+_FOUND = (*_RUN, "hardware", "scheme", "html", "json", "quiet")
+TAKEN = {
+    "gemm": (*_ESTIMATE, *_SHOWN, "batch"),
+    "model": (*_ESTIMATE, *_SHOWN, *_RUN),
+    "trace": (*_ESTIMATE, *_SHOWN),
+    "tenet": ("macs_per_pe", "json", "quiet"),
+    "study": ("of", "bind", "data"),
+    "accuracy": ("scheme", "json", "quiet"),
+    "search": ("model", *_FOUND, "pes", "cache", "macs_per_pe"),
+    "mapping": ("model", *_FOUND, "macs_per_pe"),
+}
+
+
+def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
+    """Refuse options, of those that were typed, that the chosen kind of run does not heed.
+
+    Raises:
+        CostError: with the first of them.
+    """
+    narrower = [name for name in reversed(TAKEN) if name in given]
+    kind = narrower[0] if narrower else "gemm"
+    for name in given:
+        if name != kind and name not in TAKEN[kind]:
+            option = name.replace("_", "-")
+            taken = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
+            raise CostError(f"--{option} does nothing with --{kind}", remedy=f"it takes {taken}")
+    if "split" in given and args.arrays == 1:
+        raise CostError(f"--split {args.split} divides nothing", remedy="--arrays 2 or more")
