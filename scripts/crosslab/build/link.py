@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.hashing import digest
 from crosslab.build.libraries import httplib_object, include_folders
-from crosslab.build.objects import compile_objects
+from crosslab.build.objects import compile_objects, run_compiler
 from crosslab.build.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 from crosslab.tokenizer.unicode_tables import runner_tables
 
@@ -30,7 +28,7 @@ PRECOMPILED = (
     *("tvm/ffi/container/array.h", "tvm/ffi/function.h", "tvm/ffi/string.h"),
     "tvm/runtime/tensor.h",
 )
-FIRST_LINES = 25
+LINKING = "linking the runner"
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,9 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     runner, httplib = _runner_objects(request, cache), httplib_object(request.toolchain, cache)
     about = scratch / "about.c"
     about.write_text(_about_library(request), encoding="utf-8")
-    _run([*request.toolchain.cc, "-O2", "-fPIC", "-c", about.name, "-o", "about.o"], scratch)
+    run_compiler(
+        LINKING, [*request.toolchain.cc, "-O2", "-fPIC", "-c", about.name, "-o", "about.o"], scratch
+    )
     model = _unpack(request.library, scratch / "model") if request.library else []
     return Objects(
         first=(*sorted(runner.glob("*.o")), httplib, scratch / "about.o"),
@@ -194,7 +194,7 @@ def _link(request: LinkRequest, cache: Path, out: Path) -> None:
         names = Path(at) / "objects.txt"
         names.write_text("\n".join(shlex.quote(str(o)) for o in objects), encoding="utf-8")
         options = link_options(request)
-        _run([*request.toolchain.cxx, f"@{names}", *options, "-o", "runner"], out)
+        run_compiler(LINKING, [*request.toolchain.cxx, f"@{names}", *options, "-o", "runner"], out)
 
 
 def _unpack(library: Path, folder: Path) -> list[Path]:
@@ -214,12 +214,3 @@ def _unpack(library: Path, folder: Path) -> list[Path]:
     if not objects:
         raise UserError(f"{library} holds no object files")
     return objects
-
-
-def _run(command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
-    )
-    if done.returncode != 0:
-        first = "\n  ".join(done.stderr.strip().splitlines()[:FIRST_LINES])
-        raise LabError(f"linking the runner failed:\n  {shlex.join(command)}\n  {first}")

@@ -67,7 +67,10 @@ def compile_objects(
         order = sorted(sources, key=lambda s: -(folder / s).stat().st_size)
         running = {
             pool.submit(
-                _compile, what, [*command, "-c", s, "-o", str(out / object_name(s))], folder
+                run_compiler,
+                f"compiling {what}",
+                [*command, "-c", s, "-o", str(out / object_name(s))],
+                folder,
             ): s
             for s in order
         }
@@ -87,14 +90,24 @@ def _precompile(
     header, made = scratch / "precompiled.h", scratch / "precompiled.pch"
     header.write_text("".join(f"#include <{name}>\n" for name in headers), encoding="utf-8")
     options = ["-fpch-instantiate-templates", "-x", "c++-header"]
-    _compile(what, [*command, *options, str(header), "-o", str(made)], folder)
+    run_compiler(f"compiling {what}", [*command, *options, str(header), "-o", str(made)], folder)
     return ["-include-pch", str(made)]
 
 
-def _compile(what: str, command: Sequence[str], folder: Path) -> None:
+def run_compiler(doing: str, command: Sequence[str], folder: Path) -> None:
+    """Run a compiler or linker in a folder.
+
+    Args:
+        doing: what it does, for the error.
+        command: with all its options.
+        folder: where.
+
+    Raises:
+        LabError: it fails; with its first lines.
+    """
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode != 0:
         first = "\n  ".join(done.stderr.strip().splitlines()[:FIRST_LINES])
-        raise LabError(f"compiling {what} failed:\n  {shlex.join(command)}\n  {first}")
+        raise LabError(f"{doing} failed:\n  {shlex.join(command)}\n  {first}")
