@@ -6,12 +6,11 @@ Call: ``PYTHONPATH=scripts python tests/server/page_picture.py URL FILE.png MESS
 
 from __future__ import annotations
 
-import shutil
 import sys
 
 from playwright.sync_api import expect, sync_playwright
 
-from crosslab.host.optional_tools import BROWSERS
+from crosslab.host.optional_tools import find_browser
 
 SIZE = {"width": 760, "height": 420}
 PATIENCE = 600_000  # milliseconds: an emulated model takes its time
@@ -19,9 +18,8 @@ PATIENCE = 600_000  # milliseconds: an emulated model takes its time
 
 def main(url: str, target: str, *messages: str) -> None:
     """Send the messages, one after another, and draw the page when the last is answered."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
         page = browser.new_page(viewport=SIZE, color_scheme="light")
         page.goto(url)
         for count, message in enumerate(messages, 1):

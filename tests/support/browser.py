@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from crosslab.host.optional_tools import BROWSERS
+from crosslab.host.optional_tools import find_browser
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="a browser is driven by playwright, which is not installed"
@@ -22,7 +21,7 @@ axe = pytest.importorskip(
 @pytest.fixture(scope="module", name="browser")
 def started() -> Iterator[Any]:
     """The browser, which reads pages of our own alone."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    found = find_browser()
     if found is None:
         pytest.skip("no Chromium: apt-get install chromium")
     with playwright.sync_playwright() as driver:

@@ -32,10 +32,14 @@ class OptionalTool:
     packages: tuple[str, ...]
 
 
+def find_browser() -> str | None:
+    """A Chromium, under any of its names."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
 def examine() -> tuple[OptionalTool, ...]:
     """Look for each tool, anew each time."""
-    gcc, browser = shutil.which("g++"), next(filter(None, map(shutil.which, BROWSERS)), None)
-    machine = shutil.which("qemu-system-riscv64")
+    gcc, machine = shutil.which("g++"), shutil.which("qemu-system-riscv64")
     return (
         *_beside_clang(),
         OptionalTool("g++", "TVM's libraries for this machine", bool(gcc), ("g++",)),
@@ -45,7 +49,7 @@ def examine() -> tuple[OptionalTool, ...]:
             bool(shutil.which("dpkg-source")),
             ("dpkg-dev",),
         ),
-        OptionalTool("Chromium", "pages in a browser", bool(browser), ("chromium",)),
+        OptionalTool("Chromium", "pages in a browser", bool(find_browser()), ("chromium",)),
         OptionalTool("curl", "a client of the server", bool(shutil.which("curl")), ("curl",)),
         OptionalTool(
             "qemu-system-riscv64",
