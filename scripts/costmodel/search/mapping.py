@@ -108,7 +108,7 @@ class _Row:
             remedy = f"--hardware {hardware}" if _is_text(hardware) else ANEW
             raise CostError(f"{self.where} is of hardware {hardware!r}", remedy=remedy)
         array, size = self.old.get("array"), self.mapping.get("buffer_bytes")
-        sides = array if isinstance(array, list) and len(array) == len(("rows", "columns")) else []
+        sides = array if isinstance(array, list) and len(array) == 2 else []
         if (
             not sides
             or not all(_whole(s, MOST_PES) for s in sides)
@@ -121,7 +121,7 @@ class _Row:
         split = self.mapping.get("split")
         if split is None:
             return Design((sides[0], sides[1]), size)
-        parts = split if isinstance(split, list) and len(split) == len("ABC") else []
+        parts = split if isinstance(split, list) and len(split) == 3 else []
         if not parts or not all(_whole(p, EIGHTHS) for p in parts) or sum(parts) != EIGHTHS:
             raise self._wrong("split", split, "the eighths of A, B and C")
         return Design((sides[0], sides[1]), size, tuple(parts))
