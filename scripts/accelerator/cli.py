@@ -33,8 +33,8 @@ from costmodel.estimate.workload import (
     read_workloads,
 )
 from crosslab.cached_build import default_cache
-from crosslab.models.asset import fetch_asset
-from crosslab.models.pins import read_pins
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.pins import read_pins
 
 FILE_WIDTH = 180
 DEFAULT_PHASES = "prefill:512,decode:1024"

@@ -24,7 +24,7 @@ from accelerator.mapping import best
 from costmodel.accelerator.scheme import FLOAT32, Scheme
 from costmodel.accuracy.llama import FloatLlama
 from costmodel.accuracy.rounding import F32
-from crosslab.models.gguf_import import BoundedReader
+from crosslab.models.sources.gguf_import import BoundedReader
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
 
 MOST = 127

@@ -27,10 +27,10 @@ from crosslab.compile.driver import compile_llama
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
-from crosslab.models.asset import fetch_asset
 from crosslab.models.config import write_config
-from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import random_params
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import device_tokenizer

@@ -23,9 +23,9 @@ from crosslab.errors import LabError, UserError
 from crosslab.job import model_job
 from crosslab.job.job_options import Omission, parse_job, read_omissions
 from crosslab.job.main_job import Question, RunResult, check_words, counters, main, omissions
-from crosslab.models.asset import fetch_asset
-from crosslab.models.pins import read_pins
 from crosslab.models.reference import Answer
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.pins import read_pins
 from crosslab.run.counter import Counts, Measurement
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 

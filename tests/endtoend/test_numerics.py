@@ -30,12 +30,12 @@ from crosslab.job.main_job import (
     ask,
     run_model,
 )
-from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import param_shapes
 from crosslab.models.params import read_params
-from crosslab.models.pins import read_pins
 from crosslab.models.reference import F32, ReferenceLlama, answer
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.pins import read_pins
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 

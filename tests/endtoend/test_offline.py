@@ -76,8 +76,8 @@ def test_without_network_and_cache_it_is_said_what_lacks(project: Path, tmp_path
     assert "the wheel is not in the cache, and this run is offline" in done.stderr
     assert "--mirror tvm=PATH_OR_URL" in done.stderr
     program = (
-        "from pathlib import Path; from crosslab.models.asset import fetch_asset;"
-        "from crosslab.models.pins import read_pins;"
+        "from pathlib import Path; from crosslab.models.sources.asset import fetch_asset;"
+        "from crosslab.models.sources.pins import read_pins;"
         "fetch_asset(read_pins(Path()).asset('smollm2-135m'), Path('cache'))"
     )
     done = run(project, "-c", program, PIP_RETRIES="0", PIP_CONFIG_FILE=os.devnull)

@@ -20,7 +20,7 @@ from support.shared_builds import CACHE, PROJECT
 
 from crosslab.build.libraries import httplib_sources
 from crosslab.build.runtime import build_runtime
-from crosslab.models.gguf_import import import_gguf
+from crosslab.models.sources.gguf_import import import_gguf
 
 pytestmark = pytest.mark.slow
 

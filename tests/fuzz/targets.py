@@ -26,7 +26,7 @@ from crosslab.errors import LabError
 from crosslab.models.config import read_config, read_family
 from crosslab.models.formats import weight_formats
 from crosslab.models.params import INDEX_FILE, read_params
-from crosslab.models.pins import LOCK_NAME, read_pins
+from crosslab.models.sources.pins import LOCK_NAME, read_pins
 from forkpatch.errors import ForkError
 from forkpatch.model.lock import read_lock
 from forkpatch.model.overlays import read_shadows

@@ -7,7 +7,7 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-from crosslab.models.pins import Asset
+from crosslab.models.sources.pins import Asset
 
 _ABOUT = {
     "tiny_model-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",

@@ -19,8 +19,8 @@ import pytest
 import tomlkit
 
 from crosslab.artifact.provenance import PYTHON_LOCK
-from crosslab.models.asset import fetch_asset
-from crosslab.models.pins import LOCK_NAME, Asset
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.pins import LOCK_NAME, Asset
 from crosslab.tokenizer.chat_tokenizer import CONTROL_TOKEN
 from support import text_probe
 from support.shared_builds import CACHE, PROJECT

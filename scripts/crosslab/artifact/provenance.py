@@ -23,8 +23,8 @@ from crosslab.build.runtime import ffi_root
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Toolchain, output_of, sysroot_parts
-from crosslab.models.model_folder import ModelOrigin
-from crosslab.models.pins import LOCK_NAME
+from crosslab.models.sources.model_folder import ModelOrigin
+from crosslab.models.sources.pins import LOCK_NAME
 
 PYTHON_LOCK = "uv.lock"
 GROUPS = ("crosslab", "tvm")

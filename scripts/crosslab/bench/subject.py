@@ -11,11 +11,11 @@ from crosslab.bench.options import MLC, Bench, Variant
 from crosslab.build.runner import Recipe, store_params
 from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.modes import KernelMode
-from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, read_config
-from crosslab.models.gguf_import import import_gguf
 from crosslab.models.llama_params import random_model
-from crosslab.models.pins import read_pins
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.gguf_import import import_gguf
+from crosslab.models.sources.pins import read_pins
 
 SEED = 0
 

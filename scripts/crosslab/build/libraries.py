@@ -26,7 +26,7 @@ from crosslab.build.source_archive import read_source, unpack_source
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Machine, Toolchain
-from crosslab.models.pins import LOCK_NAME
+from crosslab.models.sources.pins import LOCK_NAME
 
 PROJECT = Path(__file__).resolve().parents[3]
 PAGE = PROJECT / "runner" / "server" / "page" / "chat.html"

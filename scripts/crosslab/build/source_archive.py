@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.hashing import sha256_of
 from crosslab.errors import LabError, UserError
-from crosslab.models.pins import LOCK_NAME
+from crosslab.models.sources.pins import LOCK_NAME
 
 LLAMA_CPP = "llama.cpp"
 

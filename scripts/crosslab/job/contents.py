@@ -24,7 +24,7 @@ from crosslab.build.link import LinkRequest
 from crosslab.build.runner import Runner
 from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
-from crosslab.models.model_folder import ImportedModel
+from crosslab.models.sources.model_folder import ImportedModel
 from crosslab.tokenizer.chat_config import CONFIG_FILE, chat_config
 from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer

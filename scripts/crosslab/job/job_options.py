@@ -22,7 +22,7 @@ from crosslab.models.formats import (
     WeightFormat,
     weight_formats,
 )
-from crosslab.models.model_folder import name_of
+from crosslab.models.sources.model_folder import name_of
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"

@@ -33,9 +33,9 @@ from crosslab.job.summary import summary
 from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import FAMILIES, read_family, read_table
 from crosslab.models.llama_params import param_widths
-from crosslab.models.model_folder import CONFIG_FILE, ImportedModel, import_model
 from crosslab.models.params import ReadParams
 from crosslab.models.reference import Answer, answer, rounding_error
+from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
 from crosslab.run.counter import Measurement, phase_counts, run_counted
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError, with_usable_chat

@@ -12,7 +12,7 @@ from crosslab.errors import UserError
 from crosslab.job.job_options import SUPPLY_MLC, Job
 from crosslab.models.config import FAMILIES, FamilyConfig, read_config, read_family, read_table
 from crosslab.models.llama_params import param_shapes, sources_of
-from crosslab.models.model_folder import CONFIG_FILE, WINDOW, weight_paths
+from crosslab.models.sources.model_folder import CONFIG_FILE, WINDOW, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.zoo.families import Family, families

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models: assets, import, parameters, and a reference to compare with."""
+"""Language models: shape, parameters, formats, and a reference to compare with."""

@@ -15,8 +15,8 @@ from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config, write_config
-from crosslab.models.gguf_import import F32
 from crosslab.models.params import write_params
+from crosslab.models.sources.gguf_import import F32
 from crosslab.models.weights_file import StoredWeights, save_weights
 
 _console = Console(stderr=True, highlight=False)

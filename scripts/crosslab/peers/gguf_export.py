@@ -17,10 +17,11 @@ from safetensors import safe_open
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
-from crosslab.models import gguf_import, params
+from crosslab.models import params
 from crosslab.models.config import LlamaConfig, read_config
-from crosslab.models.gguf_import import F32, gguf_name
 from crosslab.models.params import from_bfloat16, to_bfloat16
+from crosslab.models.sources import gguf_import
+from crosslab.models.sources.gguf_import import F32, gguf_name
 from crosslab.models.weights_file import WEIGHTS_FILE
 
 # Elements of a block of Q4_0 and Q8_0.
@@ -102,6 +103,6 @@ def _weights(model: Path, config: LlamaConfig) -> Iterator[tuple[str, F32]]:
 
 
 def rotary_pairs(weight: F32, heads: int) -> F32:
-    """The inverse of :func:`crosslab.models.gguf_import.rotary_halves`."""
+    """The inverse of :func:`crosslab.models.sources.gguf_import.rotary_halves`."""
     halves = weight.reshape(heads, 2, -1, weight.shape[1])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)

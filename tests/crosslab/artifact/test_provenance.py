@@ -22,8 +22,8 @@ from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine
-from crosslab.models.model_folder import ModelOrigin
-from crosslab.models.pins import LOCK_NAME, read_pins
+from crosslab.models.sources.model_folder import ModelOrigin
+from crosslab.models.sources.pins import LOCK_NAME, read_pins
 
 LOCK = tomllib.loads((PROJECT / LOCK_NAME).read_text(encoding="utf-8"))
 RELEASE = LOCK["default-release"]

@@ -18,7 +18,7 @@ from support.small_asset import small_asset
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
-from crosslab.models.asset import fetch_asset
+from crosslab.models.sources.asset import fetch_asset
 
 
 def fill(folder: Path) -> None:

@@ -29,16 +29,16 @@ from crosslab.job.job_options import MODEL, Job, parse_job
 from crosslab.job.model_check import check_model
 from crosslab.models.compare import compare
 from crosslab.models.config import FamilyConfig, LlamaConfig, read_family
-from crosslab.models.hub import parse_reference
 from crosslab.models.llama_params import (
     fuse_weights,
     param_shapes,
     random_weights,
     sources_of,
 )
-from crosslab.models.model_folder import import_folder, import_model, name_of
 from crosslab.models.params import ReadParams, write_params
 from crosslab.models.reference import answer, scaled_frequencies
+from crosslab.models.sources.hub import parse_reference
+from crosslab.models.sources.model_folder import import_folder, import_model, name_of
 from crosslab.models.weights_file import INDEX_FILE, StoredWeights, save_weights, weight_files
 from crosslab.zoo.families import chosen
 from crosslab.zoo.reference import ask
@@ -293,7 +293,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 from crosslab.build.runner import store_params
 from crosslab.job.job_options import MODEL, parse_job
 from crosslab.job.model_check import check_model
-from crosslab.models.model_folder import import_model
+from crosslab.models.sources.model_folder import import_model
 job = parse_job(sys.argv[2:], MODEL)
 check_model(job, Path(job.source))
 folder = import_model(job.source, "large", job.project, job.cache).folder
@@ -438,7 +438,7 @@ _DOWNLOAD = """
 import json, sys
 from pathlib import Path
 from crosslab.errors import LabError
-from crosslab.models.model_folder import import_model
+from crosslab.models.sources.model_folder import import_model
 try:
     found = import_model(sys.argv[1], "tiny", Path(), Path(sys.argv[2]))
     print(json.dumps([str(found.folder), found.origin.licence, dict(found.origin.table)]))

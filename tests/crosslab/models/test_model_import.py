@@ -15,14 +15,14 @@ from support.small_asset import small_asset
 
 from crosslab.cached_build import default_cache
 from crosslab.errors import LabError, UserError
-from crosslab.models import relock
-from crosslab.models.asset import fetch_asset
 from crosslab.models.config import LlamaConfig, read_config
-from crosslab.models.gguf_import import import_gguf, rotary_halves
 from crosslab.models.llama_params import convert_params, param_shapes
 from crosslab.models.params import ReadParams, from_bfloat16, read_params, to_bfloat16
-from crosslab.models.pins import Asset, read_pins
 from crosslab.models.reference import answer
+from crosslab.models.sources import relock
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.gguf_import import import_gguf, rotary_halves
+from crosslab.models.sources.pins import Asset, read_pins
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 CACHE = default_cache()

@@ -19,9 +19,9 @@ from support.shared_builds import PROJECT
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
 
 from crosslab.errors import LabError, UserError
-from crosslab.models.asset import fetch_asset
-from crosslab.models.gguf_import import import_gguf
-from crosslab.models.pins import read_pins
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.gguf_import import import_gguf
+from crosslab.models.sources.pins import read_pins
 from crosslab.tokenizer import nfc_tables, unicode_tables
 from crosslab.tokenizer.chat_frame import (
     UnsupportedTokenizerError,

@@ -23,11 +23,11 @@ from common.files import atomic_write_json
 from common.hashing import digest, sha256_of
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
-from crosslab.models.asset import fetch_asset
 from crosslab.models.config import read_table
-from crosslab.models.gguf_import import import_gguf
-from crosslab.models.hub import HUB, download, parse_reference
-from crosslab.models.pins import Asset, read_pins
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.gguf_import import import_gguf
+from crosslab.models.sources.hub import HUB, download, parse_reference
+from crosslab.models.sources.pins import Asset, read_pins
 from crosslab.models.weights_file import (
     INDEX_FILE,
     StoredWeights,

@@ -12,8 +12,8 @@ from pathlib import Path
 import tomlkit
 
 from common.files import atomic_write
-from crosslab.models.asset import look_up
-from crosslab.models.pins import LOCK_NAME, read_pins
+from crosslab.models.sources.asset import look_up
+from crosslab.models.sources.pins import LOCK_NAME, read_pins
 
 NOT_PINNED = ("name", "licence")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from common.hashing import digest, sha256_of
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
-from crosslab.models.pins import Asset
+from crosslab.models.sources.pins import Asset
 
 # How pip tells the hash of a file that is not the pinned one.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
