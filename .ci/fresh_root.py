@@ -32,7 +32,6 @@ from common import apt  # noqa: E402 - of this project, for a machine where noth
 CLONE = "/srv/project"
 PACKAGES = "python3,python3-pip,ca-certificates"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-ARCHIVE = "http://deb.debian.org/debian"
 DAY = 24 * 60 * 60
 USER_MISTAKE = 2
 #: Settings of a network: proxies, certificates, pip's indexes.
@@ -106,10 +105,15 @@ def pip_settings() -> dict[str, str]:
 
 
 def apt_sources(suite: str) -> list[str]:
-    """Lines of sources.list for a release, from the archives that this machine's apt uses."""
+    """Lines of sources.list for a release, from the archives that this machine's apt uses.
+
+    None where apt knows no archive of Debian (on Ubuntu): mmdebstrap then takes its own default.
+    """
     known = _output(["apt-get", "indextargets", "--format", "$(REPO_URI)"]).split()
     archives = [uri.rstrip("/") for uri in known]
-    main = next((uri for uri in archives if uri.endswith("/debian")), ARCHIVE)
+    main = next((uri for uri in archives if uri.endswith("/debian")), None)
+    if main is None:
+        return []
     security = next((uri for uri in archives if uri.endswith("-security")), f"{main}-security")
     signed = f"deb [signed-by={KEYRING}]"
     places = [(main, suite), (main, f"{suite}-updates"), (security, f"{suite}-security")]
