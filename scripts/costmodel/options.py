@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument(
         "--chain",
         action="store_true",
-        help="keep activations that fit on chip; weights of norms and biases then count nothing",
+        help="keep activations that fit on chip between consecutive operators",
     )
     work.add_argument("--arrays", type=int, default=1, metavar="N", help="that share the work")
     work.add_argument(

@@ -73,8 +73,19 @@ def test_activations_that_fit_stay_on_chip() -> None:
     # Keys and values go to the cache, the queries with them.
     assert moved[1]["qkv_proj"] == (576 * 960 * 16, 960 * 16)
     assert moved[1]["attention PV"][1] == 0
-    assert fused.other.bits == 0 < plain.other.bits
+    # Two norms a layer and the last one: their weights are all that is still read.
+    assert fused.other.bits == (2 * LAYERS + 1) * 576 * 16 < plain.other.bits
     assert fused.total.latency < plain.total.latency
+
+
+def test_a_work_file_that_does_not_tell_weights_has_no_chain() -> None:
+    work = json.loads(json.dumps(WORK))
+    for other in work["entries"]["decode"]["others"]:
+        del other["bits_weights"]
+    assert Execution().bind(work, "decode", TOKENS, {}).others[0].bits_weights is None
+    bound = Execution(chain=True).bind(work, "decode", TOKENS, {})
+    with pytest.raises(CostError, match="does not tell the weights of rms_norm"):
+        phase_cost(bound, MOBILE, FLOW, FLOAT16)
 
 
 def test_activations_that_do_not_fit_leave_the_chip() -> None:

@@ -196,6 +196,8 @@ def test_norm_and_softmax_are_no_products(estimate: Any) -> None:
     report = found(estimate, NoProduct(), {"x": nn.spec.Tensor(["n", 64], "float32")})
     assert report["products"] == []
     assert len(report["others"]) >= 2
+    # The norm's weights are told from the activations; the softmax has none.
+    assert sorted(o["bits_weights"] for o in report["others"]) == [0, 64 * 32]
 
 
 def test_what_is_not_known_is_listed(estimate: Any) -> None:

@@ -193,14 +193,17 @@ def chained(phase: Phase, level: Level, scheme: Scheme | None) -> Phase:
     """Keep the activations between consecutive operators in the first memory, where they fit.
 
     A product's result and the operand that the next product makes of it, after the work between
-    them, take room beside the tiles. Work that is no product then moves nothing where its own
-    operands fit too; weights of norms and biases are neglected. What goes into attention leaves the
-    chip, since keys and values go to the cache.
+    them, take room beside the tiles. Work that is no product then moves its weights alone, those of
+    norms and biases, where its own operands fit too. What goes into attention leaves the chip,
+    since keys and values go to the cache.
 
     Args:
         phase: whose ``chain`` says whether to do so.
         level: the first memory.
         scheme: None for the products' own as compiled.
+
+    Raises:
+        CostError: the work file does not tell weights from activations.
     """
     if not phase.chain or level.size is None or level.split is not None:
         return phase
@@ -226,9 +229,22 @@ def chained(phase: Phase, level: Level, scheme: Scheme | None) -> Phase:
             reserved = max(gemm.reserved, made + taken)
             kept = gemm.kept | {operand}
             items[n] = replace(items[n], gemm=replace(gemm, kept=kept, reserved=reserved))
-    others = tuple(
-        o
-        for o in phase.others
-        if o.link or o.exact or o.view or o.bits_read + o.bits_written > most
-    )
+    others = tuple(_on_chip(o, most, phase) for o in phase.others)
     return replace(phase, items=tuple(items), others=others)
+
+
+def _on_chip(work: OtherWork, most: int, phase: Phase) -> OtherWork:
+    """Work that is no product, of which only weights move where its operands fit.
+
+    Raises:
+        CostError: the work file does not say how many of its bits are weights.
+    """
+    moved = work.bits_read + work.bits_written
+    if work.link or work.exact or work.view or moved > most:
+        return work
+    if work.bits_weights is None:
+        raise CostError(
+            f"{phase.name}: the work file does not tell the weights of {work.name}",
+            remedy="make it anew, or leave out --chain",
+        )
+    return replace(work, bits_read=work.bits_weights, bits_written=0)

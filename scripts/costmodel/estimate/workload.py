@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from typing import Any
 from costmodel.accelerator.scheme import Grain, Scheme
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError
+from costmodel.estimate.extents import evaluate, names
 from costmodel.estimate.product import Gemm, Role
 
 CONTEXT, BATCH = "context", "batch_size"
@@ -23,13 +22,6 @@ _SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
 # Wrong fields, wrong types, text that is no expression, a division by nothing.
 _DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError)
-_OPERATORS: dict[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 
 
 @dataclass(frozen=True)
@@ -57,6 +49,7 @@ class OtherWork:
         view: the compiler makes it another view of the same memory; nothing moves.
         exact: the bits are the same under every scheme; otherwise they are activations.
         link: the bits go to other arrays.
+        bits_weights: those of the bits read that are weights, as a norm's; None: not recorded.
     """
 
     name: str
@@ -67,6 +60,7 @@ class OtherWork:
     view: bool = False
     exact: bool = False
     link: bool = False
+    bits_weights: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -210,6 +204,7 @@ def bind_entry(
                 bits_written=value(o["bits_written"]),
                 count=o["count"],
                 view=_is_view(str(o["block"])),
+                bits_weights=value(o["bits_weights"]) if "bits_weights" in o else None,
             )
             for o in entry["others"]
         ),
@@ -254,13 +249,7 @@ def symbols(entry: Mapping[str, Any]) -> set[str]:
     texts: list[Any] = [p[k] for p in entry["products"] for k in ("batch", "m", "n", "k")]
     keys = ("elements", "bits_read", "bits_written")
     texts += [o[k] for o in entry["others"] for k in keys]
-    return {
-        node.id
-        for t in texts
-        if isinstance(t, str)
-        for node in ast.walk(ast.parse(t, mode="eval"))
-        if isinstance(node, ast.Name) and node.id not in ("min", "max")
-    }
+    return {name for text in texts for name in names(text)}
 
 
 def open_sizes(report: Mapping[str, Any], entries: Sequence[str] | None = None) -> set[str]:
@@ -274,37 +263,6 @@ def open_sizes(report: Mapping[str, Any], entries: Sequence[str] | None = None) 
         return {name for entry in chosen for name in symbols(report["entries"][entry])}
     except _DAMAGE as error:
         raise CostError(f"the work file is damaged: {error!r}") from error
-
-
-def evaluate(extent: int | str, sizes: Mapping[str, int], where: str) -> int:
-    """Value of an extent such as ``seq_len*64``.
-
-    Raises:
-        CostError: a name has no value, or the text is no arithmetic.
-    """
-    if isinstance(extent, int):
-        return extent
-    return _value(ast.parse(extent, mode="eval").body, sizes, where, extent)
-
-
-def _value(node: ast.expr, sizes: Mapping[str, int], where: str, text: str) -> int:
-    match node:
-        case ast.Constant(value=int(number)):
-            return number
-        case ast.Name(id=name):
-            if name not in sizes:
-                raise CostError(
-                    f"{where}: dimension {name!r} is unbound in {text!r}",
-                    remedy=f"bind it: --bind {name}=NUMBER",
-                )
-            return sizes[name]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            pair = (_value(n, sizes, where, text) for n in (left, right))
-            return _OPERATORS[type(op)](*pair)
-        case ast.Call(func=ast.Name(id="min" | "max" as name), args=args):
-            values = [_value(a, sizes, where, text) for a in args]
-            return min(values) if name == "min" else max(values)
-    raise CostError(f"{where}: {text!r} is not integer arithmetic")
 
 
 def _is_view(block: str) -> bool:

@@ -182,10 +182,10 @@ class _Walk:
             self.derived[out] = (work, derived)
         function, entry = g_var.name_hint, self.entry
         entry.products += [m.describe(function, names, symbols, derived) for m in work.matches]
-        entry.others += work.describe_others(function, symbols)
+        entry.others += work.describe_others(function, names, symbols)
         params = [_shape(p) for p in func.params]
         own = [m.describe(function, names, {}, derived) for m in work.matches]
-        self._callee(function, params, own, work.describe_others(function, {}))
+        self._callee(function, params, own, work.describe_others(function, names, {}))
         for reason in work.problems:
             self.problem(function, reason)
 

@@ -235,25 +235,30 @@ class FunctionWork:
                 out[key] = Operand(**{**vars(operand), "quantization": scheme})
         return out["a"], out["b"]
 
-    def describe_others(self, function: str, symbols: dict[Any, Any]) -> list[Other]:
-        """The blocks that are no products, one item a function."""
+    def describe_others(
+        self, function: str, names: dict[Any, str], symbols: dict[Any, Any]
+    ) -> list[Other]:
+        """The blocks that are no products, one item a function.
+
+        Args:
+            function: its name.
+            names: of the parameters that are weights.
+            symbols: sizes of the function in terms of its caller's.
+        """
         if not self.plain:
             return []
         taken = [r for m in self.matches for side in m.sides for r in self.roots(side)]
         written = [p for p in self.func.params if any(same_buffer(p, s) for s in self._stores())]
-        read = [0] + [
-            self._bits_read(p) for p in self.func.params if p not in written and p not in taken
-        ]
+        others = [p for p in self.func.params if p not in written and p not in taken]
+        read = [0] + [self._bits_read(p) for p in others]
+        fixed = [0] + [self._bits_read(p) for p in others if p in names]
         wrote = [0] + [
             product_of(list(p.ty.shape)) * bits_of(p.ty.dtype) for p in written if not self.matches
         ]
         extents = [extent for _, extent in self.plain]
         blocks = "+".join(dict.fromkeys(b.name_hint for b, _ in self.plain))
-        total, reads, writes = (
-            reduce(lambda x, y: x + y, parts) for parts in (extents, read, wrote)
-        )
-        texts = [extent_text(e, symbols) for e in (total, reads, writes)]
-        return [Other(function, blocks, *texts)]
+        sums = (reduce(lambda x, y: x + y, parts) for parts in (extents, read, wrote, fixed))
+        return [Other(function, blocks, *(extent_text(e, symbols) for e in sums))]
 
     def _stores(self) -> list[tirx.BufferStore]:
         return [n for n in nodes_in_statement(self.func.body) if isinstance(n, tirx.BufferStore)]

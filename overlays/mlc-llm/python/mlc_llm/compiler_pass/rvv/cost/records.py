@@ -49,13 +49,17 @@ class Product:
 
 @dataclass(frozen=True)
 class Other:
-    """Work of blocks that are no products: instances of their loops, bits read and written."""
+    """Work of blocks that are no products: instances of their loops, bits read and written.
+
+    ``bits_weights`` are those of the bits read that are weights, as a norm's.
+    """
 
     function: str
     block: str
     elements: Extent
     bits_read: Extent
     bits_written: Extent
+    bits_weights: Extent = 0
     count: int = 1
 
 

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extents of a work file: numbers, or arithmetic on sizes that stay open until they are bound."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+
+from costmodel.errors import CostError
+
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max}
+
+
+def names(extent: int | str) -> set[str]:
+    """Names of the sizes that an extent leaves open.
+
+    Raises:
+        SyntaxError: the text is no expression.
+    """
+    if not isinstance(extent, str):
+        return set()
+    nodes = ast.walk(ast.parse(extent, mode="eval"))
+    return {n.id for n in nodes if isinstance(n, ast.Name)} - set(_CALLS)
+
+
+def evaluate(extent: int | str, sizes: Mapping[str, int], where: str) -> int:
+    """Value of an extent such as ``seq_len*64``.
+
+    Raises:
+        CostError: a name has no value, or the text is no arithmetic.
+    """
+    if isinstance(extent, int):
+        return extent
+    return _value(ast.parse(extent, mode="eval").body, sizes, where, extent)
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int], where: str, text: str) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name):
+            if name not in sizes:
+                raise CostError(
+                    f"{where}: dimension {name!r} is unbound in {text!r}",
+                    remedy=f"bind it: --bind {name}=NUMBER",
+                )
+            return sizes[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            pair = (_value(n, sizes, where, text) for n in (left, right))
+            return _OPERATORS[type(op)](*pair)
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _CALLS:
+            return _CALLS[name](_value(a, sizes, where, text) for a in args)
+    raise CostError(f"{where}: {text!r} is not integer arithmetic")
