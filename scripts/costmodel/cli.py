@@ -37,7 +37,13 @@ from costmodel.estimate.workload import (
     read_workloads,
     weight_shapes,
 )
-from costmodel.options import DEFAULT_HARDWARE, SEARCHED_HARDWARE, parsed, refuse_ignored
+from costmodel.options import (
+    DEFAULT_HARDWARE,
+    DEFAULT_PHASES,
+    SEARCHED_HARDWARE,
+    parsed,
+    refuse_ignored,
+)
 from costmodel.search import explore
 from costmodel.search.mapping import again
 from costmodel.search.page import page
@@ -71,11 +77,11 @@ def _run(args: argparse.Namespace, console: Console) -> None:
             raise CostError(f"--{name.replace('_', '-')} {number}: at least 1")
     if args.study is not None:
         given = _bindings(args.bind, "--bind")
-        every = [read_workloads(path) for path in args.of]
-        _refuse_unbound(given, {n for found in every for n in open_sizes(found)})
+        every = {path: read_workloads(path) for path in args.of}
+        _refuse_unbound(given, {n for found in every.values() for n in open_sizes(found)})
         study = _with_matplotlib("costmodel.studies.study")
-        for path in args.of:
-            study.write_study(args.study, path, given, args.data)
+        for path, found in every.items():
+            study.write_study(args.study, path, found, given, args.data)
         return
     if args.tenet is not None:
         _tenet(args, console)
@@ -124,7 +130,8 @@ def _search(
                 f"{args.mapping} is of {old.get('model')!r}, {args.model} is another model",
                 remedy="give the --model of the search",
             )
-        fronts = again(old, phases, base, schemes(args.scheme or []), accuracy)
+        typed = [p.name for p in phases] if args.phase else []
+        fronts = again(old, phases, base, schemes(args.scheme or []), accuracy, typed)
         names = [row["scheme"] for row in fronts]
     else:
         plain = schemes(args.scheme or ["all"])
@@ -170,8 +177,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _accuracy(args: argparse.Namespace, console: Console) -> None:
+    plain = measure.load(args.accuracy)
+    made = measure.record(args.accuracy, plain)
+    before = measure.earlier(args.json, made) if args.json else []
     rows = []
-    for measured in measure.measured(args.accuracy, schemes(args.scheme or ["all"])):
+    for measured in measure.measured(plain, schemes(args.scheme or ["all"])):
         rows.append(measured)
         if not args.quiet:
             console.print(
@@ -179,7 +189,7 @@ def _accuracy(args: argparse.Namespace, console: Console) -> None:
                 f"greedy agreement {measured['agreement']:.1%}"
             )
     if args.json:
-        atomic_write_json(args.json, measure.record(args.accuracy, rows))
+        atomic_write_json(args.json, {**made, "rows": measure.merged(before, rows)})
 
 
 def _tenet(args: argparse.Namespace, console: Console) -> None:
@@ -208,12 +218,12 @@ def _model_phases(args: argparse.Namespace, work: Mapping[str, Any]) -> list[Pha
         if getattr(args, name) < least:
             raise CostError(f"--{name} {getattr(args, name)}: at least {least}")
     run = _execution(args)
-    asked = parse_phases(args.phase)
+    asked = parse_phases(args.phase or DEFAULT_PHASES)
     phases = [run.bind(work, name, size, given) for name, size in asked]
     _refuse_unbound(given, open_sizes(work, [phase.entry for phase in phases]))
     if args.causal and not any(phase.prompt for phase in phases):
         raise CostError(
-            f"--causal {args.causal} does nothing with --phase {args.phase}",
+            f"--causal {args.causal} does nothing with --phase {args.phase or DEFAULT_PHASES}",
             remedy="it cuts the queries of a prompt: --phase prefill:512",
         )
     return phases

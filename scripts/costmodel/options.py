@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)}, or TOML files "
         f"(default: {AS_COMPILED} for a trace, else float16)",
     )
-    work.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
+    work.add_argument("--phase", metavar="NAME:TOKENS,...", help=f"(default: {DEFAULT_PHASES})")
     work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")
     work.add_argument("--bind", action="append", default=[], metavar="NAME=N")
     work.add_argument(
@@ -162,5 +162,7 @@ def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
             option = name.replace("_", "-")
             taken = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
             raise CostError(f"--{option} does nothing with --{kind}", remedy=f"it takes {taken}")
+    if args.compare and args.quiet:
+        raise CostError("--compare does nothing with --quiet", remedy="give one of the two")
     if "split" in given and args.arrays == 1:
         raise CostError(f"--split {args.split} divides nothing", remedy="--arrays 2 or more")

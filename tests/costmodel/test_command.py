@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from support import tiny_model
 
+from costmodel.accuracy import llama
 from costmodel.cli import main
 from costmodel.errors import CostError
-from costmodel.estimate.workload import bind_phase, evaluate, layer_kind
+from costmodel.estimate.extents import evaluate
+from costmodel.estimate.workload import bind_phase, layer_kind
 
 NONE = {"grain": "none", "group": 0, "scale_bits": 0, "zero_bits": 0}
 
@@ -243,6 +245,40 @@ def test_the_accuracy_of_one_scheme_is_that_among_others(tmp_path: Path) -> None
     assert one["float32"]["agreement"] == 1
     assert 0.9 < one["int8-token"]["agreement"] < 1
     assert many["int4-g64-a4"]["agreement"] < one["int8-token"]["agreement"]
+
+
+def test_a_measurement_is_added_to_the_file_of_an_earlier_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, out = tmp_path / "tiny.gguf", tmp_path / "out.json"
+    tiny_model.write_gguf(weights)
+    command = ["--accuracy", str(weights), "--quiet", "--json", str(out), "--scheme"]
+    assert main([*command, "int8-token"]) == 0
+    first = json.loads(out.read_text())
+    assert main([*command, "int8-token-kv4"]) == 0
+    second = json.loads(out.read_text())
+    assert second["rows"][:2] == first["rows"]
+    assert [r["scheme"] for r in second["rows"]] == ["float32", "int8-token", "int8-token-kv4"]
+    assert {**second, "rows": []} == {**first, "rows": []}
+    for text, message in (
+        (json.dumps({**second, "text_sha256": "0"}), "measured on another model or another text"),
+        ("[]", "not a measurement"),
+    ):
+        out.write_text(text)
+        assert main([*command, "int8-token"]) == 2
+        assert message in capsys.readouterr().err
+        assert out.read_text() == text
+
+
+def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    plain = llama.load
+    monkeypatch.setattr(llama, "load", lambda path: read.append(path) or plain(path))
+    weights = tmp_path / "tiny.gguf"
+    tiny_model.write_gguf(weights)
+    command = ["--accuracy", str(weights), "--scheme", "float16", "--quiet"]
+    assert main([*command, "--json", str(tmp_path / "out.json")]) == 0
+    assert read == [weights]
 
 
 def test_a_model_whose_counts_lead_past_its_end_is_refused(

@@ -288,6 +288,18 @@ def test_mappings_of_another_model_are_refused(
     assert "is of 'smollm2'" in capsys.readouterr().err
 
 
+def test_a_phase_that_no_row_of_a_mapping_has_is_refused(
+    searched: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When it is typed; the phases of the default are those that a row may have."""
+    path = tmp_path / "fronts.json"
+    path.write_text(json.dumps({**searched, "fronts": searched["fronts"][:1]}))
+    command = [*SMOLLM2, *SEARCHED[:2], "--mapping", str(path), "--quiet", "--phase"]
+    assert main([*command, "decode:64"]) == 0
+    assert main([*command, "prefill:8,decode:64"]) == 2
+    assert "no row is of --phase prefill:8" in capsys.readouterr().err
+
+
 LARGE = 1_000_000_000
 PLACES: dict[str, tuple[str, ...]] = {
     "tile": ("mapping", "products", "lm_head 1x1x49152x576"),
@@ -375,6 +387,7 @@ def test_a_damaged_mapping_is_told(
         (["--study", "d", "--of", SMOLLM2[1], "--bind", "foo=3"], "--bind foo does nothing"),
         ([*SMOLLM2, "--causal", "64", "--phase", "decode:64"], "--causal 64 does nothing with"),
         (["--gemm", "8,8,8", "--factor", "Q=4"], "--factor Q does nothing"),
+        (["--gemm", "8,8,8", "--compare", "--quiet"], "--compare does nothing with --quiet"),
         (["--gemm", "8,8,8", "--tile", "8,8,8"], "--tile does nothing with --hardware systolic8x8"),
     ],
 )

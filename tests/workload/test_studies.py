@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,7 @@ def test_the_shown_page_is_that_of_the_command(
     """One array of the three: its lines are those of the page, in its order."""
     monkeypatch.setattr(study, "ARRAYS", ("edge8x8",))
     work = tmp_path / f"{model}.work.json"
-    work.write_text(json.dumps(model_workloads(model)), encoding="utf-8")
-    study.write_study(tmp_path, work, {})
+    study.write_study(tmp_path, work, model_workloads(model), {})
     shown = (DOCS / f"{model}.md").read_text(encoding="utf-8").splitlines()
     wanted = [line for line in shown if not line.startswith("| systolic")]
     assert (tmp_path / f"{model}.md").read_text(encoding="utf-8").splitlines() == wanted

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Perplexity and greedy agreement of schemes, and the file that keeps them.
 
-``python -m costmodel --accuracy MODEL.gguf --scheme NAME --json FILE`` measures; what it gave for
-SmolLM2 lies in ``library/accuracy`` with the text, and stands in the rows of a search.
+``python -m costmodel --accuracy MODEL.gguf --scheme NAME --json FILE`` measures, and adds to the
+FILE of an earlier measurement; what it gave for SmolLM2 lies in ``library/accuracy`` with the text,
+and stands in the rows of a search.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,18 +21,17 @@ from costmodel.accelerator.scheme import FLOAT32, Scheme
 from costmodel.accelerator.settings import LIBRARY
 from costmodel.errors import CostError
 
+if TYPE_CHECKING:  # its packages are needed by a measurement alone
+    from costmodel.accuracy.llama import FloatLlama
+
 FOLDER = LIBRARY / "accuracy"
 TEXT = FOLDER / "text.txt"
 WINDOW = 512  # tokens of one sequence
 MATRIX = 2  # axes of the weights of a product
 
 
-def measured(model: Path, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]:
-    """Measure schemes one by one, ``float32`` first: the weights as they are in the file.
-
-    Yields:
-        ``{"scheme", "perplexity", "agreement"}``: of the next token over the text, and the share of
-        positions at which the likeliest token is that of the weights as they are.
+def load(model: Path) -> FloatLlama:
+    """Read a model.
 
     Raises:
         CostError: the model cannot be read.
@@ -41,7 +41,16 @@ def measured(model: Path, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]
     except ImportError as error:
         problem = f"reading a model needs gguf and tokenizers: {error}"
         raise CostError(problem, remedy="pip install gguf tokenizers") from error
-    plain = llama.load(model)
+    return llama.load(model)
+
+
+def measured(plain: FloatLlama, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]:
+    """Measure schemes one by one, ``float32`` first: the weights as they are in the file.
+
+    Yields:
+        ``{"scheme", "perplexity", "agreement"}``: of the next token over the text, and the share of
+        positions at which the likeliest token is that of the weights as they are.
+    """
     ids = np.array(plain.tokenizer.encode(TEXT.read_text(encoding="utf-8")).ids)
     windows = [ids[s : s + WINDOW] for s in range(0, len(ids), WINDOW)]
     reference: list[Any] = []
@@ -65,8 +74,8 @@ def measured(model: Path, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]
         }
 
 
-def record(model: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The measurement as plain data, with the digests of what it was made from.
+def record(model: Path, plain: FloatLlama) -> dict[str, Any]:
+    """A measurement without rows as plain data, with the digests of what it is made from.
 
     ``weights`` has the shapes by which :func:`known` finds the measurement of a work file, as
     :func:`costmodel.estimate.workload.weight_shapes` gives them.
@@ -76,17 +85,46 @@ def record(model: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "model": {
             "file": model.name,
             "sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
-            "weights": _weight_shapes(model),
+            "weights": _weight_shapes(plain),
         },
         "text_sha256": hashlib.sha256(TEXT.read_bytes()).hexdigest(),
-        "rows": list(rows),
+        "rows": [],
     }
 
 
-def _weight_shapes(model: Path) -> dict[str, int]:
-    from costmodel.accuracy import llama  # noqa: PLC0415
+def earlier(path: Path, made: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of an earlier measurement in a file; none where there is no file.
 
-    tensors = llama.load(model).tensors
+    Args:
+        path: the file.
+        made: the :func:`record` of what is measured now.
+
+    Raises:
+        CostError: the file holds something else, which would be lost.
+    """
+    if not path.exists():
+        return []
+    remedy = "give --json another name, or delete the file"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        rows = {str(row["scheme"]): dict(row) for row in found["rows"]}
+        same = {**found, "rows": []} == made
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CostError(f"{path}: not a measurement: {error!r}", remedy=remedy) from error
+    if not same:
+        raise CostError(f"{path}: measured on another model or another text", remedy=remedy)
+    return list(rows.values())
+
+
+def merged(
+    rows: Sequence[dict[str, Any]], further: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Rows with further ones, which take the place of those of the same scheme."""
+    return list({row["scheme"]: row for row in (*rows, *further)}.values())
+
+
+def _weight_shapes(plain: FloatLlama) -> dict[str, int]:
+    tensors = plain.tensors
     found: dict[str, int] = {}
     for name, value in tensors.items():
         looked_up = name == "token_embd.weight" and "output.weight" in tensors

@@ -29,8 +29,17 @@ def again(
     base: Hardware,
     schemes: Sequence[Scheme],
     accuracy: Accuracy,
+    wanted: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Estimate the rows of a search's file anew; all are checked before the first is estimated.
+
+    Args:
+        found: the content of the file.
+        phases: of which rows may be.
+        base: accelerator whose memory system and clock are kept.
+        schemes: of which there must be rows, and which are looked up before the shipped ones.
+        accuracy: perplexity of the model by scheme, where it was measured.
+        wanted: names of phases of which there must be rows.
 
     Raises:
         CostError: it is damaged, or of another model, phase, accelerator or scheme.
@@ -50,6 +59,11 @@ def again(
         raise CostError(
             f"--mapping: no row is of --scheme {', '.join(sorted(unused))}",
             remedy="leave it out: the file names its schemes",
+        )
+    if missing := set(wanted) - {r.phase.name for r in checked}:
+        raise CostError(
+            f"--mapping: no row is of --phase {', '.join(sorted(missing))}",
+            remedy="leave it out, or give the --phase of the search",
         )
     calls = [(r.where, r.phase, r.scheme(own), r.flow(), r.design(), r.plans()) for r in checked]
     rows = []

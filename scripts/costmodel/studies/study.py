@@ -12,7 +12,7 @@ from common.files import atomic_write
 from costmodel.accelerator import inputs
 from costmodel.accelerator.scheme import COMPARED, SCHEMES, schemes
 from costmodel.estimate.model import PhaseCost, every_combination
-from costmodel.estimate.workload import Phase, bind_phase, read_workloads
+from costmodel.estimate.workload import Phase, bind_phase
 from costmodel.studies import plots
 from costmodel.studies.report import short, totals_record, write_rows
 
@@ -26,20 +26,24 @@ DRAWN = ("float16", "int8-channel", "int4-g64")
 
 
 def write_study(
-    folder: Path, work: Path, given: Mapping[str, int], data: Path | None = None
+    folder: Path,
+    work: Path,
+    report: Mapping[str, Any],
+    given: Mapping[str, int],
+    data: Path | None = None,
 ) -> None:
     """Write a model's study, named like its work file without ``.work.json``.
 
     Args:
         folder: of the page and its picture; made when it is not there.
-        work: work file of the model.
+        work: path of the model's work file, for its name.
+        report: the content of the work file.
         given: sizes that the model leaves open, as ``vocab_size``.
         data: folder of the CSV and of the other figures, when they are wanted.
 
     Raises:
-        CostError: it is no work file.
+        CostError: the work file has no such phases, or leaves other sizes open.
     """
-    report = read_workloads(work)
     name = work.name.removesuffix(".json").removesuffix(".work")
     title, command = MODELS.get(name, f"{name}, as it is compiled"), COMMAND
     if name not in MODELS:
