@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorded cycles of scalesim beside ours, for both ways of draining.
+"""The recorded cycles of scalesim beside ours, and a model's time, for both ways of draining.
 
-``PYTHONPATH=scripts:tests/costmodel python tests/costmodel/scalesim_compare.py`` prints the table.
+``PYTHONPATH=scripts:tests/costmodel python tests/costmodel/scalesim_compare.py`` prints the tables.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from typing import Any
 
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
+from costmodel.accelerator.scheme import SCHEMES
 from costmodel.estimate.gemm import cost
+from costmodel.estimate.model import phase_cost
 from costmodel.estimate.product import Gemm, GemmCost
+from costmodel.estimate.workload import bind_phase, read_workloads
 
 DATA = Path(__file__).parent / "data"
 RECORD = json.loads((DATA / "scalesim.json").read_text(encoding="utf-8"))
 RANDOM = json.loads((DATA / "scalesim_random.json").read_text(encoding="utf-8"))
 FLOWS = {"os": "output-stationary", "ws": "weight-stationary", "is": "input-stationary"}
 NEAR = 0.05
+ARRAYS = ("edge8x8", "systolic32x32", "systolic128x128")
+PHASES = (("prefill", 512), ("decode", 1024))
 Case = dict[str, Any]
 
 
@@ -67,13 +72,34 @@ def row(name: str, cases: list[Case], whole: bool) -> str:
     )
 
 
+def model_row(array: str, name: str, size: int) -> str:
+    """A line of the table of SmolLM2: ms with int8-token, output stationary, for both drains."""
+    phase = bind_phase(read_workloads(DATA / "smollm2.work.json"), name, size, {})
+    hardware, flow = load_hardware(array), load_dataflow(FLOWS["os"])
+    used, whole = (
+        phase_cost(phase, replace(hardware, drains_whole=w), flow, SCHEMES["int8-token"]).latency
+        for w in (False, True)
+    )
+    each = 1e3 / hardware.clock
+    return (
+        f"| {array} | {name}:{size} | {used * each:.4g} | {whole * each:.4g} | "
+        f"{whole / used - 1:.1%} |"
+    )
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     print("| cases | number | ragged | `drain` | equal | within 5 % | furthest off |")
     print("|---|---:|---:|---|---:|---:|---:|")
     for whole in (True, False):
         print(row("chosen", RECORD["cases"], whole))
         print(row("at random", RANDOM["cases"], whole))
+    print()
+    print("| array | phase | `used`: ms | `whole`: ms | more |")
+    print("|---|---|---:|---:|---:|")
+    for array in ARRAYS:
+        for name, size in PHASES:
+            print(model_row(array, name, size))
 
 
 if __name__ == "__main__":

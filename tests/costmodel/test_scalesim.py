@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scalesim_compare import RANDOM, RECORD, difference, estimate, ragged, row
+from scalesim_compare import RANDOM, RECORD, difference, estimate, model_row, ragged, row
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "cost" / "README.md"
@@ -59,6 +59,11 @@ def test_the_page_has_the_figures_of_both_drains(whole: bool) -> None:
     drain = "whole" if whole else "used"
     number = f"| at random | {len(RANDOM['cases'])} | {sum(map(ragged, RANDOM['cases']))} |"
     assert f"{number} `{drain}` |" in text
+
+
+def test_the_page_has_a_models_times_under_both_drains() -> None:
+    """Of the array where they are furthest apart."""
+    assert model_row("systolic128x128", "decode", 1024) in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_record_is_what_the_simulator_says() -> None:

@@ -50,14 +50,15 @@ def small(size: int, bandwidth: float) -> Hardware:
     st.integers(1, 40),
     st.integers(2, 40),
     st.sampled_from([(8, 8), (4, 16)]),
+    st.booleans(),
 )
 def test_closed_forms_are_the_engines(
-    flow: str, m: int, n: int, k: int, shape: tuple[int, int]
+    flow: str, m: int, n: int, k: int, shape: tuple[int, int], whole: bool
 ) -> None:
-    hardware = replace(EDGE, levels=(replace(EDGE.levels[0], size=None),))
+    hardware = replace(EDGE, levels=(replace(EDGE.levels[0], size=None),), drains_whole=whole)
     hardware = replace(hardware, fabric=replace(EDGE.fabric, shape=shape))
     found = cost(Gemm("g", m, n, k), hardware, load_dataflow(flow))
-    array = Systolic(flow, *shape)
+    array = Systolic(flow, *shape, whole=whole)
     assert int(array.cycles(m, n, k)) == found.array
     activations, weights, visits = array.port(m, n, k, FLOAT16)
     assert visits * m * n == found.unique["C"]

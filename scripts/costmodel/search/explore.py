@@ -188,7 +188,7 @@ def _mapped(
     """The fastest mappings, then the most frugal: cycles, pJ of all arrays, plans by product."""
     phase = chained(phase, hardware.levels[0], scheme)
     rows, columns = hardware.fabric.shape
-    array = Systolic(flow, rows, columns, hardware.fabric.lanes)
+    array = Systolic(flow, rows, columns, hardware.fabric.lanes, hardware.drains_whole)
     work = other_work(phase, hardware, scheme)
     lag = sum(level.latency - 1 for level in hardware.levels)
     sums = [[float(work.latency), work.energy], [float(work.latency), work.energy]]

@@ -20,12 +20,17 @@ FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
 
 @dataclass(frozen=True)
 class Systolic:
-    """A dataflow on an array of ``rows x columns`` PEs of ``lanes`` multiply-accumulates."""
+    """A dataflow on an array of ``rows x columns`` PEs of ``lanes`` multiply-accumulates.
+
+    Attributes:
+        whole: every pass has the skew of all rows and columns, else of those in use.
+    """
 
     flow: str
     rows: int
     columns: int
     lanes: int = 1
+    whole: bool = False
 
     def passes(self, m: Count, n: Count, k: Count) -> tuple[Count, Count, Count]:
         """Passes along M, N and K: 1 along the dimension that streams."""
@@ -38,7 +43,10 @@ class Systolic:
         return -(-m // self.rows), 1, -(-k // deep)
 
     def cycles(self, m: Count, n: Count, k: Count) -> Count:
-        """Cycles of a tile: every pass with the skew of the PEs in use, and its loads."""
+        """Cycles of a tile: every pass with its skew, and its loads."""
+        if self.whole:
+            sides = zip((m, n, k), self.grains(), strict=True)
+            m, n, k = (-(-side // grain) * grain for side, grain in sides)
         along_m, along_n, along_k = self.passes(m, n, k)
         depth = -(-k // self.lanes)
         folds = along_m * along_n * along_k
