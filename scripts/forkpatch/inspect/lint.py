@@ -96,7 +96,7 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
     try:
         entries = read_entries(folder)
     except ForkError as error:
-        yield LintFinding(_relative(series, root), error.what, error.remedy or _READ)
+        yield _unreadable(series, root, error, error.remedy or _READ)
         return
     names = [entry.name for entry in entries if not entry.home]
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -112,7 +112,7 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         try:
             patch = read_patch(path)
         except ForkError as error:
-            yield LintFinding(where, error.what.removeprefix(f"{path}:"), _READ)
+            yield _unreadable(path, root, error, _READ)
             continue
         data = path.read_bytes()
         yield from _check_form(where, patch, data)
@@ -130,6 +130,14 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
 
 def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
+
+def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFinding:
+    """Finding of an error about a file; its place is said once, with the line if there is one."""
+    place = re.match(rf"{re.escape(str(path))}(:\d+)?: ?", error.what)
+    line = place[1] or "" if place else ""
+    what = error.what[place.end() :] if place else error.what
+    return LintFinding(f"{_relative(path, root)}{line}", what, fix)
 
 
 def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
@@ -302,7 +310,7 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Li
         notes.append(f"{upstream}: {error.what}: {RECORD} was not checked")
         return
     except ForkError as error:
-        yield LintFinding(_relative(folder / SERIES, root), error.what, error.remedy or "see above")
+        yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
         return
     notes += (f"{upstream}: {note}" for note in not_compared(plan))
     for one in mismatches(fork, plan):

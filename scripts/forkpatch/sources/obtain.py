@@ -13,12 +13,13 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from forkpatch.errors import SourceError, UserError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Lock, Upstream
 from forkpatch.sources.cache import Cache, Pristine
-from forkpatch.sources.repository import git_files, local_path
+from forkpatch.sources.repository import git_files, local_path, open_repository
 from forkpatch.sources.wheels import obtain_wheel, wheel_files
 
 Files = Iterator[tuple[str, TreeFile]]
@@ -62,14 +63,28 @@ class SourceOptions:
                     f"--source {name}={kind}: no such source", remedy="sources: wheel, git"
                 )
         for name, place in self.mirrors.items():
+            # Looked at though nothing may be asked of it: the mistake would be found much later.
             path = local_path(place)
-            if path is not None and not path.is_dir():
-                raise UserError(
-                    f"--mirror {name}={place}: there is no such folder",
-                    remedy="give a folder that holds a git repository, or a URL",
-                )
+            if path is not None:
+                _check_folder(f"--mirror {name}={place}", path)
             if place.startswith("-") or "::" in place:
                 raise UserError(f"--mirror {name}={place}: neither a folder nor a plain URL")
+
+
+def _check_folder(option: str, path: Path) -> None:
+    """Raise when a mirror on this machine is no git repository."""
+    what = ""
+    if not path.is_dir():
+        what = "there is no such folder"
+    else:
+        try:
+            open_repository(path)
+        except SourceError:
+            what = "it is no git repository"
+    if what:
+        raise UserError(
+            f"{option}: {what}", remedy="give a folder that holds a git repository, or a URL"
+        )
 
 
 @dataclass(frozen=True)

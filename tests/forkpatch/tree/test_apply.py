@@ -258,10 +258,13 @@ def test_tree_put_aside_by_a_killed_swap_comes_back(lab: ForkLab) -> None:
 
 
 def test_user_mistakes_exit_2_with_a_remedy(lab: ForkLab, tmp_path: Path) -> None:
+    lab.ok("apply")  # a tree that is up to date asks no mirror, and a mistake is one all the same
     for args, words in (
         (("apply", "--release", "r9"), ("no release 'r9'", "releases: r1")),
         (("apply", "--mirror", "calc"), ("NAME=VALUE",)),
         (("apply", "--mirror", f"calc={tmp_path}/no"), ("there is no such folder",)),
+        (("apply", "--mirror", "calc=/no", "--offline"), ("=/no: there is no", "give a folder")),
+        (("apply", "--mirror", f"calc={tmp_path}"), (f"{tmp_path}: it is no git repo",)),
         (("apply", "--source", "calc=ftp"), ("sources: wheel, git",)),
         (("apply", "--require", "nope"), ("no upstream 'nope'", "upstreams: calc")),
         (("tree", "nope", "--output", "x"), ("no upstream 'nope'",)),

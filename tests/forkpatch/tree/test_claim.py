@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forklab import ForkLab, core
+from forklab import SCRIPTS, ForkLab, core
 
 from forkpatch.model.settings import load_settings
 from forkpatch.tree.claim import Claim, claimed
@@ -89,3 +91,39 @@ def test_read_only_fork_is_read(lab: ForkLab, disk: Callable[..., Any], tmp_path
     lab.ok("lock", "--check")
     done = lab.run("apply")
     assert done.code == 2 and "Read-only file system" in done.err
+
+
+# Root writes where nobody may, unless it gives up the right to.
+POWERLESS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all")
+
+
+def test_folder_without_permission_to_write_is_read(lab: ForkLab, tmp_path: Path) -> None:
+    prefix = POWERLESS if os.geteuid() == 0 else ()
+    if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("root cannot give up its rights here")
+    lab.change("a.patch", {CORE_PATH: core(add="a")})
+    lab.ok("record")
+    lab.ok("apply")
+    places = [lab.root, *lab.root.rglob("*")]
+    modes = {path: path.stat().st_mode for path in places if not path.is_symlink()}
+    for path, mode in modes.items():
+        path.chmod(mode & ~0o222)
+    try:
+        for words, code, said in (
+            (("status",), 0, "applied"),
+            (("export", "--check"), 0, "calc 1.0: 1 patch, unchanged\n"),
+            (("rebase", "calc", "--status"), 0, "no rebase of calc is under way\n"),
+            (("apply",), 2, "Permission denied"),
+        ):
+            done = subprocess.run(
+                [*prefix, sys.executable, "-m", "forkpatch", "--root", str(lab.root), *words],
+                env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == code, (words, done.stderr)
+            assert said in done.stdout + done.stderr, words
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
