@@ -323,6 +323,7 @@ def test_files_that_the_page_names_are_there() -> None:
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
     assert f"| down_proj | {sizes['num_hidden_layers']} | 1 x 1 x {hidden} x {inner} |" in study
     assert f"| lm_head | 1 | 1 x 1 x {sizes['vocab_size']} x {hidden} |" in study
+    assert f"Made by `nox -s cost -- --model {name} --study docs/cost`" in study
 
 
 def test_the_default_tile_is_explained_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

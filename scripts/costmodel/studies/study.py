@@ -18,6 +18,7 @@ from costmodel.studies.report import short, totals_record, write_rows
 
 COMMAND = "nox -s cost -- --study docs/cost"
 MODELS = {"gpt2": "GPT-2 (124M)", "smollm2": "SmolLM2-135M"}
+CONFIGURED = {"llama2-7b": "tests/costmodel/data/llama2-7b.json"}  # studied from this alone
 ARRAYS = ("edge8x8", "systolic32x32", "systolic128x128")
 FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
 PHASES = (("prefill", 512), ("decode", 1024))
@@ -46,7 +47,9 @@ def write_study(
     """
     name = work.name.removesuffix(".json").removesuffix(".work")
     title, command = MODELS.get(name, f"{name}, as it is compiled"), COMMAND
-    if name not in MODELS:
+    if name in CONFIGURED:
+        title, command = name, f"nox -s cost -- --model {CONFIGURED[name]} --study docs/cost"
+    elif name not in MODELS:
         bound = "".join(f" --bind {size}={value}" for size, value in sorted(given.items()))
         command += f" --of out/cost/{work.name}{bound}"
     phases = [bind_phase(report, phase, size, given) for phase, size in PHASES]
