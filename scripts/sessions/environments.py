@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import urllib.error
 import urllib.request
@@ -135,6 +136,18 @@ def _silence_of(index: str) -> str | None:
         return str(getattr(error, "reason", error))
 
 
+def _bytecode_variables() -> dict[str, str]:
+    """A folder for compiled Python with our builds, if none may lie beside sources.
+
+    Containers often ask for the former; all that TVM's Python is would be compiled again in each of
+    hundreds of processes.
+    """
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {}
+    folder = os.environ.get("PYTHONPYCACHEPREFIX") or str(ROOT / ".work" / "pycache")
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
+
+
 def run_module(
     session: nox.Session,
     module: str,
@@ -157,7 +170,8 @@ def run_module(
         SystemExit: with 2, after the module has said what is wrong.
         nox.command.CommandFailed: it failed otherwise; nox makes that 1.
     """
-    variables = {"PYTHONPATH": str(SCRIPTS), "PYTHONNOUSERSITE": "1", **environment}
+    variables = {"PYTHONPATH": str(SCRIPTS), "PYTHONNOUSERSITE": "1"}
+    variables |= _bytecode_variables() | environment
     command = ("python", "-m", module, *arguments)
     try:
         session.run(*command, env=variables, success_codes=success_codes, silent=silent)
