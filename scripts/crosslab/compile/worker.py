@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.support import cc
 
 from crosslab.compile.llama import add_kv_cache, export
+from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.pipeline import PASS_CONFIG, pipeline
 from crosslab.errors import LabError
 from crosslab.models.config import LlamaConfig
@@ -59,7 +60,13 @@ def build(spec: dict[str, Any], output: Path) -> None:
         passes = pipeline(target, bounds, about, gemv=spec["gemv"])
         with tvm.transform.PassContext(config=PASS_CONFIG):
             static = spec["form"] == "static"
-            library = relax.build(module, target, relax_pipeline=passes, system_lib=static)
+            library = relax.build(
+                module,
+                target,
+                relax_pipeline=passes,
+                tir_pipeline=load_pass("tir_pipeline").registered(),
+                system_lib=static,
+            )
     _write(library, spec, output)
     (output / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from crosslab.compile.overlaypass import load_pass
 from support.passes.attention_reference import PAGE_SIZE, ROPE_SCALE, ROPE_THETA, Array, Batch
 
 # Sentinel in outputs: whatever a kernel does not write stays visible.
@@ -25,7 +26,8 @@ def compile_kernel(func: Any, opt_level: int | None = None) -> Any:
     target = {"kind": "llvm"} if opt_level is None else {"kind": "llvm", "opt-level": opt_level}
     symbol = "attention_under_test"
     module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
-    return tvm.compile(module, target=tvm.target.Target(target))[symbol]
+    lowering = load_pass("tir_pipeline").registered()
+    return tvm.compile(module, tvm.target.Target(target), tir_pipeline=lowering)[symbol]
 
 
 def _indptr(lengths: list[int]) -> Array:

@@ -92,7 +92,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
         rope_theta: T.float32,
         sm_scale: T.float32,
     ):
-        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "global_symbol": global_symbol})
+        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "mlc_rvv.compact": True, "global_symbol": global_symbol})
         batch_size = T.int32()
         nnz_pages = T.int32()
         max_num_pages = T.int32()

@@ -146,7 +146,7 @@ def _attention_prefill_cpu(
         rope_theta: T.float32,
         sm_scale: T.float32,
     ):
-        T.func_attr({"global_symbol": global_symbol, "tirx.is_scheduled": True, "tirx.noalias": True})
+        T.func_attr({"global_symbol": global_symbol, "tirx.is_scheduled": True, "tirx.noalias": True, "mlc_rvv.compact": True})
         batch_size = T.int32()
         total_len = T.int32()
         nnz_pages = T.int32()
@@ -318,7 +318,7 @@ def _attention_prefill_ragged_cpu(
         rope_theta: T.float32,
         sm_scale: T.float32,
     ):
-        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True})
+        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "mlc_rvv.compact": True})
         batch_size = T.int32()
         total_len = T.int32()
         total_kv_len = T.int32()

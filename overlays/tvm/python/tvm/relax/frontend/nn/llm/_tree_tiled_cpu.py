@@ -109,7 +109,7 @@ def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[st
         rope_theta: T.float32,
         sm_scale: T.float32,
     ):
-        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True})
+        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "mlc_rvv.compact": True})
         num_indptr = T.int32()  # batch_size + 1
         total_len = T.int32()
         total_kv_len = T.int32()
@@ -235,7 +235,7 @@ def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, r
         tree_order_indptr_handle: T.handle,  # [batch_size + 1]
         tree_order_handle: T.handle,  # [nodes, 2]
     ):
-        T.func_attr({"global_symbol": "tree_attn_paged_kv_cpu", "tirx.is_scheduled": True, "tirx.noalias": True})
+        T.func_attr({"global_symbol": "tree_attn_paged_kv_cpu", "tirx.is_scheduled": True, "tirx.noalias": True, "mlc_rvv.compact": True})
         batch_size = T.int32()
         total_len = T.int32()
         nnz_pages = T.int32()
