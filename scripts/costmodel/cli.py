@@ -19,7 +19,7 @@ from common.files import atomic_write, atomic_write_json
 from costmodel.accelerator import inputs
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
-from costmodel.accelerator.scheme import Scheme, schemes, with_cache
+from costmodel.accelerator.scheme import Scheme, is_shipped, schemes, with_cache
 from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experiment
 from costmodel.accuracy import measure
 from costmodel.counting.relations import is_number
@@ -139,7 +139,7 @@ def _search(
         fronts = explore.search(phases, base, list(chosen), args.pes, accuracy)
         names = [scheme.name for scheme in chosen]
     unmeasured = [name for name in dict.fromkeys(names) if name not in accuracy]
-    note = _unmeasured_note(unmeasured)
+    note = unmeasured_note(unmeasured)
     if args.json:
         found = {"schema": 1, "model": model, "weights": weights, "execution": run}
         atomic_write_json(args.json, {**found, "unmeasured": unmeasured, "fronts": fronts})
@@ -151,14 +151,15 @@ def _search(
             console.print(f"  {note}", soft_wrap=True)
 
 
-def _unmeasured_note(names: Sequence[str]) -> str:
+def unmeasured_note(names: Sequence[str]) -> str:
     """The note on schemes whose accuracy was not measured; empty when there are none."""
     if not names:
         return ""
+    typed = dict.fromkeys(name if is_shipped(name) else "SCHEME.toml" for name in names)
     return (
         f"No accuracy is measured of {', '.join(names)}: rows of these are compared with rows of "
         "their own scheme alone. It is measured by: nox -s cost -- --accuracy MODEL.gguf --scheme "
-        f"{' '.join(names)} --json FILE"
+        f"{' '.join(typed)} --json FILE"
     )
 
 

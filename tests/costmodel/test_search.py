@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import Hardware, load_hardware
-from costmodel.accelerator.scheme import FLOAT16, SCHEMES
+from costmodel.accelerator.scheme import COMPARED, FLOAT16, SCHEMES, with_cache
 from costmodel.accelerator.settings import LIBRARY
 from costmodel.accelerator.technology import technology
 from costmodel.accuracy.measure import known
-from costmodel.cli import main
+from costmodel.cli import main, unmeasured_note
 from costmodel.estimate.gemm import cost
 from costmodel.estimate.product import Gemm, Role, effective_scheme
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
@@ -218,16 +218,23 @@ def test_schemes_without_a_measured_accuracy_are_named_with_the_command(
     searched: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, html = tmp_path / "out.json", tmp_path / "page.html"
-    base = [*SMOLLM2, *SEARCHED, "--search", "--pes", "16", "--json", str(out)]
+    base = [*SMOLLM2, "--hardware", "edge8x8", "--phase", "decode:64", "--search", "--pes", "16"]
+    base += ["--scheme", "int8-token", "float32", "--json", str(out)]
     assert main([*base, "--cache", "16", "4", "--html", str(html)]) == 0
     found = json.loads(out.read_text())
-    assert found["unmeasured"] == ["int8-token-kv4"]
+    assert found["unmeasured"] == ["float32-kv4"]
     nowhere = {row["scheme"] for row in found["fronts"] if row["perplexity"] is None}
-    assert nowhere == {"int8-token-kv4"}
-    command = "--accuracy MODEL.gguf --scheme int8-token-kv4 --json FILE"
+    assert nowhere == {"float32-kv4"}
+    command = "--accuracy MODEL.gguf --scheme float32-kv4 --json FILE"
     assert command in capsys.readouterr().out
     assert command in html.read_text()
     assert searched["unmeasured"] == []
+
+
+def test_a_scheme_of_a_file_is_measured_by_its_file() -> None:
+    note = unmeasured_note(["mine", "mine-kv4", "float32-kv4"])
+    assert note.endswith("--accuracy MODEL.gguf --scheme SCHEME.toml float32-kv4 --json FILE")
+    assert unmeasured_note([]) == ""
 
 
 def test_the_legend_covers_no_point_and_rows_tell_their_split(searched: dict[str, Any]) -> None:
@@ -299,6 +306,24 @@ def test_a_phase_that_no_row_of_a_mapping_has_is_refused(
     assert main([*command, "decode:64"]) == 0
     assert main([*command, "prefill:8,decode:64"]) == 2
     assert "no row is of --phase prefill:8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", COMPARED)
+def test_every_scheme_of_a_search_has_its_perplexity(scheme: str) -> None:
+    """Of SmolLM2, with each width of the cache that --cache has: eight bits cost little."""
+    measured = known(weight_shapes(read_workloads(DATA / "smollm2.work.json")))
+    names = [with_cache(SCHEMES[scheme], bits).name for bits in (16, 8, 4)]
+    whole, half, quarter = (measured[name] for name in names)
+    assert half == pytest.approx(whole, rel=0.1)
+    assert 1.2 * whole < quarter < 1.4 * whole
+
+
+def test_the_page_has_the_measured_accuracies() -> None:
+    page_ = (DATA.parents[2] / "docs" / "cost" / "README.md").read_text(encoding="utf-8")
+    measured = json.loads((LIBRARY / "accuracy" / "smollm2.json").read_text(encoding="utf-8"))
+    for row in measured["rows"]:
+        line = f"| {row['scheme']} | {row['perplexity']:.1f} | {100 * row['agreement']:.1f} % |"
+        assert line in page_
 
 
 LARGE = 1_000_000_000

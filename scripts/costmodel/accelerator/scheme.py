@@ -157,6 +157,11 @@ COMPARED = (
 )
 
 
+def is_shipped(name: str) -> bool:
+    """Tell whether a scheme can be given by this name, without a file."""
+    return _CACHE.sub("", name) in SCHEMES
+
+
 def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
     """Schemes by name or TOML file; ``all`` is the seven that are compared.
 
@@ -169,7 +174,7 @@ def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
             found.extend(SCHEMES[n] for n in COMPARED)
         elif name.endswith(".toml"):
             found.append(_from_file(read_toml(Path(name))))
-        elif _CACHE.sub("", name) in SCHEMES:
+        elif is_shipped(name):
             width = _CACHE.search(name)
             plain = SCHEMES[_CACHE.sub("", name)]
             found.append(with_cache(plain, int(width.group(1))) if width else plain)
