@@ -263,10 +263,18 @@ def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequenc
                 remedy="leave it out, or give the --dataflow that has it",
             )
     unbounded = [h.name for h in hardware if h.levels[0].size is None]
-    if args.tile and unbounded:
+    for name in ("tile", "chain"):
+        if getattr(args, name) and unbounded:
+            raise CostError(
+                f"--{name} does nothing with --hardware {', '.join(unbounded)}: its memory is "
+                "unbounded",
+                remedy="--hardware edge8x8, systolic32x32 or a file with the size of a level",
+            )
+    divided = [h.name for h in hardware if h.levels[0].split is not None]
+    if args.chain and divided:
         raise CostError(
-            f"--tile does nothing with --hardware {', '.join(unbounded)}: its memory is unbounded",
-            remedy="--hardware edge8x8, systolic32x32 or a file with the size of a level",
+            f"--chain does nothing with --hardware {', '.join(divided)}: its buffer is split",
+            remedy="leave it out, or give a buffer that A, B and C share",
         )
     return hardware, dataflows
 

@@ -413,6 +413,7 @@ def test_a_damaged_mapping_is_told(
         (["--study", "d", "--of", SMOLLM2[1], "--bind", "foo=3"], "--bind foo does nothing"),
         ([*SMOLLM2, "--causal", "64", "--phase", "decode:64"], "--causal 64 does nothing with"),
         (["--gemm", "8,8,8", "--factor", "Q=4"], "--factor Q does nothing"),
+        ([*SMOLLM2, "--chain"], "--chain does nothing with --hardware systolic8x8"),
         (["--gemm", "8,8,8", "--compare", "--quiet"], "--compare does nothing with --quiet"),
         (["--gemm", "8,8,8", "--tile", "8,8,8"], "--tile does nothing with --hardware systolic8x8"),
     ],
