@@ -76,7 +76,7 @@ class CompileRequest:
             "steps": None if self.steps is None else list(self.steps),
             "gemv": self.gemv,
             "linker": list(self.linker),
-            **asdict(self.mode),
+            **self.mode.choices,
         }
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ class MlcCompileRequest:
             "prefill_chunk_size": min(self.prefill_chunk, self.context),
             "max_batch_size": MAX_BATCH,
             "environment": dict(self.environment),
-            **asdict(self.mode),
+            **self.mode.choices,
             **({"sizes": dict(self.sizes)} if self.sizes else {}),
         }
 

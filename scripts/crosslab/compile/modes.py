@@ -19,12 +19,19 @@ class KernelMode:
         weights: "stored", as MLC-LLM's converter writes them and its own runtime loads them; or
             "tiles", for which the library has functions that reorder what was loaded.
         activations: "float32"; or "int8", rounded in groups where weights are quantized.
+        accelerator: name of the device that multiplies instead of the CPU; empty: none does.
     """
 
     weights: str = "stored"
     activations: str = "float32"
+    accelerator: str = ""
 
     def __post_init__(self) -> None:
+        if self.accelerator and (self.weights, self.activations) != (WEIGHTS[0], ACTIVATIONS[0]):
+            raise UserError(
+                "an accelerator takes weights and activations as they are, and rounds them itself",
+                remedy="leave out --weights and --activations",
+            )
         if self.activations == "int8" and self.weights != "tiles":
             raise UserError(
                 "int8 activations are multiplied with weights in tiles alone",
@@ -33,13 +40,22 @@ class KernelMode:
 
     @property
     def label(self) -> str:
-        """Ending of the names of folders: "" or "-int8"."""
+        """Ending of the names of folders: "", "-int8", or the accelerator's name."""
+        if self.accelerator:
+            return f"-{self.accelerator}"
         return "" if self.activations == "float32" else f"-{self.activations}"
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables of the environment that the pass CallLinearKernels reads."""
-        return {"MLC_RVV_WEIGHTS": self.weights, "MLC_RVV_ACTIVATIONS": self.activations}
+        """Variables of the environment that the passes of linear layers read."""
+        found = {"MLC_RVV_WEIGHTS": self.weights, "MLC_RVV_ACTIVATIONS": self.activations}
+        return {**found, **({"MLC_RVV_PRODUCTS": "accelerator"} if self.accelerator else {})}
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """Choices that the compiler's output depends on: it is the same for every device."""
+        found = {"weights": self.weights, "activations": self.activations}
+        return {**found, **({"products": "accelerator"} if self.accelerator else {})}
 
 
 TILES = KernelMode("tiles")

@@ -14,6 +14,7 @@ Array = NDArray[Any]
 Q4 = packings()["q4"]
 # None of float32, and every layout of packed weights that there are kernels for.
 PACKINGS = list(packings().values())
+VOCABULARY, WIDTH = 150, 80
 
 
 def packed_shapes(n: Any, k: int, packing: Packing) -> tuple[tuple[Any, int], tuple[Any, int]]:
@@ -109,3 +110,90 @@ def linear_reference(arrays: list[Array], k: int, *, packing: Packing | None, ad
         weight = arrays[1].astype(np.float64)
     product: Array = arrays[0].astype(np.float64) @ weight.T
     return product + arrays[-1] if add else product
+
+
+def embedding(packing: Packing | None, dtype: str = "float32") -> Any:
+    """Rows of a matrix by their numbers: ids [rows], the weight or its packed form."""
+    from tvm import te, tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+
+    ids = te.placeholder((tirx.Var("rows", "int64"),), "int32", name="ids")
+    if packing is None:
+        weight = te.placeholder((VOCABULARY, WIDTH), dtype, name="weight")
+        out = te.compute((ids.shape[0], WIDTH), lambda i, j: weight[ids[i], j], name="T_take")
+        return te.create_prim_func([weight, ids, out])
+    words, scales = packed_shapes(VOCABULARY, WIDTH, packing)
+    packed = te.placeholder(words, "uint32", name="packed")
+    scale = te.placeholder(scales, dtype, name="scale")
+
+    def value(i: Any, j: Any) -> Any:
+        shift = (j % packing.per_word * packing.bits).astype("uint32")
+        word = packed[i, j // packing.per_word]
+        return (tirx.shift_right(word, shift) & (1 << packing.bits) - 1).astype(dtype)
+
+    values = te.compute((VOCABULARY, WIDTH), value, name="compute")
+    zero = tirx.const(float(packing.zero_point), dtype)
+    out = te.compute(
+        (ids.shape[0], WIDTH),
+        lambda i, j: (values[ids[i], j] - zero) * scale[ids[i], j // packing.group],
+        name="T_take",
+    )
+    return te.create_prim_func([packed, scale, ids, out])
+
+
+def model(packing: Packing | None, *, also: bool = False) -> Any:
+    """A model with one matrix, its embedding and its last layer, for one row and for any number.
+
+    Args:
+        packing: of the matrix.
+        also: a function gives the first parameter back as it is.
+    """
+    from tvm import relax, tirx  # noqa: PLC0415
+
+    builder = relax.BlockBuilder()
+    shapes = (
+        [
+            (*packed_shapes(VOCABULARY, WIDTH, packing)[0],),
+            (*packed_shapes(VOCABULARY, WIDTH, packing)[1],),
+        ]
+        if packing
+        else [(VOCABULARY, WIDTH)]
+    )
+    dtypes = ["uint32", "float32"] if packing else ["float32"]
+    types = [relax.TensorType(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+    functions = {
+        "embed": (embedding(packing), ("rows",), "int32", ("rows", WIDTH)),
+        "prefill": (
+            linear_function("rows", VOCABULARY, WIDTH, packing=packing),
+            (1, "rows", WIDTH),
+            "float32",
+            (1, "rows", VOCABULARY),
+        ),
+        "decode": (
+            linear_function(1, VOCABULARY, WIDTH, packing=packing),
+            (1, 1, WIDTH),
+            "float32",
+            (1, 1, VOCABULARY),
+        ),
+    }
+    for name, (func, taken, dtype, given) in functions.items():
+        rows = tirx.Var("rows", "int64")
+        shape, out = ([rows if e == "rows" else e for e in extents] for extents in (taken, given))
+        x = relax.Var("x", relax.TensorType(shape, dtype))
+        packed = relax.Var("packed_params", relax.TupleType(types))
+        with builder.function(name, [x, packed], attrs={"num_input": 1}):
+            with builder.dataflow():
+                weights = [builder.emit(relax.TupleGetItem(packed, i)) for i in range(len(types))]
+                arguments = [*weights, x] if name == "embed" else [x, *weights]
+                private = func.without_attr("global_symbol")
+                called_function = builder.add_func(private, f"{name}_tir")
+                result = builder.emit_output(
+                    relax.call_tir(called_function, arguments, relax.TensorType(out, "float32"))
+                )
+            builder.emit_func_output(result)
+    if also:
+        packed = relax.Var("packed_params", relax.TupleType(types))
+        with builder.function("first", [packed], attrs={"num_input": 0}):
+            with builder.dataflow():
+                first = builder.emit_output(relax.TupleGetItem(packed, 0))
+            builder.emit_func_output(first)
+    return builder.finalize()

@@ -59,6 +59,7 @@ PASSES = (
     Pass(HookPhase.SCHEDULING, "cost.estimate_cost", "EstimateCost", argument="debug_dump"),
     Pass(HookPhase.SCHEDULING, "attention.tensorize_prefill", "TensorizePrefill", "attention"),
     Pass(HookPhase.SCHEDULING, "half.compute_in_float32", "ComputeInFloat32", "widen"),
+    Pass(HookPhase.SCHEDULING, "linear.call_accelerator", "CallAccelerator"),
     Pass(HookPhase.SCHEDULING, "linear.call_kernels", "CallLinearKernels", "linear"),
     Pass(HookPhase.SCHEDULING, "vectors.vectorize_rotary", "VectorizeRotary", "rotary"),
     Pass(HookPhase.SCHEDULING, "vectors.vectorize_loops", "VectorizeLoops", "loops"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -63,8 +64,8 @@ class CallLinearKernels:
         library, misfit = library_for(self.target)
         if misfit is not None and not is_rvv_target(self.target):
             return mod
-        int8 = _setting(ACTIVATIONS_VARIABLE, ("float32", "int8")) == "int8"
-        in_tiles = _setting(WEIGHTS_VARIABLE, ("stored", "tiles")) == "tiles"
+        int8 = chosen_setting(ACTIVATIONS_VARIABLE, ("float32", "int8")) == "int8"
+        in_tiles = chosen_setting(WEIGHTS_VARIABLE, ("stored", "tiles")) == "tiles"
         if int8 and not in_tiles:
             raise RuntimeError(
                 f"{ACTIVATIONS_VARIABLE}=int8 needs weights in tiles: set {WEIGHTS_VARIABLE}=tiles"
@@ -91,7 +92,7 @@ class CallLinearKernels:
         return library.attach(result, library.routines.values())
 
 
-def _setting(variable: str, values: tuple[str, ...]) -> str:
+def chosen_setting(variable: str, values: tuple[str, ...]) -> str:
     """The value of a variable of the environment; the first of its values if it is not set.
 
     Raises:
@@ -192,24 +193,40 @@ def call_kernels(
             call = experts_gemm(experts, symbol, routines.columns)
             new = call_for_each(experts, call, func)
         else:
-            new, symbol = _replace(func, stages, linear, routines)
+            symbol = routines.product(linear)
+            new = replace_product(
+                func, stages, linear, lambda out: product(linear, out, routines), routines.lanes
+            )
     except PatternMismatch as reason:
         return func, [BlockReport(name, block, reason=str(reason)) for block in blocks]
     return new, [BlockReport(name, blocks[0], symbol)]
 
 
-def _replace(
-    func: tirx.PrimFunc, stages: list[Stage], linear: LinearLayer, routines: Routines
-) -> tuple[tirx.PrimFunc, str]:
+def replace_product(
+    func: tirx.PrimFunc,
+    stages: list[Stage],
+    linear: LinearLayer,
+    make: Callable[[Any], Any],
+    lanes: int,
+) -> tirx.PrimFunc:
+    """A function whose product is another statement; what follows works on it in vectors.
+
+    Args:
+        func: the function.
+        stages: of it.
+        linear: its linear layer.
+        make: gives the statement that writes the product to a buffer.
+        lanes: most elements of a vector.
+    """
     rest = [s for s in stages if s is not linear.stage and s not in linear.unpacking]
     follower = _in_place(linear, rest)
     out = linear.out if follower is None else follower.written
     statements = []
     for stage in stages:
         if stage is linear.stage:
-            statements.append(product(linear, out, routines))
+            statements.append(make(out))
         elif stage not in linear.unpacking:
-            statement = _vectorized(stage, routines.lanes)
+            statement = _vectorized(stage, lanes)
             if stage is follower:
                 statement = tirx.stmt_functor.substitute(statement, {linear.out: out})
             statements.append(statement)
@@ -217,9 +234,7 @@ def _replace(
     allocated = func.body.block.alloc_buffers
     kept = [b for b in allocated if not any(b.same_as(g) for g in gone)]
     new = with_root(func, statements, kept)
-    return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True}), routines.product(
-        linear
-    )
+    return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True})
 
 
 def _in_place(linear: LinearLayer, rest: list[Stage]) -> Stage | None:

@@ -81,10 +81,7 @@ def choose_tiles(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
         mod: the module.
         places: by name of a TIR function whose kernel reads tiles, where its weights are.
     """
-    uses = _Uses()
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            uses.function(func)
+    uses = _uses_of(mod)
     functions = {name for name, _ in uses.calls if name in places}
     while True:
         kept = _kept(uses, functions, places)
@@ -101,6 +98,29 @@ def choose_tiles(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
         if fits == functions:
             return TiledWeights(frozenset(functions), kept)
         functions = fits
+
+
+def loaded_weights(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
+    """The weights that can be handed on when they are loaded, whoever else uses them.
+
+    Args:
+        mod: the module.
+        places: by name of a TIR function, where its weights are.
+    """
+    calls = [call for call in _uses_of(mod).calls if call[0] in places]
+    others = {name for name, args in calls if any(args[place] is None for place in places[name])}
+    kept = [(name, args) for name, args in calls if name not in others]
+    items = {args[n]: item for name, args in kept for n, item in places[name].items()}
+    known = sorted((number, item) for number, item in items.items() if number is not None)
+    return TiledWeights(frozenset(name for name, _ in kept), dict(known))
+
+
+def _uses_of(mod: IRModule) -> _Uses:
+    uses = _Uses()
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            uses.function(func)
+    return uses
 
 
 def _kept(uses: _Uses, functions: set[str], places: Mapping[str, Places]) -> dict[int, int]:
@@ -124,18 +144,31 @@ def add_entries(mod: IRModule, tiled: TiledWeights, tile: int, symbol: str) -> I
         tile: rows of a tile.
         symbol: the kernel that reorders a matrix.
     """
-    about = {
-        "tile": tile,
-        "parameters": [{"index": n, "item": item} for n, item in tiled.items.items()],
-    }
+    functions = {item: _reorder(item, tile, symbol) for item in sorted(set(tiled.items.values()))}
+    return add_loading(mod, tiled, functions, tile=tile)
+
+
+def add_loading(
+    mod: IRModule, weights: TiledWeights, functions: Mapping[int, tirx.PrimFunc], **about: int
+) -> IRModule:
+    """A module that says what has to be done with parameters once they are loaded.
+
+    Args:
+        mod: the module; changed in place.
+        weights: the parameters.
+        functions: what is called with each, by the bytes of its elements.
+        about: what else the module says.
+    """
+    parameters = [{"index": n, "item": item} for n, item in weights.items.items()]
     builder = relax.BlockBuilder()
     with builder.function(ENTRY, params=[]):
-        builder.emit_func_output(relax.utils.convert_to_expr(json.dumps(about)))
+        text = json.dumps({**about, "parameters": parameters})
+        builder.emit_func_output(relax.utils.convert_to_expr(text))
     mod[ENTRY] = builder.finalize()[ENTRY]
     targets = [f.attrs["target"] for _, f in mod.functions_items() if "target" in (f.attrs or {})]
-    for item in sorted(set(tiled.items.values())):
+    for item, function in functions.items():
         name = f"{REORDER}{8 * item}"
-        func = _reorder(item, tile, symbol).with_attr("global_symbol", name)
+        func = function.with_attr("global_symbol", name)
         mod[name] = func.with_attr("target", targets[0]) if targets else func
     return mod
 
