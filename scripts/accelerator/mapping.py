@@ -42,14 +42,22 @@ def predict(layer: LinearLayer, mapping: Mapping, device: Device) -> MappingCost
 
 
 @lru_cache(maxsize=256)
-def best(layer: LinearLayer, device: Device) -> MappingCost:
+def best(layer: LinearLayer, device: Device, weights: tuple[int, int] | None = None) -> MappingCost:
     """The mapping with the fewest predicted cycles, then bytes, of all that fit.
+
+    Args:
+        layer: what is multiplied.
+        device: what multiplies.
+        weights: outputs and inputs of a tile, in blocks, of weights that are in order already;
+            None: any.
 
     Raises:
         AcceleratorError: none fits.
     """
     blocks = layer.blocks(device)
     sides = [np.array(sizes(extent, 1), dtype=np.int64) for extent in blocks]
+    if weights is not None:
+        sides[1:] = [np.array([side], dtype=np.int64) for side in weights]
     m, n, k = (grid.ravel() for grid in np.meshgrid(*sides, indexing="ij"))
     needs = taken(m, n, k, HALVES).items()
     fits = np.all([count <= room_of(memory, device) for memory, count in needs], axis=0)

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers on a device: weights in int8 with a scale for each output channel, values in int8
+// with one for each row. Sums leave the device as they are; the host multiplies by both scales.
+#ifndef MLC_RVV_ACCELERATORS_RUNTIME_LINEAR_H_
+#define MLC_RVV_ACCELERATORS_RUNTIME_LINEAR_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "runtime/device.h"
+
+namespace accelerator {
+
+class LinearLayers {
+ public:
+  // Throws DeviceError when the image is none of a device.
+  explicit LinearLayers(const AcceleratorImage& image);
+
+  // Takes weights [outputs, inputs] to the device; `key` names them later.
+  // Throws DeviceError where there is no program of that size, or no memory, or a weight is no
+  // finite number.
+  void Load(const void* key, const float* weights, std::uint64_t outputs, std::uint64_t inputs);
+
+  // out [rows, outputs] = values [rows, inputs] by the transpose of the weights of a key.
+  // Throws DeviceError where no weights of that key and size were loaded, where a value is no
+  // finite number, and with the device's own message.
+  void Multiply(const void* key, const float* values, float* out, std::uint64_t rows,
+                std::uint64_t outputs, std::uint64_t inputs);
+
+  const Device& device() const { return device_; }
+
+ private:
+  struct Resident {
+    const AcceleratorLayer* layer;
+    Buffer weights;
+    std::vector<float> scales;
+  };
+  struct Part;
+
+  const AcceleratorLayer& LayerOf(std::uint64_t outputs, std::uint64_t inputs) const;
+  Buffer MicroOpsOf(const AcceleratorProgram& program);
+  void Collect(const Part& part, const Resident& weights, float* out) const;
+
+  const AcceleratorImage& image_;
+  Device device_;
+  Stream stream_;
+  std::map<const void*, Resident> resident_;
+  std::map<const AcceleratorProgram*, Buffer> micro_ops_;
+};
+
+}  // namespace accelerator
+
+#endif  // MLC_RVV_ACCELERATORS_RUNTIME_LINEAR_H_

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime of a device in C++, without a model around it: results, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import shared_builds
+
+from accelerator.device import Device, load_device
+from accelerator.errors import AcceleratorError
+from accelerator.host.driver import FOLDERS
+from accelerator.host.image import MOST_ROWS, programs_of, row_counts, source
+from accelerator.model import IntegerProduct
+from common.hashing import digest
+from crosslab.build.link import WARNINGS
+from crosslab.build.runtime import sanitizer_flags
+from crosslab.cached_build import cached_build
+
+DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
+FOLDER = Path(__file__).resolve().parents[2] / "accelerators"
+MAIN = Path(__file__).with_name("driver_probe.cc")
+# A single weight, ragged edges, several tiles of outputs and of inputs.
+SIZES = ((1, 1), (17, 33), (40, 72), (600, 300))
+SMALL = (17, 33)
+FLAGS = ("-std=c++20", "-O0", *WARNINGS, *sanitizer_flags(("address", "undefined")))
+Case = tuple[np.ndarray, np.ndarray]
+
+
+def compiled(out: Path, *sources: Path) -> None:
+    command = [*shared_builds.sanitizing().cxx, *FLAGS, f"-I{FOLDER}", "-c", *map(str, sources)]
+    subprocess.run(command, cwd=out, check=True, timeout=300)
+
+
+@cache
+def probe(device: Device) -> Path:
+    tools = shared_builds.sanitizing()
+    about = (tools.digest, *FLAGS, MAIN, *(FOLDER / name for name in FOLDERS))
+    text = source(device, [programs_of(*size, device) for size in SIZES])
+    parts = [FOLDER / name for name in ("runtime/device.cc", "runtime/linear.cc")]
+    parts += [FOLDER / "simulator" / "functional.cc", MAIN]
+    common = cached_build(
+        shared_builds.CACHE, "accelerator-parts", digest(*about), lambda out: compiled(out, *parts)
+    )
+
+    def make(out: Path) -> None:
+        (out / "image.cc").write_text(text, encoding="utf-8")
+        compiled(out, out / "image.cc")
+        objects = [*map(str, sorted(common.glob("*.o"))), "image.o", "-o", "probe"]
+        subprocess.run([*tools.cxx, *FLAGS, *objects], cwd=out, check=True, timeout=300)
+
+    return (
+        cached_build(shared_builds.CACHE, "accelerator-probe", digest(*about, text), make) / "probe"
+    )
+
+
+def run(
+    device: Device, cases: Sequence[Case], fault: str = "none"
+) -> subprocess.CompletedProcess[bytes]:
+    given = b""
+    for weights, values in cases:
+        sizes = np.array([len(values), *weights.shape], np.uint64)
+        given += sizes.tobytes() + weights.tobytes() + values.tobytes()
+    command = [str(probe(device)), fault]
+    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)
+
+
+def case(random: np.random.Generator, size: tuple[int, int], rows: int) -> Case:
+    weights = random.normal(0, random.choice([1e-20, 0.1, 1e9], (size[0], 1)), size)
+    values = random.normal(0, random.choice([0, 1e-10, 1, 1e9], (rows, 1)), (rows, size[1]))
+    return weights.astype(np.float32), values.astype(np.float32)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_results_are_numpys_bit_for_bit(device: Device) -> None:
+    random = np.random.default_rng(11)
+    # Between two programs, at their ends, and more rows than any of them has.
+    rows = [1, 3, 16, 37, MOST_ROWS, MOST_ROWS + 1, 2 * MOST_ROWS + 50]
+    cases = [case(random, size, count) for size in SIZES for count in rows]
+    done = run(device, cases)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    found = np.frombuffer(done.stdout, np.float32)
+    wanted = [IntegerProduct()(values, "w", {"w": weights}) for weights, values in cases]
+    assert np.array_equal(found, np.concatenate([each.ravel() for each in wanted]))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("opcode", "unknown opcode|buffer .* cannot be loaded|no field|no queue"),
+        ("token", "deadlock|no queue is before LOAD|left over"),
+        ("address", "address .* is outside of memory"),
+        ("memory", "memory is full: .* bytes are wanted"),
+        ("block", "block or a buffer of 17 elements"),
+        ("layer", "no program for layers of 17 x 33"),
+        ("weight", "a weight holds NaN or infinity"),
+        ("value", "an activation holds NaN or infinity"),
+        ("unknown", "weights of 17 x 33 were not loaded"),
+    ],
+)
+def test_faults_are_refused_with_their_names(fault: str, message: str) -> None:
+    done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], fault)
+    assert done.returncode == 2, done.stderr.decode()[-3000:]
+    assert done.stdout == b""
+    said = done.stderr.decode()
+    assert said.startswith("driver_probe: ")
+    assert re.search(message, said), said
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_programs_of_a_layer_share_their_weights(device: Device) -> None:
+    found = programs_of(600, 300, device)
+    assert [program.layer.rows for program in found.programs] == row_counts(device)
+    weights = np.random.default_rng(1).integers(-127, 128, (600, 300), dtype=np.int8)
+    assert len({program.weight_tiles(weights) for program in found.programs}) == 1
+
+
+def test_a_device_too_small_is_refused() -> None:
+    with pytest.raises(AcceleratorError, match=r"no tile fits|takes .* bytes"):
+        programs_of(600, 300, replace(DEVICES[0], memory=1 << 16))
