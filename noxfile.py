@@ -40,8 +40,9 @@ PARALLEL = (
 @nox.session(default=False)
 def build_and_test(session: nox.Session) -> None:
     """Build SmolLM2-135M for RVV from the patched trees and check its answer under QEMU."""
-    applied, options = trees.prepare(session, "crosslab", "build-and-test")
-    environments.run_module(session, "crosslab", "build-and-test", *applied.arguments(), *options)
+    module = trees.module_of_job(session)
+    applied, options = trees.prepare(session, module, "build-and-test")
+    environments.run_module(session, module, "build-and-test", *applied.arguments(), *options)
 
 
 @nox.session(default=False)

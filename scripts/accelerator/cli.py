@@ -16,6 +16,7 @@ from rich.table import Table
 from accelerator import model, study
 from accelerator.device import Device, load_device, shipped
 from accelerator.errors import AcceleratorError
+from accelerator.host import job
 from accelerator.isa.listing import disassemble
 from accelerator.layer import EXACT, Requantisation
 from accelerator.study import StudiedLayer
@@ -33,6 +34,7 @@ from costmodel.estimate.workload import (
     read_workloads,
 )
 from crosslab.cached_build import default_cache
+from crosslab.job.job_options import BUILD_AND_TEST
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
 
@@ -77,6 +79,9 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--prompt", default=PROMPT)
     whole.add_argument("--tokens", type=int, default=16, metavar="N", help="at most (16)")
+    verbs.add_parser(
+        BUILD_AND_TEST, help="the lab's main job, with linear layers on a device", add_help=False
+    )
     text = verbs.add_parser("disassemble", help="print a stream as text")
     text.add_argument("device", help="as above")
     text.add_argument("stream", metavar="FILE", type=Path)
@@ -85,7 +90,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    args = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == [BUILD_AND_TEST]:
+        return exit_code_of(lambda: job.main(words[1:]), AcceleratorError)
+    args = parser().parse_args(words)
     return exit_code_of(lambda: _run(args), AcceleratorError)
 
 

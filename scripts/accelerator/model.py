@@ -7,8 +7,8 @@ leave the device as they are, and the scales are multiplied in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,8 +44,8 @@ def _lowered(layer: LinearLayer, device: Device) -> tuple[Program, bytes]:
 
 
 @dataclass(frozen=True)
-class IntegerLlama(FloatLlama):
-    """A Llama in W8A8.
+class IntegerProduct:
+    """Linear layers in W8A8.
 
     Attributes:
         device: that multiplies, on its functional simulator; None: numpy does.
@@ -55,15 +55,10 @@ class IntegerLlama(FloatLlama):
     device: Device | None = None
     weights: dict[str, tuple[Int8, F32]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, model: FloatLlama, device: Device | None) -> IntegerLlama:
-        """The model with another way to multiply."""
-        return cls(**vars(model), device=device)
-
-    def product(self, values: F32, name: str, scheme: Scheme) -> F32:  # noqa: ARG002 - overrides
+    def __call__(self, values: F32, name: str, tensors: Mapping[str, F32]) -> F32:
         """Values by the weights of a name, both rounded to int8: tokens x outputs."""
         if name not in self.weights:
-            self.weights[name] = quantise(self.tensors[name])
+            self.weights[name] = quantise(tensors[name])
         weights, channels = self.weights[name]
         rounded, tokens = quantise(values)
         count = len(rounded)
@@ -77,6 +72,26 @@ class IntegerLlama(FloatLlama):
             functional.run(self.device, stream, memory)
             sums = program.result(memory)[:count]
         return np.asarray(sums * tokens[:, None] * channels, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class IntegerLlama(FloatLlama):
+    """A Llama in W8A8.
+
+    Attributes:
+        integer: its products.
+    """
+
+    integer: IntegerProduct = field(default_factory=IntegerProduct)
+
+    @classmethod
+    def of(cls, model: FloatLlama, integer: IntegerProduct) -> IntegerLlama:
+        """The model with another way to multiply."""
+        return cls(**vars(model), integer=integer)
+
+    def product(self, values: F32, name: str, scheme: Scheme) -> F32:  # noqa: ARG002 - overrides
+        """Values by the weights of a name, both rounded to int8: tokens x outputs."""
+        return self.integer(values, name, self.tensors)
 
 
 @dataclass(frozen=True)
@@ -101,8 +116,9 @@ def answer(
 ) -> Iterator[NextToken]:
     """Speak on after a prompt, the likeliest token each time; the text is read anew for each."""
     text = list(prompt)
-    on_device = IntegerLlama.of(model, device)
-    models = (on_device, replace(on_device, device=None), model)  # sharing int8 weights
+    weights: dict[str, tuple[Int8, F32]] = {}
+    both = (IntegerProduct(device, weights), IntegerProduct(None, weights))
+    models = (*(IntegerLlama.of(model, integer) for integer in both), model)
     for _ in range(most):
         ours, integer, plain = (m.logits(np.array(text), FLOAT32) for m in models)
         error = float(np.abs(ours[-1] - plain[-1]).max() / np.abs(plain[-1]).max())

@@ -137,6 +137,15 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
     return trees, command_options
 
 
+def module_of_job(session: nox.Session) -> str:
+    """The module that does the main job: another one where a device is to multiply."""
+    words = [word.partition("=")[0] for word in session.posargs]
+    if "--accelerator" not in words:
+        return "crosslab"
+    install(session, "cost")
+    return "accelerator"
+
+
 def install_lab(session: nox.Session, trees: Trees) -> None:
     """Install what the lab needs on these trees: compilers from the system, packages from pip."""
     groups = ["crosslab", "forkpatch", "test", "tvm"]

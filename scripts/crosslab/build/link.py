@@ -42,6 +42,7 @@ class LinkRequest:
             loads a ``.so`` named by ``--lib``.
         required_vlen: width in bits below which the library computes wrong numbers; 0: none.
         sanitizers: instrument the runner's own sources with these, besides what the runtime is.
+        objects: more objects of the program, such as what drives a device.
         strip: leave symbols out. They cost nothing at run time, and counting by function
             needs them.
     """
@@ -52,6 +53,7 @@ class LinkRequest:
     required_vlen: int = 0
     sanitizers: tuple[str, ...] = ()
     strip: bool = True
+    objects: tuple[Path, ...] = ()
 
     @property
     def instrumented(self) -> tuple[str, ...]:
@@ -78,6 +80,7 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
         shlex.join(link_options(request)),
         _about_library(request),
         *((request.library,) if request.library else ()),
+        *request.objects,
     )
     made = cached_build(
         cache, f"runner-{request.toolchain.machine}", key, lambda o: _link(request, cache, o)
@@ -181,7 +184,7 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     )
     model = _unpack(request.library, scratch / "model") if request.library else []
     return Objects(
-        first=(*sorted(runner.glob("*.o")), httplib, scratch / "about.o"),
+        first=(*sorted(runner.glob("*.o")), httplib, scratch / "about.o", *request.objects),
         model=tuple(model),
         last=request.runtime.objects,
     )

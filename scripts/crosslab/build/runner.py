@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
-from crosslab.build.runtime import build_runtime
+from crosslab.build.runtime import Runtime, build_runtime
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.compile.mlc import (
     DEFAULT_CHUNK,
@@ -24,10 +24,11 @@ from crosslab.compile.mlc import (
 )
 from crosslab.compile.modes import TILES, KernelMode
 from crosslab.compile.targets import LabTarget
-from crosslab.host.toolchain import find_cross
+from crosslab.host.toolchain import Toolchain, find_cross
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import convert_params
 
+Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
 STEPS_VARIABLE = "MLC_RVV_STEPS"
 
 
@@ -110,7 +111,9 @@ class Clock:
         self.seconds[name] = round(time.monotonic() - start, 2)
 
 
-def build_runner(recipe: Recipe, cache: Path, clock: Clock | None = None) -> Runner:
+def build_runner(
+    recipe: Recipe, cache: Path, clock: Clock | None = None, parts: Parts | None = None
+) -> Runner:
     """Compile the model, cross-build TVM's runtime, and link both with the runner's own sources.
 
     Each step is made once for the same inputs.
@@ -119,6 +122,7 @@ def build_runner(recipe: Recipe, cache: Path, clock: Clock | None = None) -> Run
         recipe: the inputs.
         cache: folder of finished builds.
         clock: gets the steps' times.
+        parts: makes more objects of the program, on its runtime.
 
     Raises:
         UserError: a tree, a tool or a package is missing.
@@ -136,6 +140,7 @@ def build_runner(recipe: Recipe, cache: Path, clock: Clock | None = None) -> Run
             library=library.library,
             required_vlen=recipe.vlen,
             strip=recipe.strip,
+            objects=parts(runtime, toolchain) if parts else (),
         )
         return Runner(link_runner(linking, cache), library, linking)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from crosslab.build.offload import Offload
 from crosslab.build.runner import Recipe
 from crosslab.cached_build import default_cache
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
@@ -91,6 +92,7 @@ class Job:
         cache: folder of builds that clones share.
         context: longest sequence, tokens; None: the model's own, or MLC-LLM's default.
         unchecked: a model that no reference computes is made all the same.
+        offload: a device that computes linear layers; None: the CPU does.
     """
 
     project: Path
@@ -111,6 +113,7 @@ class Job:
     cache: Path
     context: int | None = None
     unchecked: bool = False
+    offload: Offload | None = None
 
     @property
     def target(self) -> LabTarget:
@@ -138,6 +141,11 @@ class Job:
     def weights(self) -> WeightFormat:
         """The format of the parameters."""
         return weight_formats()[self.quantization]
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference of a logit to the reference's, as a part of its largest."""
+        return self.offload.tolerance if self.offload else self.weights.bound(self.mode.activations)
 
     @property
     def int8(self) -> bool:

@@ -13,6 +13,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from rich.console import Console
 from common.files import atomic_write_json
 from crosslab.artifact.dist import write_dist
 from crosslab.build.runner import Clock, build_runner, store_params
+from crosslab.build.runtime import Runtime
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
-from crosslab.host.toolchain import require_qemu
+from crosslab.host.toolchain import Toolchain, require_qemu
 from crosslab.job.contents import dist_of
 from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
 from crosslab.job.model_check import check_model
@@ -33,7 +35,7 @@ from crosslab.job.summary import summary
 from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import FAMILIES, read_family, read_table
 from crosslab.models.llama_params import param_widths
-from crosslab.models.params import ReadParams
+from crosslab.models.params import ReadParams, read_index
 from crosslab.models.reference import Answer, answer, rounding_error
 from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
 from crosslab.run.counter import Measurement, phase_counts, run_counted
@@ -57,8 +59,8 @@ class Question:
         prompt: token ids of the chat.
         options: the runner's, which hand it the prompt in text or in ids.
         reference: the answer of the reference; None where there is none.
-        rounding: largest difference that int8 activations make to a logit of that answer, as a
-            part of its largest; None where activations are not rounded.
+        rounding: largest difference that int8 activations (on a device int8 weights, too) make to
+            a logit of that answer, as a part of its largest; None where nothing is rounded.
     """
 
     model: ImportedModel
@@ -118,7 +120,8 @@ def run(job: Job) -> int:
             _progress.print(f"  {omission.remedy}", soft_wrap=True)
     require_qemu()
     question = ask(job, clock)
-    runner = build_runner(job.recipe(question.model.folder), job.cache, clock)
+    parts = partial(_parts, job, question.params) if job.offload else None
+    runner = build_runner(job.recipe(question.model.folder), job.cache, clock, parts)
     result = run_model(job, question, runner.program, clock)
     check_words(result, question)
     verdict = judge_answer(job, result, question)
@@ -139,8 +142,16 @@ def judge_answer(job: Job, result: RunResult, question: Question) -> Comparison 
         if not np.isfinite(result.logits).all():
             raise LabError("the model answers with logits that are no finite numbers")
         return None
-    bound = job.weights.bound(job.mode.activations)
-    return compare(result.tokens, result.logits, question.reference, bound)
+    return compare(result.tokens, result.logits, question.reference, job.tolerance)
+
+
+def _parts(job: Job, params: Path, runtime: Runtime, toolchain: Toolchain) -> tuple[Path, ...]:
+    """Objects that drive a device, with programs for the sizes of all matrices."""
+    if job.offload is None:
+        return ()
+    shapes = [stored.shape for stored in read_index(params).values()]
+    sizes = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
+    return job.offload.objects(sizes, runtime, toolchain, job.cache)
 
 
 def omissions(job: Job) -> list[Omission]:
@@ -178,8 +189,12 @@ def _reference(
         return None, None
     config = read_family(model / CONFIG_FILE)
     values = ReadParams(params, param_widths(config), job.weights.packing)
-    said = answer(config, values, prompt, max_new=job.max_new, stop=stop, int8=job.int8)
-    return said, rounding_error(config, values, prompt, said) if job.int8 else None
+    product = job.offload.product() if job.offload else None
+    said = answer(
+        config, values, prompt, max_new=job.max_new, stop=stop, int8=job.int8, product=product
+    )
+    rounded = job.int8 or product is not None
+    return said, rounding_error(config, values, prompt, said) if rounded else None
 
 
 def _prompt_options(
@@ -273,6 +288,7 @@ def report_of(
         "model": job.model,
         "quantization": job.quantization,
         "activations": job.mode.activations,
+        "accelerator": job.mode.accelerator or None,
         "path": job.path,
         "vlen": job.vlen,
         "threads": job.threads,

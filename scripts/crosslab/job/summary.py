@@ -19,11 +19,13 @@ def summary(report: Mapping[str, Any]) -> Table:
         bound = report["logit_error_bound"]
         error = f"{report['max_logit_error']:.1e} of the largest (bound {bound:.0e})"
     if (rounding := report["int8_rounding_error"]) is not None:
-        error += f"; int8 activations change {rounding:.1e}"
+        what = "activations change" if report["activations"] == "int8" else "products change"
+        error += f"; int8 {what} {rounding:.1e}"
     prefill, decode = report["prefill_seconds"], report["decode_seconds"]
     counters = report["counters"]
     about = ("model", "quantization", "path", "target")
     int8 = ["int8 activations"] if report["activations"] == "int8" else []
+    int8 += [f"products by {device}"] if (device := report.get("accelerator")) else []
     rows = {
         "model": ", ".join([*(str(report[name]) for name in about), *int8]),
         "tokens": f"{len(report['tokens'])}, {tokens}",

@@ -9,7 +9,7 @@ with one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -19,6 +19,8 @@ from crosslab.errors import UserError
 from crosslab.models.config import FamilyConfig, LlamaConfig
 
 F32 = NDArray[np.float32]
+Product = Callable[[F32, str, Mapping[str, F32]], F32]
+"""Linear layer: activations [rows, inputs], name of the weight, parameters; [rows, outputs]."""
 INT8_GROUP = 32
 """Inputs that share a scale when activations are rounded to int8."""
 
@@ -46,6 +48,7 @@ class ReferenceLlama:
         keys: per layer [positions, kv_heads, head_dim], rotary embedding applied.
         values: per layer [positions, kv_heads, head_dim].
         int8: linear layers see activations rounded to int8, see :func:`round_to_int8`.
+        product: computes linear layers instead; see :data:`Product`.
     """
 
     config: LlamaConfig
@@ -53,6 +56,7 @@ class ReferenceLlama:
     keys: list[F32] = field(default_factory=list)
     values: list[F32] = field(default_factory=list)
     int8: bool = False
+    product: Product | None = None
     family: FamilyConfig = field(init=False)
     qkv: str = field(init=False)
 
@@ -98,6 +102,8 @@ class ReferenceLlama:
         return self._product(self._norm(x, "model.norm"), f"{head}.weight")
 
     def _product(self, x: F32, name: str) -> F32:
+        if self.product is not None:
+            return self.product(x, name, self.params)
         return (round_to_int8(x) if self.int8 else x) @ self.params[name].T
 
     def _norm(self, x: F32, name: str) -> F32:
@@ -222,10 +228,11 @@ def answer(
     max_new: int,
     stop: Sequence[int] = (),
     int8: bool = False,
+    product: Product | None = None,
 ) -> Answer:
     """Answer greedily: the likeliest token at each step, until a stop token or ``max_new``.
 
-    Activations are rounded to int8 where that is asked for.
+    Activations are rounded to int8, or linear layers computed otherwise, where that is asked for.
 
     Raises:
         UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.
@@ -237,7 +244,7 @@ def answer(
             f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "
             f"context of {config.context}"
         )
-    model = ReferenceLlama(config, params, int8=int8)
+    model = ReferenceLlama(config, params, int8=int8, product=product)
     logits = [model.read(prompt)]
     tokens = [int(np.argmax(logits[0]))]
     while len(tokens) < max_new and tokens[-1] not in stop:

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m accelerator build-and-test``: the main job with linear layers on a device.
+
+The model is compiled with the pass that hands its linear layers to the device; the runner holds
+the device's runtime, its functional simulator and the layers' streams. The answer is compared with
+the lab's reference of the whole model in numpy, whose products are W8A8.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from accelerator.device import Device, load_device
+from accelerator.errors import AcceleratorError
+from accelerator.host.driver import driver_objects
+from accelerator.model import IntegerProduct
+from crosslab.build.offload import LayerSize, Offload
+from crosslab.build.runtime import Runtime
+from crosslab.compile.modes import TILES, KernelMode
+from crosslab.host.toolchain import Toolchain
+from crosslab.job import job_options
+from crosslab.job.job_options import BUILD_AND_TEST, Job
+from crosslab.job.main_job import run
+from crosslab.models.formats import DEFAULT_FORMAT
+from crosslab.models.sources.model_folder import name_of
+
+# Float32 sums in another order move an activation now and then to the neighbouring whole number,
+# 1/127 of its token's largest.
+TOLERANCE = 1e-2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the main job, and the device."""
+    found = job_options.parser()
+    found.prog = f"accelerator {BUILD_AND_TEST}"
+    found.add_argument("--accelerator", required=True, help="a device's name, or its TOML file")
+    return found
+
+
+def offload(device: Device) -> Offload:
+    """The device as the lab knows it."""
+
+    def objects(
+        sizes: Sequence[LayerSize], runtime: Runtime, toolchain: Toolchain, cache: Path
+    ) -> tuple[Path, ...]:
+        return driver_objects(device, sizes, runtime, toolchain, cache)
+
+    return Offload(device.name, objects, IntegerProduct, TOLERANCE)
+
+
+def parse(argv: Sequence[str]) -> Job:
+    """Read the options.
+
+    Raises:
+        AcceleratorError: there is no such device, its name is none of a folder, or an option is
+            not for it.
+        UserError: values that cannot go together.
+    """
+    options = parser()
+    device = load_device(options.parse_args(argv).accelerator)
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--accelerator")
+    given, rest = own.parse_known_args(argv)
+    if name_of(device.name) != device.name:
+        raise AcceleratorError(
+            f"{given.accelerator}: the name {device.name!r} is none of a folder in dist/",
+            remedy="use small letters, digits, -, _ and .",
+        )
+    job = job_options.parse_job(rest)
+    if job.quantization != DEFAULT_FORMAT or job.mode != TILES:
+        raise AcceleratorError(
+            f"{device.name} rounds float32 weights and activations itself",
+            remedy=f"leave out --quantization (it is {DEFAULT_FORMAT}), --weights, --activations",
+        )
+    plain = job.project / "out" / "build_and_test.json"
+    report = plain.with_stem(f"build_and_test-{device.name}") if job.report == plain else job.report
+    mode = KernelMode(accelerator=device.name)
+    return replace(job, offload=offload(device), mode=mode, report=report)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job; 1 when the answer is not the reference's.
+
+    Raises:
+        AcceleratorError: an option or the device is not right.
+        LabError: a step fails.
+    """
+    return run(parse(argv))
