@@ -10,6 +10,7 @@ from sessions import requirements
 from sessions.environments import install, run_module
 from sessions.requirements import ROOT
 from sessions.trees import prepare
+from sessions.upstream_tests import install_suites
 
 MAP = "out/map.json"
 
@@ -22,7 +23,10 @@ def run_engine(session: nox.Session, *words: str) -> None:
     """
     arguments = [*words, *session.posargs] or ["--help"]
     if arguments[0] == "necessity":
-        _, arguments = prepare(session, "forkpatch", "necessity")
+        applied, arguments = prepare(session, "forkpatch", "necessity")
+        arguments += ["--release", applied.release]
+        if "--upstream-tests" in arguments:
+            install_suites(session, applied.release)
     elif arguments[0] == "probe" and not any(word.startswith("--json") for word in arguments):
         arguments += ["--json", MAP]
     install(session, "forkpatch")

@@ -16,6 +16,12 @@ from sessions.requirements import versions_lock
 GROUPS = ("forkpatch", "tvm", "mlc", "test", "zoo", "upstream")
 
 
+def install_suites(session: nox.Session, release: str) -> None:
+    """Install what upstream's tests need on a release."""
+    install(session, *GROUPS, release=release)
+    install_torch(session, required=False)
+
+
 def run(session: nox.Session) -> None:
     """Run upstream's tests for each release, or for the one that the options name.
 
@@ -39,8 +45,7 @@ def run(session: nox.Session) -> None:
         raise SystemExit(USER_MISTAKE)
     worse = []
     for release in releases:
-        install(session, *GROUPS, release=release)
-        install_torch(session, required=False)
+        install_suites(session, release)
         report = f"out/upstream-tests/{release}.json"
         words = ["upstream-tests", "--release", release, "--json", report, *options]
         try:

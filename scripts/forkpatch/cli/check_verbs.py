@@ -17,6 +17,7 @@ from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import RECORD, format_record, is_recorded, read_record
 from forkpatch.output import counted, print_table, say, warn, write_report
+from forkpatch.regression.notice import NothingComparedError
 from forkpatch.series.derive import record_of
 from forkpatch.series.shared import homes_first, locate_series
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
@@ -149,11 +150,16 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
             warn(f"{upstream} was left out: {error.attempts[-1]}")
     wanted = _wanted(plans, options.patches)
     judgements = []
+    incomparable = False
     with open_trees(fork, plans, options.timeout) as trees:
         for upstream_name, patch in wanted:
             judgement = judge(trees, upstream_name, patch)
             if notice:
-                judgement = replace(judgement, noticed=notice(upstream_name, patch.name))
+                try:
+                    judgement = replace(judgement, noticed=notice(upstream_name, patch.name))
+                except NothingComparedError as error:
+                    incomparable = True
+                    warn(str(error))
             judgements.append(judgement)
             if options.json != "-":
                 print(f"{patch.name}: {judgement.verdict}: {judgement.reason}", flush=True)
@@ -173,7 +179,8 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
             ],
         )
     write_report(options.json, judgements)
-    return 0 if all(one.verdict is Verdict.NEEDED for one in judgements) else 1
+    needed = all(one.verdict is Verdict.NEEDED for one in judgements)
+    return 0 if needed and not incomparable else 1
 
 
 def _wanted(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:

@@ -5,16 +5,24 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 from forkpatch.errors import ForkError, SourceError
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import SERIES, SUFFIX, Patch, read_entries, read_patch
+from forkpatch.model.patchfile import (
+    SERIES,
+    SUFFIX,
+    Patch,
+    parse_patch,
+    patch_bytes,
+    read_entries,
+)
 from forkpatch.model.record import RECORD, format_record, is_recorded
 from forkpatch.regression.replacements import mismatches, not_compared
 from forkpatch.series.derive import record_of
@@ -110,11 +118,11 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         path = folder / name
         where = _relative(path, root)
         try:
-            patch = read_patch(path)
+            data = patch_bytes(path)
+            patch = parse_patch(data, path.name, str(path))
         except ForkError as error:
             yield _unreadable(path, root, error, _READ)
             continue
-        data = path.read_bytes()
         yield from _check_form(where, patch, data)
         yield from _check_message(where, patch, data)
         yield from _check_trailers(where, patch, data, root)
@@ -123,9 +131,10 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         except ForkError as error:
             line = _line_of(data, SUBMIT_WITH)
             yield LintFinding(f"{where}:{line}", error.what, error.remedy or _READ)
-        lines = data.split(b"\n")
+        # Line by line: a line may be of a hundred megabytes, and one copy of it is enough.
+        empty = {number for number, text in enumerate(BytesIO(data), 1) if text == b"\n"}
         for diff in patch.files:
-            yield from _check_diff(where, diff, lines)
+            yield from _check_diff(where, diff, empty)
 
 
 def _relative(path: Path, root: Path) -> str:
@@ -246,7 +255,7 @@ def _missing_test(test: str, root: Path) -> str:
     return ""
 
 
-def _check_diff(where: str, diff: FileDiff, lines: list[bytes]) -> Iterator[LintFinding]:
+def _check_diff(where: str, diff: FileDiff, empty: Set[int]) -> Iterator[LintFinding]:
     path = diff.new or diff.old
     if diff.binary and diff.old is None:
         yield LintFinding(
@@ -275,7 +284,7 @@ def _check_diff(where: str, diff: FileDiff, lines: list[bytes]) -> Iterator[Lint
                     f"a line added to {path} is indented by blanks and then a tab",
                     "indent it as its neighbours are",
                 )
-            elif kind == " " and lines[number - 1 : number] == [b""]:
+            elif kind == " " and number in empty:
                 yield LintFinding(
                     f"{where}:{number}", "an empty line of context lost its blank", _EXPORT
                 )

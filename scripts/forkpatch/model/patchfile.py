@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC
-from functools import lru_cache
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
@@ -107,6 +106,10 @@ class Patch:
     def all_trailers(self, key: str) -> tuple[str, ...]:
         """The values of all trailers ``key``, in order."""
         return tuple(value for name, value in self.trailers if name.lower() == key.lower())
+
+
+_KEPT = 64
+_parsed: dict[tuple[str, str, str], Patch] = {}
 
 
 def _moved(file: FileDiff, starts: tuple[int, ...]) -> FileDiff:
@@ -214,22 +217,38 @@ def read_patch(path: Path) -> Patch:
         PatchError: it is missing or malformed.
         UnsafePathError: it names a path outside the tree.
     """
+    return parse_patch(patch_bytes(path), path.name, str(path))
+
+
+def patch_bytes(path: Path) -> bytes:
+    """The bytes of a patch file.
+
+    Raises:
+        PatchError: it is missing, or cannot be read.
+    """
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise PatchError(
             f"{path}: {error.strerror}", remedy=f"restore it, or take it out of {SERIES}"
         ) from error
-    return parse_patch(data, path.name, str(path))
 
 
-@lru_cache(maxsize=64)
 def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
     """Parse the bytes of a patch file called ``name``; ``where`` is for messages.
 
     One run asks for the same patch again: to look at its form, to apply it, to compare versions.
+    What was parsed is kept by the hash of the bytes, which may be many.
     """
-    where = where or name
+    key = (hashlib.sha256(data).hexdigest(), name, where or name)
+    if key not in _parsed:
+        if len(_parsed) == _KEPT:
+            del _parsed[next(iter(_parsed))]
+        _parsed[key] = _parse(data, *key)
+    return _parsed[key]
+
+
+def _parse(data: bytes, sha256: str, name: str, where: str) -> Patch:
     start = diff_start(data, where)
     head = data[:start]
     author, date, message = _parse_head(head, where)
@@ -240,7 +259,7 @@ def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
         message=message,
         trailers=parse_trailers(message),
         files=tuple(parse_diff(data, start, where)),
-        sha256=hashlib.sha256(data).hexdigest(),
+        sha256=sha256,
     )
 
 

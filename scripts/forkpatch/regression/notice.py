@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forkpatch.errors import ForkError
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.record import SymbolPlace
 from forkpatch.regression.comparison import TestChange, compare_files
-from forkpatch.regression.runner import TestFile, TestRunner
+from forkpatch.regression.runner import Outcome, TestFile, TestRunner
 from forkpatch.regression.selection import reason_to_run, touched_by_places
 from forkpatch.regression.suite import OURS, Suite, make_side, passing_side
+
+
+class NothingComparedError(ForkError):
+    """Upstream's tests can say nothing about a patch: they fail with it, too."""
 
 
 def noticing_tests(
@@ -31,6 +36,9 @@ def noticing_tests(
 
     Returns:
         the ids of the tests; None when no test on the lists touches what the patch changes.
+
+    Raises:
+        NothingComparedError: those that do all fail on our trees already.
     """
     upstream, name, places = patch
     files = []
@@ -44,8 +52,15 @@ def noticing_tests(
         return None
     ours = make_side(fork, plans, OURS, {})
     gone = [name, *plans[upstream].weave.dependents([name])]
+    whole = runner.run([TestFile(suite, ours, path) for suite, path in files])
+    results = [result for found in whole.values() for result in found.values()]
+    if not any(result.outcome is Outcome.PASSED for result in results):
+        reason = next((result.reason for result in results if result.reason), "there is none")
+        raise NothingComparedError(
+            f"{name}: of upstream's tests that touch it none passes on our trees: {reason}",
+            remedy="install what they need; all of them: forkpatch upstream-tests",
+        )
     with passing_side(fork, plans, upstream, name, gone) as without:
-        whole = runner.run([TestFile(suite, ours, path) for suite, path in files])
         reduced = runner.run([TestFile(suite, without, path) for suite, path in files])
     compared = compare_files(whole, reduced)
     return tuple(one.test for one in compared if one.change is TestChange.WORSE)

@@ -199,21 +199,29 @@ def reason_to_run(data: bytes, touched: Touched, table: TestTable, *, wide: bool
         touched: what is changed.
         table: whose packages count.
         wide: the import of a package of the table is a reason by itself; else only when a changed
-            module is in the package.
+            module is in the package, and in no smaller one of the table.
     """
+    packages = table.packages
+    if not wide:
+        packages = tuple({_package_of(one, packages) for one in touched.modules} - {""})
     imported = sorted(imports_of(data))
     for name in imported:
         for module in touched.modules:
             if name == module or name.startswith(f"{module}."):
                 return f"imports {module}"
     for name in imported:
-        for package in table.packages:
-            inside = name == package or name.startswith(f"{package}.")
-            if inside and (wide or any(one.startswith(f"{package}.") for one in touched.modules)):
+        for package in sorted(packages):
+            if name == package or name.startswith(f"{package}."):
                 return f"imports {package}"
     words = {word.decode() for word in _IDENTIFIER.findall(data)}
     named = words & (touched.names | (table.symbols if wide else frozenset()))
     return f"names {min(named)}" if named else ""
+
+
+def _package_of(module: str, packages: Iterable[str]) -> str:
+    """The smallest of the packages that a module is in; empty when it is in none."""
+    around = (package for package in packages if module.startswith(f"{package}."))
+    return max(around, key=len, default="")
 
 
 def choose(table: TestTable, touched: Touched, files: Mapping[str, bytes]) -> Choice:

@@ -8,6 +8,7 @@ be the engine's reader; where both can read, they must not differ.
 from __future__ import annotations
 
 import difflib
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,13 @@ def test_diffs_are_read_as_unidiff_reads_them(
         return
     diff = "\n".join(["diff --git a/x b/x", *body, ""]).encode()
     assert _ours(tuple(parse_diff(diff, 0, "x.patch"))) == _theirs(diff)
+
+
+def test_patch_that_was_parsed_is_kept_without_its_bytes() -> None:
+    data = max(PATCHES.rglob("*.patch"), key=lambda path: path.stat().st_size).read_bytes()
+    references = sys.getrefcount(data)
+    patch = parse_patch(data, "a.patch")
+    assert sys.getrefcount(data) == references, "a patch may have hundreds of megabytes"
+    assert parse_patch(bytes(bytearray(data)), "a.patch") is patch
+    assert parse_patch(data, "b.patch").name == "b.patch"
+    assert parse_patch(data + b"\n", "a.patch").sha256 != patch.sha256

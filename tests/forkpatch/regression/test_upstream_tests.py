@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 from forklab import ForkLab, core, message
 
+from forkpatch.model.fork import open_fork
+from forkpatch.model.record import SymbolPlace
+from forkpatch.model.settings import load_settings
+from forkpatch.regression.selection import read_table, reason_to_run, touched_by_places
+
 CORE_PATH = "python/calc/core.py"
 TESTS = b"""import os, signal
 import pytest
@@ -281,6 +286,27 @@ def test_necessity_says_which_of_them_notice(tested: ForkLab) -> None:
         "turn.patch": ["tests/test_core.py::test_mended"],
         "unseen.patch": None,
     }
+    table = tested.patches.parent / "upstream-tests.toml"
+    table.write_text('before = "raise KeyError(1)"\n' + table.read_text())
+    done = tested.run("necessity", "--upstream-tests", "turn")
+    assert done.code == 1
+    assert "turn.patch: of upstream's tests that touch it none passes on our trees" in done.err
+
+
+def test_the_tests_of_the_smallest_package_are_run_for_a_patch(tested: ForkLab) -> None:
+    table = tested.patches.parent / "upstream-tests.toml"
+    table.write_text(table.read_text().replace('["calc.core"]', '["calc", "calc.deep"]'))
+    table_of = read_table(open_fork(load_settings(tested.root)), "calc")
+    assert table_of is not None
+    deep = touched_by_places([SymbolPlace("python/calc/deep/one.py", "<file>", "")], table_of)
+    near = touched_by_places([SymbolPlace("python/calc/core.py", "<file>", "")], table_of)
+    about = {"calc": b"import calc\n", "two": b"import calc.deep.two\n", "none": b"import os\n"}
+    chosen = {
+        place: [one for one in about if reason_to_run(about[one], touched, table_of, wide=False)]
+        for place, touched in (("deep", deep), ("near", near))
+    }
+    assert chosen == {"deep": ["two"], "near": ["calc", "two"]}
+    assert all(reason_to_run(about[one], deep, table_of, wide=True) for one in ("calc", "two"))
 
 
 def test_nothing_of_it_is_left_in_the_repository(tested: ForkLab, tmp_path: Path) -> None:
