@@ -18,6 +18,7 @@ from tvm.relax.frontend.nn import op  # noqa: E402
 from costmodel.cli import main  # noqa: E402
 from costmodel.estimate.trace import trace_phases  # noqa: E402
 from costmodel.estimate.workload import Phase, bind_phase  # noqa: E402
+from crosslab.compile import overlaypass  # noqa: E402
 from crosslab.compile.pipeline import pipeline  # noqa: E402
 from crosslab.models.config import LlamaConfig  # noqa: E402
 from crosslab.workload.extraction import load_pass  # noqa: E402
@@ -71,7 +72,11 @@ def test_a_generation_with_a_paged_cache(tmp_path: Path) -> None:
         bounds = {"seq_len": 16}
         config = {"tirx.disable_cse_tir": True}
         with tvm.transform.PassContext(config=config):
-            library = relax.build(whole, target, relax_pipeline=pipeline(target, bounds, {}))
+            lowering = {
+                "relax_pipeline": pipeline(target, bounds, {}),
+                "tir_pipeline": overlaypass.load_pass("tir_pipeline").registered(),
+            }
+            library = relax.build(whole, target, **lowering)
     machine = relax.VirtualMachine(library, tvm.cpu())
     rng = np.random.default_rng(7)
     weights = [tvm.runtime.tensor(rng.standard_normal(p["shape"], "float32") * 0.1) for p in params]

@@ -11,6 +11,8 @@ import pytest
 from support.passes.attention_reference import Array, Batch, Heads, Sequence, attend, make_batch
 from support.passes.kv_cache_ir import kv_cache_module
 
+from crosslab.compile.overlaypass import load_pass
+
 # As kv_cache_module registers them; its RoPE rotates each token by its place in its sequence.
 HEADS = Heads(kv=2, q=6, d=48, d_v=48)
 LAYER = 0
@@ -56,9 +58,9 @@ class Cache:
 def machine(tvm: ModuleType) -> Any:
     """The virtual machine with the compiled `create`."""
     target = tvm.target.Target({"kind": "llvm"})
-    return tvm.relax.VirtualMachine(
-        tvm.compile(kv_cache_module(tvm, target), target=target), tvm.cpu()
-    )
+    lowering = load_pass("tir_pipeline").registered()
+    library = tvm.compile(kv_cache_module(tvm, target), target, tir_pipeline=lowering)
+    return tvm.relax.VirtualMachine(library, tvm.cpu())
 
 
 # A cache that supports a sliding window keeps K without RoPE, which the kernels then apply.
