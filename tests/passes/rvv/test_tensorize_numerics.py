@@ -39,7 +39,7 @@ def build_for_host(
 
     if shutil.which("g++") is None:
         pytest.skip("not installed: g++, with which TVM links a library for this machine")
-    directory = kernel_folders["host"]
+    directory, lowering = kernel_folders["host"], load_pass("tir_pipeline").registered()
 
     def build(name: str, function: Any) -> Any:
         with pytest.MonkeyPatch.context() as environment:
@@ -48,7 +48,8 @@ def build_for_host(
             module = lab.TensorizePrefill(host())(module)
         assert len(called(module[name])) == 2
         path = tmp_path_factory.mktemp("library") / "model.so"
-        tvm.relax.build(module, host()).export_library(str(path))
+        built = tvm.relax.build(module, host(), tir_pipeline=lowering)
+        built.export_library(str(path))
         return tvm.runtime.load_module(str(path)).get_function(name, query_imports=True)
 
     return build

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 
 def kv_cache_module(tvm: ModuleType, target: Any) -> Any:
-    """The IRModule of a function which creates a paged KV cache for that target."""
+    """The IRModule of a function which creates a paged KV cache for that target; made once."""
+    return _module(str(target))
+
+
+@cache
+def _module(target: str) -> Any:
+    import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
     from tvm import relax, tirx  # noqa: PLC0415
     from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache  # noqa: PLC0415
 
@@ -39,7 +46,7 @@ def kv_cache_module(tvm: ModuleType, target: Any) -> Any:
             rotary_dim=48,
             enable_disaggregation=False,
             dtype="float32",
-            target=target,
+            target=tvm.target.Target(target),
         )
         builder.emit_func_output(cache._expr)
     return builder.get()
