@@ -13,6 +13,8 @@ from forkpatch.regression.runner import Outcome, TestFile, TestRunner
 from forkpatch.regression.selection import reason_to_run, touched_by_places
 from forkpatch.regression.suite import OURS, Suite, make_side, passing_side
 
+_REASON = 200  # characters of a test's reason that a message has
+
 
 class NothingComparedError(ForkError):
     """Upstream's tests can say nothing about a patch: they fail with it, too."""
@@ -57,8 +59,9 @@ def noticing_tests(
     if not any(result.outcome is Outcome.PASSED for result in results):
         reason = next((result.reason for result in results if result.reason), "there is none")
         raise NothingComparedError(
-            f"{name}: of upstream's tests that touch it none passes on our trees: {reason}",
-            remedy="install what they need; all of them: forkpatch upstream-tests",
+            f"{name}: of upstream's tests that touch it none passes on our trees:"
+            f" {' '.join(reason.split())[:_REASON]}",
+            remedy="all of them, with the reason of each: forkpatch upstream-tests",
         )
     with passing_side(fork, plans, upstream, name, gone) as without:
         reduced = runner.run([TestFile(suite, without, path) for suite, path in files])
