@@ -11,8 +11,10 @@ DECODE = ("kv-cache-vectorised-decode-cpu.patch", "kv-cache-vectorised-merge-cpu
 TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.patch")
 # The loop over keys ends with the sequence, not with the pool of pages.
 BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch")
+# It stands on the tiled kernels; TVM has it from 0.27 on, where there is no such patch.
+WINDOW = "layer-sliding-window.patch"
 # TVM with its defects mended, and nothing of ours beside.
-MENDED = ("--without", *TILED, *DECODE)
+MENDED = ("--without", *TILED, WINDOW, *DECODE)
 # Not a step, as no compiler works without: in the series of a TVM newer than MLC-LLM the patches
 # that give an older release's names back. MLC-LLM's tree has all its patches in every step; its
 # passes are switched off.
@@ -37,7 +39,7 @@ class Step:
 
 LADDER = (
     Step("upstream", PRISTINE),
-    Step("fixes", ("--without", *BOUNDED, *TILED, *DECODE)),
+    Step("fixes", ("--without", *BOUNDED, *TILED, WINDOW, *DECODE)),
     Step("bounded", MENDED),
     Step("tiling", ("--without", *DECODE)),
     Step("attention", ("--without", *DECODE), ",kernels,steps=attention"),
@@ -51,4 +53,6 @@ LADDER = (
 def on_release(chosen: tuple[str, ...], series: Collection[str]) -> tuple[str, ...]:
     """A step's options of ``forkpatch tree`` for the release whose TVM series this is."""
     names = tuple(patch for patch in series if patch.startswith(NAMES))
-    return ("--only", *names) if chosen == PRISTINE and names else chosen
+    if chosen == PRISTINE:
+        return ("--only", *names) if names else chosen
+    return tuple(option for option in chosen if option != WINDOW or option in series)

@@ -170,4 +170,5 @@ def prepare_zoo(session: nox.Session, trees: Trees) -> list[str]:
         return []
     install(session, "zoo", release=trees.release)
     install_torch(session)
-    return ["--plain-tree", str(variant(session, trees, "tvm", "mended", *MENDED))]
+    mended = on_release(MENDED, trees.series)
+    return ["--plain-tree", str(variant(session, trees, "tvm", "mended", *mended))]

@@ -178,6 +178,20 @@ config = Ministral3Config(
 print(json.dumps(Ministral3Attention(config).softmax_scale))
 """
 
+WINDOW = """
+import json
+from mlc_llm.compiler_pass.dispatch_kv_cache_creation import extract_creation_args
+from mlc_llm.model.gemma3.gemma3_model import Gemma3Config, Gemma3ForCausalLM
+config = Gemma3Config.from_dict(dict(
+    hidden_size=64, intermediate_size=64, num_hidden_layers=6, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=32, vocab_size=32, sliding_window=48,
+))
+model = Gemma3ForCausalLM(config)
+module, _ = model.export_tvm(spec=model.get_default_spec())
+created = extract_creation_args(module["create_paged_kv_cache"])
+print(json.dumps([created["layer_sliding_window_size"], config.prefill_chunk_size]))
+"""
+
 LOGITS = """
 import json
 import numpy as np
@@ -383,6 +397,10 @@ def test_cohere_scales_its_logits() -> None:
 
 def test_ministral3_scales_attention_by_its_heads() -> None:
     assert result_of(HEADS) == 0.25
+
+
+def test_gemma3_keeps_its_window() -> None:
+    assert result_of(WINDOW) == [48, 48]
 
 
 def test_experts_multiply_on_a_cpu() -> None:

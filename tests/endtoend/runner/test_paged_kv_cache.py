@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that TVM's paged KV cache gives to attention kernels, layer by layer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import shared_builds
+from support.tiny_runner import NATIVE
+
+from common.hashing import digest
+from crosslab.build.link import LinkRequest, link_options
+from crosslab.cached_build import cached_build
+from crosslab.errors import LabError
+from crosslab.run.emulator import GuestMachine, run_guest
+
+pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+
+PAGE = 16
+SLIDING, GLOBAL = (1.0, 10000.0), (0.5, 1e6)
+
+
+@pytest.fixture(scope="module")
+def probe() -> Path:
+    shared_builds.need_emulator()
+    runtime, tools = shared_builds.runtime(), shared_builds.cross()
+    source = NATIVE / "paged_kv_cache_probe.cc"
+    link = [*map(str, runtime.objects), *link_options(LinkRequest(runtime, tools)), "-static"]
+    command = [*tools.cxx, *runtime.compile_flags, "-O1", "-w", str(source), *link]
+    key = digest(tools.digest, " ".join(command), source)
+
+    def make(out: Path) -> None:
+        subprocess.run([*command, "-o", str(out / "probe")], check=True)
+
+    return cached_build(shared_builds.CACHE, "kv-cache-probe", key, make) / "probe"
+
+
+def calls(probe: Path, window: int, *passes: str) -> list[dict[str, Any]]:
+    told = run_guest(probe, [str(window), *passes], GuestMachine(vlen=256, timeout=60.0)).stdout
+    return [json.loads(line) for line in told.splitlines()]
+
+
+def rotary(call: dict[str, Any]) -> tuple[float, float]:
+    return call["scale"], call["base"]
+
+
+def test_self_attention_rotates_by_the_base_of_its_layer(probe: Path) -> None:
+    first, sliding, past, glob, glob_past = calls(probe, 0, "3,2", "3,2")[1:6]
+    told = [c["kernel"] for c in (first, sliding, past, glob, glob_past)]
+    assert told == ["ragged", "ragged", "sliding prefill", "ragged", "prefill"]
+    assert [rotary(c) for c in (sliding, past)] == [SLIDING] * 2
+    assert [rotary(c) for c in (first, glob, glob_past)] == [GLOBAL] * 3
+
+
+def test_decoding_rotates_by_the_base_of_its_layer(probe: Path) -> None:
+    assert [(c["kernel"], rotary(c)) for c in calls(probe, 0, "3,2", "1,1")[2:]] == [
+        ("sliding decode", SLIDING),
+        ("decode", GLOBAL),
+    ]
+
+
+def windows(call: dict[str, Any]) -> list[tuple[int, int]]:
+    """For each sequence the position of the first key that is seen, and the number of keys."""
+    last, offsets, sinks = (call["lengths"][i : i + 2] for i in (0, 2, 4))
+    pages = [end - begin for begin, end in zip(call["indptr"], call["indptr"][1:], strict=False)]
+    assert sum(pages) == len(call["pages"])
+    assert sinks == [0, 0]
+    keys = [
+        (n - 1) * PAGE + length - offset if n else 0
+        for n, length, offset in zip(pages, last, offsets, strict=True)
+    ]
+    return list(zip(call["positions"], keys, strict=True))
+
+
+def test_sliding_layers_see_their_window(probe: Path) -> None:
+    """Two sequences of 40 and 7 tokens, a window of 20: of pages that have been left, none."""
+    told = calls(probe, 20, "20,5", "20,2", "3,4", "1,1")
+    prefill = [c for c in told if c["kernel"] == "sliding prefill"][-1]
+    # Of what is cached; the kernel masks what single queries do not see.
+    assert windows(prefill) == [(20, 20), (0, 7)]
+    assert prefill["causal"] == 1
+    decode = next(c for c in told if c["kernel"] == "sliding decode")
+    # The token that is read is in the cache already: 44 and 12.
+    assert windows(decode) == [(24, 20), (0, 12)]
+    beside = next(c for c in told if c["kernel"] == "decode")
+    assert beside["pages"][:2] != decode["pages"][:2]
+    assert len(beside["pages"]) == 3 + 1
+    assert decode["pages"] == beside["pages"][1:]
+
+
+def test_more_tokens_at_once_than_a_window_holds_are_refused(probe: Path) -> None:
+    with pytest.raises(LabError, match="read at most that many tokens"):
+        calls(probe, 4, "5,2")
