@@ -35,8 +35,19 @@ void Do(const std::function<void()>& action) {
   }
 }
 
+// Matrices [count, outputs, width] of int8, each row followed by the float32 of its scale.
+void LoadInt8(void* weights, int64_t count, int64_t outputs, int64_t width) {
+  Do([&] {
+    if (width <= static_cast<int64_t>(sizeof(float))) throw DeviceError("weights without a row");
+    const auto* data = static_cast<const std::int8_t*>(weights);
+    for (int64_t i = 0; i < count; ++i, data += outputs * width) {
+      Layers().LoadInt8(data, data, outputs, width - sizeof(float));
+    }
+  });
+}
+
 // Matrices [count, outputs, inputs] of float32.
-void Load(void* weights, int64_t count, int64_t outputs, int64_t inputs) {
+void LoadFloat(void* weights, int64_t count, int64_t outputs, int64_t inputs) {
   Do([&] {
     const float* data = static_cast<const float*>(weights);
     for (int64_t i = 0; i < count; ++i, data += outputs * inputs) {
@@ -59,7 +70,8 @@ void Multiply(void* out, void* values, void* weights, int64_t rows, int64_t outp
 TVM_FFI_STATIC_INIT_BLOCK() {
   namespace refl = tvm::ffi::reflection;
   refl::GlobalDef()
-      .def("mlc_rvv.accelerator.load", Load)
+      .def("mlc_rvv.accelerator.load_int8", LoadInt8)
+      .def("mlc_rvv.accelerator.load_float32", LoadFloat)
       .def("mlc_rvv.accelerator.multiply", Multiply);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 
 namespace accelerator {
@@ -60,6 +61,27 @@ const AcceleratorLayer& LinearLayers::LayerOf(uint64_t outputs, uint64_t inputs)
 }
 
 void LinearLayers::Load(const void* key, const float* weights, uint64_t outputs, uint64_t inputs) {
+  const auto row = [&](uint64_t output, std::int8_t* to) {
+    return Quantise(weights + output * inputs, inputs, to, "a weight");
+  };
+  LoadRows(key, row, outputs, inputs);
+}
+
+void LinearLayers::LoadInt8(const void* key, const std::int8_t* rows, uint64_t outputs,
+                            uint64_t inputs) {
+  const auto row = [&](uint64_t output, std::int8_t* to) {
+    const std::int8_t* from = rows + output * (inputs + sizeof(float));
+    std::copy(from, from + inputs, to);
+    float scale;
+    std::memcpy(&scale, from + inputs, sizeof(scale));
+    if (!std::isfinite(scale)) throw DeviceError("a weight's scale is NaN or infinity");
+    return scale;
+  };
+  LoadRows(key, row, outputs, inputs);
+}
+
+void LinearLayers::LoadRows(const void* key, const Row& row_of, uint64_t outputs,
+                            uint64_t inputs) {
   const AcceleratorLayer& layer = LayerOf(outputs, inputs);
   const AcceleratorSpec& spec = device_.spec();
   const uint64_t across = Blocks(outputs, spec.outputs), deep = Blocks(inputs, spec.inputs);
@@ -67,7 +89,7 @@ void LinearLayers::Load(const void* key, const float* weights, uint64_t outputs,
   Resident made{&layer, device_.Allocate(across * deep * block), std::vector<float>(outputs)};
   std::vector<std::int8_t> tiles(across * deep * block), row(inputs);
   for (uint64_t output = 0; output < outputs; ++output) {
-    made.scales[output] = Quantise(weights + output * inputs, inputs, row.data(), "a weight");
+    made.scales[output] = row_of(output, row.data());
     const uint64_t column = output / spec.outputs;
     // The tiles before this one fill all of the depth; in it, blocks lie by input, then output.
     const uint64_t from = column / layer.tile_outputs * layer.tile_outputs;

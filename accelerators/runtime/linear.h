@@ -5,6 +5,7 @@
 #define MLC_RVV_ACCELERATORS_RUNTIME_LINEAR_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -21,6 +22,9 @@ class LinearLayers {
   // Throws DeviceError where there is no program of that size, or no memory, or a weight is no
   // finite number.
   void Load(const void* key, const float* weights, std::uint64_t outputs, std::uint64_t inputs);
+  // The same with weights that are int8 already: each row is followed by the float32 of its scale.
+  void LoadInt8(const void* key, const std::int8_t* rows, std::uint64_t outputs,
+                std::uint64_t inputs);
 
   // out [rows, outputs] = values [rows, inputs] by the transpose of the weights of a key.
   // Throws DeviceError where no weights of that key and size were loaded, where a value is no
@@ -38,6 +42,10 @@ class LinearLayers {
   };
   struct Part;
 
+  // Gives a row of int8 weights, to be written to, and its scale.
+  using Row = std::function<float(std::uint64_t output, std::int8_t* to)>;
+
+  void LoadRows(const void* key, const Row& row_of, std::uint64_t outputs, std::uint64_t inputs);
   const AcceleratorLayer& LayerOf(std::uint64_t outputs, std::uint64_t inputs) const;
   Buffer MicroOpsOf(const AcceleratorProgram& program);
   void Collect(const Part& part, const Resident& weights, float* out) const;

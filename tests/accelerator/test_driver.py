@@ -18,6 +18,7 @@ from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.host.driver import FOLDERS
 from accelerator.host.image import MOST_ROWS, programs_of, row_counts, source
+from accelerator.host.params import in_int8, int8_rows
 from accelerator.model import IntegerProduct
 from common.hashing import digest
 from crosslab.build.link import WARNINGS
@@ -125,3 +126,15 @@ def test_programs_of_a_layer_share_their_weights(device: Device) -> None:
 def test_a_device_too_small_is_refused() -> None:
     with pytest.raises(AcceleratorError, match=r"no tile fits|takes .* bytes"):
         programs_of(600, 300, replace(DEVICES[0], memory=1 << 16))
+
+
+def test_rows_of_int8_carry_their_scales() -> None:
+    weights = np.random.default_rng(2).normal(0, 3, (5, 7)).astype(np.float32)
+    rows = int8_rows(weights)
+    assert (rows.dtype, rows.shape) == (np.dtype(np.int8), (5, 11))
+    scales = np.ascontiguousarray(rows[:, 7:]).view(np.float32)
+    assert np.array_equal(np.abs(rows[:, :7]).max(axis=1), np.full(5, 127))
+    assert np.abs(rows[:, :7] * scales - weights).max() <= 0.501 * scales.max()
+    kinds = [in_int8(name, (4, 4)) for name in ("lm_head.weight", "model.embed_tokens.weight")]
+    assert kinds == [True, False]
+    assert not in_int8("model.norm.weight", (4,))

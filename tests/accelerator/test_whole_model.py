@@ -17,6 +17,7 @@ from support.tiny_runner import CHUNK, CONFIG, VLEN
 
 from accelerator.device import load_device
 from accelerator.host.driver import driver_objects
+from accelerator.host.params import int8_params
 from accelerator.model import IntegerProduct
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
@@ -63,6 +64,13 @@ def words(params: Path, logits: Path, prompt: Sequence[int] = PROMPT) -> list[st
     return [*asked, "--json", "--logits", str(logits)]
 
 
+def parameters(model: CompiledModel, tmp_path: Path) -> tuple[Path, Path]:
+    """The same random parameters in float32, and as the device's runner loads them."""
+    tmp_path.joinpath("float32").mkdir()
+    folder = tiny_runner.write_random_params(model.library, tmp_path / "float32")
+    return folder, int8_params(folder, tmp_path / "cache")
+
+
 def check(params: Path, report: dict[str, Any], logits: Path) -> None:
     weights = read_params(params)
     integer = answer(CONFIG, weights, PROMPT, max_new=NEW, product=IntegerProduct())
@@ -79,11 +87,9 @@ def test_answers_on_this_machine(tmp_path: Path) -> None:
     model = compiled(LabTarget("host"))
     assert {entry["symbol"] for entry in model.tensorized} == {"mlc_rvv.accelerator.multiply"}
     runner = linked(model, tiny_runner.host_request())
-    params, logits = tmp_path / "params", tmp_path / "logits"
-    params.mkdir()
-    tiny_runner.write_random_params(model.library, params)
+    (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
     done = subprocess.run(
-        [str(runner), *words(params, logits)],
+        [str(runner), *words(rounded, logits)],
         env=tiny_runner.host_environment(),
         capture_output=True,
         text=True,
@@ -100,8 +106,6 @@ def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path) -> None:
     model = compiled(LabTarget("riscv64", VLEN))
     parts = (shared_builds.runtime(), shared_builds.cross())
     runner = linked(model, LinkRequest(*parts, required_vlen=VLEN))
-    params, logits = tmp_path / "params", tmp_path / "logits"
-    params.mkdir()
-    tiny_runner.write_random_params(model.library, params)
-    done = run_guest(runner, words(params, logits), GuestMachine(vlen=VLEN, timeout=120))
+    (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
+    done = run_guest(runner, words(rounded, logits), GuestMachine(vlen=VLEN, timeout=120))
     check(params, json.loads(done.stdout), logits)

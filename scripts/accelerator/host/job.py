@@ -16,6 +16,7 @@ from pathlib import Path
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.host.driver import driver_objects
+from accelerator.host.params import int8_params
 from accelerator.model import IntegerProduct
 from crosslab.build.offload import LayerSize, Offload
 from crosslab.build.runtime import Runtime
@@ -48,7 +49,7 @@ def offload(device: Device) -> Offload:
     ) -> tuple[Path, ...]:
         return driver_objects(device, sizes, runtime, toolchain, cache)
 
-    return Offload(device.name, objects, IntegerProduct, TOLERANCE)
+    return Offload(device.name, objects, int8_params, IntegerProduct, TOLERANCE)
 
 
 def parse(argv: Sequence[str]) -> Job:

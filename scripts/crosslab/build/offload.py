@@ -22,11 +22,13 @@ class Offload:
     Attributes:
         name: of the device; part of the artefact's name.
         objects: what drives it, to be linked into the runner.
+        params: its form of parameters in float32; folders of both, and the cache between them.
         product: what it computes, in numpy; made anew for each model.
         tolerance: largest difference of a logit to that, as a part of the largest logit.
     """
 
     name: str
     objects: Callable[[Sequence[LayerSize], Runtime, Toolchain, Path], tuple[Path, ...]]
+    params: Callable[[Path, Path], Path]
     product: Callable[[], Product]
     tolerance: float

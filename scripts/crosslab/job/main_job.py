@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,8 @@ def run(job: Job) -> int:
     question = ask(job, clock)
     parts = partial(_parts, job, question.params) if job.offload else None
     runner = build_runner(job.recipe(question.model.folder), job.cache, clock, parts)
+    if job.offload:
+        question = replace(question, params=job.offload.params(question.params, job.cache))
     result = run_model(job, question, runner.program, clock)
     check_words(result, question)
     verdict = judge_answer(job, result, question)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from support.passes.functions import VECTORS, host, module_of, outcomes, riscv64
-from support.passes.linear import Q4, linear_function, model
+from support.passes.linear import Q4, VOCABULARY, WIDTH, linear_function, model
 
 from crosslab.compile.overlaypass import load_pass
 
-MULTIPLY, LOAD = "mlc_rvv.accelerator.multiply", "mlc_rvv.accelerator.load"
+MULTIPLY, LOAD = "mlc_rvv.accelerator.multiply", "mlc_rvv.accelerator.load_float32"
 
 
 @pytest.fixture
@@ -48,6 +48,26 @@ def test_layers_call_the_device_and_rows_are_taken_by_the_cpu(transform: Any, ta
     assert packed_calls(after["reorder_weights_32"]) == [LOAD]
     text = after["weights_in_tiles"].script().replace('\\"', '"')
     assert json.dumps({"parameters": [{"index": 0, "item": 4}]}) in text
+
+
+def test_a_weight_that_the_cpu_does_not_read_is_a_parameter_in_int8(transform: Any) -> None:
+    from tvm import IRModule, relax  # noqa: PLC0415 - as above
+
+    functions = model(None).functions_items()
+    module = IRModule({v: f for v, f in functions if not v.name_hint.startswith("embed")})
+    about = {"params": [{"name": "w", "shape": [VOCABULARY, WIDTH], "dtype": "float32"}]}
+    builder = relax.BlockBuilder(module)
+    with builder.function("_metadata", params=[]):
+        builder.emit_func_output(relax.utils.convert_to_expr(json.dumps(about)))
+    after = transform(builder.finalize())
+    describe = load_pass("linear.describe_int8_weights").DescribeInt8Weights(host())
+    after = describe(after)
+    (weight,) = after["prefill"].params[1].ty.fields
+    assert ([int(size) for size in weight.shape], str(weight.dtype)) == ([150, 84], "int8")
+    assert packed_calls(after["reorder_weights_8"]) == ["mlc_rvv.accelerator.load_int8"]
+    text = after["_metadata"].script().replace('\\"', '"')
+    assert json.dumps({"name": "w", "shape": [150, 84], "dtype": "int8"}) in text
+    assert describe(model(None)).script() == model(None).script()
 
 
 def test_a_layer_whose_weight_is_no_parameter_of_the_model_stays(

@@ -3,8 +3,11 @@
 
 With ``MLC_RVV_PRODUCTS=accelerator`` every product of float32 values by a weight that is a
 parameter is done by a packed function (accelerators/runtime/functions.cc), which rounds values
-and weights to int8, runs the layer's stream, and scales the sums. Whoever loads parameters hands
-them to the device once, through the same entries as weights in tiles (tiles.py).
+to int8, runs the layer's stream, and scales the sums. Whoever loads parameters hands them to the
+device once, through the same entries as weights in tiles (tiles.py). A weight that the CPU does not
+read is a parameter in int8, each row followed by its scale; another one, such as an embedding that
+is the last layer as well, stays float32 and is rounded when it is handed over. DescribeInt8Weights
+says so in the module's metadata.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import tvm
-from tvm import IRModule, tirx
+from tvm import IRModule, ir, relax, tirx
 from tvm.target import Target
 
 from ..functions import is_scheduled
@@ -22,12 +25,14 @@ from ..kernel_library import BlockReport, rewrite_with_kernels, write_reports
 from ..stages import Stage, is_product, stages_of
 from ..tir import PatternMismatch, block_of, whole
 from .call_kernels import chosen_setting, replace_product
+from .describe_int8_weights import INT8_WEIGHTS, SCALE_BYTES
 from .match import LinearLayer, match_linear
-from .tiles import Places, add_loading, loaded_weights
+from .tiles import Places, TiledWeights, add_loading, choose_tiles, loaded_weights
 
 PRODUCTS_VARIABLE = "MLC_RVV_PRODUCTS"
-MULTIPLY, LOAD = "mlc_rvv.accelerator.multiply", "mlc_rvv.accelerator.load"
-FLOAT_BYTES = 4
+MULTIPLY = "mlc_rvv.accelerator.multiply"
+LOADS = {1: "mlc_rvv.accelerator.load_int8", 4: "mlc_rvv.accelerator.load_float32"}
+INT8_BYTES, FLOAT_BYTES = 1, 4
 LANES = 8
 
 logger = logging.getLogger(__name__)
@@ -52,12 +57,17 @@ class CallAccelerator:
         layers = linear_layers(mod)
         places = {name: _place(mod[name], linear) for name, (linear, _) in layers.items()}
         weights = loaded_weights(mod, places)
+        # The CPU reads none of these.
+        int8 = choose_tiles(mod, {name: places[name] for name in weights.functions})
 
         def rewrite(name: str, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BlockReport]]:
             if name not in weights.functions:
                 return func, []
             linear, stages = layers[name]
-            new = replace_product(func, stages, linear, partial(_multiply, linear), LANES)
+            weight = _int8_weight(linear) if name in int8.functions else linear.weight
+            new = replace_product(func, stages, linear, partial(_multiply, linear, weight), LANES)
+            params = [weight if p.same_as(linear.weight) else p for p in func.params]
+            new = tirx.PrimFunc(params, new.body, new.ret_type, new.attrs)
             return new, [BlockReport(name, linear.stage.name, MULTIPLY)]
 
         result, reports = rewrite_with_kernels(mod, rewrite)
@@ -66,7 +76,71 @@ class CallAccelerator:
         write_reports(reports, after=True)
         for report in reports:
             logger.info("%s", report)
-        return add_loading(result, weights, {FLOAT_BYTES: _load()})
+        items = {n: INT8_BYTES if n in int8.items else FLOAT_BYTES for n in weights.items}
+        result = _with_int8_parameters(result, int8)
+        functions = {item: _load(item) for item in sorted(set(items.values()))}
+        result = add_loading(result, TiledWeights(weights.functions, items), functions)
+        return result.with_attr(INT8_WEIGHTS, sorted(int8.items))
+
+
+@relax.expr_functor.mutator
+class _Retyped(relax.PyExprMutator):  # type: ignore[misc]
+    """A function whose packed parameters have other types at some numbers.
+
+    Attributes:
+        numbers: of the parameters.
+        callees: TIR functions that take them, by name: their types say what they take.
+    """
+
+    def __init__(self, mod: IRModule, numbers: set[int], callees: dict[str, Any]):
+        super().__init__(mod)
+        self.numbers, self.callees = numbers, callees
+        self.changed: dict[Any, Any] = {}
+
+    def visit_var_(self, op: Any) -> Any:
+        return self.changed[op] if op in self.changed else super().visit_var_(op)
+
+    def visit_global_var_(self, op: Any) -> Any:
+        return self.callees.get(op.name_hint, op)
+
+    def function(self, func: relax.Function) -> relax.Function:
+        inputs = int((func.attrs or {}).get("num_input", len(func.params)))
+        params = list(func.params)
+        for place, param in enumerate(params):
+            if place < inputs or not isinstance(param.ty, ir.TupleType):
+                continue
+            fields = list(param.ty.fields)
+            for number in self.numbers:
+                fields[number] = _int8_type(fields[number])
+            params[place] = relax.Var(param.name, relax.TupleType(fields))
+            self.changed[param] = params[place]
+        body = self.visit_expr(func.body)
+        return relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+def _with_int8_parameters(mod: IRModule, weights: TiledWeights) -> IRModule:
+    """A module whose Relax functions take int8 weights, as its TIR functions do already."""
+    if not weights.items:
+        return mod
+    callees = {name: relax.BlockBuilder().add_func(mod[name], name) for name in weights.functions}
+    functions = {}
+    for g_var, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            functions[g_var] = _Retyped(mod, set(weights.items), callees).function(func)
+        else:
+            functions[callees.get(g_var.name_hint, g_var)] = func
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _int8_type(matrix: Any) -> Any:
+    rows, columns = matrix.shape
+    return relax.TensorType((rows, columns + SCALE_BYTES), "int8")
+
+
+def _int8_weight(linear: LinearLayer) -> Any:
+    """Rows of int8, each followed by the bytes of its scale."""
+    shape = (linear.n, linear.k + SCALE_BYTES)
+    return tirx.decl_buffer(shape, "int8", linear.weight.name)
 
 
 def linear_layers(mod: IRModule) -> dict[str, tuple[LinearLayer, list[Stage]]]:
@@ -97,19 +171,19 @@ def _place(func: tirx.PrimFunc, linear: LinearLayer) -> Places:
     return {place: FLOAT_BYTES for place, param in params if param.same_as(linear.weight)}
 
 
-def _multiply(linear: LinearLayer, out: Any) -> Any:
+def _multiply(linear: LinearLayer, weight: Any, out: Any) -> Any:
     """The statement that lets the device compute a layer."""
-    pointers = [out.access_ptr("w"), *(b.access_ptr("r") for b in (linear.data, linear.weight))]
+    pointers = [out.access_ptr("w"), *(b.access_ptr("r") for b in (linear.data, weight))]
     call = tirx.call_packed(MULTIPLY, *pointers, linear.rows, linear.n, linear.k)
-    reads = [whole(linear.data), whole(linear.weight)]
+    reads = [whole(linear.data), whole(weight)]
     return block_of(tirx.Evaluate(call), linear.stage.name, reads, [whole(out)])
 
 
-def _load() -> tirx.PrimFunc:
+def _load(item: int) -> tirx.PrimFunc:
     """A function of matrices [count, rows, columns] that hands them to the device."""
     shape = tuple(tirx.Var(name, "int64") for name in ("count", "rows", "columns"))
-    data = tirx.decl_buffer(shape, f"uint{8 * FLOAT_BYTES}", "data")
-    call = tirx.call_packed(LOAD, data.access_ptr("r"), *shape)
+    data = tirx.decl_buffer(shape, f"uint{8 * item}", "data")
+    call = tirx.call_packed(LOADS[item], data.access_ptr("r"), *shape)
     body = block_of(tirx.Evaluate(call), "load", [whole(data)], [])
     func = tirx.PrimFunc([data], block_of(body, "root", [], []))
     return func.with_attrs({"tirx.is_scheduled": True, "tirx.noalias": True, "s_tir": True})

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DescribeInt8Weights: a module's metadata says which parameters CallAccelerator made int8."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import tvm
+from tvm import IRModule, relax
+from tvm.target import Target
+
+INT8_WEIGHTS, METADATA = "mlc_rvv_int8_weights", "_metadata"
+SCALE_BYTES = 4
+
+
+@tvm.transform.module_pass(opt_level=0, name="DescribeInt8Weights")
+class DescribeInt8Weights:
+    """Pass that gives parameters in int8 their type and shape in the module's metadata."""
+
+    def __init__(self, target: Target):
+        self.target = target
+
+    def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
+        """Transform the function ``_metadata`` where CallAccelerator made parameters int8."""
+        numbers = (mod.attrs or {}).get(INT8_WEIGHTS)
+        if not numbers or METADATA not in [g_var.name_hint for g_var in mod.get_global_vars()]:
+            return mod
+        func = mod[METADATA]
+        (text,) = [node for node in _expressions(func.body) if isinstance(node, relax.StringImm)]
+        about = json.loads(text.value)
+        for number in numbers:
+            param = about["params"][int(number)]
+            rows, columns = param["shape"]
+            param |= {"dtype": "int8", "shape": [rows, columns + SCALE_BYTES]}
+        result = mod.clone()
+        body = relax.SeqExpr([], relax.StringImm(json.dumps(about)))
+        result[METADATA] = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+        return result
+
+
+def _expressions(body: Any) -> list[Any]:
+    found: list[Any] = []
+    relax.analysis.post_order_visit(body, found.append)
+    return found
