@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -71,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     )
     layers.add_argument("--streams", metavar="DIR", type=Path, help="write streams, one a layer")
     layers.add_argument("--traces", metavar="DIR", type=Path, help="write timelines for Perfetto")
+    layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw it, as PNG")
     layers.add_argument("--json", metavar="FILE", type=Path)
     whole = verbs.add_parser("answer", help="let SmolLM2 answer, its linear layers on the device")
     whole.add_argument("device", help="as above")
@@ -111,7 +113,7 @@ def _run(args: argparse.Namespace) -> int:
 def _layers(args: argparse.Namespace, device: Device) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     form = _requantisation(args.requantise)
-    records = []
+    records, drawn = [], {}
     for phase in _phases(args):
         studied = []
         for layer, count in study.linear_layers(phase, form):
@@ -120,8 +122,12 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
                 study.prove(one.program)
             _write(args, phase, one)
             studied.append(one)
+        drawn[phase.name] = studied
         records.append(_record(phase, studied))
         _show(console, records[-1], device, args.prove)
+    if args.roofline:
+        # matplotlib takes a second to read: only who wants a picture waits for it.
+        importlib.import_module("accelerator.roofline").draw_roofline(args.roofline, device, drawn)
     if args.json:
         atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
 

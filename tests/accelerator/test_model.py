@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from accelerator import model
+from accelerator import model, study
 from accelerator.cli import main
 from accelerator.device import Device, load_device
+from accelerator.layer import LinearLayer
+from accelerator.roofline import points
 from costmodel.accuracy.llama import FloatLlama
 
 DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
@@ -63,11 +65,29 @@ def test_rounding_keeps_each_row_within_half_a_step() -> None:
     assert not model.quantise(np.zeros((1, 4), dtype=np.float32))[0].any()
 
 
+def test_no_layer_is_above_the_roofs() -> None:
+    device = DEVICES[1]
+    sizes = [(1, 64, 64), (40, 300, 576), (256, 512, 512)]
+    studied = [study.study(LinearLayer("a", *size), 1, device) for size in sizes]
+    found = points(studied)
+    for intensity, rate in found:
+        assert 0 < rate <= min(device.peak, intensity * device.dram_bandwidth)
+    # One row is the memory's alone; with more rows a weight is used more often.
+    assert found[0][0] * device.dram_bandwidth < device.peak / 10
+    assert found[0][0] < found[1][0] < found[2][0]
+
+
 def test_layers_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     options = ["--gemm", "40,50,60", "--prove", "--json", str(out)]
     files = ["--streams", str(tmp_path / "streams"), "--traces", str(tmp_path / "traces")]
+    picture = tmp_path / "pictures" / "roofline.png"
+    files += ["--roofline", str(picture)]
     assert main(["layers", "vta-16x16x16", *options, *files]) == 0
+    first = picture.read_bytes()
+    assert first.startswith(b"\x89PNG")
+    assert main(["layers", "vta-16x16x16", "--gemm", "40,50,60", *files[-2:]]) == 0
+    assert picture.read_bytes() == first
     (phase,) = json.loads(out.read_text(encoding="utf-8"))["phases"]
     (layer,) = phase["layers"]
     assert layer["predicted_bytes"] == layer["bytes"]
