@@ -85,7 +85,7 @@ json AnswerWriter::Chunk(size_t answer, const Piece& piece) {
   if (piece.text.empty() && (!wants_logprobs_ || piece.logprobs.empty())) return nullptr;
   const json delta = chat_ ? json{{"content", piece.text}} : json(piece.text);
   const json logprobs = Logprobs(piece.logprobs, offsets_[answer]);
-  offsets_[answer] += piece.text.size();
+  offsets_[answer] += Characters(piece.text);
   return Choice(answer, delta, logprobs, nullptr);
 }
 
@@ -176,7 +176,7 @@ json AnswerWriter::Logprobs(const std::vector<TokenLogprob>& tokens, size_t offs
     lists["token_logprobs"].push_back(Bounded(token.logprob));
     lists["top_logprobs"].push_back(top);
     lists["text_offset"].push_back(offset);
-    offset += tokenizer_.Bytes(token.token).size();
+    offset += Characters(tokenizer_.Bytes(token.token));
   }
   return lists;
 }

@@ -73,7 +73,7 @@ class AnswerWriter {
   int64_t created_;
   Usage usage_;
   std::vector<Collected> collected_;
-  std::vector<size_t> offsets_;  // bytes of each answer that were streamed
+  std::vector<size_t> offsets_;  // characters of each answer that were streamed
 };
 
 }  // namespace rvv_runner

@@ -150,6 +150,9 @@ int Serve(const std::vector<std::string>& words) {
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
   if (!own.key_file.empty()) own.server.key = ReadKey(own.key_file);
   own.server.connections = static_cast<size_t>(own.parallel + own.queue) + kSpareConnections;
+  // Before the model is read, which takes long: a port that is taken is told at once.
+  HttpServer server(own.server);
+  server.Bind();
   const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
   const Library library(arguments.library, arguments.check_vlen);
   const Limits most = MostOf(library, arguments);
@@ -166,7 +169,7 @@ int Serve(const std::vector<std::string>& words) {
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? NameOf(arguments.params) : own.name;
-  ServeUntilStopped(own.server, {name, &tokenizer, &thread, defaults, limits.tokens}, &signals,
+  ServeUntilStopped(&server, {name, &tokenizer, &thread, defaults, limits.tokens}, &signals,
                     std::cout);
   return 0;
 }

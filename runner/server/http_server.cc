@@ -91,11 +91,14 @@ bool SameKey(const std::string& given, const std::string& key) {
   return differs == 0;
 }
 
-HttpServer::HttpServer(const ServerOptions& options, Endpoints* endpoints)
-    : options_(options), endpoints_(endpoints) {
+HttpServer::HttpServer(const ServerOptions& options) : options_(options) {
   if (options_.host == "localhost") options_.host = "127.0.0.1";
   set_address_family(Family(options_.host));
   loopback_ = IsLoopback(options_.host);
+}
+
+void HttpServer::Offer(Endpoints* endpoints) {
+  endpoints_ = endpoints;
   Add("GET", "/", true, [=](const auto& q, auto& r) { endpoints->Page(q, r); });
   Add("GET", "/health", true, [=](const auto& q, auto& r) { endpoints->Health(q, r); });
   Add("GET", "/metrics", false, [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });

@@ -28,11 +28,14 @@ bool SameKey(const std::string& given, const std::string& key);
 // headers, connections and time.
 class HttpServer : public httplib::Server {
  public:
-  // Throws InputError for a host that is no address, or a port that cannot be had.
-  HttpServer(const ServerOptions& options, Endpoints* endpoints);
+  // Throws InputError for a host that is no address.
+  explicit HttpServer(const ServerOptions& options);
 
-  // The port that it is bound to.
+  // The port that it is bound to: who connects waits until it answers. Throws InputError for a port
+  // that cannot be had.
   int Bind();
+  // What it will answer with: once, before anything is answered. `endpoints` must outlive it.
+  void Offer(Endpoints* endpoints);
   // Answers until Close(); any thread may call that.
   bool Listen() { return listen_after_bind(); }
   void Close();
@@ -62,7 +65,7 @@ class HttpServer : public httplib::Server {
 
   ServerOptions options_;
   bool loopback_;
-  Endpoints* endpoints_;
+  Endpoints* endpoints_ = nullptr;
   std::vector<Route> routes_;
 };
 

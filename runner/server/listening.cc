@@ -44,18 +44,17 @@ void StopSignals::Forget() {
   waiter_.join();
 }
 
-void ServeUntilStopped(const ServerOptions& options, const Served& served, StopSignals* signals,
+void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* signals,
                        std::ostream& out) {
   Endpoints endpoints(served);
-  HttpServer server(options, &endpoints);
-  server.Bind();
+  server->Offer(&endpoints);
   std::atomic<bool> stopped = false;
   signals->Await([&] {
     stopped = true;
-    server.Close();
+    server->Close();
   });
-  out << served.name << " listens at " << server.address() << std::endl;
-  const bool good = server.Listen();
+  out << served.name << " listens at " << server->address() << std::endl;
+  const bool good = server->Listen();
   signals->Forget();
   if (!good && !stopped) throw RunError("the server can take no more connections");
 }

@@ -37,9 +37,9 @@ class StopSignals {
   std::thread waiter_;
 };
 
-// Serves until a signal to stop. Tells its address in one line on `out` when it listens. Throws
-// InputError when it cannot listen, RunError when it no longer can.
-void ServeUntilStopped(const ServerOptions& options, const Served& served, StopSignals* signals,
+// Serves until a signal to stop, on a server that is bound. Tells its address in one line on `out`
+// when it listens. Throws RunError when it no longer can.
+void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* signals,
                        std::ostream& out);
 
 }  // namespace rvv_runner

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/utf8.h"
 
+#include <algorithm>
+
 namespace rvv_runner {
 namespace {
 
@@ -65,6 +67,10 @@ Decoded DecodeAt(std::string_view text, size_t at) {
   }
   decoded.whole = true;
   return decoded;
+}
+
+size_t Characters(std::string_view bytes) {
+  return std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 std::optional<size_t> FirstBroken(std::string_view text) {

@@ -24,6 +24,9 @@ Decoded DecodeAt(std::string_view text, size_t at);
 // Writes a code point behind a text.
 void AppendUtf8(uint32_t code, std::string* text);
 
+// Characters that begin in these bytes: all but those that go on with one.
+size_t Characters(std::string_view bytes);
+
 // Where a text stops being UTF-8; nothing when it is UTF-8 to its end.
 std::optional<size_t> FirstBroken(std::string_view text);
 

@@ -20,7 +20,9 @@ int main(int argc, char** argv) {
     if (argc > 6) options.cors = argv[6];
     options.connections = 64;
     ScriptedAnswerer answerer(tokenizer, std::stoul(argv[2]), std::stod(argv[3]));
-    ServeUntilStopped(options, {"scripted", &tokenizer, &answerer, {}, 4096}, &signals, std::cout);
+    HttpServer server(options);
+    server.Bind();
+    ServeUntilStopped(&server, {"scripted", &tokenizer, &answerer, {}, 4096}, &signals, std::cout);
   } catch (const std::exception& error) {
     std::cerr << "scripted_server: " << error.what() << "\n";
     return 2;

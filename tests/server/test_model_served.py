@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import subprocess
@@ -63,6 +64,22 @@ def server(
     command = [str(native), *words(params, "--parallel", "4")]
     with served.serving(command, tmp_path_factory.mktemp("log"), about) as running:
         yield running
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_read(native: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        done = subprocess.run(
+            # There is no model at all.
+            [str(native), *words(tmp_path / "params", "--port", port)],
+            env={**os.environ, **tiny_runner.host_environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert f"cannot listen at http://127.0.0.1:{port}: the port is taken" in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import served
 from served import CHAT, JSON_TYPE, TEXT, Served
+from support import text_probe
+
+from crosslab.tokenizer.device_tokenizer import pack
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +100,19 @@ def test_log_probabilities(server: Served) -> None:
         "top_logprobs": [{"b": -0.5}, {" ": -0.5}, {"a": -0.5}],
         "text_offset": [0, 1, 2],
     }
+
+
+def test_text_offsets_count_characters(program: Path, tmp_path: Path) -> None:
+    table = tmp_path / "tokenizer.bin"
+    table.write_bytes(pack(text_probe.trained("qwen2")))
+    with served.serving([str(program), str(table), "8", "0", "127.0.0.1"], tmp_path) as running:
+        asked = {"model": "scripted", "prompt": "aße", "max_tokens": 3, "logprobs": 0}
+        lists = running.post(TEXT, asked).json()["choices"][0]["logprobs"]
+        assert lists["tokens"] == ["e", "ß", "a"]
+        assert lists["text_offset"] == [0, 1, 2]
+        choices = [event["choices"][0] for event in running.stream(TEXT, **asked)]
+        pieces = [c["logprobs"]["text_offset"] for c in choices if c["logprobs"]]
+        assert [offset for piece in pieces for offset in piece] == [0, 1, 2]
 
 
 def test_what_changes_nothing_is_taken(server: Served) -> None:

@@ -53,7 +53,8 @@ class Sent final : public httplib::Stream {
 // As if it listened: the library sends no streams else.
 class Unbound final : public HttpServer {
  public:
-  Unbound(const ServerOptions& options, Endpoints* endpoints) : HttpServer(options, endpoints) {
+  Unbound(const ServerOptions& options, Endpoints* endpoints) : HttpServer(options) {
+    Offer(endpoints);
     svr_sock_ = INVALID_SOCKET - 1;
   }
   ~Unbound() override { svr_sock_ = INVALID_SOCKET; }
