@@ -83,6 +83,7 @@ def check(params: Path, report: dict[str, Any], logits: Path) -> None:
     assert CLOSE * largest < np.abs(rows[0] - plain.logits[0]).max() < ROUNDED * largest
 
 
+@pytest.mark.long
 def test_answers_on_this_machine(tmp_path: Path) -> None:
     model = compiled(LabTarget("host"))
     assert {entry["symbol"] for entry in model.tensorized} == {"mlc_rvv.accelerator.multiply"}
