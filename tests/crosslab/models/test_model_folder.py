@@ -188,7 +188,7 @@ def test_a_model_that_cannot_be_done_is_refused_first(
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"model_type": "gemma3_text"}, "answer wrongly so far"),
+        ({"model_type": "deepseek_v2"}, "answer wrongly so far"),
         ({"model_type": "bert"}, "no family of the zoo has the type 'bert'"),
         ({"model_type": "phi"}, "cannot be checked"),
     ],
