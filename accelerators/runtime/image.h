@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device that a runner was linked for and the programs of its model's layers, which
-// scripts/accelerator/image.py writes as C++ source.
+// scripts/accelerator/host/image.py writes as C++ source.
 #ifndef MLC_RVV_ACCELERATORS_RUNTIME_IMAGE_H_
 #define MLC_RVV_ACCELERATORS_RUNTIME_IMAGE_H_
 
