@@ -8,13 +8,16 @@ Standard library only.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from typing import NoReturn
 
 from common import apt
+from common.errors import INTERRUPTED
 from sessions import PIP_OPTIONS, checkout_lock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +28,14 @@ USAGE = "usage: python3 scripts/bootstrap.py SESSION [SESSION ...] [-- OPTIONS]"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named nox sessions; without one, list them. Returns nox's exit code."""
+    """Become nox with the named sessions; without one, it lists them. Returns only on failure."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _fail("interrupted", code=INTERRUPTED)
+
+
+def _run(arguments: list[str]) -> int:
     if sys.version_info < OLDEST:
         return _fail(f"Python {OLDEST[0]}.{OLDEST[1]} or newer is needed; this is {sys.version}")
     sessions, separator, options = _split(arguments)
@@ -35,13 +45,19 @@ def main(arguments: list[str]) -> int:
         return _fail(f"git is missing: {why}; {apt.command_line(['git'])}")
     try:
         if sessions:
-            checkout_lock.acquire(ROOT)
+            checkout_lock.acquire(ROOT, inheritable=True)
         nox = _environment()
     except (OSError, subprocess.CalledProcessError, LookupError) as error:
         return _fail(f"cannot make the private environment in {HOME}: {error}", code=1)
     chosen = ["-s", *sessions] if sessions else ["-l"]
     command = [str(nox), "-f", str(ROOT / "noxfile.py"), *chosen, *separator, *options]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    return _become(command)
+
+
+def _become(command: list[str]) -> NoReturn:
+    """Let nox take this process's place: Ctrl-C and kill then reach what ends its children."""
+    os.chdir(ROOT)
+    os.execv(command[0], command)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
@@ -60,6 +76,7 @@ def _environment() -> Path:
         return bin_dir / "nox"
     nox = next(line.split()[0] for line in requirements.splitlines() if line.startswith("nox=="))
     print(f"bootstrap: installing {nox} into {HOME.name}/", file=sys.stderr)
+    stamp.unlink(missing_ok=True)
     venv.create(HOME, with_pip=False, clear=True)
     # The caller's pip fills it: Debian's python3 has no ensurepip unless python3-venv is there.
     pip = [sys.executable, "-m", "pip", "--python", str(bin_dir / "python"), "install", "--quiet"]

@@ -18,13 +18,17 @@ MARK = "MLC_RVV_RUN"
 _held: list[IO[str]] = []
 
 
-def acquire(root: Path) -> None:
+def acquire(root: Path, *, inheritable: bool = False) -> None:
     """Wait until no other run works in ``root``, and hold it until this process ends.
+
+    Args:
+        root: the checkout.
+        inheritable: a program that takes this process's place holds it on.
 
     Raises:
         OSError: the folder cannot be written.
     """
     if os.environ.get(MARK) == str(root):
         return
-    _held.append(locks.acquire(root / NAME, str(root)))
+    _held.append(locks.acquire(root / NAME, str(root), inheritable=inheritable))
     os.environ[MARK] = str(root)
