@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +18,19 @@ from common.files import atomic_write, atomic_write_json
 from costmodel.accelerator import inputs
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware
-from costmodel.accelerator.scheme import Scheme, is_shipped, schemes, with_cache
+from costmodel.accelerator.scheme import (
+    AS_COMPILED,
+    Scheme,
+    is_shipped,
+    schemes,
+    with_caches,
+)
 from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experiment
 from costmodel.accuracy import measure
 from costmodel.counting.relations import is_number
-from costmodel.errors import CostError
+from costmodel.errors import CostError, read_json
 from costmodel.estimate.execution import Execution
-from costmodel.estimate.model import AS_COMPILED, PhaseCost, every_combination
+from costmodel.estimate.model import PhaseCost, every_combination
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import (
@@ -45,7 +50,7 @@ from costmodel.options import (
     refuse_ignored,
 )
 from costmodel.search import explore
-from costmodel.search.mapping import again
+from costmodel.search.mapping import ANEW, again
 from costmodel.search.page import page
 from costmodel.studies import report
 
@@ -71,10 +76,6 @@ def _console() -> Console:
 def _run(args: argparse.Namespace, console: Console) -> None:
     if bool(args.of) != (args.study is not None):
         raise CostError("--study and --of go together", remedy="--study DIR --of FILE.work.json")
-    for name in ("macs_per_pe", "pes"):
-        number = getattr(args, name)
-        if number is not None and number < 1:
-            raise CostError(f"--{name.replace('_', '-')} {number}: at least 1")
     if args.study is not None:
         given = _bindings(args.bind, "--bind")
         every = {path: read_workloads(path) for path in args.of}
@@ -98,7 +99,7 @@ def _run(args: argparse.Namespace, console: Console) -> None:
     else:
         phases = _phases(args)
     hardware, dataflows = _accelerators(args)
-    tile = _tile(args.tile)
+    tile = _tile(args.tile, phases if args.gemm is not None else [])
     results = every_combination(phases, hardware, dataflows, _schemes(args), tile)
     _write(args, results)
     if not args.quiet:
@@ -111,13 +112,22 @@ def _search(
     """Search, or estimate the rows of an earlier search anew."""
     names = args.hardware or [SEARCHED_HARDWARE]
     if len(names) != 1:
-        raise CostError("a search has one --hardware, whose memories and clock it keeps")
+        problem = "a search has one --hardware, whose memories and clock it keeps"
+        raise CostError(problem, remedy=f"--hardware {names[0]}, and a search of its own for each")
     (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
     model = args.model.name.removesuffix(".json").removesuffix(".work")
     accuracy = measure.known(weights)
     run = vars(_execution(args))
+    pes, lanes = args.pes or base.fabric.pes, base.fabric.lanes
     if args.mapping is not None:
-        old = _read_json(args.mapping)
+        old = _read_search(args.mapping)
+        pes = old.get("pes")
+        if old.get("macs_per_pe", 1) != lanes:
+            raise CostError(
+                f"{args.mapping} was searched with {old.get('macs_per_pe', 1)} "
+                f"multiply-accumulates a PE, {base.name} has {lanes}",
+                remedy=f"--macs-per-pe {old.get('macs_per_pe', 1)}",
+            )
         run = {**vars(Execution()), **old["execution"]} if "execution" in old else run
         if run != vars(_execution(args)):
             raise CostError(
@@ -134,14 +144,14 @@ def _search(
         fronts = again(old, phases, base, schemes(args.scheme or []), accuracy, typed)
         names = [row["scheme"] for row in fronts]
     else:
-        plain = schemes(args.scheme or ["all"])
-        chosen = dict.fromkeys(with_cache(s, bits) for bits in args.cache for s in plain)
-        fronts = explore.search(phases, base, list(chosen), args.pes, accuracy)
+        chosen = with_caches(schemes(args.scheme or ["all"]), args.cache)
+        fronts = explore.search(phases, base, chosen, args.pes, accuracy)
         names = [scheme.name for scheme in chosen]
     unmeasured = [name for name in dict.fromkeys(names) if name not in accuracy]
     note = unmeasured_note(unmeasured)
     if args.json:
         found = {"schema": 1, "model": model, "weights": weights, "execution": run}
+        found |= {"pes": pes, "macs_per_pe": lanes}
         atomic_write_json(args.json, {**found, "unmeasured": unmeasured, "fronts": fronts})
     if args.html:
         atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build", note))
@@ -163,17 +173,17 @@ def unmeasured_note(names: Sequence[str]) -> str:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CostError(f"{path}: cannot be read: {error}") from error
+def _read_search(path: Path) -> dict[str, Any]:
+    found = read_json(path, ANEW)
     if (
         not isinstance(found, dict)
+        or found.get("schema", 1) != 1
         or not isinstance(found.get("fronts"), list)
         or not isinstance(found.get("execution", {}), dict)
     ):
-        raise CostError(f"{path}: not the file of a search", remedy="--search --json FILE makes it")
+        raise CostError(f"{path}: not the file of a search, of schema 1", remedy=ANEW)
+    if not found["fronts"]:
+        raise CostError(f"{path}: has no rows: its 'fronts' are empty", remedy=ANEW)
     return found
 
 
@@ -207,25 +217,26 @@ def _tenet(args: argparse.Namespace, console: Console) -> None:
 
 def _phases(args: argparse.Namespace) -> list[Phase]:
     if args.gemm is not None:
-        if args.batch < 1:
-            raise CostError(f"--batch {args.batch}: at least 1")
         return [only_gemm(parse_extents(args.gemm, "--gemm"), args.batch)]
     return trace_phases(args.trace)
 
 
 def _model_phases(args: argparse.Namespace, work: Mapping[str, Any]) -> list[Phase]:
     given = _bindings(args.bind, "--bind")
-    for name, least in (("causal", 0), ("page", 0), ("arrays", 1)):
-        if getattr(args, name) < least:
-            raise CostError(f"--{name} {getattr(args, name)}: at least {least}")
     run = _execution(args)
-    asked = parse_phases(args.phase or DEFAULT_PHASES)
+    asked = parse_phases(DEFAULT_PHASES if args.phase is None else args.phase)
     phases = [run.bind(work, name, size, given) for name, size in asked]
     _refuse_unbound(given, open_sizes(work, [phase.entry for phase in phases]))
     if args.causal and not any(phase.prompt for phase in phases):
         raise CostError(
             f"--causal {args.causal} does nothing with --phase {args.phase or DEFAULT_PHASES}",
             remedy="it cuts the queries of a prompt: --phase prefill:512",
+        )
+    if args.page and all(phase.prompt for phase in phases):
+        raise CostError(
+            f"--page {args.page} does nothing with --phase {args.phase}: the cache of a prompt is "
+            "empty",
+            remedy="it is of a cache that is read: --phase decode:1024",
         )
     return phases
 
@@ -287,8 +298,19 @@ def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
     return list(dict.fromkeys(found))
 
 
-def _tile(text: str | None) -> BufferTile | None:
-    return BufferTile(*parse_extents(text, "--tile")) if text else None
+def _tile(text: str | None, alone: Sequence[Phase]) -> BufferTile | None:
+    """The tile of --tile, which is no larger than a product that is ``alone``."""
+    if text is None:
+        return None
+    tile = parse_extents(text, "--tile")
+    for gemm in (item.gemm for phase in alone for item in phase.items):
+        most = tuple(map(min, tile, (gemm.m, gemm.n, gemm.k)))
+        if most != tile:
+            raise CostError(
+                f"--tile {text} is larger than the product, {gemm.m},{gemm.n},{gemm.k}",
+                remedy=f"--tile {','.join(map(str, most))}",
+            )
+    return BufferTile(*tile)
 
 
 def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:

@@ -7,11 +7,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from costmodel.accelerator.scheme import SCHEMES
+from costmodel.accelerator.scheme import AS_COMPILED, SCHEMES
 from costmodel.accelerator.settings import shipped_names
 from costmodel.errors import CostError
 from costmodel.estimate.execution import SEQUENCES, TENSOR
-from costmodel.estimate.model import AS_COMPILED
+from costmodel.search.explore import SMALLEST
 
 DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
 DEFAULT_PHASES = "prefill:512,decode:1024"
@@ -27,7 +27,8 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         metavar="FILE",
         type=Path,
-        help="a work file, of `crosslab workload` or of EstimateCost",
+        help="a work file, of `crosslab workload` or of EstimateCost; `nox -s cost` makes it of "
+        "smollm2, gpt2, a Hugging Face config.json or a saved IRModule",
     )
     what.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
     what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
@@ -62,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     choice.add_argument(
         "--tile",
         metavar="M,N,K",
-        help="tile of the buffer (default: the least time of bus and array added, "
-        "which is not the least latency: --search looks for that)",
+        help="tile of the buffer, cut down to smaller products of a model (default: the least "
+        "time of bus and array added, which is not the least latency: --search looks for that)",
     )
     work = found.add_argument_group("work")
     work.add_argument(
@@ -71,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="NAME",
         help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)}, or TOML files "
-        f"(default: {AS_COMPILED} for a trace, else float16)",
+        f"(default: {AS_COMPILED} for a trace, all for a search, else float16)",
     )
     work.add_argument("--phase", metavar="NAME:TOKENS,...", help=f"(default: {DEFAULT_PHASES})")
     work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")
@@ -97,7 +98,12 @@ def _parser() -> argparse.ArgumentParser:
         "--search", action="store_true", help="look for arrays, dataflows and mappings"
     )
     find.add_argument(
-        "--cache", nargs="+", type=int, choices=(16, 8, 4), default=[16], help="bits of the cache"
+        "--cache",
+        nargs="+",
+        type=int,
+        choices=(16, 8, 4),
+        default=[],
+        help="bits of the cache of every --scheme without a width of its own (default: 16)",
     )
     find.add_argument(
         "--pes",
@@ -137,6 +143,7 @@ _ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
 _SHOWN = ("json", "csv", "plots", "quiet", "compare")
 _RUN = ("phase", "bind", "causal", "page", "chain", "arrays", "split")
 _FOUND = (*_RUN, "hardware", "scheme", "html", "json", "quiet")
+LEAST = {"batch": 1, "macs_per_pe": 1, "pes": SMALLEST**2, "causal": 0, "page": 0, "arrays": 1}
 TAKEN = {
     "gemm": (*_ESTIMATE, *_SHOWN, "batch"),
     "model": (*_ESTIMATE, *_SHOWN, *_RUN),
@@ -152,6 +159,8 @@ TAKEN = {
 def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
     """Refuse options, of those that were typed, that the chosen kind of run does not heed.
 
+    Numbers below the least that an option takes are refused too.
+
     Raises:
         CostError: with the first of them.
     """
@@ -162,6 +171,11 @@ def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
             option = name.replace("_", "-")
             taken = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
             raise CostError(f"--{option} does nothing with --{kind}", remedy=f"it takes {taken}")
+    for name, least in LEAST.items():
+        number = getattr(args, name)
+        if number is not None and number < least:
+            option = f"--{name.replace('_', '-')}"
+            raise CostError(f"{option} {number}: at least {least}", remedy=f"{option} {least}")
     if args.compare and args.quiet:
         raise CostError("--compare does nothing with --quiet", remedy="give one of the two")
     if "split" in given and args.arrays == 1:

@@ -209,7 +209,7 @@ def test_the_command_searches_and_takes_its_mappings_again(
         ({"causal": 64, "chain": True}, "was searched with --causal 64 --chain\n"),
         (5, "not the file of a search"),
     ):
-        again.write_text(json.dumps({"fronts": [], "execution": execution}))
+        again.write_text(json.dumps({"fronts": fronts, "execution": execution}))
         assert main([*base, "--mapping", str(again)]) == 2
         assert message in capsys.readouterr().err
 

@@ -121,11 +121,15 @@ def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Datafl
     bad = [key for key, value in given.items() if value < 1]
     if bad:
         raise table.error("factors", f"factor {bad[0]} must be positive")
+    tiles = tuple(str(t) for t in table.get("tiles", list, ["i", "j", "k"]))
+    if len(set(tiles)) != GEMM_DIMENSIONS or len(tiles) != GEMM_DIMENSIONS:
+        problem = f"'tiles' is {list(tiles)}, not an order of the three loops over M, N and K"
+        raise table.error("tiles", problem, 'such as tiles = ["i", "j", "k"], outermost first')
     return Dataflow(
         name=table.get("name", str),
         space=SourceLine(table.get("space", str), table.source("space")),
         time=SourceLine(table.get("time", str), table.source("time")),
-        tiles=tuple(str(t) for t in table.get("tiles", list, ["i", "j", "k"])),
+        tiles=tiles,
         factors=tuple(sorted(given.items())),
     )
 

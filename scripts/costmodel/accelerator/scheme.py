@@ -14,6 +14,8 @@ from costmodel.accelerator.settings import TomlTable, read_toml
 from costmodel.errors import CostError
 
 _CACHE = re.compile(r"-kv(8|4)$")
+AS_COMPILED = "as-compiled"  # each product in the widths that the module has
+WIDEST = 64  # bits of an operand or a scale
 
 
 class Grain(Enum):
@@ -173,20 +175,46 @@ def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
         if name == "all":
             found.extend(SCHEMES[n] for n in COMPARED)
         elif name.endswith(".toml"):
-            found.append(_from_file(read_toml(Path(name))))
+            example = "docs/cost/README.md has an example of a scheme's file"
+            found.append(_from_file(read_toml(Path(name), f"{example}; shipped: {_SHIPPED}")))
         elif is_shipped(name):
             width = _CACHE.search(name)
             plain = SCHEMES[_CACHE.sub("", name)]
             found.append(with_cache(plain, int(width.group(1))) if width else plain)
+        elif name == AS_COMPILED:
+            raise CostError(
+                f"--scheme {AS_COMPILED} is for an estimate of --model, --gemm or --trace alone: "
+                "it is no one width",
+                remedy=f"schemes: {_SHIPPED}",
+            )
         else:
             raise CostError(
-                f"no scheme {name!r}",
-                remedy=f"schemes: all, as-compiled, {', '.join(SCHEMES)}; "
-                "with -kv8 or -kv4 behind it the cache has so many bits",
+                f"no scheme {name!r}", remedy=f"schemes: {_SHIPPED}; of an estimate: {AS_COMPILED}"
             )
     return tuple(dict.fromkeys(found))
 
 
+def with_caches(found: Sequence[Scheme], widths: Sequence[int]) -> tuple[Scheme, ...]:
+    """Schemes with the widths of the cache that are asked for; none asked for: with their own.
+
+    One that has a width below 16 by its name or in its file is taken with that one alone.
+
+    Raises:
+        CostError: such a width is none of those asked for.
+    """
+    for scheme in found:
+        if widths and scheme.cache < FLOAT16.cache and scheme.cache not in widths:
+            asked = " ".join(map(str, widths))
+            raise CostError(
+                f"--scheme {scheme.name} has a cache of {scheme.cache} bits, --cache {asked} not",
+                remedy=f"leave --cache out, or type: --cache {asked} {scheme.cache}",
+            )
+    own = FLOAT16.cache
+    chosen = [s if s.cache < own else with_cache(s, b) for b in widths for s in found]
+    return tuple(dict.fromkeys(chosen or found))
+
+
+_SHIPPED = f"all, {', '.join(SCHEMES)}, and with -kv8 or -kv4 behind it a cache of so many bits"
 _WIDTHS = ("activation", "weight", "accumulator", "output", "scale", "zero_point", "cache")
 _GRAINS = {
     "activation_grain": (Grain.NONE, Grain.TENSOR, Grain.TOKEN, Grain.EMBEDDING),
@@ -199,15 +227,15 @@ def _from_file(table: TomlTable) -> Scheme:
     table.only(["schema", "name", "group", *_WIDTHS, *_GRAINS])
     plain = Scheme("")
     widths = {
-        key: int(table.quantity(key, {"bit": 1}, f"{getattr(plain, key)} bit")) for key in _WIDTHS
+        key: table.bits(key, getattr(plain, key), int(key != "zero_point"), WIDEST)
+        for key in _WIDTHS
     }
-    for key, width in widths.items():
-        if width < 1 and key != "zero_point":
-            raise table.error(key, f"{key!r} must be at least 1 bit")
     grains = {key: _grain(table, key) for key in _GRAINS}
     group = table.get("group", int, 0) if "group" in table.values else 0
     if (grains["weight_grain"] is Grain.GROUP) != (group > 0):
-        raise table.error("group", "weight_grain = \"group\" and a positive 'group' go together")
+        key = "group" if "group" in table.values else "weight_grain"
+        problem = "weight_grain = \"group\" and a positive 'group' go together"
+        raise table.error(key, problem, "group = 64 is the weights along K that share a scale")
     values: dict[str, Any] = {**widths, **grains}
     return Scheme(name=table.get("name", str), group=group, **values)
 

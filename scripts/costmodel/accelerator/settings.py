@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.counting.relations import Position
-from costmodel.errors import CostError
+from costmodel.errors import CostError, read_text
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
-_QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*")
+_QUANTITY = re.compile(
+    r"\s*([-+]?(?:[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|nan\b|inf\b))\s*(.*?)\s*"
+)
 
 SIZES = {"bit": 1, "B": 8, "KiB": 8 << 10, "MiB": 8 << 20, "GiB": 8 << 30}
 FREQUENCIES = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
@@ -44,10 +46,12 @@ class TomlTable:
             if header:
                 section = header.group(1)
                 count += section == self.header
+                if section == (f"{self.header}.{key}" if self.header else key):
+                    return number
             here = section == self.header and (not self.header or count == self.index)
             if here and header:
                 start = number
-            if here and re.match(rf'\s*"?{re.escape(key)}"?\s*=', line):
+            if here and re.match(rf'\s*"?{re.escape(key)}"?\s*[=.]', line):
                 return number
         return start
 
@@ -74,25 +78,38 @@ class TomlTable:
             if default is not None:
                 return default
             where = f"[{self.header}]" if self.header else "the file"
-            raise self.error(key, f"{where} lacks {key!r}")
+            raise self.error(key, f"{where} lacks {key!r}", f"add the line: {key} = VALUE")
         value = self.values[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.error(key, f"{key!r} has the wrong type: {value!r}")
         return value
 
     def quantity(self, key: str, units: Mapping[str, float], default: str | None = None) -> float:
-        """A number with a unit, in the base unit of ``units``."""
+        """A number from 0 on with a unit, in the base unit of ``units``."""
         raw = self.get(key, (str, int, float), default)
-        match = _QUANTITY.fullmatch(raw) if isinstance(raw, str) else None
-        choices = ", ".join(units)
-        if match is None or not match.group(2):
-            raise self.error(key, f"{key!r} has no unit", f'write it as "NUMBER UNIT": {choices}')
-        if match.group(2) not in units:
-            raise self.error(key, f"{key!r} has unit {match.group(2)!r}", f"units: {choices}")
-        number = float(match.group(1).replace("_", "")) * units[match.group(2)]
-        if not isfinite(number):
-            raise self.error(key, f"{key!r} is too large")
-        return number
+        match = _QUANTITY.fullmatch(str(raw))
+        form = f'write it as "NUMBER UNIT": {", ".join(units)}'
+        if match is None:
+            raise self.error(key, f"{key!r} is {raw!r}, not a number with a unit", form)
+        text, unit = match.groups()
+        value = float(text.replace("_", ""))
+        if not value >= 0:  # so nan is refused too
+            raise self.error(key, f"{key!r} is {raw!r}, not a number from 0 on", form)
+        if not unit:
+            raise self.error(key, f"{key!r} has no unit", form)
+        if unit not in units:
+            raise self.error(key, f"{key!r} has unit {unit!r}", f"units: {', '.join(units)}")
+        if not isfinite(value * units[unit]):
+            raise self.error(key, f"{key!r} is {raw!r}, which is too large")
+        return value * units[unit]
+
+    def bits(self, key: str, default: int, least: int, most: int) -> int:
+        """A width: a whole number of bits in a range."""
+        found = self.quantity(key, {"bit": 1}, f"{default} bit")
+        if found != int(found) or not least <= found <= most:
+            wanted = f"a whole number, at least {least} bit and at most {most}"
+            raise self.error(key, f"{key!r} is {self.values[key]!r}, not {wanted}")
+        return int(found)
 
     def table(self, key: str) -> TomlTable:
         """A table inside this one."""
@@ -103,25 +120,25 @@ class TomlTable:
     def tables(self, key: str) -> tuple[TomlTable, ...]:
         """An array of tables inside this one."""
         found = self.get(key, list)
+        if not all(isinstance(v, dict) for v in found):
+            raise self.error(key, f"{key!r} must be tables", f"write each as [[{key}]]")
         return tuple(TomlTable(self.name, self.lines, v, key, n) for n, v in enumerate(found))
 
 
-def read_toml(path: Path) -> TomlTable:
-    """Read a file of schema 1.
+def read_toml(path: Path, remedy: str = "correct the file, or give another") -> TomlTable:
+    """Read a file of schema 1; ``remedy`` is for one that cannot be read.
 
     Raises:
         CostError: it cannot be read, is not TOML, or has another schema.
     """
+    text = read_text(path, remedy)
     try:
-        text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
-    except OSError as error:
-        raise CostError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise CostError(f"{path}: not TOML: {error}") from error
+        raise CostError(f"{path}: not TOML: {error}", remedy=remedy) from error
     table = TomlTable(str(path), tuple(text.splitlines()), values)
     if table.get("schema", int) != 1:
-        raise table.error("schema", "only schema 1 is known")
+        raise table.error("schema", "only schema 1 is known", "schema = 1")
     return table
 
 

@@ -19,12 +19,13 @@ from costmodel.accelerator.dataflow import Dataflow, SourceLine, Volumes, count
 from costmodel.accelerator.hardware import DEFAULT_BITS, MAX_AXES, Hardware, Level, displacements
 from costmodel.counting.relations import Domain, Position, is_number, parse_domain, parse_relations
 from costmodel.counting.space import Access, Box, Fabric
-from costmodel.errors import CostError
+from costmodel.errors import CostError, read_text
 
 # TENET's energies relative to a multiply-accumulate (include/stt.h).
 L1_ENERGY = 1.68
 L2_ENERGY = 18.61
 PE_NUMBERS = 4
+FORMAT = "tests/costmodel/data/tenet/experiment and the three files that it names are an example"
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,15 @@ class TenetResult:
 
 
 def _lines(path: Path) -> list[SourceLine]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CostError(f"{path}: cannot be read: {error}") from error
+    text = read_text(path, FORMAT)
     numbered = enumerate(text.splitlines(), 1)
     return [SourceLine(t.strip(), Position(str(path), n)) for n, t in numbered if t.strip()]
 
 
 def _expect(path: Path, lines: list[SourceLine], count_: int, what: str) -> None:
     if len(lines) < count_:
-        raise CostError(f"{path}:{len(lines) + 1}: the file ends early; {what} are wanted")
+        problem = f"{path}:{len(lines) + 1}: the file ends early; {what} are wanted"
+        raise CostError(problem, remedy=FORMAT)
 
 
 def read_mapping_file(path: Path) -> tuple[SourceLine, SourceLine]:
@@ -182,7 +181,8 @@ def read_experiment(path: Path, root: Path | None = None) -> Experiment:
     """
     words = " ".join(line.text for line in _lines(path)).split()
     if len(words) < 3:
-        raise CostError(f"{path}: wanted three names: mapping, PE array, statement")
+        problem = f"{path}: wanted three names: mapping, PE array, statement"
+        raise CostError(problem, remedy=FORMAT)
     roots = [root] if root else [path.parent, *path.resolve().parents]
     for folder in roots:
         mapping, array, statement = (folder / w for w in words[:3])
@@ -194,7 +194,8 @@ def read_experiment(path: Path, root: Path | None = None) -> Experiment:
                 read_statement(statement),
                 Dataflow(mapping.stem, space, time, ()),
             )
-    raise CostError(f"{path}: {', '.join(words[:3])} are not beside it, nor above it")
+    problem = f"{path}: {', '.join(words[:3])} are not beside it, nor above it"
+    raise CostError(problem, remedy="put the three files there, or correct their names")
 
 
 def run_experiment(experiment: Experiment) -> TenetResult:

@@ -117,7 +117,9 @@ def load(path: Path) -> FloatLlama:
     try:
         return _load(LlamaReader(path))
     except Exception as error:  # the package names no exceptions of its own
-        raise CostError(f"{path}: not a Llama in GGUF: {error or type(error).__name__}") from error
+        problem = f"{path}: not a Llama in GGUF: {error or type(error).__name__}"
+        remedy = "give the file of a Llama: --accuracy MODEL.gguf; docs/cost/README.md names one"
+        raise CostError(problem, remedy=remedy) from error
 
 
 def _load(reader: LlamaReader) -> FloatLlama:

@@ -29,7 +29,7 @@ class Execution:
     Attributes:
         causal: queries of a block of the prompt; keys after a block's last query are skipped.
             0: attention in full.
-        page: entries of a page of the cache; 0: the cache is in one piece.
+        page: entries of a page of the cache; 0: the cache is in one piece. A prompt reads none.
         chain: activations that fit stay on chip between consecutive operators.
         arrays: accelerators that share the work, each with a memory of its own.
         split: ``tensor``: they share every layer; ``batch``: the sequences, each with all weights.
@@ -84,7 +84,7 @@ class Execution:
         found = phase
         if self.causal and phase.prompt:
             found = replace(found, items=tuple(_causal(found, self.causal)))
-        if self.page:
+        if self.page and not phase.prompt:  # whose keys and values are not in the cache yet
             found = _paged(found, self.page)
         if self.arrays > 1:
             found = _parallel(found, self.arrays)

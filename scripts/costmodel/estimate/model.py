@@ -17,7 +17,6 @@ from costmodel.estimate.tiling import BufferTile, Holding
 from costmodel.estimate.workload import Item, Phase
 
 OTHER = "other"
-AS_COMPILED = "as-compiled"
 
 
 @dataclass(frozen=True)

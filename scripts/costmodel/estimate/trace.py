@@ -7,15 +7,15 @@ so far, which is counted from the tokens that attention was called with.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import CostError
-from costmodel.estimate.workload import CONTEXT, Phase, bind_entry
+from costmodel.errors import CostError, read_json
+from costmodel.estimate.workload import CONTEXT, DAMAGE, Phase, bind_entry
 
+RECORD = "record a run with crosslab.workload.recorder.Recorder, as docs/cost/README.md says"
 ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
 
 
@@ -25,13 +25,13 @@ def trace_phases(path: Path) -> list[Phase]:
     Raises:
         CostError: it is no recording, or a call has other shapes than its function takes.
     """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CostError(f"{path}: cannot be read: {error}") from error
+    record = read_json(path, RECORD)
     if not isinstance(record, dict) or record.get("schema") != 1 or "sections" not in record:
-        raise CostError(f"{path}: not a recording of schema 1")
-    return phases_of(record)
+        raise CostError(f"{path}: not a recording of schema 1", remedy=RECORD)
+    try:
+        return phases_of(record)
+    except DAMAGE as error:
+        raise CostError(f"{path}: damaged: {error!r}", remedy=RECORD) from error
 
 
 def phases_of(record: Mapping[str, Any]) -> list[Phase]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from costmodel.accelerator.scheme import Grain, Scheme
 from costmodel.counting.relations import is_number
-from costmodel.errors import CostError
+from costmodel.errors import WORK_ANEW, CostError, read_json
 from costmodel.estimate.extents import evaluate, names
 from costmodel.estimate.product import Gemm, Role
 
@@ -21,7 +20,7 @@ _VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")
 _SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
 # Wrong fields, wrong types, text that is no expression, a division by nothing.
-_DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError)
+DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -113,18 +112,14 @@ def read_workloads(path: Path) -> dict[str, Any]:
     Raises:
         CostError: it is not one.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CostError(f"{path}: cannot be read: {error}") from error
-    return checked(found, str(path))
+    return checked(read_json(path, WORK_ANEW), str(path))
 
 
 def checked(found: Any, name: str) -> dict[str, Any]:
     """Check the outer form of a report."""
     report: dict[str, Any] = found if isinstance(found, dict) else {}
     if report.get("schema") != 1 or not isinstance(report.get("entries"), dict):
-        raise CostError(f"{name}: not a workload report of schema 1")
+        raise CostError(f"{name}: not a work file of schema 1", remedy=WORK_ANEW)
     return report
 
 
@@ -136,7 +131,8 @@ def parse_extents(text: str, option: str) -> tuple[int, int, int]:
     """
     parts = text.split(",")
     if len(parts) != 3 or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
-        raise CostError(f"{option} {text!r}: three positive numbers M,N,K are wanted")
+        problem = f"{option} {text!r}: three positive numbers M,N,K are wanted"
+        raise CostError(problem, remedy=f"{option} 64,64,64")
     m, n, k = (int(p) for p in parts)
     return m, n, k
 
@@ -154,6 +150,8 @@ def parse_phases(text: str) -> tuple[tuple[str, int], ...]:
             raise CostError(
                 f"--phase: {part!r} is not NAME:TOKENS", remedy="prefill:512,decode:1024"
             )
+        if (name, int(size)) in found:
+            raise CostError(f"--phase: {part} stands there twice", remedy="leave one of them out")
         found.append((name, int(size)))
     return tuple(found)
 
@@ -172,10 +170,10 @@ def bind_phase(report: Mapping[str, Any], name: str, size: int, given: Mapping[s
         if "prefill" in name and len(free) == 1:
             sizes[free[0]] = size
         return bind_entry(entry_name, entry, sizes, f"{name}:{size}")
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise CostError(
             f"{name}:{size}: the work file's {entry_name!r} is damaged: {error!r}",
-            remedy="make it anew: python -m crosslab workload MODEL --output FILE.work.json",
+            remedy=WORK_ANEW,
         ) from error
 
 
@@ -229,8 +227,10 @@ def weight_shapes(report: Mapping[str, Any]) -> dict[str, int]:
             n, k = product["n"], product["k"]
             if product["b"]["weight"] and isinstance(n, int) and isinstance(k, int):
                 found[str(k)] = found.get(str(k), 0) + n * int(product["count"])
-    except _DAMAGE as error:
-        raise CostError(f"the work file's 'decode' is damaged: {error!r}") from error
+    except DAMAGE as error:
+        raise CostError(
+            f"the work file's 'decode' is damaged: {error!r}", remedy=WORK_ANEW
+        ) from error
     return found
 
 
@@ -261,8 +261,8 @@ def open_sizes(report: Mapping[str, Any], entries: Sequence[str] | None = None) 
     chosen = report["entries"] if entries is None else entries
     try:
         return {name for entry in chosen for name in symbols(report["entries"][entry])}
-    except _DAMAGE as error:
-        raise CostError(f"the work file is damaged: {error!r}") from error
+    except DAMAGE as error:
+        raise CostError(f"the work file is damaged: {error!r}", remedy=WORK_ANEW) from error
 
 
 def _is_view(block: str) -> bool:

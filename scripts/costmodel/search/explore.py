@@ -100,7 +100,7 @@ def designs(base: Hardware, pes: int) -> list[Design]:
             remedy="--hardware edge8x8, systolic32x32, systolic128x128 or a file like them",
         )
     if pes > MOST_PES:
-        raise CostError(f"{pes} PEs: a search takes at most {MOST_PES}", remedy="--pes N")
+        raise CostError(f"{pes} PEs: a search takes at most {MOST_PES}", remedy=f"--pes {MOST_PES}")
     found = []
     for array in arrays(pes):
         found += [Design(array, int(size // 8 * b)) for b in BUFFERS]
@@ -108,8 +108,12 @@ def designs(base: Hardware, pes: int) -> list[Design]:
     if len(base.levels) > BUFFER_AND_MEMORY:
         found = [d for d in found if 8 * d.buffer < (base.levels[1].size or 0)]
     if not found:
+        if not arrays(pes):
+            problem = f"{base.name}, {pes} PEs: no array has sides from {SMALLEST} on"
+            raise CostError(problem, remedy=f"--pes {SMALLEST**2} or more")
         raise CostError(
-            f"{base.name}, {pes} PEs: no array of sides from {SMALLEST} on and buffer below an L2"
+            f"{base.name}: no buffer of the search is smaller than the L2, {base.levels[1].name}",
+            remedy="give a --hardware with a smaller first level, or a larger second one",
         )
     return found
 
@@ -282,7 +286,7 @@ def _best(points: Sequence[Point], phase: Phase, base: Hardware, accuracy: Accur
     if not points:
         raise CostError(
             f"{base.name}: no buffer of the search holds a tile of {phase.name}",
-            remedy="give a --hardware with a larger first level",
+            remedy="--hardware edge8x8, systolic32x32, or a file with a larger first level",
         )
     rows = [(_figures(p, base, accuracy), p) for p in points]
     kept = [(r, p) for r, p in rows if not any(dominates(o, r) for o, _ in rows)]

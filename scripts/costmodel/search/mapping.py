@@ -14,12 +14,12 @@ from costmodel.errors import CostError
 from costmodel.estimate.model import product_key
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding
 from costmodel.estimate.workload import Phase
-from costmodel.search.explore import MOST_PES, Accuracy, Design, Plans, row
+from costmodel.search.explore import MOST_PES, Accuracy, Design, Plans, arrays, row
 from costmodel.search.systolic import FLOWS
 
 LARGEST_BUFFER = 1 << 40  # bytes
 EIGHTHS = 8
-ANEW = "make the file anew: --search --json FILE"
+ANEW = "make the file anew: --model MODEL --search --json FILE"
 OTHER_RUN = "give the --model, --phase and --bind of the search that wrote it"
 
 
@@ -53,7 +53,7 @@ def again(
             raise CostError(f"{where}: not a row of a search", remedy=ANEW)
         if old.get("phase") not in list(by_name):
             raise CostError(f"{where} is of phase {old.get('phase')!r}", remedy=OTHER_RUN)
-        checked.append(_Row(where, old, by_name[old["phase"]], base))
+        checked.append(_Row(where, old, by_name[old["phase"]], base, found.get("pes")))
     unused = set(own) - {r.old.get("scheme") for r in checked if _is_text(r.old.get("scheme"))}
     if checked and unused:
         raise CostError(
@@ -92,6 +92,7 @@ class _Row:
     old: Mapping[str, Any]
     phase: Phase
     base: Hardware
+    pes: Any = None  # most of an array, as the file says
 
     @property
     def mapping(self) -> Mapping[str, Any]:
@@ -130,6 +131,12 @@ class _Row:
         ):
             wanted = f"two sides from 1 on of at most {MOST_PES} PEs"
             raise self._wrong("array", array, wanted)
+        if self.pes is not None:
+            if not _whole(self.pes, MOST_PES):
+                raise CostError(f"--mapping: pes is {self.pes!r}, not a number", remedy=ANEW)
+            if (sides[0], sides[1]) not in arrays(self.pes):
+                wanted = f"an array that a search of {self.pes} PEs makes"
+                raise self._wrong("array", array, wanted)
         if not isinstance(size, int) or not _whole(size, LARGEST_BUFFER):
             raise self._wrong("buffer_bytes", size, f"from 1 to {LARGEST_BUFFER}")
         split = self.mapping.get("split")
