@@ -66,6 +66,7 @@ def server(
         yield running
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_told_before_anything_is_read(native: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
