@@ -36,6 +36,15 @@ def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes 
     return None if done.returncode else done.stdout
 
 
+def marked(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
+    """The merge of one file with its conflicts between markers; None when it is no text."""
+    labels = ("-L", "ours", "-L", "base", "-L", "theirs")
+    with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
+        files = _written(name, ours, base, theirs)
+        done = Git().run("merge-file", "-p", "-q", "--diff3", *labels, *files, ok=range(256))
+    return done.stdout if done.returncode in _CONFLICTS else None
+
+
 def changed_lines(before: bytes, after: bytes) -> tuple[list[int], list[int]]:
     """Numbers, from 1, of the lines of ``before`` that go, and of those of ``after`` that come."""
     if before == after:

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
-from forkpatch.git.merge import ALGORITHM
 from forkpatch.git.objects import Commit, write_commits
 from forkpatch.inspect.upstreamed import already_there
+from forkpatch.output import warn
 from forkpatch.rebase.conflicts import (
     classify,
     files_after,
@@ -24,22 +24,13 @@ from forkpatch.rebase.conflicts import (
 )
 from forkpatch.rebase.merging import HeadFiles, merge_patch
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
-from forkpatch.rebase.recorded import RERERE, all_recalled, recall
-from forkpatch.rebase.resolution import resolve
+from forkpatch.rebase.recorded import replay
+from forkpatch.rebase.resolution import complete
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.series.shared import patch_steps
 from forkpatch.sources.history import UpstreamCommit
 
-_PERSON = {
-    "GIT_COMMITTER_NAME": "forkpatch",
-    "GIT_COMMITTER_EMAIL": "forkpatch@localhost",
-}
 _MERGED = "refs/forkpatch/merged"
-_PICK = (
-    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false", *RERERE),
-    *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
-    f"--strategy-option=diff-algorithm={ALGORITHM}",
-)
 
 
 def execute(rebase: Rebase) -> Rebase:
@@ -78,9 +69,8 @@ def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
     if there:
         reason = f"already upstream: {'; '.join(there)}"
         return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
-    recall(git, rebase.resolutions)
     try:
-        git.run(*_PICK, step.original, env=_PERSON)
+        rebase.pick(step.original)
     except GitError:
         if not (rebase.tree / ".git/CHERRY_PICK_HEAD").exists():
             raise
@@ -111,12 +101,13 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     merged = merged_files(rebase, step.patch)
     wrong = placed_wrongly(rebase, step.patch, merged, whole=False)
     stopped = _stop(rebase, (*conflicts, *wrong))
-    if wrong or not all_recalled(rebase.git):
+    if wrong:
         return stopped
-    try:
-        return resolve(stopped, recorded=True)
-    except UserError:  # nothing is left of it, say: a person decides
+    found = replay(rebase.git, rebase.resolutions, step.original, rebase.plan.head)
+    if not found.tree:
+        warn(*(f"{step.patch}: {reason}" for reason in found.reasons))
         return stopped
+    return complete(stopped, found.tree, "resolved as recorded")
 
 
 def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:

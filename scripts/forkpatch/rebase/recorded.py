@@ -1,54 +1,251 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolutions of conflicts, recorded by git's rerere and kept with the fork for the next time.
+"""Resolutions of conflicts, each as a whole, kept with the fork for the next time.
 
-They lie in ``patches/<upstream>/resolutions``, in rerere's own form: a folder a conflict, with the
-conflict (``preimage``) and its resolution (``postimage``). What git finds there it puts into the
-working tree of a rebase when the same conflict comes again, on whatever version or branch.
+They lie in ``patches/<upstream>/resolutions``, a folder each: ``resolution.json`` names the patch
+and every file in which the resolved commit differs from git's merge; ``<n>.preimage`` is file
+``n`` with git's conflicts, ``<n>.postimage`` the file as resolved. A file that merged without a
+conflict counts as much as one that did not: a change that follows its function into another file
+is made there.
+
+A resolution is used when the same patch meets the same conflicts, all of its files can be made,
+and the patch that comes out is the recorded one, line for line and in the same functions.
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
+import json
 import shutil
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
 
-from common.files import atomic_write
+from common.files import atomic_write, atomic_write_json
+from forkpatch.errors import ForkError
 from forkpatch.git.calls import Git
+from forkpatch.git.merge import changed_lines, marked, merge_data
+from forkpatch.git.objects import list_tree, read_blobs, tree_id
+from forkpatch.inspect.symbols import outline
+from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
 
 FOLDER = "resolutions"
-#: Settings of the git calls that record resolutions, or use them.
-RERERE = ("-c", "rerere.enabled=true", "-c", "rerere.autoUpdate=false")
-_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_FILE = re.compile(r"(?:pre|post)image(?:\.\d+)?")
+_FILE = "resolution.json"
+_STAGES = ("1", "2", "3")
+
+#: Mode and blob id of a file by git's stage: 0 when it merged, 1 to 3 when it has a conflict.
+Stages = Mapping[str, tuple[str, str]]
 
 
-def recall(git: Git, kept: Path) -> None:
-    """Give the recorded resolutions of a fork to the repository of a rebase."""
-    assert git.git_dir is not None
-    for path in _files(kept):
-        target = git.git_dir / "rr-cache" / path.relative_to(kept)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+@dataclass(frozen=True)
+class RecordedFile:
+    """One file of a resolution: its stages after git's merge, its mode as resolved.
+
+    The mode is empty when the file is gone.
+    """
+
+    path: str
+    before: Stages
+    after: str
 
 
-def record(git: Git, kept: Path) -> None:
-    """Record the resolution that is in the working tree; keep it with the fork."""
-    assert git.git_dir is not None
-    git.run(*RERERE, "rerere")
-    cache = git.git_dir / "rr-cache"
-    for path in _files(cache):
-        resolved = path.with_name(path.name.replace("preimage", "postimage"))
-        target = kept / path.relative_to(cache)
-        data = path.read_bytes()
-        if resolved.is_file() and not (target.is_file() and target.read_bytes() == data):
-            atomic_write(target, data)
+@dataclass(frozen=True)
+class Resolution:
+    """A resolution as it is kept; ``change`` and ``result`` are hashes of :func:`change_of`.
+
+    Attributes:
+        patch: name of the patch when it was resolved, for people.
+        change: the patch on its old base.
+        result: the patch on the new base, as resolved.
+    """
+
+    patch: str
+    change: str
+    result: str
+    files: tuple[RecordedFile, ...]
+    folder: Path = field(default=Path(), compare=False)
+
+    @property
+    def conflicts(self) -> set[str]:
+        """Paths of the files that had conflicts."""
+        return {file.path for file in self.files if set(file.before) & set(_STAGES)}
 
 
-def all_recalled(git: Git) -> bool:
-    """True when recorded resolutions resolve every conflict in the working tree."""
-    return not git.run(*RERERE, "rerere", "remaining").stdout
+@dataclass(frozen=True)
+class Replay:
+    """The tree that a recorded resolution gives; empty when none can be used, with the reasons."""
+
+    tree: str = ""
+    reasons: tuple[str, ...] = ()
 
 
-def _files(folder: Path) -> list[Path]:
-    found = (path for path in folder.glob("*/*") if _ID.fullmatch(path.parent.name))
-    return sorted(path for path in found if _FILE.fullmatch(path.name) and path.is_file())
+def change_of(git: Git, old: str, new: str) -> str:
+    """Hash of the lines that a commit or tree takes from and adds to another, with their symbols.
+
+    Context, line numbers and the rest of the files do not count.
+    """
+    command = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
+    out = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    found = []
+    for meta, path in zip(out[::2], out[1::2], strict=True):
+        old_mode, new_mode, old_id, new_id, _ = meta.removeprefix(":").split(" ")
+        blobs = read_blobs(git, (old_id, new_id))
+        before, after = blobs[old_id] or b"", blobs[new_id] or b""
+        sides = zip((before, after), changed_lines(before, after), strict=True)
+        lines = [
+            [(outline(path, data).at(at).name, data.split(b"\n")[at - 1].hex()) for at in numbers]
+            for data, numbers in sides
+        ]
+        found.append((path, old_mode, new_mode, lines))
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+def remember(git: Git, kept: Path, patch: str, commits: tuple[str, str, str]) -> None:
+    """Keep a resolution with the fork. The index is as git's merge left it.
+
+    Args:
+        git: the repository of the rebase.
+        kept: folder of the resolutions.
+        patch: the patch's name.
+        commits: its commit on the old base, the one that it was merged onto, the resolved one.
+    """
+    original, head, resolved = commits
+    merged, after = _index(git), list_tree(git, resolved)
+    now: dict[str, Stages] = {path: {"0": entry} for path, entry in after.items()}
+    paths = sorted(path for path in {*merged, *now} if merged.get(path) != now.get(path))
+    files = tuple(
+        RecordedFile(path, merged.get(path, {}), after[path][0] if path in after else "")
+        for path in paths
+    )
+    change, result = change_of(git, f"{original}^", original), change_of(git, head, resolved)
+    record = Resolution(patch, change, result, files)
+    preimages = [_marked(git, file.before) for file in files]
+    key = hashlib.sha256(record.change.encode())
+    for file, preimage in zip(files, preimages, strict=True):
+        if file.path in record.conflicts:
+            key.update(json.dumps([file.path, *(() if preimage else file.before.items())]).encode())
+            key.update(preimage or b"")
+    folder = kept / f"{PurePosixPath(patch).stem[:60]}-{key.hexdigest()[:16]}"
+    if folder.exists():
+        shutil.rmtree(folder)
+    contents = read_blobs(git, (after[path][1] for path in paths if path in after))
+    for number, (file, preimage) in enumerate(zip(files, preimages, strict=True)):
+        if preimage is not None:
+            atomic_write(folder / f"{number}.preimage", preimage)
+        if file.after:
+            atomic_write(folder / f"{number}.postimage", contents[after[file.path][1]] or b"")
+    text = {name: value for name, value in asdict(record).items() if name != "folder"}
+    atomic_write_json(folder / _FILE, text)
+
+
+def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
+    """Resolve the conflicts in the index as recorded; the working tree is not touched.
+
+    Args:
+        git: the repository of the rebase.
+        kept: folder of the resolutions.
+        original: the patch's commit on the old base.
+        head: the commit that it was merged onto.
+    """
+    known, reasons = [], []
+    for path in sorted(kept.iterdir()) if kept.is_dir() else ():
+        try:
+            known.append(_read(path))
+        except (OSError, ValueError, KeyError, TypeError, ForkError) as error:
+            reasons.append(f"{path} is not used: {error or 'it cannot be read'}; remove it")
+    change = change_of(git, f"{original}^", original) if known else ""
+    trees = set()
+    for record in known:
+        if record.change != change:
+            continue
+        tree, reason = _applied(git, record, head)
+        trees |= {tree} if tree else set()
+        reasons += [f"{record.folder} is not used: {reason}"] if reason else []
+    if len(trees) > 1:
+        return Replay(reasons=(f"{kept}: several resolutions are recorded for it, which differ",))
+    return Replay(trees.pop()) if trees else Replay(reasons=tuple(reasons))
+
+
+def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
+    """The tree that a resolution gives; empty when it does not apply, with the reason."""
+    merged = _index(git)
+    unmerged = {path for path, stages in merged.items() if set(stages) & set(_STAGES)}
+    if unmerged != record.conflicts:
+        return "", "the conflicts are in other files"
+    files = {path: entry for path, held in merged.items() for entry in (held.get("0"),) if entry}
+    for number, file in enumerate(record.files):
+        files.pop(file.path, None)
+        held = merged.get(file.path, {})
+        data = _resolved(git, record, number, held)
+        if data is None and (file.after or held != file.before):
+            return "", f"{file.path} is another than it was when it was resolved"
+        if data is not None:
+            blob = git.text("hash-object", "-w", "--no-filters", "--stdin", stdin=data)
+            files[file.path] = file.after, blob
+    tree = tree_id(git, files)
+    if change_of(git, head, tree) != record.result:
+        return "", "the patch would be another than the resolved one"
+    return tree, ""
+
+
+def _resolved(git: Git, record: Resolution, number: int, held: Stages) -> bytes | None:
+    """The content of a resolved file; None when it is gone, or cannot be had."""
+    file = record.files[number]
+    if not file.after:
+        return None
+    resolved = (record.folder / f"{number}.postimage").read_bytes()
+    if held == file.before:
+        return resolved
+    if file.path not in record.conflicts:
+        return None
+    preimage, here = record.folder / f"{number}.preimage", _marked(git, held)
+    if here is None or not preimage.is_file():
+        return None
+    # The conflict is the same, or this is a conflict itself.
+    return merge_data(here, preimage.read_bytes(), resolved)
+
+
+def _marked(git: Git, held: Stages) -> bytes | None:
+    """A text file with git's conflicts, between markers that do not depend on any commit's id."""
+    if set(held) != set(_STAGES) or any(mode not in FILE_MODES for mode, _ in held.values()):
+        return None
+    blobs = read_blobs(git, (oid for _, oid in held.values()))
+    base, ours, theirs = (blobs[held[stage][1]] or b"" for stage in _STAGES)
+    return marked(ours, base, theirs)
+
+
+def _index(git: Git) -> dict[str, Stages]:
+    """The files of the index, by path."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    out = git.run("ls-files", "-s", "-z").stdout.decode("utf-8", "surrogateescape")
+    for record in out.split("\0")[:-1]:
+        meta, _, path = record.partition("\t")
+        mode, oid, stage = meta.split(" ")
+        found.setdefault(path, {})[stage] = mode, oid
+    return dict(found)
+
+
+def _read(folder: Path) -> Resolution:
+    """Read a kept resolution.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, ForkError: it is not whole.
+    """
+    if not (folder / _FILE).is_file():
+        raise ValueError(f"it has no {_FILE}")
+    raw = json.loads((folder / _FILE).read_text("utf-8"))
+    files = tuple(_read_files(folder, raw.pop("files")))
+    return Resolution(**raw, files=files, folder=folder)
+
+
+def _read_files(folder: Path, rows: list[dict[str, object]]) -> Iterator[RecordedFile]:
+    for number, row in enumerate(rows):
+        path, before, after = row["path"], row["before"], row["after"]
+        if not (isinstance(path, str) and isinstance(before, dict) and isinstance(after, str)):
+            raise TypeError(f"{_FILE} is not in its form")
+        check_path(path, str(folder / _FILE))
+        stages = {stage: (str(mode), str(oid)) for stage, (mode, oid) in before.items()}
+        if after not in ("", *TREE_MODES):
+            raise ValueError(f"mode {after!r} of {path}")
+        if after and not (folder / f"{number}.postimage").is_file():
+            raise ValueError(f"{number}.postimage is missing")
+        yield RecordedFile(path, stages, after)

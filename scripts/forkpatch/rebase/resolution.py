@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from forkpatch.errors import UserError
@@ -12,7 +13,7 @@ from forkpatch.git.objects import blob_id
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import files_after, placed_wrongly
 from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseStep
-from forkpatch.rebase.recorded import record
+from forkpatch.rebase.recorded import remember
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.series.mailbox import write_commit
 
@@ -20,13 +21,12 @@ _MARKERS = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
 _DOCUMENTS = (".rst", ".txt", ".md")
 
 
-def resolve(rebase: Rebase, accepted: str | None = None, *, recorded: bool = False) -> Rebase:
+def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     """Complete the step that has conflicts with the working tree as a person left it.
 
     Args:
         rebase: the rebase.
         accepted: why the change is right where git put it; None when it was moved by hand.
-        recorded: the resolution was recorded earlier, and no person has seen it this time.
 
     Raises:
         UserError: conflict markers or a misplacement remain, or no change does.
@@ -52,19 +52,27 @@ def resolve(rebase: Rebase, accepted: str | None = None, *, recorded: bool = Fal
         )
     if not accepted:
         _check_moved(rebase, step, tree)
+    done = complete(rebase, tree, f"accepted: {accepted}" if accepted else "resolved by hand")
+    if all(one.kind is not ConflictKind.MISPLACED for one in rebase.plan.conflicts):
+        # The working tree is needed as git leaves it: by now the plan has the resolution.
+        rebase.reset(head)
+        with suppress(GitError):  # for its conflicts
+            rebase.pick(step.original, "--no-commit")
+        commits = (step.original, head, done.plan.head)
+        remember(git, rebase.resolutions, step.patch, commits)
+        rebase.reset(head)
+    return done
+
+
+def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
+    """Complete the step that has conflicts with a tree in which they are resolved."""
+    git, head, step = rebase.git, rebase.plan.head, rebase.plan.pending[0]
     header, _, message = git.run("cat-file", "commit", step.original).stdout.partition(b"\n\n")
     kept = [line for line in header.split(b"\n") if not line.startswith((b"tree ", b"parent "))]
     parents = [b"tree " + tree.encode(), b"parent " + head.encode()]
     commit = write_commit(git, b"\n".join([*parents, *kept]), message)
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
-    how = "resolved as recorded" if recorded else "resolved by hand"
-    if not recorded:
-        record(git, rebase.resolutions)
-    done = rebase.completed(
-        RebaseOutcome.ADAPTED,
-        commit=commit,
-        reason=f"{kinds}: " + (f"accepted: {accepted}" if accepted else how),
-    )
+    done = rebase.completed(RebaseOutcome.ADAPTED, commit=commit, reason=f"{kinds}: {how}")
     # Counting takes the resolution out of the working tree: by now the plan has it.
     return done.counted(step.patch, _lines_by_hand(rebase, step.original, tree))
 

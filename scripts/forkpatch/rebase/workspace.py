@@ -15,6 +15,7 @@ from pathlib import Path
 
 from forkpatch.errors import UserError
 from forkpatch.git.calls import BRANCH, Git
+from forkpatch.git.merge import ALGORITHM
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.inspect.upstreamed import NewBase
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
@@ -39,6 +40,16 @@ from forkpatch.tree.worktree import add_objects, build_repository
 
 _TREE = "tree"
 _RUNNING = "running"
+_PERSON = {
+    "GIT_COMMITTER_NAME": "forkpatch",
+    "GIT_COMMITTER_EMAIL": "forkpatch@localhost",
+}
+_PICK = (
+    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false"),
+    *("-c", "rerere.enabled=false"),
+    *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
+    f"--strategy-option=diff-algorithm={ALGORITHM}",
+)
 _OLD = "refs/forkpatch/old"
 _NEW = "refs/forkpatch/new"
 
@@ -113,6 +124,14 @@ class Rebase:
         """Check ``commit`` out, and remove every other file."""
         self.git.run("reset", "-q", "--hard", commit)
         self.git.run("clean", "-fdq")
+
+    def pick(self, commit: str, *options: str) -> None:
+        """Merge a commit of the old series onto the one that is checked out.
+
+        Raises:
+            GitError: it has conflicts, which are in the index and the working tree.
+        """
+        self.git.run(*_PICK, *options, commit, env=_PERSON)
 
 
 def rebase_folder(fork: Fork, name: str) -> Path:

@@ -36,7 +36,7 @@ def resolve(lab: ForkLab) -> None:
 def test_recorded_resolution_serves_another_branch_and_another_clone(branches: ForkLab) -> None:
     resolve(branches)
     kept = sorted(path.name for path in (branches.patches.parent / "resolutions").glob("*/*"))
-    assert kept == ["postimage", "preimage"]
+    assert kept == ["0.postimage", "0.preimage", "resolution.json"]
     shutil.rmtree(branches.root / ".work")
     done = branches.ok("rebase", "calc", "2.1")
     assert "turn-sub.patch: adapted: conflict: resolved as recorded" in done.out
@@ -48,12 +48,75 @@ def test_recorded_resolution_serves_another_branch_and_another_clone(branches: F
 
 def test_without_the_record_or_in_another_conflict_a_person_is_asked(branches: ForkLab) -> None:
     resolve(branches)
-    for path in (branches.patches.parent / "resolutions").glob("*/postimage"):
+    for path in (branches.patches.parent / "resolutions").glob("*/0.postimage"):
         path.unlink()
-    assert branches.run("rebase", "calc", "2.1").code == 1
+    done = branches.run("rebase", "calc", "2.1")
+    assert done.code == 1
+    assert "is not used: 0.postimage is missing; remove it" in done.err
     branches.ok("rebase", "calc", "--abort")
     git(branches.repo.path, "checkout", "-q", "-B", "next", "v1.0")
     branches.repo.commit({PATH: CORE.replace(b"return a - b", b"return int(a - b)")}, "3.0")
     git(branches.repo.path, "tag", "v3.0")
     branches.ok("lock", "--add", "calc=3.0")
     assert branches.run("rebase", "calc", "3.0").code == 1
+
+
+OLD, NEW = PATH, "python/calc/minus.py"
+START, END = CORE.index(b"def sub"), CORE.index(b"def mul")
+REST, MOVED = CORE[:START] + CORE[END:], CORE[START:END].rstrip() + b"\n"
+TURNED = MOVED.replace(b"a - b", b"b - a")
+
+
+@pytest.fixture
+def moved(lab: ForkLab) -> ForkLab:
+    """A patch of sub and mul; in 2.0, 2.1, 2.2 sub is in a file of its own, in 2.1 as another."""
+    lab.ok("apply")
+    (lab.tree / OLD).write_bytes(core(sub="b - a", mul="0"))
+    git(lab.tree, "commit", "-qam", message("Turn sub"))
+    lab.ok("export")
+    for version, new in (("2.0", MOVED), ("2.1", MOVED + b"\n"), ("2.2", MOVED)):
+        git(lab.repo.path, "checkout", "-q", "-B", "next", "v1.0")
+        license = f"{version}\n".encode()
+        lab.repo.commit({OLD: REST, NEW: new, "LICENSE": license}, version)
+        git(lab.repo.path, "tag", f"v{version}")
+        lab.ok("lock", "--add", f"calc={version}")
+    assert lab.run("rebase", "calc", "2.0").code == 1
+    tree = lab.root / ".work/rebase/calc/tree"
+    (tree / OLD).write_bytes(REST.replace(b"a * b", b"0"))
+    (tree / NEW).write_bytes(TURNED)
+    assert "resolved by hand" in lab.ok("rebase", "calc", "--continue").out
+    shutil.rmtree(lab.root / ".work")
+    return lab
+
+
+def test_resolution_in_a_file_without_conflict_is_not_lost(moved: ForkLab) -> None:
+    series = moved.root / "patches/calc"
+    resolved = (series / "2.0/turn-sub.patch").read_bytes()
+    assert b"return b - a" in resolved and b"return 0" in resolved
+    done = moved.ok("rebase", "calc", "2.2")
+    assert "turn-sub.patch: adapted: symbol moved: resolved as recorded" in done.out
+    moved.edit_lock('calc = "1.0"', 'calc = "2.2"')
+    moved.ok("apply")
+    assert (moved.tree / NEW).read_bytes() == TURNED
+    assert (moved.tree / OLD).read_bytes() == REST.replace(b"a * b", b"0")
+
+
+def test_resolution_that_applies_in_part_is_not_used(moved: ForkLab) -> None:
+    done = moved.run("rebase", "calc", "2.1")
+    assert done.code == 1
+    assert f"is not used: {NEW} is another than it was when it was resolved" in done.err
+    tree = moved.root / ".work/rebase/calc/tree"
+    assert b"<<<<<<<" in (tree / OLD).read_bytes()
+    assert (tree / NEW).read_bytes() == MOVED + b"\n"
+    moved.ok("rebase", "calc", "--abort")
+
+
+def test_resolution_that_gives_another_patch_is_not_used(moved: ForkLab) -> None:
+    # The merge goes through: the recorded postimage alone is another, as after an edit of it.
+    (kept,) = (moved.root / "patches/calc/resolutions").iterdir()
+    for path in kept.glob("*.postimage"):
+        path.write_bytes(path.read_bytes().replace(b"b - a", b"a - b"))
+    done = moved.run("rebase", "calc", "2.2")
+    assert done.code == 1
+    assert "is not used: the patch would be another than the resolved one" in done.err
+    assert b"<<<<<<<" in (moved.root / ".work/rebase/calc/tree" / OLD).read_bytes()
