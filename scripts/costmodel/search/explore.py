@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import isqrt
@@ -233,6 +238,33 @@ def _plans(items: Sequence[Item], best: Found) -> Plans:
     }
 
 
+def _end_with_parent() -> None:
+    """Let a worker end with the search, however that ends: its queue would keep it for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search is told, and decides
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def _workers() -> Iterator[ProcessPoolExecutor]:
+    """Processes that share the work; an interruption does not wait for what they are at."""
+    pool = ProcessPoolExecutor(WORKERS, initializer=_end_with_parent)
+    interrupted = False
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        pool.shutdown(wait=not interrupted, cancel_futures=interrupted)
+
+
 def search(
     phases: Sequence[Phase],
     base: Hardware,
@@ -263,7 +295,7 @@ def search(
     jobs = [(n, phase, base, own, schemes) for n, phase in enumerate(phases) for own in arrays]
     by_name = {s.name: s for s in schemes}
     fronts: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(WORKERS) as pool:
+    with _workers() as pool:
         points = [p for part in pool.map(_points, *zip(*jobs, strict=True)) for p in part]
         for number, phase in enumerate(phases):
             best = _best([p for p in points if p.phase == number], phase, base, accuracy)
