@@ -19,6 +19,7 @@ from costmodel.estimate.array import OUTPUT, Region, TileCounts, on_array, width
 from costmodel.estimate.pipeline import State, duration, steps
 from costmodel.estimate.product import Gemm, GemmCost, Role, Traffic, effective_scheme
 from costmodel.estimate.tiling import (
+    LARGER,
     BufferTile,
     Holding,
     Passes,
@@ -156,7 +157,7 @@ class _Case:
             )
         if found is None:
             name = f"{self.hardware.name}: no tile of {self.gemm.name}"
-            raise CostError(f"{name} fits {level.name}")
+            raise CostError(f"{name} fits {level.name}", remedy=LARGER)
         return found
 
     def _passes(self) -> Passes:

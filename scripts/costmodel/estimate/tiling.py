@@ -19,6 +19,7 @@ from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 
 Count = Any  # an int, or a numpy array of int64
+LARGER = "--hardware edge8x8, systolic32x32, or a file with a larger first level"
 DIMENSIONS = ("m", "n", "k")
 OPERANDS = {"A": "n", "B": "m", "C": "k"}  # the one loop that an operand does not depend on
 

@@ -23,7 +23,7 @@ from costmodel.errors import CostError
 from costmodel.estimate.execution import chained
 from costmodel.estimate.model import item_scheme, other_work, phase_cost, product_key
 from costmodel.estimate.product import Role, effective_scheme
-from costmodel.estimate.tiling import Holding
+from costmodel.estimate.tiling import LARGER, Holding
 from costmodel.estimate.workload import Item, Phase
 from costmodel.search.levels import BUFFER_AND_MEMORY, beside, solve
 from costmodel.search.products import Found, NoRoomError, Problem
@@ -318,7 +318,7 @@ def _best(points: Sequence[Point], phase: Phase, base: Hardware, accuracy: Accur
     if not points:
         raise CostError(
             f"{base.name}: no buffer of the search holds a tile of {phase.name}",
-            remedy="--hardware edge8x8, systolic32x32, or a file with a larger first level",
+            remedy=LARGER,
         )
     rows = [(_figures(p, base, accuracy), p) for p in points]
     kept = [(r, p) for r, p in rows if not any(dominates(o, r) for o, _ in rows)]

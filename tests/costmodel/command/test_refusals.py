@@ -178,6 +178,16 @@ def test_a_damaged_file_is_told_with_what_to_type(
     assert str(path) in refusal([*words, str(path)], capsys)
 
 
+@pytest.mark.parametrize("words", [GEMM, [*SEARCH, "--phase", "decode:16", "--pes", "16"]])
+def test_a_buffer_that_holds_no_tile_is_told(
+    words: list[str], tmp_path: Path, capsys: Said
+) -> None:
+    text = (LIBRARY / "hardware" / "edge8x8.toml").read_text()
+    path = tmp_path / "small.toml"
+    path.write_text(text.replace('"128 KiB"', '"8 B"'))
+    assert "larger first level" in refusal([*words, "--hardware", str(path)], capsys)
+
+
 def test_a_recording_with_a_damaged_section_is_told(tmp_path: Path, capsys: Said) -> None:
     path = tmp_path / "trace.json"
     path.write_text('{"schema": 1, "sections": [{"name": "prompt"}]}')
