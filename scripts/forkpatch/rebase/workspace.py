@@ -21,7 +21,7 @@ from forkpatch.inspect.upstreamed import NewBase
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
-from forkpatch.model.patchfile import Patch
+from forkpatch.model.patchfile import SERIES, Patch
 from forkpatch.model.record import Record
 from forkpatch.rebase.existing import check_choice, series_state, steps_of
 from forkpatch.rebase.plan import (
@@ -93,7 +93,7 @@ class Rebase:
         return self.fork.settings.patches / self.plan.upstream / FOLDER
 
     def patch(self, name: str) -> Patch:
-        """A patch of the old series."""
+        """A patch of the old series, which :func:`_check_series` has found there."""
         return next(patch for patch in self.old.patches if patch.name == name)
 
     def original(self, name: str) -> str:
@@ -217,8 +217,27 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
             remedy=f"begin one: forkpatch rebase {name} VERSION",
         )
     old, new = (fork.lock.upstream(name, version) for version in (plan.old, plan.new))
+    _check_series(fork, plan, old)
     series = plan_tree(fork, old, obtain(old, fork.cache, options).pristine)
     return _opened(fork, plan, series, new)
+
+
+def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
+    """Raise when the old series is not the one that the rebase began with."""
+    now = [patch.name for patch in fork.series(old)]
+    steps = [step for step in plan.steps if step.outcome is not RebaseOutcome.KEPT]
+    gone = [step.patch for step in steps if step.patch not in now]
+    added = sorted(set(now) - {step.patch for step in plan.steps})
+    begun = [step.patch for step in steps if step.patch in now]
+    if gone or added or [name for name in now if name in begun] != begun:
+        what = f"lacks {', '.join(gone)}" if gone else "has its patches in another order"
+        what = what if gone or not added else f"has {', '.join(added)} in addition"
+        raise UserError(
+            f"{fork.patch_folder(old) / SERIES} {what}, and the rebase of {plan.upstream} began"
+            " with it",
+            remedy="put it back as it was, then type the same command again; or begin anew:"
+            f" forkpatch rebase {plan.upstream} --abort",
+        )
 
 
 def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Rebase:

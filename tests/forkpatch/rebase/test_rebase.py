@@ -323,3 +323,38 @@ def test_random_series_there_and_back(
             return
         back_to_the_first(lab)
         assert first == kept(lab)
+
+
+def test_old_series_that_changed_meanwhile_is_named(lab: ForkLab) -> None:
+    lab.change("run.patch", {"src/run.c": FILES["src/run.c"].replace(b"return 0", b"return 1")})
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
+    upstream_moves(lab, {CORE_PATH: core(sub="a - b - 0")})
+    assert lab.run("rebase", "calc", "2.0").code == 1
+    (lab.root / ".work/rebase/calc/tree" / CORE_PATH).write_bytes(core(sub="b - a - 0"))
+    series = lab.patches / "series"
+    for text, word in (
+        ("turn.patch\n", "lacks run.patch"),
+        ("turn.patch\nrun.patch\n", "has its patches in another order"),
+        ("run.patch\nturn.patch\nmore.patch\n", "has more.patch in addition"),
+    ):
+        if "more" in text:
+            made = FILES["src/run.c"].replace(b"return 0", b"return 2")
+            lab.change("more.patch", {"src/run.c": made})
+            # Made on upstream's present tree: only its name matters here.
+            data = (lab.patches / "turn.patch").read_bytes().replace(CORE_PATH.encode(), b"src/x")
+            (lab.patches / "more.patch").write_bytes(data)
+        series.write_text(text)
+        done = lab.run("rebase", "calc", "--continue")
+        assert done.code == 2 and f"{series} {word}, and the rebase of calc began" in done.err
+        assert "forkpatch rebase calc --abort" in done.err
+    series.write_text("run.patch\nturn.patch\n")
+    done = lab.ok("rebase", "calc", "--continue")
+    assert "resolved by hand" in done.out
+
+
+def test_rebase_whose_series_changed_can_be_abandoned(one: ForkLab) -> None:
+    upstream_moves(one, {CORE_PATH: core(sub="a - b - 0")})
+    assert one.run("rebase", "calc", "2.0").code == 1
+    (one.patches / "series").write_text("")
+    assert "everything is as before" in one.ok("rebase", "calc", "--abort").out
+    assert not (one.root / ".work/rebase/calc").exists()
