@@ -7,7 +7,7 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from forkpatch.errors import UnsafePathError, UserError
 
@@ -33,6 +33,17 @@ def check_name(name: str, what: str) -> str:
             remedy="use letters, digits and . _ + -, beginning with a letter or digit",
         )
     return name
+
+
+def check_regular(path: Path) -> Path:
+    """Return ``path`` unless something is there that is no regular file, else raise.
+
+    To read a pipe or a device might never end.
+    """
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
+        raise UserError(f"{path} is {kind}, not a file", remedy="put a file in its place")
+    return path
 
 
 def check_object_id(value: str, what: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,40 @@ def test_commit_that_looks_like_an_option_is_refused(lab: ForkLab) -> None:
     done = lab.run("apply")
     assert done.code == 2
     assert "not a full object id" in done.err
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "patches/calc/1.0/series",
+        "patches/calc/1.0/zero.patch",
+        "overlays/calc/src/own.c",
+        "overlays/calc/shadows.toml",
+        "pyproject.toml",
+        "VERSIONS.lock",
+    ],
+)
+@pytest.mark.parametrize("kind", ["a folder", "a pipe, a socket or a device"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(
+    lab: ForkLab, place: str, kind: str
+) -> None:
+    lab.change("zero.patch", {"src/run.c": b"int run(void)\n{\n    return 9;\n}\n"})
+    lab.ok("record")
+    path = lab.root / place
+    if kind == "a folder" and place.endswith("own.c"):
+        return  # a folder of overlays
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.mkdir() if kind == "a folder" else os.mkfifo(path)
+    for verb in ("check",) if "shadows" in place else ("check", "apply"):
+        done = lab.run(verb)
+        assert done.code in ((1, 2) if verb == "check" else (2,))
+        assert f"{place} is {kind}, not a file" in (done.err + done.out).replace("\n", "")
+
+
+def test_patch_files_that_no_series_lists_are_named_by_apply(lab: ForkLab) -> None:
+    lab.change("zero.patch", {"src/run.c": b"int run(void)\n{\n    return 9;\n}\n"})
+    assert lab.ok("apply").err == ""
+    (lab.patches / "series").write_text("")
+    done = lab.ok("apply")
+    assert f"{lab.patches / 'zero.patch'} is not applied: series does not list it" in done.err

@@ -18,7 +18,8 @@ from forkpatch.cli.options import (
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import parse_lock
-from forkpatch.output import print_table, say, write_report
+from forkpatch.model.patchfile import SERIES, unlisted
+from forkpatch.output import print_table, say, warn, write_report
 from forkpatch.sources.obtain import mirrors_of, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
 from forkpatch.tree.claim import Claim
@@ -73,6 +74,9 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
         fork, options.release, source_options(options), discard=options.discard
     )
     value = {"release": release, "root": fork.settings.root, "upstreams": applied}
+    for upstream in fork.lock.release(release)[1]:
+        for path in unlisted(fork.patch_folder(upstream)):
+            warn(f"{path} is not applied: {SERIES} does not list it; add it there, or delete it")
     if options.json != "-":
         for one in applied:
             if one.state is ApplyState.MISSING:

@@ -14,6 +14,7 @@ from forkpatch.errors import PatchError, UserError
 from forkpatch.foreign.lists import ListLine, parse_list
 from forkpatch.git.calls import Git
 from forkpatch.model.patchfile import SERIES
+from forkpatch.safety import check_regular
 
 _PLAIN_LIST = ".patches"
 _SUFFIXES = (".patch", ".diff")
@@ -144,7 +145,7 @@ def _listed(folder: Path, name: str, data: bytes, layout: ForeignFormat) -> list
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return check_regular(path).read_bytes()
     except OSError as error:
         raise PatchError(f"{path}: {error.strerror}") from error
 

@@ -22,6 +22,7 @@ from forkpatch.model.patchfile import (
     parse_patch,
     patch_bytes,
     read_entries,
+    unlisted,
 )
 from forkpatch.model.record import RECORD, format_record, is_recorded
 from forkpatch.regression.replacements import mismatches, not_compared
@@ -84,7 +85,7 @@ _READ = "correct the file so that it can be read"
 def _check_upstream_only(fork: Fork, name: str) -> Iterator[LintFinding]:
     """Files that go upstream with a patch, and that no patch names."""
     folder = fork.settings.patches / name
-    texts = [path.read_bytes() for path in folder.glob(f"*/*{SUFFIX}")]
+    texts = [path.read_bytes() for path in folder.glob(f"*/*{SUFFIX}") if path.is_file()]
     for path in fork.upstream_only(name):
         line = f"{SUBMIT_WITH}: {path}"
         if not any(line.encode() in text.split(b"\n") for text in texts):
@@ -107,13 +108,12 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         yield _unreadable(series, root, error, error.remedy or _READ)
         return
     names = [entry.name for entry in entries if not entry.home]
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        if path.name not in names:
-            yield LintFinding(
-                _relative(path, root),
-                f"{SERIES} does not list it",
-                f"add {path.name} to {_relative(series, root)}, or delete it",
-            )
+    for path in unlisted(folder):
+        yield LintFinding(
+            _relative(path, root),
+            f"{SERIES} does not list it",
+            f"add {path.name} to {_relative(series, root)}, or delete it",
+        )
     for name in names:
         path = folder / name
         where = _relative(path, root)

@@ -13,7 +13,7 @@ from typing import Any
 from forkpatch.errors import UnsafePathError, UserError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.patchfile import Patch
-from forkpatch.safety import FILE_MODES, check_no_symlink, check_path
+from forkpatch.safety import FILE_MODES, check_no_symlink, check_path, check_regular
 
 SHADOWS = "shadows.toml"
 SHADOW_FORM = "each [[shadow]] has path, symbol, by, why; perhaps instead, defaults"
@@ -59,7 +59,7 @@ def read_overlays(folder: Path) -> dict[str, TreeFile]:
                 continue
             if path.is_symlink():
                 raise UnsafePathError(f"overlay {path} is a symbolic link: put a file there")
-            check_path(relative, f"overlay {path}")
+            check_path(relative, f"overlay {check_regular(path)}")
             mode = FILE_MODES[1] if path.stat().st_mode & 0o100 else FILE_MODES[0]
             files[relative] = TreeFile(mode, path.read_bytes())
     return files
@@ -124,8 +124,8 @@ def read_shadows(folder: Path) -> tuple[Shadow, ...]:
     Raises:
         UserError: the file is malformed.
     """
-    path = folder / SHADOWS
-    if not path.is_file():
+    path = check_regular(folder / SHADOWS)
+    if not path.exists():
         return ()
     try:
         text = path.read_text("utf-8")

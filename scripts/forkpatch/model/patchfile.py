@@ -17,7 +17,7 @@ from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
 from forkpatch.model.diffs import FileDiff, parse_diff
-from forkpatch.safety import check_name
+from forkpatch.safety import check_name, check_regular
 
 SERIES = "series"
 #: Names in a series' folder that are no patches.
@@ -150,9 +150,10 @@ def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
 
     Raises:
         PatchError: a name is unsafe or twice there.
+        UserError: it is no regular file.
     """
-    path = folder / SERIES
-    if not path.is_file():
+    path = check_regular(folder / SERIES)
+    if not path.exists():
         return ()
     entries: dict[str, SeriesEntry] = {}
     try:
@@ -170,6 +171,12 @@ def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
             raise PatchError(f"{where}: {entry} {what}", remedy="correct or remove the line")
         entries[entry.name] = entry
     return tuple(entries.values())
+
+
+def unlisted(folder: Path) -> tuple[Path, ...]:
+    """The patch files of ``folder`` that its series does not list."""
+    names = {entry.name for entry in read_entries(folder) if not entry.home}
+    return tuple(path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.name not in names)
 
 
 def parse_entry(text: str, where: str) -> SeriesEntry:
@@ -225,9 +232,10 @@ def patch_bytes(path: Path) -> bytes:
 
     Raises:
         PatchError: it is missing, or cannot be read.
+        UserError: it is no regular file.
     """
     try:
-        return path.read_bytes()
+        return check_regular(path).read_bytes()
     except OSError as error:
         raise PatchError(
             f"{path}: {error.strerror}", remedy=f"restore it, or take it out of {SERIES}"

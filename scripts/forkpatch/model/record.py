@@ -19,6 +19,7 @@ from typing import Any
 
 from forkpatch.errors import PatchError, UserError
 from forkpatch.model.patchfile import Patch, Positions
+from forkpatch.safety import check_regular
 
 RECORD = "derived.json"
 
@@ -71,8 +72,8 @@ def read_record(folder: Path) -> Record | None:
     Raises:
         UserError: it cannot be read.
     """
-    path = folder / RECORD
-    if not path.is_file():
+    path = check_regular(folder / RECORD)
+    if not path.exists():
         return None
     try:
         raw: dict[str, Any] = json.loads(path.read_text("utf-8"))
