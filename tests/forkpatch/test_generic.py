@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 
 import pytest
-from forklab import SCRIPTS, ForkLab
+from forklab import SCRIPTS, ForkLab, git
 
 from forkpatch.cli.main import main
 
@@ -68,3 +70,53 @@ def test_folder_that_is_no_fork_is_a_user_mistake(
     (lab.root / "other.toml").write_text("[releases\n")
     done = lab.run("status")
     assert done.code == 2 and "other.toml" in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("patches = 3", "patches = 3 is not a string"),
+        ("builds = [1]", "builds = [1] is not a list of strings"),
+        ('work = "/"', "work = '/' is not inside of the fork"),
+        ('work = ".."', "work = '..' is not inside of the fork"),
+        ('work = "a/../."', "work = 'a/../.' is not inside of the fork"),
+        ('patches = "/tmp/p"', "patches = '/tmp/p' is not inside of the fork"),
+        ('overlays = "../o"', "overlays = '../o' is not inside of the fork"),
+        ('cache = "../c"', "cache '../c' is not a plain name"),
+        ('work = "patches"', "work = 'patches' holds the fork's own files"),
+        ('work = "overlays/calc"', "work = 'overlays/calc' holds the fork's own files"),
+        ('work = "./VERSIONS.lock"', "work = 'VERSIONS.lock' holds the fork's own files"),
+        ('work = "source"', "or lies among them: source/own.c"),
+    ],
+)
+def test_setting_of_another_type_or_outside_of_the_fork_is_refused(
+    lab: ForkLab, line: str, word: str
+) -> None:
+    (lab.root / "source").mkdir()
+    (lab.root / "source/own.c").write_text("int own;\n")
+    git(lab.root, "init", "-q")
+    git(lab.root, "add", "source/own.c")
+    (lab.root / "pyproject.toml").write_text(f"[tool.forkpatch]\n{line}\n")
+    before = sorted(lab.root.parent.rglob("*"))
+    done = lab.run("apply")
+    assert done.code == 2 and word in done.err and "pyproject.toml: " in done.err
+    assert sorted(lab.root.parent.rglob("*")) == before
+
+
+def test_work_folder_of_another_name_inside_the_fork_is_used(lab: ForkLab) -> None:
+    (lab.root / "pyproject.toml").write_text('[tool.forkpatch]\nwork = "build/trees"\n')
+    lab.ok("apply")
+    assert (lab.root / "build/trees/r1/calc/LICENSE").is_file()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_stream_is_no_fault(lab: ForkLab, closed: str) -> None:
+    command = [sys.executable, "-m", "forkpatch", "--root", str(lab.root), "status"]
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {closed}', "bash", *command],
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (b"calc" in done.stdout) is (">&-" not in closed.replace("2>&-", ""))

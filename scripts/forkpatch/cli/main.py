@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 when all is well, 1 for a failure or a finding, 2 for a mistake in the input.
     """
     gc.set_threshold(_OBJECTS)
+    _open_streams()
     options = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text
@@ -64,6 +65,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _failed(options.verb, UserError.from_os_error(error))
+
+
+def _open_streams() -> None:
+    """Open the standard streams that the caller closed: what is printed there goes nowhere.
+
+    Else the next files that are opened would take their numbers.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w"))
 
 
 def _failed(verb: str, error: ForkError) -> int:

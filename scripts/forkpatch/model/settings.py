@@ -3,19 +3,29 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
 import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import platformdirs
 
 from forkpatch.errors import UserError
+from forkpatch.git.calls import Git
+from forkpatch.safety import check_name, check_regular
 
 _LOCK = "VERSIONS.lock"
-_KEYS = {"cache", "patches", "overlays", "work", "lock", "test", "map", "builds"}
+#: Type of each key's value.
+_KEYS = {
+    **dict.fromkeys(("cache", "patches", "overlays", "work", "lock"), str),
+    **dict.fromkeys(("test", "builds"), list),
+    "map": dict,
+}
+_TYPES = {str: "a string", list: "a list of strings", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -63,27 +73,28 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
     """Read the settings of the fork at ``root``; of a new one, which has no lock yet.
 
     Raises:
-        UserError: ``root`` is no fork, or ``[tool.forkpatch]`` holds something unknown.
+        UserError: ``root`` is no fork, or ``[tool.forkpatch]`` holds something unknown, or
+            of another type, or a path that leaves the fork or endangers its files.
     """
     root = root.resolve()
     table = _table(root / "pyproject.toml")
-    if unknown := sorted(set(table) - _KEYS):
-        raise UserError(
-            f"{root / 'pyproject.toml'}: [tool.forkpatch] has unknown keys: {', '.join(unknown)}",
-            remedy=f"the keys are: {', '.join(sorted(_KEYS))}",
-        )
+    defaults = {"lock": _LOCK, "patches": "patches", "overlays": "overlays", "work": ".work"}
+    paths = {key: _inside(root, key, table.get(key, value)) for key, value in defaults.items()}
+    if "work" in table:
+        _check_work(root, paths)
     settings = Settings(
         root=root,
-        lock=root / table.get("lock", _LOCK),
-        patches=root / table.get("patches", "patches"),
-        overlays=root / table.get("overlays", "overlays"),
-        work=root / table.get("work", ".work"),
-        cache=platformdirs.user_cache_path(table.get("cache", "forkpatch")) / "forkpatch",
+        **{key: root / path for key, path in paths.items()},
+        cache=platformdirs.user_cache_path(
+            check_name(table.get("cache", "forkpatch"), f"{root / 'pyproject.toml'}: cache")
+        )
+        / "forkpatch",
         builds=tuple(table.get("builds", ())),
         map=table.get("map", {}),
         test=tuple(table.get("test", (sys.executable, "-m", "forkpatch.runtest"))),
     )
-    if not new and not settings.lock.is_file():
+    check_regular(settings.lock)
+    if not new and not settings.lock.exists():
         raise UserError(
             f"{root} is not a fork's root: it has no {settings.lock.name}",
             remedy="change to the fork's root, or give it: --root DIR; or begin one:"
@@ -92,12 +103,59 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
     return settings
 
 
+def _inside(root: Path, key: str, value: str) -> str:
+    """The path of a setting in its plain form, which names a place below the root."""
+    plain = posixpath.normpath(value)
+    if value and not value.startswith("/") and plain.split("/")[0] not in (".", "..", ".git"):
+        return plain
+    raise UserError(
+        f"{root / 'pyproject.toml'}: [tool.forkpatch] {key} = {value!r} is not inside of the fork",
+        remedy="name a place below its root, by a relative path; or leave the key out",
+    )
+
+
+def _check_work(root: Path, paths: Mapping[str, str]) -> None:
+    """Raise when the work folder, in which trees are built and removed, holds the fork's files."""
+    work = PurePosixPath(paths["work"])
+    inside = [
+        path
+        for path in map(PurePosixPath, (paths["lock"], paths["patches"], paths["overlays"]))
+        if work in (path, *path.parents) or path in work.parents
+    ]
+    tracked = ("ls-files", "--", f":(literal){work}") if (root / ".git").exists() else ()
+    if tracked and not inside:
+        listed = Git(root / ".git", root).run(*tracked, ok=range(256)).stdout
+        inside = [PurePosixPath(os.fsdecode(line)) for line in listed.splitlines()[:1]]
+    if inside:
+        raise UserError(
+            f"{root / 'pyproject.toml'}: [tool.forkpatch] work = {paths['work']!r} holds the fork's"
+            f" own files, or lies among them: {inside[0]}",
+            remedy="name a folder that nothing else uses; or leave the key out: .work",
+        )
+
+
 def _table(pyproject: Path) -> dict[str, Any]:
-    if not pyproject.is_file():
+    """The table ``[tool.forkpatch]``, with known keys and values of their types."""
+    if not check_regular(pyproject).exists():
         return {}
     try:
         document = tomllib.loads(pyproject.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{pyproject}: {error}", remedy="correct the TOML syntax") from error
-    table: dict[str, Any] = document.get("tool", {}).get("forkpatch", {})
+    tool = document.get("tool", {})
+    table = tool.get("forkpatch", {}) if isinstance(tool, dict) else {}
+    where = f"{pyproject}: [tool.forkpatch]"
+    if not isinstance(table, dict):
+        raise UserError(f"{where} is no table", remedy="correct or remove it")
+    if unknown := sorted(set(table) - set(_KEYS)):
+        raise UserError(
+            f"{where} has unknown keys: {', '.join(unknown)}",
+            remedy=f"the keys are: {', '.join(sorted(_KEYS))}",
+        )
+    for key, value in table.items():
+        items = value if isinstance(value, list) else ()
+        if not isinstance(value, _KEYS[key]) or not all(isinstance(one, str) for one in items):
+            raise UserError(
+                f"{where} {key} = {value!r} is not {_TYPES[_KEYS[key]]}", remedy="correct it"
+            )
     return table
