@@ -254,4 +254,5 @@ def test_parts_of_a_split_buffer_have_their_own_energy() -> None:
     split = Design((32, 32), 1 << 20, (2, 4, 2)).hardware(MOBILE).levels[0]
     sram = technology().memories["sram-45nm"]
     quarter, half = sram.energy_of(1 << 18), sram.energy_of(1 << 19)
-    assert split.operand_energy() == pytest.approx((quarter, half, quarter, quarter))
+    for access in split.operand_energy():
+        assert access == pytest.approx((quarter, half, quarter))

@@ -52,13 +52,13 @@ class Level:
     split: tuple[int, ...] | None = None
     memory: str = ""
 
-    def operand_energy(self) -> tuple[float, float, float, float]:
-        """Energy in pJ of a bit of A, of B, and of C read and written, each of its own part."""
+    def operand_energy(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Energy in pJ of a bit of A, B and C: read, and written, each of its own part."""
         if self.split is None or not self.memory:
-            return self.read_energy, self.read_energy, self.read_energy, self.write_energy
+            return (self.read_energy,) * 3, (self.write_energy,) * 3
         kind = technology().memories[self.memory]
-        a, b, c = (kind.energy_of(bits / 8) for bits in self.split)
-        return a, b, c, c
+        parts = tuple(kind.energy_of(bits / 8) for bits in self.split)
+        return parts, parts
 
     def cycles(self, read: Any, write: Any) -> Any:
         """Cycles to move so many bits, latency left out."""

@@ -14,13 +14,18 @@ from costmodel.counting.extrapolation import period
 from costmodel.counting.loading import folds
 from costmodel.counting.space import Access, Box, SpaceTime
 from costmodel.estimate.pipeline import State
+from costmodel.estimate.transfer import NOTHING, MovedBits
 
 OUTPUT = "C"
 
 
 @dataclass
 class TileCounts:
-    """Instances, cycles and elements added up over tiles and batch; bits by level."""
+    """Instances, cycles and elements added up over tiles and batch.
+
+    Attributes:
+        moved: bits over the inner boundary of each memory, by its name.
+    """
 
     instances: int = 0
     stamps: int = 0
@@ -30,18 +35,19 @@ class TileCounts:
     busiest: int = 0
     total: dict[str, int] = field(default_factory=dict)
     unique: dict[str, int] = field(default_factory=dict)
-    read: dict[str, int] = field(default_factory=dict)
-    write: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, MovedBits] = field(default_factory=dict)
 
     def add(self, other: TileCounts, times: int) -> None:
         """Add another part's counts, ``times`` over."""
         for name in ("instances", "stamps", "loading", "compute", "busiest"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
         self.active_pes = max(self.active_pes, other.active_pes)
-        for name in ("total", "unique", "read", "write"):
+        for name in ("total", "unique"):
             mine, theirs = getattr(self, name), getattr(other, name)
             for key, value in theirs.items():
                 mine[key] = mine.get(key, 0) + times * value
+        for level, bits in other.moved.items():
+            self.moved[level] = self.moved.get(level, NOTHING) + bits * times
 
 
 @dataclass(frozen=True)
@@ -72,11 +78,13 @@ def on_array(
     operands = [a for a in listed if a.tensor in ("A", "B")]
     loading = folds(Box.of(extents), mapping, operands) * fabric.shape[0]
     widths, done = widths_of(unique, scheme), batch * state[0] * state[1]
-    inward = sum(v * widths[t] for t, v in unique.items() if t != OUTPUT)
-    inward += (unique[OUTPUT] - (done if state[3] else 0)) * scheme.accumulator
+    # The scales of an operand are named after it.
+    a, b = (sum(v * widths[t] for t, v in unique.items() if t.endswith(o)) for o in "AB")
+    back = (unique[OUTPUT] - (done if state[3] else 0)) * scheme.accumulator
     whole = done if state[4] else 0
     outward = whole * scheme.output + (unique[OUTPUT] - whole) * scheme.accumulator
-    port = max(inward // first.read, outward // first.write)
+    moved = MovedBits(a, b, back, outward)
+    port = max(moved.read // first.read, moved.write // first.write)
     counts = TileCounts(
         instances=full.instances,
         stamps=stamps,
@@ -86,8 +94,7 @@ def on_array(
         busiest=full.busiest,
         total=dict(volumes.total),
         unique=dict(unique),
-        read={first.name: inward},
-        write={first.name: outward},
+        moved={first.name: moved},
     )
     return Region(counts, max(stamps + loading, port))
 

@@ -247,4 +247,4 @@ def _on_chip(work: OtherWork, most: int, phase: Phase) -> OtherWork:
             f"{phase.name}: the work file does not tell the weights of {work.name}",
             remedy="make it anew, or leave out --chain",
         )
-    return replace(work, bits_read=work.bits_weights, bits_written=0)
+    return replace(work, on_chip=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,6 +28,7 @@ from costmodel.estimate.tiling import (
     fits,
     room,
 )
+from costmodel.estimate.transfer import MovedBits, memory_energy, with_outside
 
 
 def cost(
@@ -181,18 +182,18 @@ class _Case:
         region = run.region(len(plan), whole, gemm.batch)
         counts = region.counts
         first, last = hardware.levels[0], hardware.levels[-1]
-        moved = [(counts.read[v.name], counts.write[v.name]) for v in hardware.levels]
-        in_delay = transfer_delay(moved[0][0], first.read, first.latency)
-        out_delay = transfer_delay(moved[0][1], first.write, first.latency)
+        moved = [counts.moved[v.name] for v in hardware.levels]
+        in_delay = transfer_delay(moved[0].read, first.read, first.latency)
+        out_delay = transfer_delay(moved[0].write, first.write, first.latency)
         array = counts.stamps + counts.loading
         inner = max(array, in_delay, out_delay)
         lag = sum(v.latency - 1 for v in hardware.levels) if plan else 0
         latency = max(inner, round(region.cycles) + lag)
         rescales = self._rescales(counts)
         bits = (
-            sum(moved[-1])
+            moved[-1].read + moved[-1].write
             if last.shared
-            else max(moved[-1][0], moved[-1][1] * last.read / last.write)
+            else max(moved[-1].read, moved[-1].write * last.read / last.write)
         )
         intensity = gemm.macs / max(1.0, bits)
         finished = gemm.batch * gemm.m * gemm.n
@@ -216,17 +217,17 @@ class _Case:
             latency=latency,
             waiting=latency - inner,
             traffic=tuple(
-                Traffic(v.name, r, w, (r + w) / max(1, array), (r + w) / max(1, latency))
-                for v, (r, w) in zip(hardware.levels, moved, strict=True)
+                _traffic(v.name, inside, outside, array, latency)
+                for v, inside, outside in with_outside(hardware, moved)
             ),
-            energy=self._energy(rescales, moved, counts.unique),
+            energy=self._energy(rescales, moved),
             rescales=rescales,
             plan=plan,
             intensity=intensity,
             attainable=min(float(hardware.peak), intensity * last.read),
             bus={
-                v.name: float(v.cycles(r, w))
-                for v, (r, w) in zip(hardware.levels[1:], moved[1:], strict=True)
+                v.name: float(v.cycles(t.read, t.write))
+                for v, t in zip(hardware.levels[1:], moved[1:], strict=True)
             },
         )
 
@@ -245,9 +246,7 @@ class _Case:
         each = 2 if self.scheme.activation_grain is Grain.TOKEN else 1
         return each * self.gemm.batch * self.gemm.m * self.gemm.n
 
-    def _energy(
-        self, rescales: int, moved: list[tuple[int, int]], unique: Mapping[str, int]
-    ) -> dict[str, float]:
+    def _energy(self, rescales: int, moved: Sequence[MovedBits]) -> dict[str, float]:
         """Energy in pJ by part; a MAC reads A, B and a sum beside its PE and writes the sum."""
         hardware, width = self.hardware, self.scheme.compute
         found = {
@@ -257,14 +256,25 @@ class _Case:
             * hardware.register_energy,
             "rescale": rescales * hardware.mac(FLOAT16.activation),
         }
-        for level, (read, write) in zip(hardware.levels, moved, strict=True):
-            found[level.name] = read * level.read_energy + write * level.write_energy
-        first = hardware.levels[0]
-        widths, each = widths_of(unique, self.scheme), first.operand_energy()
-        a, b = (sum(v * widths[t] for t, v in unique.items() if t.endswith(o)) for o in "AB")
-        back = moved[0][0] - a - b
-        found[first.name] = a * each[0] + b * each[1] + back * each[2] + moved[0][1] * each[3]
+        for level, inside, outside in with_outside(hardware, moved):
+            found[level.name] = memory_energy(level, inside, outside)
         return found
+
+
+def _traffic(
+    level: str, inside: MovedBits, outside: MovedBits, array: int, latency: int
+) -> Traffic:
+    """All accesses to a memory; its port to the inside has the bandwidth of the description."""
+    port = inside.read + inside.write
+    return Traffic(
+        level,
+        read=inside.read + outside.write,
+        write=inside.write + outside.read,
+        filled=outside.read,
+        drained=outside.write,
+        required=port / max(1, array),
+        achieved=port / max(1, latency),
+    )
 
 
 def _tile_order(bound: BoundDataflow) -> tuple[str, ...]:
@@ -310,8 +320,7 @@ class _Run:
             counts.add(inner.counts, int(listed.times[kinds].sum()) * batch)
             cycles[kinds] = inner.cycles
         for level in behind:
-            counts.read[level.name] = int(listed.read[0]) * batch
-            counts.write[level.name] = int(listed.write[0]) * batch
+            counts.moved[level.name] = listed.moved() * batch
         both = holder.double_buffered
         time = duration(listed, cycles, slowest(behind), both, batch)
         return Region(counts, float(time[0]))

@@ -14,6 +14,7 @@ from costmodel.estimate.execution import chained
 from costmodel.estimate.gemm import cost
 from costmodel.estimate.product import GemmCost
 from costmodel.estimate.tiling import BufferTile, Holding
+from costmodel.estimate.transfer import NOTHING, MovedBits, memory_energy, with_outside
 from costmodel.estimate.workload import Item, Phase
 
 OTHER = "other"
@@ -180,20 +181,32 @@ def item_scheme(item: Item, scheme: Scheme | str) -> Scheme:
 
 
 def other_work(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
-    """Work that is no product: the time of its transfers to and from the outermost memory."""
+    """Work that is no product: the time of its transfers to and from the outermost memory.
+
+    On their way its operands and results pass through every memory, which is written and read once.
+    """
     compiled = phase.compiled_output
     width = compiled if isinstance(scheme, str) else max(scheme.output, FLOAT16.output)
     total = Totals()
     for work in phase.others:
         if work.view:
             continue
-        ratio = 1 if work.exact else width / compiled
-        read, write = (int(b * work.count * ratio) for b in (work.bits_read, work.bits_written))
-        level = _link(hardware) if work.link else hardware.levels[-1]
-        cycles = int(level.cycles(read, write)) + (work.count * level.latency if work.link else 0)
-        energy = read * level.read_energy + write * level.write_energy
-        moved = {"link_bits" if work.link else "bits": read + write}
-        total += Totals(latency=cycles, energy=energy, **moved)
+        times = work.count * (1 if work.exact else width / compiled)
+        used = MovedBits(int(work.bits_read * times), stored=int(work.bits_written * times))
+        if work.link:
+            link = _link(hardware)
+            cycles = int(link.cycles(used.read, used.write)) + work.count * link.latency
+            energy = memory_energy(link, used, NOTHING)
+            total += Totals(latency=cycles, energy=energy, link_bits=used.read + used.write)
+            continue
+        moved = MovedBits(int((work.bits_weights or 0) * times)) if work.on_chip else used
+        inside = [used, *[moved] * (len(hardware.levels) - 1)]
+        boundaries = with_outside(hardware, inside)
+        total += Totals(
+            latency=int(hardware.levels[-1].cycles(moved.read, moved.write)),
+            energy=sum(memory_energy(*boundary) for boundary in boundaries),
+            bits=moved.read + moved.write,
+        )
     return total
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.tiling import DIMENSIONS, Holding
+from costmodel.estimate.transfer import MovedBits
 
 Count = Any  # a numpy array of int64, kinds x mappings
 State = tuple[int, int, int, bool, bool]  # extents of a tile; are its sums new, does it finish them
@@ -37,6 +38,7 @@ class Steps:
         new, done: its sums begin, end here.
         fetched: bits of the step's own tile; following: of the next step's, that are fetched
             meanwhile, the last step's being the first one's of the next product of a batch.
+        activation, weight: of those of the step's own tile, A's and B's.
         stored: bits that this step leaves; before: of the step before, likewise.
         first, last: the kind is the first, the last step of a product.
     """
@@ -48,6 +50,8 @@ class Steps:
     new: Count
     done: Count
     fetched: Count
+    activation: Count
+    weight: Count
     following: Count
     stored: Count
     before: Count
@@ -63,6 +67,14 @@ class Steps:
     def write(self) -> Count:
         """Bits stored, of each mapping."""
         return (self.times * self.stored).sum(axis=0)
+
+    def moved(self) -> MovedBits:
+        """Bits that a single mapping fetches and stores, by operand."""
+        activation, weight = (
+            int((self.times * bits)[:, 0].sum()) for bits in (self.activation, self.weight)
+        )
+        read, write = int(self.read[0]), int(self.write[0])
+        return MovedBits(activation, weight, read - activation - weight, write)
 
     def states(self) -> dict[State, list[int]]:
         """Tiles of a single mapping that differ, and the kinds of steps that work on them."""
@@ -113,16 +125,16 @@ def many_steps(
     # Neighbours in a batch are other matrices: all is fetched and stored at their boundary.
     enters, leaves = (here != back) | first, (here != after) | last
 
-    def fetched(tile: Count, moves: Count, fresh: Count) -> Count:
-        bits: Count = np.zeros_like(m)
+    def fetched(tile: Count, moves: Count, fresh: Count) -> tuple[Count, Count, Count]:
+        activation = weight = partial = np.zeros_like(m)
         if "A" not in on_chip:
-            bits = (moves[0] | moves[2]) * scheme.activation_bits(tile[0], tile[2])
+            activation = (moves[0] | moves[2]) * scheme.activation_bits(tile[0], tile[2])
         if "B" not in on_chip:
-            bits = bits + (moves[1] | moves[2]) * scheme.weight_bits(tile[2], tile[1])
+            weight = (moves[1] | moves[2]) * scheme.weight_bits(tile[2], tile[1])
         if "C" not in on_chip:
             back = (moves[0] | moves[1]) & ~fresh
-            bits = bits + back * (tile[0] * tile[1] * scheme.accumulator)
-        return bits
+            partial = back * (tile[0] * tile[1] * scheme.accumulator)
+        return activation, weight, partial
 
     def stored(tile: Count, moves: Count, whole: Count) -> Count:
         if "C" in on_chip:
@@ -130,6 +142,7 @@ def many_steps(
         width = np.where(whole, scheme.output, scheme.accumulator)
         return (moves[0] | moves[1]) * (tile[0] * tile[1] * width)
 
+    own = fetched((m, n, k), enters, new)
     return Steps(
         times=times,
         m=m,
@@ -137,8 +150,10 @@ def many_steps(
         k=k,
         new=new,
         done=done,
-        fetched=fetched((m, n, k), enters, new),
-        following=fetched(following, leaves, (after[2] == 0) & region[3]),
+        fetched=sum(own),
+        activation=own[0],
+        weight=own[1],
+        following=sum(fetched(following, leaves, (after[2] == 0) & region[3])),
         stored=stored((m, n, k), leaves, done),
         before=stored(before, enters, (back[2] == ends[2]) & region[4]),
         first=first & (times > 0),

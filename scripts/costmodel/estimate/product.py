@@ -68,11 +68,21 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bits read from and written to a memory level, bits a cycle needed and reached."""
+    """Accesses to a memory level in bits.
+
+    Attributes:
+        read, write: all bits read and written.
+        filled: of those written, what the level behind delivers.
+        drained: of those read, what goes to the level behind.
+        required, achieved: bits a cycle between the level and what is inside it, needed to keep
+            computing and reached.
+    """
 
     level: str
     read: int
     write: int
+    filled: int
+    drained: int
     required: float
     achieved: float
 

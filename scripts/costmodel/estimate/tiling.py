@@ -17,6 +17,7 @@ import numpy as np
 
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
+from costmodel.estimate.transfer import MovedBits
 
 Count = Any  # an int, or a numpy array of int64
 LARGER = "--hardware edge8x8, systolic32x32, or a file with a larger first level"
@@ -39,27 +40,6 @@ class Holding:
 
     tile: BufferTile
     order: tuple[str, ...] = DIMENSIONS
-
-
-@dataclass(frozen=True)
-class OuterTraffic:
-    """Bits moved between a memory and the level behind it, for one GEMM of the batch."""
-
-    activation: Count
-    weight: Count
-    partial_read: Count
-    partial_write: Count
-    output: Count
-
-    @property
-    def read(self) -> Count:
-        """Bits read from the outer level."""
-        return self.activation + self.weight + self.partial_read
-
-    @property
-    def write(self) -> Count:
-        """Bits written to the outer level."""
-        return self.partial_write + self.output
 
 
 def room(m: Count, n: Count, k: Count, scheme: Scheme, copies: int) -> tuple[Count, Count, Count]:
@@ -95,8 +75,8 @@ def outer_traffic(
     order: Sequence[str],
     scheme: Scheme,
     on_chip: frozenset[str] = frozenset(),
-) -> OuterTraffic:
-    """Count the bits that cross the outer boundary when tiles are visited in ``order``.
+) -> MovedBits:
+    """Count the bits of one GEMM that cross the outer boundary when tiles are visited in ``order``.
 
     A tile stays in the memory as long as the next step needs the same one, so a tensor is
     fetched again only for a loop that it does not depend on and that stands outside the innermost
@@ -118,7 +98,7 @@ def outer_traffics(
     orders: Sequence[Sequence[str]],
     scheme: Scheme,
     on_chip: frozenset[str] = frozenset(),
-) -> list[OuterTraffic]:
+) -> list[MovedBits]:
     """Count the traffic of :func:`outer_traffic` for several orders."""
     m, n, k = extents
     trips = {d: -(-e // t) for d, e, t in zip(DIMENSIONS, extents, tile, strict=True)}
@@ -130,12 +110,11 @@ def outer_traffics(
         again = {name: _repeats(order, trips, other) for name, other in OPERANDS.items()}
         spilled = nothing if "C" in on_chip else m * n * (again["C"] - 1) * scheme.accumulator
         found.append(
-            OuterTraffic(
+            MovedBits(
                 activation=activations * again["A"],
                 weight=weights * again["B"],
-                partial_read=spilled,
-                partial_write=spilled,
-                output=nothing + (0 if "C" in on_chip else m * n * scheme.output),
+                partial=spilled,
+                stored=spilled + (0 if "C" in on_chip else m * n * scheme.output),
             )
         )
     return found

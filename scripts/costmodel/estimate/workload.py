@@ -49,6 +49,7 @@ class OtherWork:
         exact: the bits are the same under every scheme; otherwise they are activations.
         link: the bits go to other arrays.
         bits_weights: those of the bits read that are weights, as a norm's; None: not recorded.
+        on_chip: only weights come from beyond the first memory; all else is and stays there.
     """
 
     name: str
@@ -60,6 +61,7 @@ class OtherWork:
     exact: bool = False
     link: bool = False
     bits_weights: int | None = 0
+    on_chip: bool = False
 
 
 @dataclass(frozen=True)

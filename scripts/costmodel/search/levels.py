@@ -13,6 +13,7 @@ import numpy as np
 from costmodel.estimate.pipeline import duration, steps
 from costmodel.estimate.product import Role
 from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, attention_holding
+from costmodel.estimate.transfer import NOTHING, memory_energy
 from costmodel.search.products import Found, NoRoomError, Problem, search_together
 
 NUMBERS = (0, 1, 2, 3, 5, 8, 12, 20, 32)  # sizes of an L2's tiles that are tried, from the largest
@@ -101,18 +102,20 @@ def within(problems: tuple[Problem, ...], held: Holding, looked: int) -> Iterato
         for problem, part in zip(problems, parts, strict=True):
             gemm, first = problem.gemm, part is parts[0]
             own = Holding(beside(held.tile, first), held.order)
-            near = inner.holdings[0]
-            sides = [np.array([s]) for s in vars(beside(near.tile, first)).values()]
+            near = replace(inner.holdings[0], tile=beside(inner.holdings[0].tile, first))
+            sides = [np.array([s]) for s in vars(near.tile).values()]
             order = np.array([[DIMENSIONS.index(d)] for d in near.order])
             whole = (gemm.m, gemm.n, gemm.k, True, True)
             listed = steps(whole, own, problem.scheme, gemm.on_chip)
             work = np.zeros(listed.times.shape)
             for state, kinds in listed.states().items():
                 work[kinds] = part.simulate(sides, order, state)[0]
+                times = gemm.batch * int(listed.times[kinds].sum())
+                energy += times * part.moving_energy(near, state)
             both = level.double_buffered
             cycles += float(duration(listed, work, memory, both, gemm.batch)[0])
-            moved = int(listed.read[0]) * memory.read_energy
-            moved += int(listed.write[0]) * memory.write_energy
-            energy += gemm.batch * moved
-        share = lead.gemm.macs / parts[0].gemm.macs
-        yield Found((*inner.holdings, held), cycles, energy + share * inner.energy, 0, looked + 1)
+            # The parts' energy has what the L2 gives to the buffer and takes from it.
+            moved = listed.moved() * gemm.batch
+            energy += memory_energy(memory, moved, NOTHING) + memory_energy(level, NOTHING, moved)
+            energy += problem.fixed_energy()
+        yield Found((*inner.holdings, held), cycles, energy, 0, looked + 1)

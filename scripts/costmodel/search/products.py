@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.accelerator.hardware import Hardware
+from costmodel.accelerator.hardware import Hardware, Level
 from costmodel.accelerator.scheme import Grain, Scheme
-from costmodel.estimate.pipeline import Count, State, duration, many_steps
+from costmodel.estimate.pipeline import Count, State, Steps, duration, many_steps, steps
 from costmodel.estimate.product import Gemm, Role
 from costmodel.estimate.tiling import (
     DIMENSIONS,
@@ -31,6 +31,7 @@ from costmodel.estimate.tiling import (
     room,
     sizes,
 )
+from costmodel.estimate.transfer import NOTHING, MovedBits, memory_energy
 from costmodel.search.systolic import Systolic, in_tiles
 
 ORDERS = tuple(permutations(DIMENSIONS))
@@ -89,13 +90,27 @@ class Problem:
         (buffer, behind), gemm, scheme = self.hardware.levels, self.gemm, self.scheme
         region = region or (gemm.m, gemm.n, gemm.k, True, True)
         listed = many_steps(region, tiles, orders, scheme, gemm.on_chip)
-        inward, weights, visits = self.array.port(listed.m, listed.n, listed.k, scheme)
-        elements = listed.m * listed.n
-        back = inward + weights + (visits - listed.new) * elements * scheme.accumulator
-        out = elements * (listed.done * scheme.output + (visits - listed.done) * scheme.accumulator)
+        port = self._port(listed)
         work = self.array.cycles(listed.m, listed.n, listed.k)
-        work = np.maximum(work, np.maximum(back // buffer.read, out // buffer.write))
+        work = np.maximum(work, np.maximum(port.read // buffer.read, port.write // buffer.write))
         return duration(listed, work, behind, buffer.double_buffered, gemm.batch)
+
+    def _port(self, listed: Steps) -> MovedBits:
+        """Bits between buffer and array in each kind of step."""
+        scheme, elements = self.scheme, listed.m * listed.n
+        inward, weights, visits = self.array.port(listed.m, listed.n, listed.k, scheme)
+        back = (visits - listed.new) * elements * scheme.accumulator
+        out = elements * (listed.done * scheme.output + (visits - listed.done) * scheme.accumulator)
+        return MovedBits(inward, weights, back, out)
+
+    def moving_energy(self, held: Holding, region: State) -> float:
+        """Energy in pJ of both memories for a part of the product."""
+        buffer, behind = self.hardware.levels
+        listed = steps(region, held, self.scheme, self.gemm.on_chip)
+        each = self._port(listed) * listed.times
+        port = MovedBits(*(int(bits.sum()) for bits in vars(each).values()))
+        moved = listed.moved()
+        return float(memory_energy(buffer, port, moved) + memory_energy(behind, moved, NOTHING))
 
     def search(self) -> tuple[Found, Found]:
         """Find the fastest mapping, and the one of the least energy.
@@ -137,12 +152,12 @@ class Problem:
         queries, keys, scores = room(m, context, width, self.scheme, copies)
         return fits((queries, 2 * keys, scores + m * width * self.scheme.accumulator), level)
 
-    def bounds(self, grid: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def bounds(self, grid: Sequence[Any]) -> tuple[Any, MovedBits, MovedBits]:
         """Bound the cycles of orders x tiles, and count what their energy is made of.
 
         Returns:
-            Lower bounds of the cycles; pJ beyond the buffer; bits between buffer and array, of A,
-            of B, and of C read and written, for each tile.
+            Lower bounds of the cycles; bits between buffer and outer memory; both of orders x
+            tiles. Bits between buffer and array, for each tile.
         """
         gemm, scheme = self.gemm, self.scheme
         buffer, behind = self.hardware.levels
@@ -169,18 +184,16 @@ class Problem:
         # The last tile may be ragged: that an element of it is stored is all that is sure.
         last = 0 if "C" in gemm.on_chip else scheme.output
         inside = array * batch + first / behind.read + last / behind.write
-        port = batch * np.stack([inward, weights, partial, outward])
-        bounds, energies = [], []
-        orders = self.orders()
-        for moved in outer_traffics(extents, (m, n, k), orders, scheme, gemm.on_chip):
+        port = MovedBits(inward, weights, partial, outward) * batch
+        bounds = []
+        listed = outer_traffics(extents, (m, n, k), self.orders(), scheme, gemm.on_chip)
+        for moved in listed:
             bus = behind.cycles(moved.read, moved.write) * batch
             both = np.maximum(bus, inside) if buffer.double_buffered else bus + array * batch
             bounds.append(np.asarray(both, dtype=float))
-            beyond = moved.read * behind.read_energy + moved.write * behind.write_energy
-            energies.append(np.asarray(batch * beyond + self._fixed_energy(), dtype=float))
-        return np.stack(bounds), np.stack(energies), port
+        return np.stack(bounds), _in_orders(listed) * batch, port
 
-    def _fixed_energy(self) -> float:
+    def fixed_energy(self) -> float:
         """Energy in pJ that no mapping changes."""
         gemm, scheme, hardware = self.gemm, self.scheme, self.hardware
         register = (2 * scheme.compute + 2 * scheme.accumulator) * hardware.register_energy
@@ -192,16 +205,23 @@ class Problem:
         return gemm.macs * (hardware.mac(scheme.compute) + register) + scaled * hardware.mac(16)
 
 
+def _in_orders(listed: Sequence[MovedBits]) -> MovedBits:
+    """Transfers of several orders as those of orders x tiles."""
+    return MovedBits(
+        *(np.stack(bits) for bits in zip(*(vars(t).values() for t in listed), strict=True))
+    )
+
+
 @dataclass(frozen=True)
 class Candidates:
     """Mappings of products that share their tiles, and what no size of the buffer changes.
 
-    Arrays are of orders x tiles unless said otherwise.
+    Arrays are of orders x tiles unless said otherwise, ``bounds`` and ``times`` one after another.
 
     Attributes:
         grid: extents of the tiles that the first product has.
-        bounds: of the cycles of all products together; beyond: pJ, the buffer's left out.
-        port: bits between buffer and array of A, of B, of C read and written, by tile.
+        bounds: of the cycles of all products together.
+        outer: bits between buffer and outer memory; port: between buffer and array, by tile.
         times: cycles; not a number where it was not simulated yet.
     """
 
@@ -209,9 +229,16 @@ class Candidates:
     grid: list[Any]
     orders: list[tuple[str, ...]]
     bounds: Any
-    beyond: Any
-    port: Any
+    outer: MovedBits
+    port: MovedBits
     times: Any
+
+    def energies(self, levels: Sequence[Level], inside: Any) -> Any:
+        """Energy in pJ of the mappings of some tiles, all orders of these, between two memories."""
+        buffer, behind = levels
+        port, outer = self.port.at(inside), self.outer.at((slice(None), inside))
+        moved = memory_energy(buffer, port, outer) + memory_energy(behind, outer, NOTHING)
+        return (moved + sum(problem.fixed_energy() for problem in self.problems)).ravel()
 
     def simulate(self, places: Count) -> None:
         """Fill in the times of some mappings that have none."""
@@ -227,16 +254,16 @@ class Candidates:
         self.times[places] = sum(own)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=24)
 def candidates(problems: tuple[Problem, ...]) -> Candidates:
     """List the mappings; kept for the next buffer that is tried with the same array."""
     lead = problems[0]
     grid = lead.tiles()
     parts = [p.bounds(grid if p is lead else [grid[0], grid[2], grid[1]]) for p in problems]
-    bounds, beyond = (sum(part[n] for part in parts).ravel() for n in (0, 1))
-    port = sum(part[2] for part in parts)
+    bounds = sum(part[0] for part in parts).ravel()
+    outer, port = (sum((part[n] for part in parts), NOTHING) for n in (1, 2))
     times = np.full(bounds.shape, np.nan)
-    return Candidates(problems, grid, lead.orders(), bounds, beyond, port, times)
+    return Candidates(problems, grid, lead.orders(), bounds, outer, port, times)
 
 
 def search_together(problems: Sequence[Problem], gap: float = GAP) -> tuple[Found, Found]:
@@ -265,9 +292,7 @@ def search_together(problems: Sequence[Problem], gap: float = GAP) -> tuple[Foun
     # From here on the mappings that fit: orders x tiles inside.
     own = (np.arange(len(listed.orders))[:, None] * number + inside).ravel()
     bounds = listed.bounds[own]
-    each = memory.operand_energy()
-    port = sum(bits[inside] * energy for bits, energy in zip(listed.port, each, strict=True))
-    energies = listed.beyond[own] + np.tile(port, len(listed.orders))
+    energies = listed.energies(lead.hardware.levels, inside)
 
     some = np.argpartition(bounds, min(FIRST_CHUNK, len(bounds)) - 1)[:FIRST_CHUNK]
     ranked: Count = None

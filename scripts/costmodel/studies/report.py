@@ -58,6 +58,8 @@ def gemm_record(cost: GemmCost) -> dict[str, Any]:
             t.level: {
                 "read_bits": t.read,
                 "write_bits": t.write,
+                "filled_bits": t.filled,
+                "drained_bits": t.drained,
                 "required_bits_per_cycle": t.required,
                 "achieved_bits_per_cycle": t.achieved,
             }
@@ -242,6 +244,11 @@ def show_gemm(console: Console, cost: GemmCost) -> None:
             f"{cost.energy[level.level] / 1e6:,.3f}",
         )
     console.print(traffic)
+    for level in cost.traffic[:-1]:
+        console.print(
+            f"  {level.level}: {level.filled:,} bits of the writes fill it from the level behind, "
+            f"{level.drained:,} of the reads drain it"
+        )
     if cost.partial_sums:
         console.print(f"  {cost.partial_sums:,} elements of {OUTPUT} leave the array unfinished")
 
