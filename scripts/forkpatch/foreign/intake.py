@@ -93,7 +93,7 @@ def import_series(
         nearest: of several places for a hunk, take the one that patch(1) takes.
 
     Raises:
-        UserError: there is no series, or the upstream version has one already.
+        UserError: there is no series, or no patch in it; the upstream version has one already.
         PatchError: a patch cannot be read, or its place is not certain.
     """
     target = fork.patch_folder(upstream)
@@ -102,6 +102,14 @@ def import_series(
     foreign = read_foreign(source, guards)
     pristine = obtain(upstream, fork.cache, options).pristine
     woven = weave_foreign(foreign, pristine, str(source), nearest=nearest)
+    left_out = dict.fromkeys(foreign.unlisted, f"{foreign.list_name} does not list it")
+    left_out |= woven.skipped
+    reasons = tuple(f"{file}: {why}" for file, why in left_out.items())
+    if not woven.patches:
+        raise UserError(
+            f"{source}: nothing to import: {'; '.join(reasons[:5]) or 'it lists no patch'}",
+            remedy="name the folder that holds the patches and their list, or a mailbox",
+        )
     commits = [Commit(f"{upstream}\n".encode(), tree=upstream.tree)]
     for (_, patch), changes in zip(woven.patches, woven.steps, strict=True):
         commits.append(patch_commit(patch, changes))
@@ -122,7 +130,7 @@ def import_series(
         target,
         tuple(patch.name for patch in exported),
         woven.shifted,
-        tuple(f"{file}: {why}" for file, why in woven.skipped.items()),
+        reasons,
     )
 
 

@@ -105,6 +105,12 @@ def _options(words: Sequence[str], where: str) -> tuple[int, bool]:
         elif word in ("-p", "--strip") and rest and re.fullmatch("[0-9]{1,2}", rest[0]):
             strip = int(rest.pop(0))
         else:
+            if not word.startswith("-"):
+                raise UserError(
+                    f"{where}: {word} behind the name of a patch is no option: a name cannot"
+                    " have a space here",
+                    remedy="rename the patch file, and its line: quilt rename",
+                )
             raise UserError(
                 f"{where}: the option {word} is not known",
                 remedy="refresh the patch so that it needs none but -pN and -R: quilt refresh",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -62,12 +62,14 @@ class ForeignSeries:
     Attributes:
         list_name: name of the file that lists the patches; empty without one.
         list_data: that file.
+        unlisted: the other files of its folder, which it does not name.
     """
 
     format: ForeignFormat
     patches: tuple[ForeignPatch, ...]
     list_name: str = ""
     list_data: bytes = b""
+    unlisted: tuple[str, ...] = ()
 
 
 def read_foreign(source: Path, guards: Collection[str] | None = None) -> ForeignSeries:
@@ -88,7 +90,13 @@ def read_foreign(source: Path, guards: Collection[str] | None = None) -> Foreign
         if (folder / name).is_file():
             data = (folder / name).read_bytes()
             files = {path: _read(folder / path) for path in _listed(folder, name, data, layout)}
-            return assemble(layout, name, data, files, guards, where=f"{folder / name}")
+            found = assemble(layout, name, data, files, guards, where=f"{folder / name}")
+            every = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")))
+            known = {name, *files}
+            unlisted = tuple(
+                path for path in every if path not in known and not (folder / path).is_dir()
+            )
+            return replace(found, unlisted=unlisted)
     names = sorted(path.name for path in folder.glob("*") if path.suffix in _SUFFIXES)
     if not names:
         raise UserError(

@@ -121,3 +121,41 @@ def test_import_beside_a_series_or_from_nothing_is_refused(lab: ForkLab, tmp_pat
     lab.change("a.patch", {"src/run.c": FILES["src/run.c"] + b"\n"})
     done = lab.run("import-series", "calc", str(tmp_path))
     assert done.code == 2 and "exists" in done.err
+
+
+@pytest.mark.parametrize(
+    ("files", "word"),
+    [
+        ({"series": b""}, "it lists no patch"),
+        ({"series": b"", "a.patch": b"x"}, "a.patch: series does not list it"),
+        ({"series": b"a.patch\n", "a.patch": b"\xff\0\1"}, "a.patch: it holds no diff"),
+    ],
+)
+def test_import_of_nothing_is_refused_and_leaves_nothing(
+    lab: ForkLab, foreign: Path, tmp_path: Path, files: dict[str, bytes], word: str
+) -> None:
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    done = lab.run("import-series", "calc", str(folder))
+    assert done.code == 2
+    assert f"{folder}: nothing to import: {word}" in done.err
+    assert not (lab.root / "patches").exists()
+    lab.ok("import-series", "calc", str(foreign))
+
+
+def test_files_that_the_series_does_not_list_are_named(lab: ForkLab, foreign: Path) -> None:
+    (foreign / "sub/old.patch").write_text("nothing\n")
+    done = lab.ok("import-series", "calc", str(foreign))
+    assert "left out: sub/old.patch: series does not list it\n" in done.out
+    assert done.out.count("left out") == 1
+
+
+def test_name_with_a_space_in_a_list_is_told_as_such(lab: ForkLab, foreign: Path) -> None:
+    (foreign / "01-turn.patch").rename(foreign / "the turn.patch")
+    (foreign / "series").write_text("the turn.patch\n")
+    done = lab.run("import-series", "calc", str(foreign))
+    assert done.code == 2
+    assert "series:1: turn.patch behind the name of a patch is no option" in done.err
+    assert "a name cannot have a space here" in done.err
