@@ -80,9 +80,15 @@ def export_foreign(
     """Write the series of an upstream version to the new folder ``output``.
 
     Raises:
-        UserError: the folder is not empty, or the tool cannot apply a patch.
+        UserError: the folder is not empty or among the patched trees, or the tool cannot apply a
+            patch.
         IntegrityError: what was written does not give the same tree.
     """
+    if output.resolve().is_relative_to(fork.settings.work.resolve()):
+        raise UserError(
+            f"{output} is in {fork.settings.work}, where trees are built and removed",
+            remedy="name a folder elsewhere",
+        )
     check_new(output)
     origin = read_origin(fork.patch_folder(plan.upstream))
     if origin is not None and origin.format not in _FAMILIES[format_]:

@@ -30,6 +30,16 @@ from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
 from forkpatch.tree.worktree import OVERLAYS_REF, local_changes, read_stamp
 
+#: Files and folders in ``.git`` while an operation of git's is under way.
+_OPERATIONS = {
+    "rebase-merge": "git rebase",
+    "rebase-apply": "git rebase",
+    "CHERRY_PICK_HEAD": "git cherry-pick",
+    "REVERT_HEAD": "git revert",
+    "sequencer": "git cherry-pick",
+    "MERGE_HEAD": "git merge",
+}
+
 
 @dataclass(frozen=True)
 class ExportReport:
@@ -70,8 +80,8 @@ def export_upstream(
         own: write a file also for what another version has line for line.
 
     Raises:
-        UserError: there is no tree, it has changes that are in no commit, or the patch files
-            changed since it was built.
+        UserError: there is no tree, it has changes that are in no commit or a git rebase under
+            way, or the patch files changed since it was built.
         UserError: another version's series names a patch that would be gone.
         UserError: a commit cannot be a patch: a merge, or a change to an overlay.
     """
@@ -128,6 +138,13 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
         )
     if stamp.version != upstream.version:
         raise UserError(f"{folder} holds {stamp.version}, not {upstream}")
+    for name, what in _OPERATIONS.items():
+        if (folder / ".git" / name).exists():
+            raise UserError(
+                f"{folder}: a {what} is under way there, and its later commits are not in yet",
+                remedy=f"finish it: git -C {folder} {what.removeprefix('git ')} --continue;"
+                " or --abort",
+            )
     loose = [line for line in local_changes(folder, stamp) if not line.startswith("it has other")]
     if loose:
         raise UserError(

@@ -289,3 +289,29 @@ def test_commit_in_another_encoding_becomes_utf_8(two: ForkLab) -> None:
     git(two.tree, *encoded, "commit", "-qa", "-F", "-", stdin=text)
     two.ok("export")
     assert read_patch(two.patches / "price.patch").message == "Price\n\nIt is \u20ac 5.\n"
+
+
+def test_export_in_the_midst_of_a_git_operation_is_refused(lab: ForkLab) -> None:
+    lab.change("a.patch", {CORE_PATH: core(sub="b - a")}, subject="a")
+    lab.change("b.patch", {CORE_PATH: core(sub="b - a", mul="0")}, subject="b")
+    lab.ok("apply")
+    before = {path.name: path.read_bytes() for path in lab.patches.iterdir()}
+    editor = {"GIT_SEQUENCE_EDITOR": "sed -i 1s/pick/edit/"}
+    git(lab.tree, "rebase", "-q", "-i", "HEAD~2", **editor)
+    done = lab.run("export", "calc")
+    assert done.code == 2
+    assert f"{lab.tree}: a git rebase is under way there" in done.err
+    assert f"git -C {lab.tree} rebase --continue" in done.err
+    assert {path.name: path.read_bytes() for path in lab.patches.iterdir()} == before
+    git(lab.tree, "rebase", "--continue")
+    assert "2 patches" in lab.ok("export", "calc").out
+
+
+def test_export_for_another_tool_into_the_work_folder_is_refused(lab: ForkLab) -> None:
+    lab.change("a.patch", {CORE_PATH: core(sub="b - a")}, subject="a")
+    lab.ok("apply")
+    for place in (lab.tree / "python/quilt", lab.root / ".work/quilt", lab.root / "x/../.work/q"):
+        words = ("export", "calc", "--format", "quilt", "--output", str(place))
+        done = lab.run(*words)
+        assert done.code == 2 and "where trees are built and removed" in done.err
+        assert not place.exists()
