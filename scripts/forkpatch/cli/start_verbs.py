@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from common.files import atomic_write
 from forkpatch.cli.options import Registry, add_source_options, known_sources, source_options
@@ -87,6 +88,14 @@ def run_init(fork: Fork, options: argparse.Namespace) -> int:
             "or take over the branch of an existing fork:",
             f"  forkpatch adopt {upstream.name} REPOSITORY BRANCH",
         )
+        if Path(upstream.url).is_absolute():
+            say(
+                f"{path.name} has a folder of this machine as the url of {upstream.name}:"
+                f" {upstream.url}",
+                "before others use the fork, put the upstream's public URL there; this folder"
+                " serves on, once it is named:",
+                f"  forkpatch apply --mirror {upstream.name}={upstream.url}",
+            )
     write_report(options.json, upstream)
     return 0
 
