@@ -19,6 +19,7 @@ _MOVE_CACHE = "the cache can be elsewhere: XDG_CACHE_HOME=DIR"
 _REMEDIES = {
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f), then type the same again",
     errno.EROFS: _MOVE_CACHE,
     errno.EACCES: f"make it writable; {_MOVE_CACHE}",
     errno.EPERM: f"make it writable; {_MOVE_CACHE}",

@@ -18,6 +18,17 @@ _SCRATCH = ".new-"
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name ``path`` in an error that names no file: a write to an open file does not say which."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Give a scratch path beside ``path`` to write to; rename it into place at the end.
 
@@ -34,7 +45,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     os.close(handle)
     scratch = Path(name)
     try:
-        yield scratch
+        with naming(path):
+            yield scratch
         scratch.chmod(mode)
         _sync(scratch)
         scratch.replace(path)

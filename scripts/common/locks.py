@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from common.files import naming
+
 try:
     import fcntl
 except ImportError:  # not a POSIX system: processes are not kept apart
@@ -52,8 +54,9 @@ def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool 
         fcntl.flock(handle, fcntl.LOCK_EX)
     handle.seek(0)
     handle.truncate()
-    handle.write(f"{os.getpid()}\n")
-    handle.flush()
+    with naming(path):
+        handle.write(f"{os.getpid()}\n")
+        handle.flush()
     return handle
 
 

@@ -219,3 +219,12 @@ def test_patch_files_that_no_series_lists_are_named_by_apply(lab: ForkLab) -> No
     (lab.patches / "series").write_text("")
     done = lab.ok("apply")
     assert f"{lab.patches / 'zero.patch'} is not applied: series does not list it" in done.err
+
+
+def test_patch_with_crlf_is_told_as_such(lab: ForkLab) -> None:
+    lab.change("zero.patch", {"src/run.c": b"int run(void)\n{\n    return 9;\n}\n"})
+    path = lab.patches / "zero.patch"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    done = lab.run("apply")
+    assert done.code == 2
+    assert "the lines of its diff end with CRLF" in done.err and "turn them into LF" in done.err

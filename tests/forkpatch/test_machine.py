@@ -183,3 +183,30 @@ def test_variables_of_git_play_no_part(
         monkeypatch.setenv(name, value)
     shutil.rmtree(lab.root / ".work")
     assert [lab.ok(*verb).out for verb in verbs] == expected
+
+
+def test_limit_on_the_size_of_files_names_a_file_and_the_next_step(lab: ForkLab) -> None:
+    command = [sys.executable, "-m", "forkpatch", "--root", str(lab.root), "apply"]
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 0; "$@"', "bash", *command],
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert f"{lab.root}/.work/" in done.stderr and "File too large" in done.stderr
+    assert "ulimit -f" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_work_folder_that_is_a_file_is_named(lab: ForkLab) -> None:
+    shutil.rmtree(lab.root / ".work", ignore_errors=True)
+    (lab.root / ".work").write_text("")
+    refuses(lab, [".work is no folder", "move it away"], "apply")
+
+
+def test_report_into_a_missing_folder_is_refused_before_the_verb(lab: ForkLab) -> None:
+    target = lab.root.parent / "nope/x.json"
+    refuses(lab, [f"there is no folder {target.parent}"], "apply", "--json", str(target))
+    assert not target.parent.exists() and not lab.tree.exists()
+    lab.ok("apply", "--json", str(lab.root / "out/x.json"))

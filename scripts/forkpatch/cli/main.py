@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_git()
         root = options.root or (Path() if options.begins else find_root(Path()))
         settings = load_settings(root, new=options.begins)
+        _check_report(options.json, settings.root)
         verb: Verb = options.run
         with claimed(settings, claim_of(options)):
             return verb(open_fork(settings, new=options.begins), options)
@@ -65,6 +66,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _failed(options.verb, UserError.from_os_error(error))
+
+
+def _check_report(target: str | None, root: Path) -> None:
+    """Raise when a report is to be written to a folder that is not there, outside of the fork."""
+    folder = Path(target or "").absolute().parent
+    if target not in (None, "-") and not (folder.is_dir() or folder.is_relative_to(root)):
+        raise UserError(
+            f"--json {target}: there is no folder {folder}",
+            remedy="make it first, or name another place",
+        )
 
 
 def _open_streams() -> None:

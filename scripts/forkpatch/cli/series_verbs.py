@@ -17,6 +17,8 @@ from forkpatch.cli.options import (
 )
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
+from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import SERIES
 from forkpatch.output import counted, say, write_report
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.worktree import OVERLAYS_REF
@@ -256,6 +258,8 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
         new = fork.lock.upstream(name, options.version)
         existing = Existing(options.existing) if options.existing else None
         current = workspace.start(fork, old, new, chosen, existing)
+        if options.json != "-":
+            say(_route(fork, old, new, chosen=bool(options.old)))
     with workspace.at_work(current):
         current = execute.execute(current)
     if current.plan.conflicts:
@@ -268,6 +272,20 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     release = {**fork.lock.releases.get(fork.lock.default_release, {}), name: report.new}
     _say_rebased(report, release, options.json)
     return 0
+
+
+def _route(fork: Fork, old: Upstream, new: Upstream, *, chosen: bool) -> str:
+    """Both versions of a rebase; of one whose first was not named, which others have a series."""
+    text = f"{old.name}: from {old.version} to {new.version}"
+    if chosen:
+        return text
+    others = [
+        version
+        for version, one in fork.lock.versions(old.name).items()
+        if version not in (old.version, new.version) and (fork.patch_folder(one) / SERIES).exists()
+    ]
+    text = f"{text}; {old.version} is the one of release {fork.lock.default_release}"
+    return f"{text}; from another: --from {' | '.join(others)}" if others else text
 
 
 def _rebase_status(fork: Fork, name: str, target: str | None) -> int:

@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
+from common.files import naming
 from forkpatch.git.calls import Git
 
 # A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
@@ -69,12 +71,13 @@ def write_commits(git: Git, ref: str, commits: Iterable[Commit]) -> list[str]:
     count = 0
     # In a file, not in memory: a tree may be larger than that.
     with tempfile.TemporaryFile(dir=git.git_dir) as stream:
-        stream.write(b"feature done\n")
-        for count, commit in enumerate(commits, 1):
-            stream.writelines(_commit_command(ref, count, commit))
-        stream.writelines(b"get-mark :%d\n" % mark for mark in range(1, count + 1))
-        stream.write(b"done\n")
-        stream.seek(0)
+        with naming(git.git_dir or Path()):
+            stream.write(b"feature done\n")
+            for count, commit in enumerate(commits, 1):
+                stream.writelines(_commit_command(ref, count, commit))
+            stream.writelines(b"get-mark :%d\n" % mark for mark in range(1, count + 1))
+            stream.write(b"done\n")
+            stream.seek(0)
         out = git.run(*_FAST_IMPORT, "--quiet", "--force", "--date-format=raw", stdin=stream)
     return out.stdout.decode("ascii").split()
 

@@ -28,6 +28,7 @@ SUFFIX = ".patch"
 Positions = Mapping[str, tuple[int, ...]]
 
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
+_CRLF = re.compile(rb"^(?:diff --git |--- |\+\+\+ |@@ )[^\n]*\r$", re.MULTILINE)
 _SUBJECT_TAG = re.compile(r"^\s*\[PATCH[^\]]*\]\s*")
 _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): (.*)$")
 
@@ -252,7 +253,15 @@ def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
     if key not in _parsed:
         if len(_parsed) == _KEPT:
             del _parsed[next(iter(_parsed))]
-        _parsed[key] = _parse(data, *key)
+        try:
+            _parsed[key] = _parse(data, *key)
+        except UserError as error:
+            if not _CRLF.search(data):
+                raise
+            raise PatchError(
+                f"{error.what}; the lines of its diff end with CRLF",
+                remedy="an editor or git (core.autocrlf) changed it: turn them into LF",
+            ) from error
     return _parsed[key]
 
 

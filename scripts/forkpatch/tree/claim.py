@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common.files import atomic_write, remove_scratch
 from common.locks import locked
+from forkpatch.errors import UserError
 from forkpatch.model.settings import Settings
 from forkpatch.tree.swap import recover
 
@@ -49,6 +50,7 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
 
     Raises:
         OSError: a verb that writes cannot lock the fork.
+        UserError: the work folder is none.
     """
     with ExitStack() as stack:
         try:
@@ -73,6 +75,11 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
 @contextmanager
 def _begun(settings: Settings) -> Iterator[None]:
     """Make the work folder; a fork that could not be begun, and has no lock, is left without."""
+    if settings.work.exists() and not settings.work.is_dir():
+        raise UserError(
+            f"{settings.work} is no folder, and the trees are to be built there",
+            remedy="move it away; or name another folder: work of [tool.forkpatch]",
+        )
     missing = [path for path in (settings.work, *settings.work.parents) if not path.exists()]
     settings.work.mkdir(parents=True, exist_ok=True)
     try:

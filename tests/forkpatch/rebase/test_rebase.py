@@ -358,3 +358,17 @@ def test_rebase_whose_series_changed_can_be_abandoned(one: ForkLab) -> None:
     (one.patches / "series").write_text("")
     assert "everything is as before" in one.ok("rebase", "calc", "--abort").out
     assert not (one.root / ".work/rebase/calc").exists()
+
+
+def test_first_line_of_a_rebase_says_from_where_to_where(one: ForkLab) -> None:
+    upstream_moves(one, {"LICENSE": b"2\n"})
+    first = one.ok("rebase", "calc", "2.0").out.splitlines()[0]
+    assert first == "calc: from 1.0 to 2.0; 1.0 is the one of release r1"
+    one.repo.commit({"LICENSE": b"3\n"}, "3.0")
+    git(one.repo.path, "tag", "v3.0")
+    one.ok("lock", "--add", "calc=3.0")
+    first = one.ok("rebase", "calc", "3.0").out.splitlines()[0]
+    assert first.endswith("1.0 is the one of release r1; from another: --from 2.0")
+    shutil.rmtree(one.root / "patches/calc/3.0")
+    first = one.ok("rebase", "calc", "3.0", "--from", "2.0").out.splitlines()[0]
+    assert first == "calc: from 2.0 to 3.0"
