@@ -97,6 +97,7 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     if commit := _upstream_commit(rebase, step):
         rebase.git.run("cherry-pick", "--abort")
         return rebase.completed(RebaseOutcome.DROPPED, reason=f"already upstream: {commit}")
+    rebase.keep_index()
     conflicts = classify(rebase, step.patch)
     merged = merged_files(rebase, step.patch)
     wrong = placed_wrongly(rebase, step.patch, merged, whole=False)

@@ -99,16 +99,16 @@ def change_of(git: Git, old: str, new: str) -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
-def remember(git: Git, kept: Path, patch: str, commits: tuple[str, str, str]) -> None:
-    """Keep a resolution with the fork. The index is as git's merge left it.
+def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> None:
+    """Keep a resolution with the fork.
 
     Args:
-        git: the repository of the rebase.
+        git: the repository of the rebase, with the index that git's merge left.
         kept: folder of the resolutions.
         patch: the patch's name.
-        commits: its commit on the old base, the one that it was merged onto, the resolved one.
+        trees: its commit on the old base, the one that it was merged onto, the resolved tree.
     """
-    original, head, resolved = commits
+    original, head, resolved = trees
     merged, after = _index(git), list_tree(git, resolved)
     now: dict[str, Stages] = {path: {"0": entry} for path, entry in after.items()}
     paths = sorted(path for path in {*merged, *now} if merged.get(path) != now.get(path))
@@ -116,6 +116,8 @@ def remember(git: Git, kept: Path, patch: str, commits: tuple[str, str, str]) ->
         RecordedFile(path, merged.get(path, {}), after[path][0] if path in after else "")
         for path in paths
     )
+    if not any(set(file.before) & set(_STAGES) for file in files):
+        return  # of a rebase that an earlier forkpatch began: the index was not kept
     change, result = change_of(git, f"{original}^", original), change_of(git, head, resolved)
     record = Resolution(patch, change, result, files)
     preimages = [_marked(git, file.before) for file in files]

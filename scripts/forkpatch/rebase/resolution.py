@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from pathlib import PurePosixPath
 
 from forkpatch.errors import UserError
@@ -52,16 +51,10 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
         )
     if not accepted:
         _check_moved(rebase, step, tree)
-    done = complete(rebase, tree, f"accepted: {accepted}" if accepted else "resolved by hand")
     if all(one.kind is not ConflictKind.MISPLACED for one in rebase.plan.conflicts):
-        # The working tree is needed as git leaves it: by now the plan has the resolution.
-        rebase.reset(head)
-        with suppress(GitError):  # for its conflicts
-            rebase.pick(step.original, "--no-commit")
-        commits = (step.original, head, done.plan.head)
-        remember(git, rebase.resolutions, step.patch, commits)
-        rebase.reset(head)
-    return done
+        trees = (step.original, head, tree)
+        remember(rebase.merged, rebase.resolutions, step.patch, trees)
+    return complete(rebase, tree, f"accepted: {accepted}" if accepted else "resolved by hand")
 
 
 def complete(rebase: Rebase, tree: str, how: str) -> Rebase:

@@ -7,6 +7,7 @@ Each commit of the series is merged onto the new base with the old base as commo
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from forkpatch.tree.worktree import add_objects, build_repository
 
 _TREE = "tree"
 _RUNNING = "running"
+_MERGED = "merged.index"
 _PERSON = {
     "GIT_COMMITTER_NAME": "forkpatch",
     "GIT_COMMITTER_EMAIL": "forkpatch@localhost",
@@ -92,6 +94,18 @@ class Rebase:
         """Folder of the resolutions that are kept with the fork."""
         return self.fork.settings.patches / self.plan.upstream / FOLDER
 
+    @property
+    def merged(self) -> Git:
+        """The repository with the index that git's last merge with conflicts left.
+
+        The person who resolves them changes the index of the working tree.
+        """
+        return replace(self.git, environment={"GIT_INDEX_FILE": str(self.folder / _MERGED)})
+
+    def keep_index(self) -> None:
+        """Keep the index of a merge with conflicts for :attr:`merged`."""
+        shutil.copyfile(self.tree / ".git/index", self.folder / _MERGED)
+
     def patch(self, name: str) -> Patch:
         """A patch of the old series, which :func:`_check_series` has found there."""
         return next(patch for patch in self.old.patches if patch.name == name)
@@ -125,13 +139,13 @@ class Rebase:
         self.git.run("reset", "-q", "--hard", commit)
         self.git.run("clean", "-fdq")
 
-    def pick(self, commit: str, *options: str) -> None:
+    def pick(self, commit: str) -> None:
         """Merge a commit of the old series onto the one that is checked out.
 
         Raises:
             GitError: it has conflicts, which are in the index and the working tree.
         """
-        self.git.run(*_PICK, *options, commit, env=_PERSON)
+        self.git.run(*_PICK, commit, env=_PERSON)
 
 
 def rebase_folder(fork: Fork, name: str) -> Path:
