@@ -156,7 +156,9 @@ def test_ragged_tree_attention_mask_with_a_small_scale(kernels: Any) -> None:
 
 def test_tree_attention_reads_nothing_before_the_tree_order(tvm: ModuleType) -> None:
     script = Path(__file__).with_name("guarded_tree_attention.py")
-    folders = [str(Path(str(tvm.__file__)).parents[1]), str(Path(__file__).parents[2])]
+    tests = Path(__file__).parents[2]
+    # Before the tests, one of whose folders has the name of the package.
+    folders = [str(Path(str(tvm.__file__)).parents[1]), str(tests.parent / "scripts"), str(tests)]
     done = subprocess.run(
         [sys.executable, str(script)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
