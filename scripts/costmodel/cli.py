@@ -21,7 +21,7 @@ from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import (
     AS_COMPILED,
     Scheme,
-    is_shipped,
+    scheme_named,
     schemes,
     with_caches,
 )
@@ -165,7 +165,7 @@ def unmeasured_note(names: Sequence[str]) -> str:
     """The note on schemes whose accuracy was not measured; empty when there are none."""
     if not names:
         return ""
-    typed = dict.fromkeys(name if is_shipped(name) else "SCHEME.toml" for name in names)
+    typed = dict.fromkeys(name if scheme_named(name) else "SCHEME.toml" for name in names)
     return (
         f"No accuracy is measured of {', '.join(names)}: rows of these are compared with rows of "
         "their own scheme alone. It is measured by: nox -s cost -- --accuracy MODEL.gguf --scheme "

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -159,9 +159,12 @@ COMPARED = (
 )
 
 
-def is_shipped(name: str) -> bool:
-    """Tell whether a scheme can be given by this name, without a file."""
-    return _CACHE.sub("", name) in SCHEMES
+def scheme_named(name: str, known: Mapping[str, Scheme] = SCHEMES) -> Scheme | None:
+    """The scheme of a name, which may say the width of the cache behind one that is known."""
+    width, plain = _CACHE.search(name), known.get(_CACHE.sub("", name))
+    if name in known or plain is None or width is None:
+        return known.get(name)
+    return with_cache(plain, int(width.group(1)))
 
 
 def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
@@ -177,10 +180,8 @@ def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
         elif name.endswith(".toml"):
             example = "docs/cost/README.md has an example of a scheme's file"
             found.append(_from_file(read_toml(Path(name), f"{example}; shipped: {_SHIPPED}")))
-        elif is_shipped(name):
-            width = _CACHE.search(name)
-            plain = SCHEMES[_CACHE.sub("", name)]
-            found.append(with_cache(plain, int(width.group(1))) if width else plain)
+        elif shipped := scheme_named(name):
+            found.append(shipped)
         elif name == AS_COMPILED:
             raise CostError(
                 f"--scheme {AS_COMPILED} is for an estimate of --model, --gemm or --trace alone: "

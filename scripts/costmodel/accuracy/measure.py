@@ -19,7 +19,7 @@ import numpy as np
 
 from costmodel.accelerator.scheme import FLOAT32, Scheme
 from costmodel.accelerator.settings import LIBRARY
-from costmodel.errors import CostError
+from costmodel.errors import CostError, read_json
 
 if TYPE_CHECKING:  # its packages are needed by a measurement alone
     from costmodel.accuracy.llama import FloatLlama
@@ -105,11 +105,11 @@ def earlier(path: Path, made: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     remedy = "give --json another name, or delete the file"
+    found = read_json(path, remedy)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
         rows = {str(row["scheme"]): dict(row) for row in found["rows"]}
         same = {**found, "rows": []} == made
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CostError(f"{path}: not a measurement: {error!r}", remedy=remedy) from error
     if not same:
         raise CostError(f"{path}: measured on another model or another text", remedy=remedy)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.accelerator.hardware import Hardware
-from costmodel.accelerator.scheme import Scheme
+from costmodel.accelerator.scheme import Scheme, scheme_named
 from costmodel.accelerator.scheme import schemes as schemes_by_name
 from costmodel.errors import CostError
 from costmodel.estimate.model import product_key
@@ -54,7 +54,8 @@ def again(
         if old.get("phase") not in list(by_name):
             raise CostError(f"{where} is of phase {old.get('phase')!r}", remedy=OTHER_RUN)
         checked.append(_Row(where, old, by_name[old["phase"]], base, found.get("pes")))
-    unused = set(own) - {r.old.get("scheme") for r in checked if _is_text(r.old.get("scheme"))}
+    named = [str(r.old["scheme"]) for r in checked if _is_text(r.old.get("scheme"))]
+    unused = {one for one in own if not any(scheme_named(n, {one: own[one]}) for n in named)}
     if checked and unused:
         raise CostError(
             f"--mapping: no row is of --scheme {', '.join(sorted(unused))}",
@@ -107,7 +108,7 @@ class _Row:
         name = self.old.get("scheme")
         if not _is_text(name):
             raise self._wrong("scheme", name, "a name")
-        return own[str(name)] if name in own else schemes_by_name([str(name)])[0]
+        return scheme_named(str(name), own) or schemes_by_name([str(name)])[0]
 
     def flow(self) -> str:
         """The name of the dataflow."""

@@ -99,6 +99,17 @@ def test_rows_of_a_search_are_of_the_scheme_that_was_typed(
         assert json.loads(again.read_text())["macs_per_pe"] == 1
 
 
+def test_a_scheme_of_ones_own_with_a_smaller_cache_is_found_again(tmp_path: Path) -> None:
+    scheme, path, again = (tmp_path / name for name in ("mine.toml", "fronts.json", "again.json"))
+    scheme.write_text('schema = 1\nname = "mine"\nactivation = "8 bit"\nweight = "8 bit"\n')
+    words = [*MAPPED, "--scheme", str(scheme)]
+    assert main([*words, "--search", "--pes", "16", "--cache", "4", "--json", str(path)]) == 0
+    found = json.loads(path.read_text())["fronts"]
+    assert {row["scheme"] for row in found} == {"mine-kv4"}
+    assert main([*words, "--mapping", str(path), "--json", str(again)]) == 0
+    assert json.loads(again.read_text())["fronts"] == found
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
