@@ -60,17 +60,15 @@ def parse(argv: Sequence[str]) -> Job:
             not for it.
         UserError: values that cannot go together.
     """
-    options = parser()
-    device = load_device(options.parse_args(argv).accelerator)
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument("--accelerator")
-    given, rest = own.parse_known_args(argv)
+    args = vars(parser().parse_args(argv))
+    given = args.pop("accelerator")
+    device = load_device(given)
     if name_of(device.name) != device.name:
         raise AcceleratorError(
-            f"{given.accelerator}: the name {device.name!r} is none of a folder in dist/",
+            f"{given}: the name {device.name!r} is none of a folder in dist/",
             remedy="use small letters, digits, -, _ and .",
         )
-    job = job_options.parse_job(rest)
+    job = job_options.job_of(args)
     if job.quantization != DEFAULT_FORMAT or job.mode != TILES:
         raise AcceleratorError(
             f"{device.name} rounds float32 weights and activations itself",

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crosslab.build.offload import Offload
 from crosslab.build.runner import Recipe
@@ -209,7 +210,15 @@ def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
     Raises:
         UserError: values that cannot go together.
     """
-    args = vars(parser(verb).parse_args(argv))
+    return job_of(vars(parser(verb).parse_args(argv)), verb)
+
+
+def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
+    """The job of what :func:`parser` read, which is used up.
+
+    Raises:
+        UserError: values that cannot go together.
+    """
     args["project"] = args["project"].resolve()
     name = args.pop("name", None)
     args["model"] = name_of(name or args["source"])

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import IRModule, tirx
 from tvm_ffi import structural_equal
+
+from .functions import is_scheduled
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,19 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
             return None
         stages.append(Stage(loops, inner.block, statement))
     return stages
+
+
+def staged_functions(
+    mod: IRModule,
+) -> Iterator[tuple[str, tirx.PrimFunc, list[Stage], list[Stage]]]:
+    """TIR functions that nobody has scheduled: name, function, stages, and the products of these.
+
+    Stages are none where the body is anything else.
+    """
+    for g_var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
+            stages = stages_of(func) or []
+            yield g_var.name_hint, func, stages, [stage for stage in stages if is_product(stage)]
 
 
 def is_product(stage: Stage) -> bool:

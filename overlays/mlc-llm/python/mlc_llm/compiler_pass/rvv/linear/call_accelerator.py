@@ -20,9 +20,8 @@ import tvm
 from tvm import IRModule, ir, relax, tirx
 from tvm.target import Target
 
-from ..functions import is_scheduled
 from ..kernel_library import BlockReport, rewrite_with_kernels, write_reports
-from ..stages import Stage, is_product, stages_of
+from ..stages import Stage, staged_functions
 from ..tir import PatternMismatch, block_of, whole
 from .call_kernels import chosen_setting, replace_product
 from .describe_int8_weights import INT8_WEIGHTS, SCALE_BYTES
@@ -150,11 +149,7 @@ def linear_layers(mod: IRModule) -> dict[str, tuple[LinearLayer, list[Stage]]]:
         by name, the layer and all stages of the function.
     """
     found = {}
-    for g_var, func in mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
-            continue
-        stages = stages_of(func) or []
-        products = [stage for stage in stages if is_product(stage)]
+    for name, func, stages, products in staged_functions(mod):
         if len(products) != 1:
             continue
         try:
@@ -162,7 +157,7 @@ def linear_layers(mod: IRModule) -> dict[str, tuple[LinearLayer, list[Stage]]]:
         except PatternMismatch:
             continue
         if linear.packing is None and _place(func, linear):
-            found[g_var.name_hint] = linear, stages
+            found[name] = linear, stages
     return found
 
 

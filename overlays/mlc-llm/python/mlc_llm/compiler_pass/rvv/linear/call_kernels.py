@@ -31,7 +31,7 @@ from ..kernel_library import (
     rewrite_with_kernels,
     write_reports,
 )
-from ..stages import Stage, is_product, same_extents, stages_of
+from ..stages import Stage, is_product, same_extents, staged_functions, stages_of
 from ..targets import is_rvv_target
 from ..tir import PatternMismatch, is_one, nodes_of, with_root
 from .calls import Routines, experts_gemm, product, take
@@ -107,11 +107,7 @@ def chosen_setting(variable: str, values: tuple[str, ...]) -> str:
 def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
     """By name, the functions whose kernels read tiles, and where their weights are."""
     found = {}
-    for g_var, func in mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
-            continue
-        stages = stages_of(func) or []
-        products = [stage for stage in stages if is_product(stage)]
+    for name, func, stages, products in staged_functions(mod):
         taken = match_take(func)
         packing = taken.packing if taken else None
         try:
@@ -128,7 +124,7 @@ def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
                 continue
         except PatternMismatch:
             continue
-        found[g_var.name_hint] = _places(func, [m for m in matrices if m is not None], packing)
+        found[name] = _places(func, [m for m in matrices if m is not None], packing)
     return {name: places for name, places in found.items() if places}
 
 
