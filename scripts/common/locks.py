@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from common.files import naming
 
@@ -22,7 +22,7 @@ except ImportError:  # not a POSIX system: processes are not kept apart
     fcntl = None  # type: ignore[assignment]
 
 
-def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool = True) -> IO[str]:
+def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool = True) -> FileIO:
     """Lock the file ``path``; when another process holds it, say so on stderr and wait.
 
     Args:
@@ -38,7 +38,8 @@ def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool 
         BlockingIOError: another process holds it, and ``wait`` is False.
         OSError: the lock file cannot be written.
     """
-    handle = path.open("a+", encoding="ascii")
+    # Unbuffered: closing a file with a buffer would repeat a failed write; Python 3.13 prints that.
+    handle = path.open("a+b", buffering=0)
     if fcntl is None:
         return handle
     os.set_inheritable(handle.fileno(), inheritable)
@@ -49,14 +50,13 @@ def acquire(path: Path, resource: str, *, inheritable: bool = False, wait: bool 
             handle.close()
             raise
         handle.seek(0)
-        holder = handle.read().strip() or "?"
+        holder = handle.read().decode("ascii", "replace").strip() or "?"
         print(f"waiting: {resource} is in use by process {holder}", file=sys.stderr, flush=True)
         fcntl.flock(handle, fcntl.LOCK_EX)
     handle.seek(0)
     handle.truncate()
     with naming(path):
-        handle.write(f"{os.getpid()}\n")
-        handle.flush()
+        handle.write(f"{os.getpid()}\n".encode())
     return handle
 
 

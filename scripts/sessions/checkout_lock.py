@@ -7,15 +7,15 @@ Standard library only: the bootstrap imports this.
 from __future__ import annotations
 
 import os
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from common import locks
 
 NAME = ".run.lock"
 #: Set for the processes that a run starts: they work under its lock.
 MARK = "MLC_RVV_RUN"
-_held: list[IO[str]] = []
+_held: list[FileIO] = []
 
 
 def acquire(root: Path, *, inheritable: bool = False) -> None:
