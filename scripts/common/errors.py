@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the packages' exceptions: failure, remedy, exit code; and its form for OSErrors."""
+"""Base of the packages' exceptions: failure, remedy, exit code; its form for OSErrors; its end."""
 
 from __future__ import annotations
 
@@ -65,21 +65,42 @@ def remedy_for(code: int | None) -> str:
     return _REMEDIES.get(code or 0, "")
 
 
-def exit_code_of(run: Callable[[], int | None], refused: type[CommandError]) -> int:
+def exit_code_of(
+    run: Callable[[], int | None], refused: type[CommandError], command: str = ""
+) -> int:
     """Run a command and give its exit code; a failure is told on the standard error.
 
     Args:
         run: the command; None is 0.
         refused: the error that stands for what the operating system refuses.
+        command: its name, with which messages begin.
     """
     try:
-        return run() or 0
+        code = run() or 0
+        sys.stdout.flush()
+        return code
     except CommandError as error:
         failed = error
-    except OSError as error:
-        failed = refused.from_os_error(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(f"{command}: interrupted" if command else "interrupted", file=sys.stderr)
         return INTERRUPTED
-    print(f"error: {failed}", file=sys.stderr)
+    except BrokenPipeError:
+        _flushed()
+        return FAILURE
+    except OSError as error:
+        if not _flushed() and error.filename is None:
+            error.filename = "standard output"
+        failed = refused.from_os_error(error)
+    _flushed()  # or what was printed before comes after the message
+    print(f"{command or 'error'}: {failed}", file=sys.stderr)
     return failed.exit_code
+
+
+def _flushed() -> bool:
+    """Write what standard output still holds; False, and to nowhere, when it takes no more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
-from crosslab.errors import LabError, UserError
+from common.errors import exit_code_of
+from crosslab.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -72,24 +71,7 @@ def run(argv: Sequence[str]) -> int:
 
 def main() -> int:
     """Run with this process's arguments; give its exit code."""
-    try:
-        return run(sys.argv[1:])
-    except LabError as error:
-        return _failed(error)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except OSError as error:
-        return _failed(UserError.from_os_error(error))
-
-
-def _failed(error: LabError) -> int:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print("error:", style="bold red", end=" ")
-    console.print(error.what, markup=False)
-    if error.remedy:
-        console.print(f"  {error.remedy}", markup=False, style="yellow")
-    return error.exit_code
+    return exit_code_of(lambda: run(sys.argv[1:]), UserError)
 
 
 if __name__ == "__main__":

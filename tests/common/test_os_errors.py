@@ -4,11 +4,19 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from common.errors import CommandError
+
+SCRIPT = """
+import sys
+from common.errors import CommandError, exit_code_of
+sys.exit(exit_code_of(lambda: print("hello"), CommandError, "verb"))
+"""
 
 
 class MistakeError(CommandError):
@@ -37,3 +45,21 @@ def test_an_error_of_copying_a_tree_names_the_target(tmp_path: Path) -> None:
 def test_an_exit_code_of_its_own_and_no_remedy() -> None:
     error = CommandError("it broke", exit_code=7)
     assert (str(error), error.exit_code, CommandError.exit_code) == ("it broke", 7, 1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_standard_output_that_is_full_is_named() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("PYTHONUNBUFFERED", None)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert lines[0] == "verb: standard output: No space left on device" and len(lines) == 2

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import forkpatch
+from common.errors import exit_code_of
 from forkpatch.cli import (
     check_verbs,
     series_verbs,
@@ -24,7 +25,7 @@ from forkpatch.cli import (
     version_verbs,
 )
 from forkpatch.cli.options import Registry, Verb, claim_of
-from forkpatch.errors import ForkError, UserError
+from forkpatch.errors import UserError
 from forkpatch.git.calls import drop_variables
 from forkpatch.machine import require_git
 from forkpatch.model.fork import open_fork
@@ -48,24 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text
             stream.reconfigure(errors="backslashreplace")
     drop_variables()
-    try:
-        require_git()
-        root = options.root or (Path() if options.begins else find_root(Path()))
-        settings = load_settings(root, new=options.begins)
-        _check_report(options.json, settings.root)
-        verb: Verb = options.run
-        with claimed(settings, claim_of(options)):
-            return verb(open_fork(settings, new=options.begins), options)
-    except ForkError as error:
-        return _failed(options.verb, error)
-    except KeyboardInterrupt:
-        print(f"forkpatch {options.verb}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        return _failed(options.verb, UserError.from_os_error(error))
+    command = f"forkpatch {options.verb}"
+    return exit_code_of(functools.partial(_run, options), UserError, command)
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_git()
+    root = options.root or (Path() if options.begins else find_root(Path()))
+    settings = load_settings(root, new=options.begins)
+    _check_report(options.json, settings.root)
+    verb: Verb = options.run
+    with claimed(settings, claim_of(options)):
+        return verb(open_fork(settings, new=options.begins), options)
 
 
 def _check_report(target: str | None, root: Path) -> None:
@@ -91,12 +86,6 @@ def _open_streams() -> None:
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w"))
-
-
-def _failed(verb: str, error: ForkError) -> int:
-    sys.stdout.flush()
-    print(f"forkpatch {verb}: {error}", file=sys.stderr)
-    return error.exit_code
 
 
 @functools.cache  # a program may run many verbs, and the parser costs a third of a quick one

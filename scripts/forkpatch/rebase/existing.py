@@ -78,19 +78,26 @@ def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> No
         )
 
 
-def steps_of(kept: Mapping[str, str], series: Mapping[str, str]) -> tuple[RebaseStep, ...]:
+def steps_of(
+    kept: Mapping[str, str], series: Mapping[str, str], hashes: Mapping[str, str]
+) -> tuple[RebaseStep, ...]:
     """The steps of a rebase.
 
     Args:
         kept: commits of the new version's patches that are kept, by name, on the new base.
         series: commits of the old version's, on the old one.
+        hashes: hashes of the old version's patches.
     """
     return (
         *(
             RebaseStep(name, series.get(name, ""), RebaseOutcome.KEPT, commit)
             for name, commit in kept.items()
         ),
-        *(RebaseStep(name, commit) for name, commit in series.items() if name not in kept),
+        *(
+            RebaseStep(name, commit, sha256=hashes[name])
+            for name, commit in series.items()
+            if name not in kept
+        ),
     )
 
 

@@ -82,6 +82,7 @@ class RebaseStep:
 
     Attributes:
         original: its commit on the old base.
+        sha256: hash of its file in the old series; empty for one that this series lacks.
         outcome: None until the step is done.
         commit: its commit on the new base; empty when it was dropped.
         reason: why it was dropped or adapted.
@@ -95,6 +96,7 @@ class RebaseStep:
     commit: str = ""
     reason: str = ""
     by_hand: int = 0
+    sha256: str = ""
 
 
 @dataclass(frozen=True)

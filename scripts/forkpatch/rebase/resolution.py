@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import PurePosixPath
 
@@ -28,7 +29,8 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
         accepted: why the change is right where git put it; None when it was moved by hand.
 
     Raises:
-        UserError: conflict markers or a misplacement remain, or no change does.
+        UserError: conflict markers or a misplacement remain, no change does, or a file with
+            conflicts is gone without a word.
     """
     if not rebase.plan.conflicts:
         return rebase
@@ -39,7 +41,8 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
         path = rebase.tree / conflict.path
         if path.is_file() and _has_markers(rebase, step, conflict.path):
             raise UserError(f"{path} still has conflict markers", remedy="resolve them first")
-        _remove_leftover(rebase, step.original, conflict)
+        _remove_leftover(rebase, step, conflict)
+    _check_deletions(rebase, step)
     git.run("add", "-A")
     if left := git.text("ls-files", "--others", "--ignored", "--exclude-standard"):
         warn(f"left out of {step.patch}: {', '.join(left.splitlines())}")
@@ -128,7 +131,25 @@ def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
     return sum(int(count) for count in counts if count.isdigit())  # "-" stands for binary
 
 
-def _remove_leftover(rebase: Rebase, original: str, conflict: Conflict) -> None:
+def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
+    """Raise when a file that upstream has was deleted in place of a resolution.
+
+    A file that ``git rm`` removed has no conflict in git's index any more: it is meant to go.
+    """
+    fields = rebase.git.run("ls-files", "--unmerged", "-z").stdout.split(b"\0")[:-1]
+    unmerged = {field.partition(b"\t")[2].decode("utf-8", "surrogateescape") for field in fields}
+    for path in sorted(path for path in unmerged if not os.path.lexists(rebase.tree / path)):
+        if not files_at(rebase.git, [rebase.plan.head], [path])[0]:
+            warn(f"{step.patch}: its change of {path} is left out: the file is gone upstream")
+            continue
+        raise UserError(
+            f"{step.patch}: {path} had conflicts, and is gone from {rebase.tree}",
+            remedy=f"put it back: git -C {rebase.tree} checkout --merge {path};"
+            f" or, when the patch is to delete it: git -C {rebase.tree} rm {path}",
+        )
+
+
+def _remove_leftover(rebase: Rebase, step: RebaseStep, conflict: Conflict) -> None:
     """Remove a file that is gone upstream and that git left for reference, when it is untouched.
 
     Otherwise the resolution would add it to the new version, and the patches after this one
@@ -137,6 +158,6 @@ def _remove_leftover(rebase: Rebase, original: str, conflict: Conflict) -> None:
     path = rebase.tree / conflict.path
     if conflict.kind is not ConflictKind.FILE_GONE or not path.is_file():
         return
-    (old,) = files_at(rebase.git, [original], [conflict.path])
+    (old,) = files_at(rebase.git, [step.original], [conflict.path])
     if old.get(conflict.path) == path.read_bytes():
         path.unlink()

@@ -204,6 +204,7 @@ def start(
         steps = steps_of(
             dict(zip(names, kept, strict=True)),
             {patch.name: one for patch, one in zip(series.patches, ids[1:], strict=True)},
+            {patch.name: patch.sha256 for patch in series.patches},
         )
         state = series_state(fork, new)
         plan = RebasePlan(old.name, old.version, new.version, base, steps, (), existing, state)
@@ -238,14 +239,23 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
 
 def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
     """Raise when the old series is not the one that the rebase began with."""
-    now = [patch.name for patch in fork.series(old)]
+    hashes = {patch.name: patch.sha256 for patch in fork.series(old)}
+    now = list(hashes)
     steps = [step for step in plan.steps if step.outcome is not RebaseOutcome.KEPT]
     gone = [step.patch for step in steps if step.patch not in now]
     added = sorted(set(now) - {step.patch for step in plan.steps})
     begun = [step.patch for step in steps if step.patch in now]
-    if gone or added or [name for name in now if name in begun] != begun:
-        what = f"lacks {', '.join(gone)}" if gone else "has its patches in another order"
-        what = what if gone or not added else f"has {', '.join(added)} in addition"
+    other = [step.patch for step in steps if step.sha256 not in ("", hashes.get(step.patch))]
+    what = ""
+    if gone:
+        what = f"lacks {', '.join(gone)}"
+    elif added:
+        what = f"has {', '.join(added)} in addition"
+    elif [name for name in now if name in begun] != begun:
+        what = "has its patches in another order"
+    elif other:
+        what = f"has another {', '.join(other)}"
+    if what:
         raise UserError(
             f"{fork.patch_folder(old) / SERIES} {what}, and the rebase of {plan.upstream} began"
             " with it",

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from common.files import atomic_write
+from common.locks import locked
 from forkpatch.regression.suite import Side, Suite, plugin_folder, pytest_options, suite_key
 
+_LOCK = ".lock"
 _LOOK = 0.2  # seconds between two looks at a running test
 _TAIL = 1000  # characters of a process's last words
 FILE = "<file>"  # stands for a test file that cannot be collected
@@ -86,6 +88,8 @@ class TestRunner:
     ) -> dict[TestFile, dict[str, TestResult]]:
         """Run files, as many at a time as ``jobs`` says; what is on record is not run again.
 
+        Another run that writes the same records is waited for.
+
         Args:
             jobs: the files.
             ended: called after each.
@@ -94,7 +98,11 @@ class TestRunner:
             the results by test; those of a file that cannot be collected under ``<file>``.
         """
         found = {}
-        with ThreadPoolExecutor(max_workers=self.jobs) as pool:
+        self.results.mkdir(parents=True, exist_ok=True)
+        with (
+            locked(self.results / _LOCK, str(self.results)),
+            ThreadPoolExecutor(max_workers=self.jobs) as pool,
+        ):
             tasks = {pool.submit(self._run_file, job): job for job in jobs}
             try:
                 for task in as_completed(tasks):

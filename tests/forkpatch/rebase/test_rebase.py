@@ -179,6 +179,8 @@ def test_file_that_git_leaves_of_the_old_version_is_not_added_to_the_new(one: Fo
     assert (tree / "src/run.c").read_bytes() == changed  # for reference
     (tree / "src/main.c").write_bytes(b"int run(void) { return 1; }\n")
     done = one.run("rebase", "calc", "--continue", "--json", "-")
+    left_out = "run.patch: its change of src/run.c is left out: the file is gone upstream"
+    assert left_out in done.err
     (conflict,) = done.json["plan"]["conflicts"]
     assert (conflict["patch"], conflict["kind"]) == ("again.patch", "file gone")
     # What the user makes of the file is kept, since it is no leftover.
@@ -187,6 +189,26 @@ def test_file_that_git_leaves_of_the_old_version_is_not_added_to_the_new(one: Fo
     files = new_tree(one)
     assert files["src/main.c"] == b"int run(void) { return 1; }\n"
     assert files["src/run.c"] == b"int again(void) { return 2; }\n"
+
+
+def test_deleted_file_is_no_resolution_of_its_conflicts(one: ForkLab) -> None:
+    one.change("both.patch", {CORE_PATH: core(sub="b - a - 1"), "src/run.c": b"int run;\n"})
+    moved = CORE.replace(b"return a - b", b"return minus(a, b)")
+    upstream_moves(one, {CORE_PATH: moved, "src/run.c": FILES["src/run.c"]})
+    assert one.run("rebase", "calc", "2.0").code == 1
+    tree = one.root / ".work/rebase/calc/tree"
+    (tree / CORE_PATH).write_bytes(moved.replace(b"minus(a, b)", b"minus(b, a)"))
+    assert one.run("rebase", "calc", "--continue").code == 1  # the second patch's conflicts
+    (tree / CORE_PATH).unlink()
+    refused = one.run("rebase", "calc", "--continue")
+    assert refused.code == 2 and f"{CORE_PATH} had conflicts, and is gone" in refused.err
+    # The first command of the remedy puts the conflicts back, the second one says what is meant.
+    git(tree, "checkout", "--merge", CORE_PATH)
+    assert b"<<<<<<<" in (tree / CORE_PATH).read_bytes()
+    assert "still has conflict markers" in one.run("rebase", "calc", "--continue").err
+    git(tree, "rm", "-q", CORE_PATH)
+    one.ok("rebase", "calc", "--continue")
+    assert CORE_PATH not in new_tree(one)
 
 
 def test_abort_leaves_everything_as_before(one: ForkLab) -> None:
@@ -348,6 +370,12 @@ def test_old_series_that_changed_meanwhile_is_named(lab: ForkLab) -> None:
         assert done.code == 2 and f"{series} {word}, and the rebase of calc began" in done.err
         assert "forkpatch rebase calc --abort" in done.err
     series.write_text("run.patch\nturn.patch\n")
+    for patch in ("run.patch", "turn.patch"):  # one that is done, and the one with conflicts
+        data = (lab.patches / patch).read_bytes()
+        (lab.patches / patch).write_bytes(data.replace(b"Subject: ", b"Subject: Please "))
+        done = lab.run("rebase", "calc", "--continue")
+        assert done.code == 2 and f"{series} has another {patch}, and the rebase" in done.err
+        (lab.patches / patch).write_bytes(data)
     done = lab.ok("rebase", "calc", "--continue")
     assert "resolved by hand" in done.out
 

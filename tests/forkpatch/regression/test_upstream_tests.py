@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 from forklab import ForkLab, core, message
 
+from common.locks import locked
 from forkpatch.model.fork import open_fork
 from forkpatch.model.record import SymbolPlace
 from forkpatch.model.settings import load_settings
+from forkpatch.regression import runner
 from forkpatch.regression.selection import read_table, reason_to_run, touched_by_places
 
 CORE_PATH = "python/calc/core.py"
@@ -312,3 +315,20 @@ def test_the_tests_of_the_smallest_package_are_run_for_a_patch(tested: ForkLab) 
 def test_nothing_of_it_is_left_in_the_repository(tested: ForkLab, tmp_path: Path) -> None:
     run(tested, "test_fast")
     assert not list(tested.root.glob("tests/**/test_fast.py"))
+
+
+def test_runs_that_share_records_wait_for_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests = runner.TestRunner(tmp_path / "records", timeout=1)
+    tests.run([])
+    other = threading.Thread(target=tests.run, args=([],))
+    said = ""
+    with locked(tmp_path / "records/.lock", "records"):
+        other.start()
+        while "is in use by process" not in said:
+            assert other.is_alive()
+            said += capsys.readouterr().err
+            time.sleep(0.01)
+    other.join(timeout=60)
+    assert not other.is_alive()
