@@ -20,7 +20,7 @@ from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import parse_lock
 from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import print_table, say, warn, write_report
-from forkpatch.sources.obtain import mirrors_of, obtain
+from forkpatch.sources.obtain import SourceKind, mirrors_of, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.status import TreeCondition, release_status
@@ -70,13 +70,16 @@ def _add_tree(verbs: Registry) -> None:
 
 def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     """Bring the patched trees of a release up to date."""
-    release, applied = apply_release(
-        fork, options.release, source_options(options), discard=options.discard
-    )
+    chosen = source_options(options)
+    release, applied = apply_release(fork, options.release, chosen, discard=options.discard)
     value = {"release": release, "root": fork.settings.root, "upstreams": applied}
     for upstream in fork.lock.release(release)[1]:
         for path in unlisted(fork.patch_folder(upstream)):
             warn(f"{path} is not applied: {SERIES} does not list it; add it there, or delete it")
+    for one in applied:
+        here = one.state is ApplyState.CURRENT or one.source.startswith(SourceKind.CACHE)
+        if one.name in chosen.mirrors and here:
+            warn(f"--mirror {one.name}: remembered, and not asked: {one.version} is here already")
     if options.json != "-":
         for one in applied:
             if one.state is ApplyState.MISSING:

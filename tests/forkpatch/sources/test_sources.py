@@ -87,6 +87,15 @@ def test_mirror_is_remembered_and_its_objects_are_kept(lab: ForkLab, tmp_path: P
     assert source_of(lab, "--offline") == "cache (mirror)"
 
 
+def test_mirror_that_was_not_needed_is_told(lab: ForkLab) -> None:
+    told = "--mirror calc: remembered, and not asked: 1.0 is here already"
+    assert told not in lab.ok("apply").err
+    mirror = f"calc={lab.repo.path}"
+    assert told in lab.ok("apply", "--mirror", mirror).err
+    shutil.rmtree(lab.root / ".work")
+    assert told in lab.ok("apply", "--mirror", mirror).err  # the cache has it
+
+
 def test_remembered_mirror_serves_after_the_trees_are_lost(lab: ForkLab, tmp_path: Path) -> None:
     lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
     lab.ok("apply", "--mirror", f"calc={lab.repo.path}")
