@@ -28,6 +28,7 @@ from crosslab.models.sources.gguf_import import BoundedReader
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
 
 MOST = 127
+EMBEDDING = "token_embd.weight"
 
 
 def quantise(matrix: F32) -> tuple[Int8, F32]:
@@ -127,6 +128,29 @@ def answer(
         text.append(token)
         if token in stop:
             return
+
+
+def sensitivity(model: FloatLlama, text: Sequence[int], disturbance: float) -> float:
+    """Growth of a small error by rounding to int8: the least by which two hosts differ.
+
+    Args:
+        model: in float32; its products are done in W8A8 by numpy.
+        text: tokens that are read.
+        disturbance: largest relative error put on the embeddings, at random.
+
+    Returns:
+        the largest difference of a logit of the last token, as a part of the largest of these.
+    """
+    embedding = model.tensors[EMBEDDING]
+    errors = np.random.default_rng(0).uniform(-disturbance, disturbance, embedding.shape)
+    disturbed = {**model.tensors, EMBEDDING: (embedding * (1 + errors)).astype(np.float32)}
+    # Both take the same int8 weights: those of a head that is the embedding, too.
+    integer = IntegerProduct()
+    models = (model, FloatLlama(**{**vars(model), "tensors": disturbed}))
+    first, second = (
+        IntegerLlama.of(one, integer).logits(np.array(text), FLOAT32)[-1] for one in models
+    )
+    return float(np.abs(second - first).max() / np.abs(first).max())
 
 
 def chat_tokenizer(path: Path) -> ChatTokenizer:

@@ -57,6 +57,13 @@ def test_an_answer_ends_where_the_model_does() -> None:
     assert len(list(model.answer(small_llama(), DEVICES[1], [1, 2, 3], 9, [first.token]))) == 1
 
 
+def test_only_rounding_lets_a_small_error_grow() -> None:
+    tokens = [1, 2, 3, 4, 5]
+    assert model.sensitivity(small_llama(), tokens, 0.0) == 0.0
+    # As large as a step of rounding: activations fall to other steps.
+    assert model.sensitivity(small_llama(), tokens, 1e-2) > 1e-3
+
+
 def test_rounding_keeps_each_row_within_half_a_step() -> None:
     rows = np.random.default_rng(3).normal(0, [[1.0], [100.0]], (2, 64)).astype(np.float32)
     rounded, scale = model.quantise(rows)
