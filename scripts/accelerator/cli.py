@@ -8,6 +8,7 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from rich.table import Table
 from accelerator import model, study
 from accelerator.device import Device, load_device, shipped
 from accelerator.errors import AcceleratorError
+from accelerator.extension.prove import prove_extension
+from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host import job
 from accelerator.isa.listing import disassemble
 from accelerator.layer import EXACT, Requantisation
@@ -52,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     found = argparse.ArgumentParser(
         prog="accelerator",
-        description="Linear layers on a GEMM accelerator with VTA's instructions.",
+        description="Linear layers on a GEMM accelerator, or on a CPU's matrix unit.",
     )
     verbs = found.add_subparsers(dest="verb", required=True)
     layers = verbs.add_parser("layers", help="lower, simulate and compare with the estimate")
@@ -102,18 +105,55 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    device = load_device(args.device)
     if args.verb == "disassemble":
-        sys.stdout.write(disassemble(args.stream.read_bytes(), device))
+        sys.stdout.write(disassemble(args.stream.read_bytes(), load_device(args.device)))
         return 0
+    target = load_target(args.device)
     if args.verb == "answer":
-        return _answer(args, device)
-    _layers(args, device)
+        return _answer(args, target)
+    if isinstance(target, MatrixUnit):
+        _unit_layers(args, target)
+    else:
+        _layers(args, target)
     return 0
 
 
+def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
+    """Run each layer on random operands, compare with numpy, and show what was counted."""
+    for option in ("traces", "roofline"):
+        if getattr(args, option):
+            raise AcceleratorError(
+                f"--{option}: {unit.name} has no queues: its time is that of the CPU's instructions"
+            )
+    form, records = _requantisation(args.requantise), []
+    table = Table(title=f"{unit.name}: {unit.description}", title_justify="left")
+    for name in ("phase", "layer", "times", "instructions", "products", "MACs each", "loads"):
+        table.add_column(name, justify="left" if name in ("phase", "layer") else "right")
+    for phase in _phases(args):
+        for layer, count in study.linear_layers(phase, form):
+            program, counts = prove_extension(layer, unit)
+            if args.streams:
+                name = f"{phase.name}-{layer.name}".replace(":", "-")
+                atomic_write(args.streams / f"{name}.bin", program.stream)
+            useful = layer.rows * layer.outputs * layer.inputs / counts.products
+            loads = f"{counts.loaded_bytes / 1e6:.2f} MB"
+            numbers = (f"{counts.instructions:,}", f"{counts.products:,}", f"{useful:.1f}", loads)
+            table.add_row(phase.name, layer.name, str(count), *numbers)
+            sizes = {"rows": layer.rows, "outputs": layer.outputs, "inputs": layer.inputs}
+            where = {"phase": phase.name, "layer": layer.name, "count": count}
+            records.append({**where, **sizes, **asdict(counts)})
+    _console().print(table)
+    print("Every layer ran on random operands: equal to numpy's bit for bit.")
+    if args.json:
+        atomic_write_json(args.json, {"schema": 1, "device": unit.name, "layers": records})
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+
+
 def _layers(args: argparse.Namespace, device: Device) -> None:
-    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    console = _console()
     form = _requantisation(args.requantise)
     records, drawn = [], {}
     for phase in _phases(args):
@@ -134,7 +174,7 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
         atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
 
 
-def _answer(args: argparse.Namespace, device: Device) -> int:
+def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     """Print the answer; 1 where the device and numpy differ."""
     if args.tokens < 1:
         raise AcceleratorError(f"--tokens {args.tokens}: at least 1 is wanted")

@@ -106,13 +106,23 @@ def load_device(name: str) -> Device:
         AcceleratorError: there is none of that name.
         CostError: the file is wrong; names the line.
     """
+    return device_from(device_table(name))
+
+
+def device_table(name: str) -> TomlTable:
+    """The table of a shipped description by name, or of a TOML file by path.
+
+    Raises:
+        AcceleratorError: there is none of that name.
+        CostError: the file is no TOML; names the line.
+    """
     path = DEVICES / f"{name}.toml" if name in shipped() else Path(name)
     if not path.is_file():
         names = ", ".join(shipped())
         raise AcceleratorError(
             f"no accelerator {name!r}", remedy=f"give a file, or one of: {names}"
         )
-    return device_from(read_toml(path))
+    return read_toml(path)
 
 
 def device_from(table: TomlTable) -> Device:
@@ -122,6 +132,12 @@ def device_from(table: TomlTable) -> Device:
         CostError: with the offending line.
     """
     sections = ("gemm", "alu", "width", "buffer", "memory")
+    if "extension" in table.values:
+        raise table.error(
+            "extension",
+            "it describes instructions of a CPU, not a device beside it",
+            "its verbs: python -m accelerator layers, answer",
+        )
     table.only(["schema", "name", "description", "clock", *sections])
     gemm, alu, width, buffer, memory = (table.table(name) for name in sections)
     gemm.only(["batch", "inputs", "outputs", "interval", "latency"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functional simulator, in C++: built once for this machine, and called from Python."""
+"""The functional simulators, in C++: built once for this machine; a device's called from Python."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from crosslab.cached_build import cached_build, default_cache
 from crosslab.host.toolchain import find_native
 
 SOURCES = DEVICES / "simulator"
+EXTENSION = DEVICES / "extension"
 FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
 ORDERS = 6  # in which three queues can be looked at
 _MESSAGE_BYTES = 512
@@ -57,18 +58,18 @@ def spec_of(device: Device) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
-    """The simulator, compiled where it is not yet.
+    """The simulators, compiled where they are not yet.
 
     Raises:
         UserError: there is no C++ compiler.
         AcceleratorError: it does not compile.
     """
     tools = find_native()
-    key = digest(tools.digest, shlex.join(FLAGS), SOURCES)
+    key = digest(tools.digest, shlex.join(FLAGS), SOURCES, EXTENSION)
 
     def make(out: Path) -> None:
-        source = SOURCES / "functional.cc"
-        command = [*tools.cxx, *FLAGS, str(source), "-o", str(out / _LIBRARY)]
+        sources = [str(folder / "functional.cc") for folder in (SOURCES, EXTENSION)]
+        command = [*tools.cxx, *FLAGS, f"-I{DEVICES}", *sources, "-o", str(out / _LIBRARY)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise AcceleratorError(f"{shlex.join(command)}: {done.stderr[-2000:]}", exit_code=1)
@@ -87,6 +88,17 @@ def library() -> ctypes.CDLL:
         ctypes.c_uint64,
         ctypes.c_uint32,
         ctypes.POINTER(_Counts),
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    found.extension_run.argtypes = [
+        ctypes.c_uint32,
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        ctypes.c_char_p,
+        ctypes.c_uint64,
+        ctypes.c_uint64,
+        ctypes.c_void_p,
         ctypes.c_char_p,
         ctypes.c_size_t,
     ]

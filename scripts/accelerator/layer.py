@@ -86,6 +86,12 @@ class LinearLayer:
             -(-self.inputs // device.inputs),
         )
 
+    def operands(self, seed: int) -> tuple[Int8, Int8]:
+        """Values and weights at random."""
+        random = np.random.default_rng(seed)
+        values = random.integers(-128, 128, (self.rows, self.inputs), dtype=np.int8)
+        return values, random.integers(-128, 128, (self.outputs, self.inputs), dtype=np.int8)
+
     def reference(self, values: Int8, weights: Int8) -> Int32:
         """The result in numpy: ``rows x outputs``."""
         sums = np.zeros((self.rows, self.outputs), dtype=np.int32)

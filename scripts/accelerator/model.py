@@ -18,6 +18,9 @@ import numpy as np
 
 from accelerator import functional
 from accelerator.device import Device
+from accelerator.extension import functional as extension
+from accelerator.extension.lowering import lower_extension
+from accelerator.extension.unit import MatrixUnit
 from accelerator.layer import Int8, LinearLayer
 from accelerator.lowering import Program, lower
 from accelerator.mapping import best
@@ -53,7 +56,7 @@ class IntegerProduct:
         weights: int8 weights and scales that were made so far, by name.
     """
 
-    device: Device | None = None
+    device: Device | MatrixUnit | None = None
     weights: dict[str, tuple[Int8, F32]] = field(default_factory=dict)
 
     def __call__(self, values: F32, name: str, tensors: Mapping[str, F32]) -> F32:
@@ -65,6 +68,11 @@ class IntegerProduct:
         count = len(rounded)
         if self.device is None:
             sums = LinearLayer("", count, *weights.shape).reference(rounded, weights)
+        elif isinstance(self.device, MatrixUnit):
+            code = lower_extension(LinearLayer("", count, *weights.shape), self.device)
+            memory = code.image(rounded, weights)
+            extension.run(self.device, code.stream, memory)
+            sums = code.result(memory)
         else:
             # Whole blocks of rows: a text that grows by a token keeps its streams for a while.
             rows = -(-count // self.device.batch) * self.device.batch
@@ -113,7 +121,11 @@ class NextToken:
 
 
 def answer(
-    model: FloatLlama, device: Device, prompt: Sequence[int], most: int, stop: Sequence[int]
+    model: FloatLlama,
+    device: Device | MatrixUnit,
+    prompt: Sequence[int],
+    most: int,
+    stop: Sequence[int],
 ) -> Iterator[NextToken]:
     """Speak on after a prompt, the likeliest token each time; the text is read anew for each."""
     text = list(prompt)

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import Device
@@ -98,10 +96,8 @@ def prove(program: Program, seed: int = 0) -> None:
         AcceleratorError: a fault in the stream, or a result that differs; with exit code 1, since
             the lowering made the stream, not the user.
     """
-    random = np.random.default_rng(seed)
     layer = program.layer
-    values = random.integers(-128, 128, (layer.rows, layer.inputs), dtype=np.int8)
-    weights = random.integers(-128, 128, (layer.outputs, layer.inputs), dtype=np.int8)
+    values, weights = layer.operands(seed)
     memory, stream = program.image(values, weights), program.stream
     where = f"{layer.name} on {program.device.name}"
     try:

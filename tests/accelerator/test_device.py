@@ -9,6 +9,7 @@ import pytest
 
 from accelerator.device import DEVICES, MemoryId, load_device, shipped
 from accelerator.errors import AcceleratorError
+from accelerator.extension.unit import load_target
 from costmodel.errors import CostError
 
 DEFAULT = "vta-1x16x16"
@@ -23,7 +24,7 @@ def test_default_is_vtas() -> None:
 
 
 def test_shipped_devices_can_be_read() -> None:
-    assert {load_device(name).name for name in shipped()} == set(shipped())
+    assert {load_target(name).name for name in shipped()} == set(shipped())
     assert load_device("vta-16x16x16").batch == 16
 
 

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models
 from accelerator import model, study
 from accelerator.cli import main
 from accelerator.device import Device, load_device
+from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.layer import LinearLayer
 from accelerator.roofline import points
 from costmodel.accuracy.llama import FloatLlama
@@ -44,8 +45,10 @@ def small_llama() -> FloatLlama:
     return FloatLlama(2, 3, 1, 10000.0, 1e-5, tensors, Tokenizer(models.BPE()))
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-def test_a_small_model_is_numpys_bit_for_bit(device: Device) -> None:
+@pytest.mark.parametrize(
+    "device", [*DEVICES, load_target("spacemit-ime")], ids=lambda d: str(d.name)
+)
+def test_a_small_model_is_numpys_bit_for_bit(device: Device | MatrixUnit) -> None:
     found = list(model.answer(small_llama(), device, [1, 2, 3, 4, 5], 4, ()))
     assert len(found) == 4
     assert all(at.equal and at.token == at.numpy for at in found)

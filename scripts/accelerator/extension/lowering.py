@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer as a program for a matrix unit, with its operands in the order of its loads.
+
+A tile of sums stays in registers over all inputs. Values and weights lie in memory block by block
+as the loop over inputs loads them, so every load is a register from the next address.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from accelerator.errors import AcceleratorError
+from accelerator.extension import encoding
+from accelerator.extension.encoding import VectorType
+from accelerator.extension.unit import SUM_REGISTERS, MatrixUnit
+from accelerator.layer import EXACT, Int8, Int32, LinearLayer, pack
+
+# Registers of the program: cursors, counters, and the start of the values of a tile.
+_VALUES, _WEIGHTS, _RESULTS, _START = 5, 6, 7, 28
+_DEEP, _ACROSS, _DOWN, _LENGTH = 29, 30, 31, 10
+_MOST = 1 << 30  # bytes of operands and results: addresses are one lui and one addi
+
+Segment = tuple[int, int, int]
+"""First block, tiles, blocks of a tile."""
+
+
+@dataclass(frozen=True)
+class ExtensionProgram:
+    """A layer for a unit: its instructions, and the places of its operands in memory.
+
+    Attributes:
+        words: instructions.
+        down: segments of equal tiles of values; across: of weights.
+        deep: blocks of inputs.
+    """
+
+    layer: LinearLayer
+    unit: MatrixUnit
+    words: tuple[int, ...]
+    down: tuple[Segment, ...]
+    across: tuple[Segment, ...]
+    deep: int
+
+    @property
+    def stream(self) -> bytes:
+        """The instructions as they lie in memory."""
+        return struct.pack(f"<{len(self.words)}I", *self.words)
+
+    @property
+    def weights_at(self) -> int:
+        """Address of the weights; the values begin at 0."""
+        return _blocks(self.down) * self.deep * self.unit.register
+
+    @property
+    def results_at(self) -> int:
+        """Address of the sums."""
+        return self.weights_at + _blocks(self.across) * self.deep * self.unit.register
+
+    def image(self, values: Int8, weights: Int8) -> bytearray:
+        """Memory with operands: ``rows x inputs`` values, ``outputs x inputs`` weights."""
+        block = (self.unit.rows, self.unit.inputs)
+        parts = [
+            _in_tiles(pack(matrix, *block), segments)
+            for matrix, segments in ((values, self.down), (weights, self.across))
+        ]
+        sums = _blocks(self.down) * _blocks(self.across) * SUM_REGISTERS * self.unit.register
+        return bytearray(b"".join(parts) + bytes(sums))
+
+    def result(self, memory: bytearray) -> Int32:
+        """The sums of a memory after the run: ``rows x outputs``."""
+        side = self.unit.rows
+        flat = np.frombuffer(memory, dtype="<i4", offset=self.results_at)
+        found = np.zeros((_blocks(self.down), _blocks(self.across), side, side), dtype=np.int32)
+        at = 0
+        for top, rows, high in self.down:
+            for row in range(top, top + rows * high, high):
+                for left, columns, wide in self.across:
+                    size = columns * wide * high * side * side
+                    tiles = flat[at : at + size].reshape(columns, high, wide, side, side)
+                    place = found[row : row + high, left : left + columns * wide]
+                    place[:] = tiles.swapaxes(0, 1).reshape(place.shape)
+                    at += size
+        whole = found.swapaxes(1, 2).reshape(len(found) * side, -1)
+        return np.ascontiguousarray(whole[: self.layer.rows, : self.layer.outputs])
+
+
+def _blocks(segments: tuple[Segment, ...]) -> int:
+    return sum(tiles * size for _, tiles, size in segments)
+
+
+def _segments(blocks: int, size: int) -> tuple[Segment, ...]:
+    """Whole tiles, then one of what is left."""
+    whole, rest = divmod(blocks, size)
+    found = ((0, whole, size), (whole * size, 1, rest))
+    return tuple(each for each in found if each[1] and each[2])
+
+
+def _in_tiles(blocks: Int8, segments: tuple[Segment, ...]) -> bytes:
+    """Blocks of a grid, tile by tile, and in a tile column by column of the grid."""
+    parts = []
+    for first, tiles, size in segments:
+        part = blocks[first : first + tiles * size]
+        parts.append(part.reshape(tiles, size, *blocks.shape[1:]).swapaxes(1, 2).tobytes())
+    return b"".join(parts)
+
+
+def lower_extension(layer: LinearLayer, unit: MatrixUnit) -> ExtensionProgram:
+    """The program of a layer.
+
+    Raises:
+        AcceleratorError: its operands pass a GiB, or its sums are to be narrowed, which the CPU
+            does.
+    """
+    if layer.requantisation != EXACT:
+        raise AcceleratorError(
+            f"{unit.name} leaves its sums in vector registers: the CPU narrows them",
+            remedy="leave out --requantise",
+        )
+    blocks = [-(-extent // unit.rows) for extent in (layer.rows, layer.outputs)]
+    down, across = map(_segments, blocks, unit.tile(blocks[0]))
+    deep = -(-layer.inputs // unit.inputs)
+    program = ExtensionProgram(layer, unit, (), down, across, deep)
+    sums = _blocks(down) * _blocks(across) * SUM_REGISTERS * unit.register
+    if program.results_at + sums > _MOST:
+        raise AcceleratorError(f"{layer.name}: its operands and sums pass {_MOST} bytes")
+    words = [
+        *encoding.load_immediate(_START, 0),
+        *encoding.load_immediate(_RESULTS, program.results_at),
+    ]
+    for _, rows, high in down:
+        words += _rows(program, rows, high)
+    return ExtensionProgram(layer, unit, (*words, encoding.ret()), down, across, deep)
+
+
+def _rows(program: ExtensionProgram, count: int, high: int) -> list[int]:
+    """Tiles of equal height, each across all weights."""
+    body = encoding.load_immediate(_WEIGHTS, program.weights_at)
+    for _, columns, wide in program.across:
+        body += _loop(_ACROSS, columns, _tile(program, high, wide))
+    body.append(encoding.addi(_START, _VALUES, 0))
+    return _loop(_DOWN, count, body)
+
+
+def _tile(program: ExtensionProgram, high: int, wide: int) -> list[int]:
+    """The sums of one tile: cleared, added up over all inputs, stored."""
+    values = range(high)
+    weights = range(high, high + wide)
+    # Sums begin at an even register.
+    first = high + wide + (high + wide) % 2
+    sums = {
+        (row, column): first + SUM_REGISTERS * ((row - values[0]) * wide + column - weights[0])
+        for row in values
+        for column in weights
+    }
+    step = program.unit.register
+    loads = [(each, _VALUES) for each in values] + [(each, _WEIGHTS) for each in weights]
+    body = []
+    for register, cursor in loads:
+        body += [encoding.load_bytes(register, cursor), encoding.addi(cursor, cursor, step)]
+    body += [encoding.multiply(into, *operands) for operands, into in sums.items()]
+    wide_type = encoding.set_vector_type(_LENGTH, VectorType.E32_M2)
+    stores = []
+    for into in sums.values():
+        stores.append(encoding.store_words(into, _RESULTS))
+        stores.append(encoding.addi(_RESULTS, _RESULTS, SUM_REGISTERS * step))
+    return [
+        encoding.addi(_VALUES, _START, 0),
+        wide_type,
+        *(encoding.clear(into) for into in sums.values()),
+        encoding.set_vector_type(_LENGTH, VectorType.E8_M1),
+        *_loop(_DEEP, program.deep, body),
+        wide_type,
+        *stores,
+    ]
+
+
+def _loop(counter: int, count: int, body: list[int]) -> list[int]:
+    """The body ``count`` times."""
+    step = [*body, encoding.addi(counter, counter, -1)]
+    back = encoding.branch_unless_zero(counter, -4 * len(step))
+    return [*encoding.load_immediate(counter, count), *step, back]

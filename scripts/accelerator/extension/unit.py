@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Description of a matrix unit in the vector registers of a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+
+from accelerator.device import Device, device_from, device_table
+from costmodel.accelerator.settings import SIZES, TomlTable
+
+REGISTERS = 32
+SUM_REGISTERS = 2
+_VLENS = (256, 1024, 4096)
+
+
+@dataclass(frozen=True)
+class MatrixUnit:
+    """A unit that multiplies a register of int8 values by one of int8 weights into int32 sums.
+
+    Attributes:
+        vlen: bits of a vector register.
+    """
+
+    name: str
+    description: str
+    vlen: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of values, and of weights, in a register."""
+        return isqrt(self.vlen // 16)
+
+    @property
+    def inputs(self) -> int:
+        """Values of a row in a register."""
+        return 2 * self.rows
+
+    @property
+    def register(self) -> int:
+        """Bytes of a vector register."""
+        return self.vlen // 8
+
+    def tile(self, blocks: int) -> tuple[int, int]:
+        """Registers of values and of weights that sums are kept for at once.
+
+        All sums of a tile, its values and its weights are in registers; of the tiles that fit, the
+        one with most products a load.
+
+        Args:
+            blocks: registers that all rows take: more are of no use.
+        """
+        fitting = [
+            (values, weights)
+            for values in range(1, min(blocks, REGISTERS) + 1)
+            for weights in range(1, REGISTERS)
+            # Sums begin at an even register.
+            if SUM_REGISTERS * (values * weights + -(-(values + weights) // 2)) <= REGISTERS
+        ]
+        return max(fitting, key=lambda t: (t[0] * t[1] / (t[0] + t[1]), t[0]))
+
+
+def load_target(name: str) -> Device | MatrixUnit:
+    """Read a shipped device or matrix unit by name, or a TOML file by path.
+
+    Raises:
+        AcceleratorError: there is none of that name.
+        CostError: the file is wrong; names the line.
+    """
+    table = device_table(name)
+    return _unit_from(table) if "extension" in table.values else device_from(table)
+
+
+def _unit_from(table: TomlTable) -> MatrixUnit:
+    table.only(["schema", "name", "description", "extension"])
+    extension = table.table("extension")
+    extension.only(["vlen"])
+    vlen = extension.quantity("vlen", {**SIZES, "bit": 1})
+    if vlen not in _VLENS:
+        known = ", ".join(f"{one} bit" for one in _VLENS)
+        what = f"'vlen' is {extension.values['vlen']!r}: registers of other sizes hold two blocks"
+        raise extension.error("vlen", what, f"simulated are: {known}")
+    return MatrixUnit(table.get("name", str), table.get("description", str, ""), int(vlen))
