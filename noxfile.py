@@ -118,6 +118,14 @@ def zoo(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def farm(session: nox.Session) -> None:
+    """Boards for TVM's RPC tracker: -- up --boards N --core NAME, status, down."""
+    applied, options = trees.prepare(session, "crosslab", "farm")
+    environments.install(session, "farm", release=applied.release)
+    environments.run_module(session, "crosslab", "farm", *options, *applied.arguments())
+
+
+@nox.session(default=False)
 def cost(session: nox.Session) -> None:
     """Estimate what a model or a GEMM would cost on an accelerator."""
     cost_model.estimate(session)
@@ -143,16 +151,10 @@ def model(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def package(session: nox.Session) -> None:
-    """Put the finished models of dist/ into tarballs, the same bytes each time."""
+    """Put the finished models of dist/ into tarballs; -- verify TARBALL checks one."""
     environments.install(session, "crosslab")
-    environments.run_module(session, "crosslab", "package", *session.posargs)
-
-
-@nox.session(default=False)
-def verify(session: nox.Session) -> None:
-    """Check a tarball: every file against its manifest, its bill of materials, its paths."""
-    environments.install(session, "crosslab")
-    environments.run_module(session, "crosslab", "verify", *session.posargs)
+    verb = () if session.posargs[:1] == ["verify"] else ("package",)
+    environments.run_module(session, "crosslab", *verb, *session.posargs)
 
 
 @nox.session(default=False)

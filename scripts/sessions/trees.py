@@ -158,7 +158,7 @@ def install_lab(session: nox.Session, trees: Trees) -> None:
 def install_for_tests(session: nox.Session, trees: Trees) -> None:
     """Install what tests alone use; those of the zoo need transformers, where MLC-LLM is."""
     run_module(session, "crosslab", "prepare", "--tests")
-    install(session, "nox", "cost", "browser", "clients", "scalesim")
+    install(session, "nox", "cost", "browser", "clients", "farm", "scalesim")
     if "mlc-llm" in trees.paths:
         install(session, "zoo", release=trees.release)
         install_torch(session, required=False)

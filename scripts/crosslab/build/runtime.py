@@ -38,6 +38,24 @@ TVM_SOURCES = (
 )
 FFI_SOURCES = ("ffi/src/ffi/*.cc", "ffi/src/ffi/extra/*.cc")
 NOT_FOR_UNIX = ("backtrace_win.cc",)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Sources of TVM that are compiled together.
+
+    Attributes:
+        name: of their objects in the cache.
+        patterns: their paths in the tree, with tvm_ffi's sources below ``ffi``.
+        shims: folders of files that a tree lacks, laid out as it is.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    shims: tuple[Path, ...] = (SHIMS,)
+
+
+RUNTIME = Sources("runtime", (*TVM_SOURCES, *FFI_SOURCES))
 # Headers that nearly all sources read: to read them once saves a third of the build.
 PRECOMPILED = (
     *("algorithm", "functional", "memory", "string", "unordered_map", "vector"),
@@ -98,6 +116,7 @@ def build_runtime(
     cache: Path,
     *,
     sanitizers: Sequence[str] = (),
+    sources: Sources = RUNTIME,
 ) -> Runtime:
     """Compile the runtime; the same sources, compiler and options are compiled once.
 
@@ -106,6 +125,7 @@ def build_runtime(
         toolchain: what to compile with, which also says for what.
         cache: folder for results that clones share.
         sanitizers: instrument with these, such as ("address", "undefined").
+        sources: compile these.
 
     Raises:
         UserError: the tree or tvm_ffi is not what is asked for.
@@ -127,13 +147,13 @@ def build_runtime(
         tvm_tree / "include",
         ffi / "src",
         ffi / "include",
-        SHIMS,
+        *sources.shims,
     )
     made = cached_build(
         cache,
-        f"runtime-{toolchain.machine}",
+        f"{sources.name}-{toolchain.machine}",
         key,
-        lambda out: _build(tvm_tree, ffi, toolchain, flags, out),
+        lambda out: _build(tvm_tree, ffi, toolchain, flags, out, sources),
     )
     return read_runtime(made, toolchain.machine, tuple(sanitizers))
 
@@ -151,32 +171,34 @@ def _build(
     toolchain: Toolchain,
     flags: Sequence[str],
     out: Path,
+    chosen: Sources,
 ) -> None:
-    sources, objects = _assemble(tvm_tree, ffi, out), out / "objects"
+    sources, objects = _assemble(tvm_tree, ffi, out, chosen), out / "objects"
     objects.mkdir()
     includes = ("-I.", "-Iinclude", "-I3rdparty/compiler-rt", "-Iffi/include")
     # The scratch folder has a random name, which must not get into an object.
     command = [*toolchain.cxx, *flags, *includes, f"-ffile-prefix-map={out}=."]
     headers = PRECOMPILED if toolchain.is_clang else ()
-    compile_objects("runtime", command, sources, out, objects, precompiled=headers)
+    compile_objects(chosen.name, command, sources, out, objects, precompiled=headers)
     for name in ("src", "3rdparty", "ffi/src"):
         shutil.rmtree(out / name)
 
 
-def _assemble(tvm_tree: Path, ffi: Path, out: Path) -> list[str]:
+def _assemble(tvm_tree: Path, ffi: Path, out: Path, chosen: Sources) -> list[str]:
     """Lay the sources out as one tree, our headers where it lacks some; their relative paths."""
     for name in ("src/runtime", "include"):
         shutil.copytree(tvm_tree / name, out / name)
     for name in ("src/ffi", "include"):
         shutil.copytree(ffi / name, out / "ffi" / name)
-    for shim in (p for p in SHIMS.rglob("*.h")):
-        target = out / shim.relative_to(SHIMS)
+    shims = [(folder, path) for folder in chosen.shims for path in folder.rglob("*.[ch]*")]
+    for folder, shim in shims:
+        target = out / shim.relative_to(folder)
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(shim, target)
     found = [
         path.relative_to(out).as_posix()
-        for pattern in (*TVM_SOURCES, *FFI_SOURCES)
+        for pattern in chosen.patterns
         for path in out.glob(pattern)
         if path.name not in NOT_FOR_UNIX
     ]

@@ -9,7 +9,10 @@
 // With `caches`, every load and store between marks goes through two data caches of one core, and
 // the lines that each segment misses are counted.
 //
-// Arguments: out=FILE (JSON, written when the guest ends),
+// A third mark writes the report at once and begins the next one, for a guest that asks what it has
+// cost while it runs.
+//
+// Arguments: out=FILE (JSON, written when the guest ends, or passes the third mark),
 // caches=LINE:SIZE:WAYS:SIZE:WAYS (bytes of a line; L1 and L2).
 #include <inttypes.h>
 #include <pthread.h>
@@ -52,6 +55,7 @@ struct segment {
   uint64_t *runs;    // since the last mark; by vtype at entry if `typed`, else one number
   struct access *accesses;
   uint64_t traffic[TRAFFIC];
+  bool recorded;     // a record of the next report names it
 };
 
 struct vcpu {
@@ -103,8 +107,9 @@ static void *zeroed(size_t count, size_t size) {
   return items;
 }
 
-static void take(const struct segment *segment, int vtype, int64_t index, uint64_t *number) {
+static void take(struct segment *segment, int vtype, int64_t index, uint64_t *number) {
   if (*number == 0) return;
+  segment->recorded = true;
   records.items =
       grown(records.items, &records.room, records.count, sizeof(struct record));
   records.items[records.count++] = (struct record){segment, vtype, index, *number};
@@ -153,12 +158,15 @@ static void account(struct vcpu *cpu, struct segment *segment) {
 
 static void on_segment(unsigned int index, void *data) { account(&vcpus[index], data); }
 
+static void write_report(void);
+
 // The marks themselves are outside of the region.
 static void on_mark(unsigned int index, void *data) {
   struct segment *segment = data;
   if (segment->mark == MARK_END) pass_mark(false);
   account(&vcpus[index], segment);
   if (segment->mark == MARK_BEGIN) pass_mark(true);
+  if (segment->mark == MARK_REPORT) write_report();
 }
 
 static void on_element(unsigned int index, qemu_plugin_meminfo_t info, uint64_t address,
@@ -247,7 +255,7 @@ static void add_insn(struct segment *segment, struct qemu_plugin_insn *insn, uin
   segment->words[segment->count++] = word;
 }
 
-static bool is_mark(enum kind kind) { return kind == MARK_BEGIN || kind == MARK_END; }
+static bool is_mark(enum kind kind) { return kind >= MARK_BEGIN; }
 
 static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   (void)id;
@@ -282,7 +290,9 @@ static void on_vcpu(qemu_plugin_id_t id, unsigned int index) {
 static void print_segments(FILE *file) {
   const char *before = "";
   fprintf(file, "\"segments\":{");
-  for (const struct segment *s = segments; s; s = s->next) {
+  for (struct segment *s = segments; s; s = s->next) {
+    if (!s->recorded) continue;
+    s->recorded = false;
     fprintf(file, "%s\n\"%" PRIu64 "\":[%" PRIu64 ",\"", before, s->id, s->address);
     for (size_t i = 0; i < s->count; ++i) fprintf(file, i ? " %" PRIx32 : "%" PRIx32, s->words[i]);
     fprintf(file, "\"]");
@@ -299,9 +309,7 @@ static void print_stretch(FILE *file, size_t from, size_t to) {
   }
 }
 
-static void on_exit_of_guest(qemu_plugin_id_t id, void *data) {
-  (void)id;
-  (void)data;
+static void write_report(void) {
   FILE *file = fopen(out_path, "w");
   if (!file) {
     fprintf(stderr, "counter: cannot write %s\n", out_path);
@@ -320,7 +328,15 @@ static void on_exit_of_guest(qemu_plugin_id_t id, void *data) {
   }
   fprintf(file, "]}\n");
   fclose(file);
+  start_count = 0;
+  records.count = 0;
   pthread_mutex_unlock(&lock);
+}
+
+static void on_exit_of_guest(qemu_plugin_id_t id, void *data) {
+  (void)id;
+  (void)data;
+  write_report();
 }
 
 static bool read_caches(const char *text) {

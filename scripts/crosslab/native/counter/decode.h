@@ -14,6 +14,7 @@ enum kind {
   SETS_VTYPE,
   MARK_BEGIN,
   MARK_END,
+  MARK_REPORT,
 };
 
 // SEW and LMUL, vtype's lowest six bits; after vsetvl, whose vtype is in a register that is not
@@ -28,6 +29,7 @@ struct decoded {
 // HINTs: slti x0, x0, imm.
 #define WORD_MARK_BEGIN 0x7c102013u
 #define WORD_MARK_END 0x7c202013u
+#define WORD_MARK_REPORT 0x7c302013u
 
 static inline unsigned bits(uint32_t word, unsigned high, unsigned low) {
   return (word >> low) & ((1u << (high - low + 1)) - 1);
@@ -52,6 +54,7 @@ static inline struct decoded decode(uint32_t word, unsigned size) {
   if (size != 4) return (struct decoded){OTHER, 0};
   if (word == WORD_MARK_BEGIN) return (struct decoded){MARK_BEGIN, 0};
   if (word == WORD_MARK_END) return (struct decoded){MARK_END, 0};
+  if (word == WORD_MARK_REPORT) return (struct decoded){MARK_REPORT, 0};
   switch (word & 0x7f) {
     case 0x57:
       return bits(word, 14, 12) == 7 ? decode_set(word) : (struct decoded){VECTOR, 0};

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cost of what an emulated board executed between two marks, from the counter's report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from crosslab.cores.core import Core
+from crosslab.cores.cycles import cycles_of
+from crosslab.run.counter import read_measurement
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Reads reports of the counter.
+
+    Attributes:
+        core: whose cycles are summed up; None: instructions.
+    """
+
+    core: Core | None
+
+    @property
+    def unit(self) -> str:
+        """Cycles of the core, one after the other; or instructions."""
+        return f"cycles of {self.core.name}" if self.core else "instructions"
+
+    def read(self, report: Path) -> int:
+        """The cost of the regions of a report.
+
+        Raises:
+            ValueError: there is none, or it holds instructions that the core's table does not
+                know: a candidate must not win by them.
+        """
+        try:
+            table = json.loads(report.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"the counter left no report: {error.strerror}") from error
+        if not table["balanced"] or table["threads"] != 1:
+            raise ValueError("not one thread alone ran between the marks")
+        measured = read_measurement(table)
+        if self.core is None:
+            return measured.region.insns
+        cycles = cycles_of(self.core, measured.histogram(), 1)
+        if cycles.marked:
+            names = ", ".join(cycles.unmeasured)
+            raise ValueError(f"nobody measured {names} on {self.core.name}")
+        return cycles.serial

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a farm on this machine: a tracker and boards, started, listed and ended.
+
+They outlive the command that starts them; a file says which they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from common.files import atomic_write_json
+from crosslab.errors import LabError
+from crosslab.farm.protocol import Address, summary
+
+START_SECONDS = 60.0
+END_SECONDS = 10.0
+LAST_LINES = 5
+TRACKER = "tvm.exec.rpc_tracker"
+
+
+@dataclass(frozen=True)
+class FarmProcess:
+    """A process that leads a session of its own.
+
+    Attributes:
+        pid: its number.
+        started: in ticks since the machine booted, so that another process that was given the
+            same number is not taken for it.
+        log: what it says.
+    """
+
+    pid: int
+    started: str
+    log: str
+
+    @property
+    def alive(self) -> bool:
+        """It still runs."""
+        return start_of(self.pid) == self.started
+
+    def end(self) -> None:
+        """End it and what it started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.alive:
+                return
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                return
+            _wait_until(lambda: not self.alive, END_SECONDS)
+
+
+@dataclass(frozen=True)
+class FarmState:
+    """A farm as its file has it.
+
+    Attributes:
+        tracker: its address.
+        key: of the boards.
+        measure: what boards count, for people.
+        service: the tracker's process; None: it is somebody else's.
+        boards: those of this machine.
+    """
+
+    tracker: Address
+    key: str
+    measure: str
+    service: FarmProcess | None
+    boards: tuple[FarmProcess, ...] = field(default=())
+
+    def write(self, file: Path) -> None:
+        """Keep it."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(file, asdict(self))
+
+    @classmethod
+    def read(cls, file: Path) -> FarmState | None:
+        """What was kept; None: nothing, or nothing that can be read."""
+        try:
+            table = json.loads(file.read_text(encoding="utf-8"))
+            service = FarmProcess(**table["service"]) if table["service"] else None
+            boards = tuple(FarmProcess(**one) for one in table["boards"])
+            address = Address(**table["tracker"])
+            return cls(address, table["key"], table["measure"], service, boards)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def start_of(pid: int) -> str:
+    """Start of a process in ticks since boot; empty: there is none, or it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # The command's name, in parentheses, may hold anything.
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def start_process(module: str, arguments: Sequence[str], log: Path) -> FarmProcess:
+    """Start a Python module in a session of its own, its output in a file."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    return FarmProcess(process.pid, start_of(process.pid), str(log))
+
+
+def start_tracker(address: Address, log: Path) -> FarmProcess:
+    """Start TVM's tracker and wait until it answers.
+
+    Raises:
+        LabError: it does not; its last lines are in the message.
+    """
+    span = ["--port", str(address.port), "--port-end", str(address.port + 1)]
+    process = start_process(TRACKER, ["--host", address.host, *span], log)
+    if not _wait_until(lambda: not process.alive or answers(address), START_SECONDS) or not (
+        process.alive
+    ):
+        process.end()
+        raise LabError(f"the tracker did not start at {address}{last_lines(log)}")
+    return process
+
+
+def await_boards(state: FarmState, wanted: int) -> None:
+    """Wait until so many boards have joined.
+
+    Raises:
+        LabError: a board ends, or they do not join in time; with the board's last lines.
+    """
+
+    def joined() -> bool:
+        ended = [board for board in state.boards if not board.alive]
+        if ended:
+            raise LabError(f"a board ended{last_lines(Path(ended[0].log))}")
+        return boards_of(state.tracker, state.key) >= wanted
+
+    if not _wait_until(joined, START_SECONDS):
+        raise LabError(
+            f"{boards_of(state.tracker, state.key)} of {wanted} boards joined {state.tracker} "
+            f"within {START_SECONDS:g} s",
+            remedy=f"see {state.boards[0].log}" if state.boards else "",
+        )
+
+
+def answers(address: Address) -> bool:
+    """A tracker answers there."""
+    try:
+        summary(address, timeout=2.0)
+    except OSError:
+        return False
+    return True
+
+
+def boards_of(address: Address, key: str) -> int:
+    """Boards that have joined under a key; 0 where no tracker answers."""
+    try:
+        known = summary(address, timeout=5.0)["server_info"]
+    except (OSError, KeyError):
+        return 0
+    return sum(one.get("key") == f"server:{key}" for one in known)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return int(door.getsockname()[1])
+
+
+def last_lines(log: Path) -> str:
+    """The end of a log, as the end of a message."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    except OSError:
+        lines = []
+    return "; its last lines:\n  " + "\n  ".join(lines) if lines else "; it said nothing"
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True

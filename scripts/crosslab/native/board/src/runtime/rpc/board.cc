@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// One session of a board: TVM's RPC over a socket that the agent has accepted.
+//
+//   board SOCKET METER
+//
+// SOCKET and METER are numbers of open files. Files that the client uploads go to the current
+// folder. METER is a stream to the agent, which knows what the instructions between two marks
+// cost: the timer asks it with a line, and is answered with a number. METER -1 leaves TVM's own
+// timer alone.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/string.h>
+#include <tvm/runtime/timer.h>
+#include <unistd.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "rpc_channel.h"
+#include "rpc_endpoint.h"
+
+namespace {
+
+namespace ffi = tvm::ffi;
+
+[[noreturn]] void Fail(const std::string& what) {
+  throw std::runtime_error(what + ": " + std::strerror(errno));
+}
+
+class SocketChannel final : public tvm::runtime::RPCChannel {
+ public:
+  explicit SocketChannel(int socket) : socket_(socket) {}
+  ~SocketChannel() final { close(socket_); }
+
+  size_t Send(const void* data, size_t size) final {
+    return Checked("send", send(socket_, data, size, MSG_NOSIGNAL));
+  }
+  size_t Recv(void* data, size_t size) final {
+    return Checked("recv", recv(socket_, data, size, 0));
+  }
+
+ private:
+  static size_t Checked(const char* what, ssize_t size) {
+    if (size < 0) Fail(what);
+    return static_cast<size_t>(size);
+  }
+
+  int socket_;
+};
+
+// The answer of the agent: what was measured since the last question.
+int64_t Ask(int meter) {
+  if (write(meter, "?\n", 2) != 2) Fail("asking the agent");
+  std::string answer;
+  for (char c = 0; c != '\n';) {
+    const ssize_t size = read(meter, &c, 1);
+    if (size < 0) Fail("the agent's answer");
+    if (size == 0) throw std::runtime_error("the agent ended before it answered");
+    answer += c;
+  }
+  char* end = nullptr;
+  const long long value = strtoll(answer.c_str(), &end, 10);
+  // Anything else is the agent's reason why it cannot tell.
+  if (*end != '\n' || value < 0) throw std::runtime_error("no measurement: " + answer);
+  return value;
+}
+
+// Instead of nanoseconds: cycles of a core, or instructions, between Start and Stop.
+class MeterNode final : public tvm::runtime::TimerNode {
+ public:
+  explicit MeterNode(int meter) : meter_(meter) {}
+
+  void Start() final { Begin(); }
+  void Stop() final { End(); }
+  int64_t SyncAndGetElapsedNanos() final {
+    Report();
+    return Ask(meter_);
+  }
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("mlc_rvv.Meter", MeterNode, tvm::runtime::TimerNode);
+
+ private:
+#if defined(__riscv)
+  static void Begin() { asm volatile(".word 0x7c102013" ::: "memory"); }
+  static void End() { asm volatile(".word 0x7c202013" ::: "memory"); }
+  static void Report() { asm volatile(".word 0x7c302013" ::: "memory"); }
+#else
+  static void Begin() {}
+  static void End() {}
+  static void Report() {}
+#endif
+
+  int meter_;
+};
+
+std::string InFolder(const std::string& name) {
+  if (name.empty() || name.find('/') != std::string::npos || name == "..") {
+    throw std::runtime_error("\"" + name + "\" is not the name of a file of this session");
+  }
+  return "./" + name;
+}
+
+void Register(int meter) {
+  const auto path = [](ffi::String name) { return ffi::String(InFolder(name)); };
+  ffi::Function::SetGlobal("tvm.rpc.server.workpath", ffi::Function::FromTyped(path), true);
+  const auto load = [](ffi::String name) { return ffi::Module::LoadFromFile(InFolder(name)); };
+  ffi::Function::SetGlobal("tvm.rpc.server.load_module", ffi::Function::FromTyped(load), true);
+  // The folder is the session's and goes with it, whatever the client asks to remove.
+  const auto remove = [](ffi::String) {};
+  ffi::Function::SetGlobal("tvm.rpc.server.remove", ffi::Function::FromTyped(remove), true);
+  if (meter < 0) return;
+  const auto timer = [meter](DLDevice) {
+    return tvm::runtime::Timer(ffi::make_object<MeterNode>(meter));
+  };
+  ffi::Function::SetGlobal("runtime.timer.cpu", ffi::Function::FromTyped(timer), true);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 3) {
+    fprintf(stderr, "usage: board SOCKET METER\n");
+    return 2;
+  }
+  try {
+    Register(atoi(arguments[2]));
+    auto channel = std::make_unique<SocketChannel>(atoi(arguments[1]));
+    tvm::runtime::RPCEndpoint::Create(std::move(channel), "board", "")->ServerLoop();
+  } catch (const std::exception& error) {
+    fprintf(stderr, "board: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
