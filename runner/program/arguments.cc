@@ -45,6 +45,8 @@ const char kUsage[] =
     "  --logit-bias ID:X    add to a token's logit; may be given again\n"
     "  --stop-text TEXT     end before this text; may be given again\n"
     "measuring:\n"
+    "  --beside ID,ID,...   another prompt, not longer than --tokens, answered in the same batch;\n"
+    "                       may be given again; with --json\n"
     "  --roi WHICH          mark these calls for counting: prefill, decode, both (both), none\n"
     "  --roi-span WHAT      mark the model call alone (call) or the whole step (step)\n"
     "  --help               this text\n";
@@ -162,6 +164,8 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--prompt-file", [a](const std::string& v) { a->prompt_file = v; }},
       {"--logits", [a](const std::string& v) { a->logits = v; }},
       {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
+      {"--beside",
+       [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
       {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
       {"--max-new", number("--max-new", 1, kMany, &a->max_new)},
       {"--prefill-chunk", number("--prefill-chunk", 1, kMany, &a->prefill_chunk)},
@@ -186,9 +190,9 @@ void CheckChat(const Arguments& arguments) {
     throw InputError("--chat needs --tokenizer: the model's tokenizer.bin");
   }
   if (arguments.prompt || !arguments.prompt_file.empty() || !arguments.tokens.empty() ||
-      arguments.raw || arguments.json || !arguments.logits.empty()) {
+      arguments.raw || arguments.json || !arguments.logits.empty() || !arguments.beside.empty()) {
     throw InputError(
-        "--chat goes without --prompt, --prompt-file, --tokens, --raw, --json, --logits");
+        "--chat goes without --prompt, --prompt-file, --tokens, --beside, --raw, --json, --logits");
   }
 }
 
@@ -210,6 +214,17 @@ void CheckPrompt(const Arguments& arguments) {
     throw InputError("a prompt in text needs --tokenizer: the model's tokenizer.bin");
   }
   if (arguments.raw && !text) throw InputError("--raw is for a prompt in text");
+  if (arguments.beside.empty()) return;
+  if (arguments.tokens.empty() || !arguments.json || !arguments.logits.empty()) {
+    throw InputError("--beside goes with --tokens and --json, without --logits");
+  }
+  for (const auto& prompt : arguments.beside) {
+    if (prompt.size() > arguments.tokens.size()) {
+      throw InputError("--beside: a prompt of " + std::to_string(prompt.size()) +
+                       " tokens is longer than that of --tokens, " +
+                       std::to_string(arguments.tokens.size()));
+    }
+  }
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct Arguments {
   std::optional<std::string> prompt;
   std::string prompt_file;    // "-": standard input; empty: none
   std::vector<int32_t> tokens;
+  std::vector<std::vector<int32_t>> beside;  // prompts whose answers are computed in the same batch
   std::vector<int32_t> stop;
   int64_t max_new = 0;        // 0: what fits, up to a bound
   int64_t prefill_chunk = 0;  // 0: as the library says

@@ -53,16 +53,20 @@ int AnswerPrompt(Arguments arguments) {
   const Limits limits = LimitsOf(library, arguments);
   const Weights weights = ReadWeights(library, arguments, words);
   LogitsFile logits(arguments.logits);
-  Model model(library, weights.params, {1, limits.max_seq, limits.chunk}, arguments.region);
-  Engine engine(&model, words, weights.vocabulary, {1, limits.max_seq, limits.chunk, 1});
+  const int64_t batch = 1 + std::ssize(arguments.beside);
+  Model model(library, weights.params, {batch, batch * limits.max_seq, limits.chunk},
+              arguments.region);
+  Engine engine(&model, words, weights.vocabulary, {batch, limits.max_seq, limits.chunk, batch});
 
   const bool aloud = words != nullptr && !arguments.json;
   std::vector<int32_t> tokens;
-  std::string text;
+  std::vector<std::vector<int32_t>> beside(arguments.beside.size());
+  std::string text, failure;
   Ended ended;
   Request request{arguments.tokens, {}, arguments.stop, {}, {}, {}};
   for (const auto& change : arguments.sampling) change(&request.sampling);
   request.sampling.max_tokens = arguments.max_new;
+  const Request alike = request;
   request.on_piece = [&](const Piece& piece) {
     tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
     text += piece.text;
@@ -73,13 +77,25 @@ int AnswerPrompt(Arguments arguments) {
     request.on_logits = [&](const std::vector<float>& row) { logits.Add(row); };
   }
   engine.Submit(std::move(request));
+  for (size_t i = 0; i < beside.size(); ++i) {
+    Request other = alike;
+    other.tokens = arguments.beside[i];
+    other.on_piece = [&, i](const Piece& piece) {
+      beside[i].insert(beside[i].end(), piece.tokens.begin(), piece.tokens.end());
+    };
+    other.on_finish = [&](const Ended& end) {
+      if (end.finish == Finish::kError) failure = end.error;
+    };
+    engine.Submit(std::move(other));
+  }
   while (engine.Step()) {
   }
-  if (ended.finish == Finish::kError) throw RunError(ended.error);
+  if (ended.finish == Finish::kError) failure = ended.error;
+  if (!failure.empty()) throw RunError(failure);
   if (aloud) std::cout << std::endl;
   logits.Close();
   if (!aloud) {
-    Report(arguments, tokens, ended, words ? std::optional(text) : std::nullopt, std::cout);
+    Report(arguments, tokens, beside, ended, words ? std::optional(text) : std::nullopt, std::cout);
   }
   std::cout.flush();
   return std::cout ? 0 : 1;

@@ -46,7 +46,8 @@ void LogitsFile::Close() {
   if (!stream_) throw InputError("--logits: writing " + path_ + " failed; is the disk full?");
 }
 
-void Report(const Arguments& arguments, const std::vector<int32_t>& tokens, const Ended& ended,
+void Report(const Arguments& arguments, const std::vector<int32_t>& tokens,
+            const std::vector<std::vector<int32_t>>& beside, const Ended& ended,
             const std::optional<std::string>& text, std::ostream& out) {
   if (!arguments.json) {
     out << "tokens: " << Joined(tokens, " ") << "\n"
@@ -58,9 +59,11 @@ void Report(const Arguments& arguments, const std::vector<int32_t>& tokens, cons
   }
   const std::string logits = arguments.logits.empty() ? "null" : Quoted(arguments.logits);
   const std::string words = text ? Quoted(*text) : "null";
+  std::vector<std::string> others;
+  for (const auto& one : beside) others.push_back("[" + Joined(one, ",") + "]");
   out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"prompt_ids\":["
       << Joined(arguments.tokens, ",") << "],\"tokens\":[" << Joined(tokens, ",")
-      << "],\"text\":" << words << ",\"prefill_seconds\":["
+      << "],\"beside\":[" << Joined(others, ",") << "],\"text\":" << words << ",\"prefill_seconds\":["
       << Joined(ended.prefill_seconds, ",") << "],\"decode_seconds\":["
       << Joined(ended.decode_seconds, ",") << "],\"logits_file\":" << logits << "}\n";
 }

@@ -25,9 +25,10 @@ class LogitsFile {
   std::ofstream stream_;
 };
 
-// Prints the result, for people or (with --json) for programs. `text`: the answer in words,
-// when there is a tokenizer.
-void Report(const Arguments& arguments, const std::vector<int32_t>& tokens, const Ended& ended,
+// Prints the result, for people or (with --json) for programs. `beside`: the tokens of the answers
+// that were computed in the same batch. `text`: the answer in words, when there is a tokenizer.
+void Report(const Arguments& arguments, const std::vector<int32_t>& tokens,
+            const std::vector<std::vector<int32_t>>& beside, const Ended& ended,
             const std::optional<std::string>& text, std::ostream& out);
 
 }  // namespace rvv_runner

@@ -6,13 +6,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+# Attention over a cache of latent vectors stands on all the other kernels.
+LATENT = "kv-cache-latent-attention-cpu.patch"
 # Kernels of decode: one token's attention, and the merge of its parts.
-DECODE = ("kv-cache-vectorised-decode-cpu.patch", "kv-cache-vectorised-merge-cpu.patch")
+DECODE = ("kv-cache-vectorised-decode-cpu.patch", "kv-cache-vectorised-merge-cpu.patch", LATENT)
 TILED = ("kv-cache-tiled-prefill-cpu.patch", "kv-cache-tiled-tree-attention-cpu.patch")
 # The loop over keys ends with the sequence, not with the pool of pages.
 BOUNDED = ("prefill-cpu-bound-kv-loop.patch", "tree-attn-cpu-bound-kv-loop.patch")
 # It stands on the tiled kernels; TVM has it from 0.27 on, where there is no such patch.
 WINDOW = "layer-sliding-window.patch"
+# Patches that not every release has.
+SOME = (WINDOW, LATENT)
 # TVM with its defects mended, and nothing of ours beside.
 MENDED = ("--without", *TILED, WINDOW, *DECODE)
 # Not a step, as no compiler works without: in the series of a TVM newer than MLC-LLM the patches
@@ -55,4 +59,4 @@ def on_release(chosen: tuple[str, ...], series: Collection[str]) -> tuple[str, .
     names = tuple(patch for patch in series if patch.startswith(NAMES))
     if chosen == PRISTINE:
         return ("--only", *names) if names else chosen
-    return tuple(option for option in chosen if option != WINDOW or option in series)
+    return tuple(option for option in chosen if option not in SOME or option in series)

@@ -99,6 +99,16 @@ def test_answers_with_longer_vectors_than_compiled_for(
     check_answer(run(runner, arguments, vlen), logits, expected)
 
 
+def test_answers_in_one_batch_are_those_alone(runner: Path, params: Path, expected: Answer) -> None:
+    others = [[(token + shift) % CONFIG.vocab for token in PROMPT[shift:]] for shift in (1, 2, 3)]
+    beside = [word for ids in others for word in ("--beside", ",".join(map(str, ids)))]
+    report = json.loads(run(runner, words(params, "--json", *beside)).stdout)
+    assert report["tokens"] == list(expected.tokens)
+    values = read_params(params)
+    alone = [answer(CONFIG, values, ids, max_new=MAX_NEW).tokens for ids in others]
+    assert report["beside"] == [list(tokens) for tokens in alone]
+
+
 def test_stops_after_a_stop_token(runner: Path, params: Path, expected: Answer) -> None:
     stop = expected.tokens[2]
     end = expected.tokens.index(stop) + 1
@@ -203,6 +213,11 @@ def test_raw_float32_is_taken_as_it_is(
         (["--params", "x", "--tokens", "1", "--raw"], "--raw is for a prompt in text"),
         (["--params", "x", "--tokenizer", "/no.bin", "--prompt", "y"], "cannot read /no.bin"),
         (["--params", "x", "--tokenizer", "/dev/zero", "--prompt", "y"], "/dev/zero is longer"),
+        (["--params", "x", "--tokens", "1", "--beside", "2"], "goes with --tokens and --json"),
+        (
+            ["--params", "x", "--tokens", "1", "--json", "--beside", "2,3"],
+            "a prompt of 2 tokens is longer than that of --tokens, 1",
+        ),
         (["--params", "x", "--tokens", "1,,2"], "--tokens: '' is not a whole number"),
         (["--params", "x", "--tokens", "1,a"], "--tokens: 'a' is not a whole number"),
         (["--params", "x", "--tokens", "-1"], "--tokens: -1 is outside 0 to 2147483647"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from crosslab.bench.batches import batch_tables, measure_batches, write_batches
 from crosslab.bench.options import Variant, parse_bench
 from crosslab.bench.peers import check_peer, peer_rows
 from crosslab.bench.rows import PHASES, Row, measured_row, write_rows
@@ -79,6 +80,11 @@ def main(argv: Sequence[str]) -> int:
         check_peer(subject)
     rows = list(measure_all(subject))
     show(rows, _results, bench.core)
+    if bench.together > 1:
+        batches = list(measure_batches(subject, _progress.print))
+        for table in batch_tables(batches, bench.core):
+            _results.print(table)
+        write_batches(batches, bench.report.with_suffix(".together.json"))
     write_rows(rows, bench.report)
     _progress.print(f"[bold]report[/] {bench.report}", soft_wrap=True)
     return 0

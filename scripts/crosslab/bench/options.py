@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from crosslab import bench
 from crosslab.cached_build import default_cache
+from crosslab.compile.driver import MAX_BATCH
 from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
 from crosslab.compile.targets import VLENS
@@ -108,6 +109,7 @@ class Bench:
         peer: another program that is measured as well; empty: none.
         mode: what the kernels of linear layers read, in variants with kernels.
         caches: simulate the core's caches.
+        together: sequences that are decoded in one batch, beside one alone; 1: no batch.
         report: where the JSON goes.
         cache: folder of builds that clones share.
     """
@@ -131,6 +133,7 @@ class Bench:
     peer: str = ""
     mode: KernelMode = TILES
     caches: bool = False
+    together: int = 1
 
     @property
     def cache_option(self) -> str:
@@ -195,6 +198,7 @@ def parser() -> argparse.ArgumentParser:
     add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
     add("--core", metavar="NAME", help="cycles on this core, a file in PROJECT/cores, as well")
     add("--caches", action="store_true", help="simulate the core's caches, too; much slower")
+    add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
     add("--peer", choices=PEERS, help="build another program and count it beside ours")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
@@ -237,9 +241,11 @@ def parse_bench(argv: Sequence[str]) -> Bench:
         peer=args.peer or "",
         mode=KernelMode(args.weights, args.activations),
         caches=args.caches,
+        together=args.together,
     )
     _check_paths(made)
     _check_caches(made)
+    _check_together(made)
     if made.config:
         made.check_context(made.config)
     return made
@@ -288,6 +294,20 @@ def _check_caches(bench: Bench) -> None:
         raise UserError(f"--caches: {whose}", remedy="give --core spacemit-x60")
     if bench.threads > 1:
         raise UserError("--caches simulates one core", remedy="leave out --threads")
+
+
+def _check_together(bench: Bench) -> None:
+    if not 1 <= bench.together <= MAX_BATCH:
+        raise UserError(
+            f"--together {bench.together}: a compiled model decodes 1 to {MAX_BATCH} sequences",
+            remedy="give --together 4",
+        )
+    if bench.together > 1 and bench.decode < bench.together + 2:
+        raise UserError(
+            f"--together {bench.together} --decode {bench.decode}: the first answer ends before "
+            "the last one is two tokens long",
+            remedy=f"give --decode {bench.together + 4}",
+        )
 
 
 def _check_paths(bench: Bench) -> None:

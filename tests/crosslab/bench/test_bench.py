@@ -25,7 +25,7 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
 from crosslab.run.counter import Counts, phase_counts
-from sessions.ladder import LADDER, NAMES, WINDOW, on_release
+from sessions.ladder import LADDER, NAMES, SOME, on_release
 
 BASE = [
     "--project",
@@ -96,6 +96,8 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--variant", "more=T,fast"], "NAME=TREE"),
         (["--core", "x59"], "there are: "),
         (["--caches"], "--core spacemit-x60"),
+        (["--together", "9"], "1 to 8 sequences"),
+        (["--together", "4", "--decode", "5"], "--decode 8"),
         (["--caches", "--core", "xuantie-c908"], "no [memory]"),
         (["--caches", "--core", "spacemit-x60", "--threads", "2"], "one core"),
         (["--core", "xuantie-c908", "--vlen", "256"], "--vlen 128"),
@@ -167,8 +169,8 @@ def test_upstream_keeps_the_names_that_mlc_llm_uses() -> None:
     names, other = f"{NAMES}older.patch", "kv-cache.patch"
     assert on_release(LADDER[0].tvm, [other, names]) == ("--only", names)
     assert on_release(LADDER[0].tvm, [other]) == LADDER[0].tvm
-    assert on_release(LADDER[1].tvm, [other, WINDOW]) == LADDER[1].tvm
-    assert set(LADDER[1].tvm) - set(on_release(LADDER[1].tvm, [other, names])) == {WINDOW}
+    assert on_release(LADDER[1].tvm, [other, *SOME]) == LADDER[1].tvm
+    assert set(LADDER[1].tvm) - set(on_release(LADDER[1].tvm, [other, names])) == set(SOME)
     folders = (PROJECT / "patches" / "tvm").iterdir()
     found = [sorted(path.name for path in folder.glob(f"{NAMES}*.patch")) for folder in folders]
     assert any(found), "no series gives names back"

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences that are decoded in one batch, counted beside the same sequences alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+from rich.table import Table
+
+from common.files import atomic_write_json
+from crosslab.bench.options import Bench
+from crosslab.bench.subject import Subject
+from crosslab.build.runner import Runner, build_runner
+from crosslab.cores.core import Core
+from crosslab.cores.cycles import cycles_of
+from crosslab.errors import LabError
+from crosslab.run.counter import Counts, Measurement, build_plugin, count_guest
+from crosslab.run.emulator import GuestMachine
+from crosslab.run.symbols import Symbols
+
+HEADINGS = ("weights", "activations", "VLEN", "prompt", "alone", "together", "ratio")
+MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The price of decode steps, each a token of every sequence of a batch.
+
+    Attributes:
+        insns: guest instructions.
+        lmul_weighted: instructions weighted by LMUL.
+        cycles_serial: cycles when nothing overlaps; None when no core was asked for.
+        cycles_vec_serial: the larger of vector and scalar cycles; None likewise.
+    """
+
+    insns: float
+    lmul_weighted: float
+    cycles_serial: float | None = None
+    cycles_vec_serial: float | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A step of all sequences in one batch, and the same steps alone, one after the other.
+
+    Attributes:
+        model: as the user named it.
+        quantization: of the weights.
+        activations: of the products of linear layers.
+        vlen: bits in a vector register.
+        prompt: tokens of each prompt.
+        sequences: in the batch.
+        steps: of the batch, that the costs are the mean of.
+        alone: cost of the sequences' steps alone, summed.
+        together: cost of a step of the batch.
+    """
+
+    model: str
+    quantization: str
+    activations: str
+    vlen: int
+    prompt: int
+    sequences: int
+    steps: int
+    alone: StepCost
+    together: StepCost
+
+
+def measure_batches(subject: Subject, say: Callable[..., None]) -> Iterator[Batch]:
+    """Count the last variant of a bench, for each of its quantizations, VLENs and prompts.
+
+    Whole steps are counted: the embedding and the cache's bookkeeping, too. Each answer in the
+    batch has to be the one that its prompt gets alone.
+
+    Raises:
+        LabError: an answer differs, or a step fails.
+    """
+    bench = subject.bench
+    variant = bench.variants[-1]
+    build_plugin(bench.cache)
+    for quantization, vlen in product(bench.quantizations, bench.vlens):
+        runner = build_runner(subject.recipe(variant, quantization, vlen), bench.cache)
+        params = subject.params(variant, quantization, vlen)
+        for length in bench.prompts:
+            say(f"counting: {bench.together} together, {quantization}, prompt of {length}")
+            yield _measure(subject, runner, params, (quantization, vlen, length))
+
+
+def _measure(subject: Subject, runner: Runner, params: Path, case: tuple[str, int, int]) -> Batch:
+    bench = subject.bench
+    quantization, vlen, length = case
+    first = subject.prompt(length)
+    # The others begin otherwise, so that the cache has no page of two sequences.
+    prompts = [
+        [(token + i) % subject.config.vocab for token in first] for i in range(bench.together)
+    ]
+
+    def count(asked: Sequence[Sequence[int]]) -> tuple[list[list[int]], Measurement]:
+        words = ["--params", ".", "--roi", "decode", "--roi-span", "step", "--json"]
+        words += ["--max-new", str(bench.decode)]
+        for option, prompt in zip(("--tokens", *["--beside"] * len(asked)), asked, strict=False):
+            words += [option, ",".join(map(str, prompt))]
+        machine = GuestMachine(vlen=vlen, threads=bench.threads)
+        said, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)
+        answer = json.loads(said.stdout)
+        return [answer["tokens"], *answer["beside"]], measured
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        *singles, (answers, batch) = pool.map(count, [*([p] for p in prompts), prompts])
+    alone = [measured for _, measured in singles]
+    for i, ((expected,), _) in enumerate(singles):
+        if answers[i] != expected:
+            raise LabError(
+                f"{quantization}, VLEN {vlen}: in a batch sequence {i} is answered {answers[i]}, "
+                f"alone {expected}"
+            )
+    # Step s of the batch decodes token s - i of sequence i: each round reads one prompt, then
+    # decodes all that are read. The batch's first whole step, and each sequence's first, grow
+    # the allocator's pools.
+    whole = range(bench.together, bench.decode - 1)
+    chosen = [(one, [s - i for s in whole]) for i, one in enumerate(alone)]
+    symbols = Symbols.of(runner.program) if bench.core else None
+    return Batch(
+        model=bench.model,
+        quantization=quantization,
+        activations=bench.mode.activations,
+        vlen=vlen,
+        prompt=length,
+        sequences=bench.together,
+        steps=len(whole),
+        alone=_cost(chosen, len(whole), bench, symbols),
+        together=_cost([(batch, list(whole))], len(whole), bench, symbols),
+    )
+
+
+def _cost(
+    chosen: Sequence[tuple[Measurement, Sequence[int]]],
+    steps: int,
+    bench: Bench,
+    symbols: Symbols | None,
+) -> StepCost:
+    """The cost of some regions of some runs, divided by a number of steps."""
+    total = sum((one.regions[i] for one, regions in chosen for i in regions), Counts())
+    cost = StepCost(total.insns / steps, total.lmul_weighted / steps)
+    if bench.core is None:
+        return cost
+    cycles = [cycles_of(bench.core, one.histogram(r, symbols), steps) for one, r in chosen]
+    serial, vec_serial = (sum(c.serial for c in cycles), sum(c.vec_serial for c in cycles))
+    return StepCost(cost.insns, cost.lmul_weighted, serial, vec_serial)
+
+
+def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]:
+    """A table of each measure: instructions, weighted by LMUL, and a core's cycles."""
+    kinds = {"insns": "guest instructions", "lmul_weighted": "guest instructions, LMUL-weighted"}
+    if core:
+        kinds["cycles_serial"] = f"cycles of {core.name}, serial"
+        kinds["cycles_vec_serial"] = f"cycles of {core.name}, vec-serial"
+    first = batches[0]
+    for field, what in kinds.items():
+        title = (
+            f"model {first.model}, a decode step of {first.sequences} sequences: millions of {what}"
+        )
+        table = Table(title=title, box=None, padding=(0, 1, 0, 0))
+        for heading in HEADINGS:
+            left = heading in HEADINGS[:2]
+            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+        for one in batches:
+            alone, together = getattr(one.alone, field), getattr(one.together, field)
+            figures = (
+                f"{alone / MILLION:.3f}",
+                f"{together / MILLION:.3f}",
+                f"{together / alone:.3f}",
+            )
+            sizes = (str(one.vlen), str(one.prompt))
+            table.add_row(one.quantization, one.activations, *sizes, *figures)
+        yield table
+
+
+def write_batches(batches: Sequence[Batch], report: Path) -> None:
+    """Write the batches as a JSON list, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    atomic_write_json(report, [asdict(one) for one in batches])
