@@ -84,7 +84,7 @@ class FarmState:
 
     @classmethod
     def read(cls, file: Path) -> FarmState | None:
-        """What was kept; None: nothing, or nothing that can be read."""
+        """The state that was kept; None: there is none that can be read."""
         try:
             table = json.loads(file.read_text(encoding="utf-8"))
             service = FarmProcess(**table["service"]) if table["service"] else None
