@@ -187,6 +187,7 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
       window_(library.Limit("sliding_window_size", 0)),
       sink_(library.Limit("attention_sink_size", 0)),
       batch_(1) {
+  if (library.Has("extend")) extend_ = library.Function("extend");
   if (library.Has("batch_decode")) {
     batch_ = std::max<int64_t>(1, library.Limit("max_batch_size", 1));
     if (batch_ > 1) batch_decode_ = library.Function("batch_decode");
@@ -201,6 +202,7 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
 
 void Model::Add(int64_t sequence) {
   Global("vm.builtin.kv_state_add_sequence")(cache_, sequence);
+  lengths_[sequence] = 0;
   if (window_ > 0) {
     // What MLC-LLM's engine does for every sequence of such a model.
     Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence,
@@ -210,22 +212,35 @@ void Model::Add(int64_t sequence) {
 
 void Model::Remove(int64_t sequence) {
   Global("vm.builtin.kv_state_remove_sequence")(cache_, sequence);
+  lengths_.erase(sequence);
 }
 
 void Model::Fork(int64_t parent, int64_t child, int64_t tokens) {
   Global("vm.builtin.kv_state_fork_sequence")(cache_, parent, child, tokens);
+  lengths_[child] = tokens;
 }
 
 void Model::Drop(int64_t sequence, int64_t tokens) {
   Global("vm.builtin.kv_state_popn")(cache_, sequence, tokens);
+  lengths_[sequence] -= tokens;
 }
 
-void Model::Clear() { Global("vm.builtin.kv_state_clear")(cache_); }
+void Model::Clear() {
+  Global("vm.builtin.kv_state_clear")(cache_);
+  lengths_.clear();
+}
 
 int64_t Model::FreePages() const { return free_pages_(cache_).cast<int64_t>(); }
 
 std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& tokens) {
-  return std::move(Step(prefill_, {sequence}, tokens, region_.prefill)[0]);
+  return std::move(Step(Reader(sequence, tokens.size()), {sequence}, tokens, region_.prefill)[0]);
+}
+
+const ffi::Function& Model::Reader(int64_t sequence, size_t tokens) const {
+  // Latent attention: its prefill is blind to what the cache holds. Its extend adds up what is there
+  // and what is new, but the cache holds a single new token already.
+  if (extend_ == nullptr || lengths_.at(sequence) == 0) return prefill_;
+  return tokens == 1 ? decode_ : extend_;
 }
 
 std::vector<std::vector<float>> Model::Decode(const std::vector<int64_t>& sequences,
@@ -253,6 +268,7 @@ std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
     }
     end_forward_(cache_);
   }
+  for (const int64_t sequence : sequences) lengths_[sequence] += count / batch;
   return LogitsOf(result, sequences.size());
 }
 

@@ -7,6 +7,7 @@
 #include <tvm/runtime/tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,8 @@ class Model {
   // Sequences that one Decode call takes: 1 where the library cannot decode a batch.
   int64_t batch() const { return batch_; }
 
-  // Reads tokens by the library's prefill or decode function (decode: one token).
+  // Reads tokens by the library's prefill function, or another one where that reads the beginning of
+  // a sequence alone.
   // Gives float32 logits [vocab] after the last token; throws RunError when they are not that.
   std::vector<float> Prefill(int64_t sequence, const std::vector<int32_t>& tokens);
   // One token of each of several sequences, at most batch(); logits of each.
@@ -84,12 +86,15 @@ class Model {
                                          const std::vector<int32_t>& tokens);
 
  private:
+  // The function that reads so many more tokens of a sequence.
+  const tvm::ffi::Function& Reader(int64_t sequence, size_t tokens) const;
   std::vector<std::vector<float>> Step(const tvm::ffi::Function& call,
                                        const std::vector<int64_t>& sequences,
                                        const std::vector<int32_t>& tokens, bool marked);
 
   tvm::ffi::Function embed_;
   tvm::ffi::Function prefill_;
+  tvm::ffi::Function extend_;  // null where prefill_ goes on with a sequence, too
   tvm::ffi::Function decode_;
   tvm::ffi::Function batch_decode_;
   tvm::ffi::Function begin_forward_;
@@ -97,6 +102,7 @@ class Model {
   tvm::ffi::Function free_pages_;
   tvm::ffi::Array<tvm::ffi::Any> params_;
   tvm::ffi::Any cache_;
+  std::map<int64_t, int64_t> lengths_;  // tokens of each sequence
   Region region_;
   int64_t window_;
   int64_t sink_;

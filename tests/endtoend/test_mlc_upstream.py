@@ -337,6 +337,19 @@ runpy.run_module("mlc_llm", run_name="__main__")
 """
 
 
+YARN = """
+import json
+from types import SimpleNamespace
+from mlc_llm.model.deepseek_v2.deepseek_v2_model import DeepseekV2YarnRotaryEmbedding
+
+scaling = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1}
+scaling["original_max_position_embeddings"] = 4096
+about = SimpleNamespace(rope_scaling=scaling, qk_rope_head_dim=64, rope_theta=10000)
+turn = DeepseekV2YarnRotaryEmbedding(about).rope_fn
+print(json.dumps([turn.func.__name__, turn.keywords["inv_theta_log_scale"]]))
+"""
+
+
 def test_compiler_starts_without_the_native_library() -> None:
     detection = run_python("-m", "mlc_llm.cli.check_device", "cpu")
     assert detection.stdout.startswith("check_device:0"), detection.stderr
@@ -401,6 +414,15 @@ def test_ministral3_scales_attention_by_its_heads() -> None:
 
 def test_gemma3_keeps_its_window() -> None:
     assert result_of(WINDOW) == [48, 48]
+
+
+def test_deepseek_v2_reads_its_rope_scaling() -> None:
+    # What a published config says, without the name and the figure that TVM asks for.
+    kept = result_of(YARN)
+    assert isinstance(kept, list)
+    name, figure = kept
+    assert name == "rope_freq_yarn"
+    assert figure == pytest.approx(1 / (2 * np.log(10000.0)))
 
 
 def test_experts_multiply_on_a_cpu() -> None:

@@ -150,6 +150,21 @@ def test_the_sum_of_squares_of_a_norm_is_no_product(transform: Any) -> None:
     assert reports == {}
 
 
+def test_a_product_with_a_matrix_a_head_is_no_linear_layer(transform: Any) -> None:
+    te = importlib.import_module("tvm.te")
+    x, weight = te.placeholder((4, 5, 64), name="x"), te.placeholder((4, 32, 64), name="w")
+    step = te.reduce_axis((0, 64), name="k")
+    product = te.compute(
+        (4, 5, 32),
+        lambda head, i, j: te.sum(x[head, i, step] * weight[head, j, step], axis=step),
+        name="NT_matmul",
+    )
+    before = te.create_prim_func([x, weight, product])
+    module, reports = transform(riscv64(*VECTORS), heads=before)
+    assert called(module["heads"]) == []
+    assert "it is not C[..., j]" in reports["heads", "NT_matmul"]["reason"]
+
+
 @pytest.mark.parametrize("library", [None, "host"])
 def test_missing_kernels_for_the_target_are_reported(transform: Any, library: str | None) -> None:
     module, reports = transform(riscv64(*VECTORS), library, layer=linear_function(4, 96, 64))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A paged KV cache as a model for a CPU asks TVM for it: 2 layers, 6 query and 2 KV heads of 48."""
+"""A paged KV cache as a model for a CPU asks TVM for it: 2 layers, 6 query and 2 KV heads of 48.
+
+Or 6 heads of latent attention: slots of 48 elements, the first 32 of them a latent vector.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+LATENT = 32
 
-def kv_cache_module(tvm: ModuleType, target: Any) -> Any:
+
+def kv_cache_module(
+    tvm: ModuleType, target: Any, *, latent: bool = False, dtype: str = "float32"
+) -> Any:
     """The IRModule of a function which creates a paged KV cache for that target; made once."""
-    return _module(str(target))
+    return _module(str(target), latent, dtype)
 
 
 @cache
-def _module(target: str) -> Any:
+def _module(target: str, latent: bool, dtype: str) -> Any:
     import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
     from tvm import relax, tirx  # noqa: PLC0415
     from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache  # noqa: PLC0415
@@ -24,7 +31,7 @@ def _module(target: str) -> Any:
     shape = relax.Var("sizes", relax.ShapeType(sizes))
     with builder.function("create", [shape]):
         cache = TIRPagedKVCache(
-            attn_kind="mha",
+            attn_kind="mla" if latent else "mha",
             max_batch_size=sizes[0],
             max_total_seq_len=sizes[1],
             prefill_chunk_size=sizes[2],
@@ -33,19 +40,19 @@ def _module(target: str) -> Any:
             layer_partition=relax.ShapeExpr([0, 2]),
             num_hidden_layers=2,
             num_attention_heads=6,
-            num_key_value_heads=2,
+            num_key_value_heads=1 if latent else 2,
             qk_head_dim=48,
-            v_head_dim=48,
-            mla_original_qk_head_dim=0,
-            mla_original_v_head_dim=0,
-            rope_mode=RopeMode.NORMAL,
+            v_head_dim=LATENT if latent else 48,
+            mla_original_qk_head_dim=48 if latent else 0,
+            mla_original_v_head_dim=LATENT if latent else 0,
+            rope_mode=RopeMode.NONE if latent else RopeMode.NORMAL,
             rope_scale=1,
             rope_theta=10000,
             rope_scaling={},
             rope_ext_factors=relax.prim_value(0),
             rotary_dim=48,
             enable_disaggregation=False,
-            dtype="float32",
+            dtype=dtype,
             target=tvm.target.Target(target),
         )
         builder.emit_func_output(cache._expr)

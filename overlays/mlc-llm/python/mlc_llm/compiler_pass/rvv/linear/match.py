@@ -76,13 +76,16 @@ def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
     if block.iter_vars[-1].iter_type != tirx.IterVar.CommReduce or len(axes) < 3:
         raise PatternMismatch("it is not a sum over the last of three or more axes")
     *rows, column, step = axes
+    # Before such an expression is made, as TVM refuses to make one of too few indices.
+    if len(weight.shape) != 2 or {len(out.shape), len(data.shape)} != {len(rows) + 1}:
+        raise PatternMismatch("it is not C[..., j] += A[..., k] * B[j, k]")
     expected = tirx.BufferStore(
         out,
         tirx.BufferLoad(out, [*rows, column])
         + tirx.BufferLoad(data, [*rows, step]) * tirx.BufferLoad(weight, [column, step]),
         [*rows, column],
     )
-    if len(weight.shape) != 2 or not structural_equal(block.body, expected):
+    if not structural_equal(block.body, expected):
         raise PatternMismatch("it is not C[..., j] += A[..., k] * B[j, k]")
     _check_types(out, data, weight)
     extents = [axis.dom.extent for axis in block.iter_vars]
