@@ -65,6 +65,24 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
             f"{folder}: its weights are quantized already ({method})",
             remedy="give the unquantized model; --quantization says what becomes of it",
         )
+    if kind.startswith("gemma3") and (scaling := _full_attention_scaling(table)):
+        raise UserError(
+            f"{folder}: rope_scaling = {scaling!r}: the compiler leaves the positions of Gemma 3's "
+            "layers with full attention unscaled, and the answers would be wrong",
+            remedy="give a Gemma 3 without rope_scaling, as Gemma 3 1B is",
+        )
+
+
+def _full_attention_scaling(table: Mapping[str, Any]) -> object:
+    """The scaling of rotary embeddings in Gemma 3's layers with full attention; None for none."""
+    scaling = table.get("rope_scaling") or table.get("rope_parameters")
+    if isinstance(scaling, dict):
+        # Newer configs have one for each kind of layer.
+        scaling = scaling.get("full_attention", scaling)
+    kind = "default" if isinstance(scaling, dict) and "factor" not in scaling else "?"
+    if isinstance(scaling, dict) and scaling.get("rope_type", kind) == "default":
+        return None
+    return scaling
 
 
 def _check_own(folder: Path) -> None:

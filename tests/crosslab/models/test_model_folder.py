@@ -157,6 +157,11 @@ def as_torch(folder: Path) -> None:
 
 
 Spoil = Callable[[Path], object]
+# As the part for text of Gemma 3 4B's config says it.
+GEMMA3_4B = {
+    "model_type": "gemma3_text",
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+}
 REFUSED: list[tuple[Spoil, str, str]] = [
     (lambda f: (f / "config.json").unlink(), "cannot read .*config.json", ""),
     (keep_one_shard, "lacks 1 of 2 files of weights", "get the files again"),
@@ -171,6 +176,7 @@ REFUSED: list[tuple[Spoil, str, str]] = [
     (lambda f: change(f, vocab_size=10), "the tokenizer has a token", ""),
     (lambda f: change(f, model_type="qwen3"), "without MLC-LLM", "--mirror mlc-llm="),
     (lambda f: change(f, rope_scaling={"rope_type": "yarn"}), "rope_scaling", "--mirror"),
+    (lambda f: change(f, **GEMMA3_4B), "'factor': 8.0.* would be wrong", "as Gemma 3 1B is"),
 ]
 
 
