@@ -185,7 +185,11 @@ def main() -> int:
     print(row.format("package", "patches", "tool", "seconds", "tree", "series", "next version"))
     for dsc in sorted(folder.resolve().glob("*.dsc")):
         with tempfile.TemporaryDirectory(prefix="side-") as name:
-            bench = Bench(dsc, Path(name))
+            try:
+                bench = Bench(dsc, Path(name))
+            except FileNotFoundError as error:
+                print(f"{dsc.stem}: left out: it has no {Path(error.filename).name}")
+                continue
             for tool in TOOLS:
                 place = Path(name, tool.__name__)
                 place.mkdir()

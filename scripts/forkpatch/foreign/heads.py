@@ -206,10 +206,9 @@ def _date(fields: Sequence[tuple[str, str]]) -> str:
     """Date of the mail, else the day of the last update; the field stays in the message then."""
     found = {key.lower(): value.strip() for key, value in reversed(fields)}
     if "date" in found:
-        try:
-            moment = email.utils.parsedate_to_datetime(found["date"])
-        except (ValueError, TypeError):
-            moment = _day(found["date"])
+        # Some have a day alone, in the words of mail or by ISO 8601.
+        mail = found["date"], f"{found['date']} 00:00"
+        moment = next(filter(None, map(_mail_date, mail)), None) or _day(found["date"])
         zone = re.search(r"([+-][0-9]{4})\s*(?:\(.*\))?$", found["date"])
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return f"{int(moment.timestamp())} {zone[1] if zone else '+0000'}"
@@ -219,6 +218,13 @@ def _date(fields: Sequence[tuple[str, str]]) -> str:
         except PatchError:
             return NO_DATE
     return NO_DATE
+
+
+def _mail_date(text: str) -> datetime | None:
+    try:
+        return email.utils.parsedate_to_datetime(text)
+    except (ValueError, TypeError):
+        return None
 
 
 def _day(text: str) -> datetime:

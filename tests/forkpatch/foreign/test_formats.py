@@ -110,6 +110,23 @@ def change(path: str, old: str, new: str, head: str = "", context: str = "") -> 
     return f"{head}--- a/{path}\n+++ b/{path}\n@@ -{number} +{number} @@{context}\n-{old}\n+{new}\n"
 
 
+@pytest.mark.parametrize(
+    ("written", "date"),
+    [
+        ("Fri, 2 Jan 2026 03:04:05 +0530", "1767303245 +0530"),
+        ("Fri, 2 Jan 2026", "1767312000 +0000"),
+        ("2026-01-02", "1767312000 +0000"),
+    ],
+)
+def test_a_date_may_be_a_day(lab: ForkLab, tmp_path: Path, written: str, date: str) -> None:
+    text = change("python/calc/core.py", "    return a + b", "    return b + a")
+    head = f"From: A <a@b.c>\nDate: {written}\nSubject: Turn\n\n"
+    source = write(tmp_path / "q", {"series": "a.patch\n", "a.patch": head + text})
+    (one,) = imported(lab, source)
+    assert one.date == date
+    assert back(lab, "quilt") == content(source)
+
+
 def test_nothing_of_a_patch_is_lost(lab: ForkLab, tmp_path: Path) -> None:
     source = write(tmp_path / "q", {"series": "all.patch\n2_plain.diff\n", "all.patch": EVERYTHING})
     (source / "2_plain.diff").write_bytes(
