@@ -44,6 +44,8 @@ def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
     for row in chosen:
         if row.layers == "all" or row.variant in last:
             yield _kinds(row)
+            if row.functions:
+                yield _functions(row)
     yield from map(Text, _notes(chosen))
 
 
@@ -104,6 +106,18 @@ def _kinds(row: Row) -> Table:
     return table
 
 
+def _functions(row: Row) -> Table:
+    cycles = row.cycles
+    assert cycles
+    title = f"{row.variant}, {row.phase} {row.tokens}: cycles by function"
+    table = _table(("function", "Mcycles", "scalar", "share", "in"), title)
+    for one in cycles.functions:
+        inside = "\n".join(f"{cost / 1e6:.3f} {kind}" for kind, cost in one.kinds)
+        figures = (f"{one.serial / 1e6:.3f}", f"{one.scalar / 1e6:.3f}", f"{one.share:.1%}")
+        table.add_row(_short(one.symbol), *figures, inside)
+    return table
+
+
 def _short(symbol: str) -> str:
     return symbol if len(symbol) <= SYMBOL else f"{symbol[: SYMBOL - 1]}…"
 
@@ -131,7 +145,7 @@ def _at_most(shares: Iterable[Mapping[str, float]]) -> Iterator[str]:
 def _table(headings: Sequence[str], title: str) -> Table:
     table = Table(title=title, box=None, padding=(0, 1, 0, 0))
     for heading in headings:
-        if heading in ("variant", "phase", "kind", "in"):
+        if heading in ("variant", "phase", "kind", "function", "in"):
             table.add_column(heading, overflow="fold", no_wrap=heading == "in")
         else:
             table.add_column(heading, justify="right", no_wrap=True)

@@ -13,13 +13,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from crosslab.cores.core import Core, column_of
 from crosslab.run.counter import Executed, Histogram, Kind
 from crosslab.run.decode import Unit
 
-# Kinds, and functions of each, that a report names.
+# Kinds, and functions of each, that a report names; functions, and kinds of each.
 TOP_KINDS, TOP_FUNCTIONS = 10, 3
+FUNCTIONS, KINDS_OF_FUNCTION = 20, 8
 # Of all instructions: above it, a figure is marked.
 MOST_UNMEASURED = 0.02
 
@@ -44,6 +46,25 @@ class KindCycles:
 
 
 @dataclass(frozen=True)
+class FunctionCycles:
+    """Cycles of the instructions of one function itself.
+
+    Attributes:
+        symbol: its name.
+        serial: cycles when nothing overlaps.
+        scalar: those of them that scalar instructions take.
+        share: of the serial cycles of the phase.
+        kinds: those that cost most, and their cycles, the largest first.
+    """
+
+    symbol: str
+    serial: int
+    scalar: int
+    share: float
+    kinds: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class Cycles:
     """Cycles of the calls of a phase.
 
@@ -51,6 +72,7 @@ class Cycles:
         serial: nothing overlaps.
         units: cycles by :class:`Unit`'s value.
         kinds: those that cost most.
+        functions: those that cost most; empty where symbols are not known.
         unmeasured: instructions whose cost is not known, by kind, as a share of all
             instructions; they count no cycles.
         assumed: share of the serial cycles by what was assumed instead of measured.
@@ -59,6 +81,7 @@ class Cycles:
     serial: int
     units: Mapping[str, int]
     kinds: tuple[KindCycles, ...]
+    functions: tuple[FunctionCycles, ...]
     unmeasured: Mapping[str, float]
     assumed: Mapping[str, float]
 
@@ -99,6 +122,7 @@ def cycles_of(core: Core, histogram: Histogram, calls: int) -> Cycles:
         serial=round(serial / calls),
         units={unit: round(cost / calls) for unit, cost in units.items()},
         kinds=tuple(_kind_cycles(core, k, by_kind[k], cost, serial, calls) for cost, k in top),
+        functions=tuple(_functions(core, histogram, serial, calls)),
         unmeasured={name: runs / insns for name, runs in _largest(unmeasured)},
         assumed={why: cost / serial for why, cost in _largest(assumed)},
     )
@@ -121,6 +145,29 @@ def _kind_cycles(
         share=round(cost / serial, 4),
         functions=tuple(functions[:TOP_FUNCTIONS]),
     )
+
+
+def _functions(
+    core: Core, histogram: Histogram, serial: float, calls: int
+) -> Iterator[FunctionCycles]:
+    costs: dict[str, dict[Kind, float]] = defaultdict(dict)
+    for (symbol, kind), executed in histogram.items():
+        if symbol and not math.isnan(cost := core.total(kind, executed)):
+            costs[symbol][kind] = cost
+    sums = {symbol: sum(kinds.values()) for symbol, kinds in costs.items()}
+    for symbol, cost in islice(_largest(sums), FUNCTIONS):
+        kinds = costs[symbol]
+        scalar = sum(one for kind, one in kinds.items() if kind.instruction.unit == Unit.SCALAR)
+        named = _largest({name_of(kind): one for kind, one in kinds.items()})
+        yield FunctionCycles(
+            symbol=symbol,
+            serial=round(cost / calls),
+            scalar=round(scalar / calls),
+            share=round(cost / serial, 4),
+            kinds=tuple(
+                (name, round(one / calls)) for name, one in islice(named, KINDS_OF_FUNCTION)
+            ),
+        )
 
 
 def _largest(numbers: Mapping[str, float]) -> Iterator[tuple[str, float]]:

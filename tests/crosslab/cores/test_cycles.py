@@ -172,6 +172,12 @@ def test_serial_adds_all_and_vec_serial_takes_the_larger_half() -> None:
         ("vle32.v e32m8", 826),
     ]
     assert cycles.kinds[1].functions == (("g", 0.75), ("f", 0.25))
+    assert [(f.symbol, f.serial, f.scalar, f.share) for f in cycles.functions] == [
+        ("f", 6226, 5000, 0.8384),
+        ("g", 1200, 0, 0.1616),
+    ]
+    inside = (("add", 5000), ("vle32.v e32m8", 826), ("vfmacc.vf e32m8", 400))
+    assert cycles.functions[0].kinds == inside
     assert not cycles.marked
     del histogram["f", Kind(ADD)]
     assert cycles_of(core, histogram, 2).vec_serial == 2426
