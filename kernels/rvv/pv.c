@@ -5,18 +5,8 @@
 #include "mlc_rvv_kernels.h"
 #include "outer_product.h"
 
-#define PV_ROWS MLC_OUTER_BY_1("vle32.v v24, (%[b])\n\tadd %[b], %[b], %[step]\n\t")
-
-#define PV_DEFINE(DEPTH)                                                                        \
-  MLC_OUTER_DEFINE(pv_m1_##DEPTH, 1, DEPTH, PV_ROWS)                                            \
-  MLC_OUTER_DEFINE(pv_m2_##DEPTH, 2, DEPTH, PV_ROWS)                                            \
-  MLC_OUTER_DEFINE(pv_m4_##DEPTH, 4, DEPTH, PV_ROWS)                                            \
-  MLC_OUTER_DEFINE_ANY(pv_rest_##DEPTH, pv_m4_##DEPTH, pv_m4_##DEPTH, pv_m2_##DEPTH,            \
-                       pv_m1_##DEPTH)                                                           \
-  MLC_OUTER_DEFINE_STRIPS(pv_m8_##DEPTH, DEPTH, pv_rest_##DEPTH, 1, PV_ROWS)                    \
-  MLC_OUTER_DEFINE_ANY(pv_##DEPTH, pv_m8_##DEPTH, pv_m4_##DEPTH, pv_m2_##DEPTH, pv_m1_##DEPTH)
-PV_DEFINE(16)
-PV_DEFINE(32)
+MLC_OUTER_DEFINE(pv_16, 16)
+MLC_OUTER_DEFINE(pv_32, 32)
 
 #define PV_KERNEL(symbol, q_tile, kv_tile, d)                                                  \
   _Static_assert((q_tile) % MLC_RVV_ROWS == 0, "q_tile is not a whole number of row blocks");  \

@@ -26,6 +26,7 @@ from crosslab.models.formats import Packing, packings
 
 REGISTERS = 32
 ADDRESSES = 12  # of x that scalar registers keep beside all others
+ROWS_OF_SCALARS = 8  # whose scalars are loaded a step ahead, in the registers that calls may change
 
 
 @dataclass(frozen=True)
@@ -116,23 +117,17 @@ def linear(kernel: str, m: int, n: int, k: int, vlen: int) -> float:
 
 
 def attention(product: str, rows: int, columns: int, depth: int, vlen: int) -> float:
-    """acc[rows, columns] += lhs[rows, depth] * rhs, both attention products, in blocks of 8 rows.
+    """acc[rows, columns] += lhs[rows, depth] * rhs, both attention products, in blocks of 16 rows.
 
-    K's columns may be fetched several at a time, by segment loads.
+    Strips are those of LMUL=4, where loads cost a core less than the instructions that LMUL=8
+    saves. K is transposed: four rows a store, LMUL=2 of each.
     """
     total = 0.0
-    for lanes in strips(columns, vlen):
-        least = smallest_tile(lanes, vlen).lmul
-        step = min(
-            math.ceil(8 / block) * (2 / _segments(least, block) if product == "qk" else 2) + 16
-            for block in range(1, min(8, RegisterTile(least).rows) + 1)
-        )
+    for lanes in strips(columns, vlen // 2):
+        tile = smallest_tile(lanes, vlen)
+        blocks = math.ceil(16 / min(tile.rows, ROWS_OF_SCALARS))
         # An accumulator in and out and its address, and that of its row of lhs.
-        total += rows / 8 * (depth * step + 8 * 4)
+        total += rows / 16 * (depth * (2 * blocks + 2 * 16) + 16 * 4)
+    if product == "qk":  # a load and its address for each of four rows; a store and its address
+        total += columns / 4 * math.ceil(depth / (vlen // 16)) * 10
     return total
-
-
-def _segments(lmul: int, block: int) -> int:
-    """Columns that a segment load may fetch beside the accumulators of a block of rows."""
-    left = REGISTERS // lmul - block
-    return max(f for f in (1, 2, 4, 8) if f == 1 or (f <= left and f * lmul <= 8))

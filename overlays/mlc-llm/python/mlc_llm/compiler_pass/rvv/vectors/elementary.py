@@ -53,7 +53,9 @@ def _exp_between(x: Any, least: float, most: float) -> Any:
     exponent = tirx.shift_left(bits, tirx.const(23, "uint32"))
     power = tirx.reinterpret("uint32", polynomial(rest, EXP_TERMS))
     value = tirx.reinterpret("float32", power + exponent)
-    return tirx.op.fma(clamped, const(0), value)  # NaN if x is
+    # NaN if x is. `rest`, not `clamped`, which nothing else needs by now: a fused multiply-add
+    # overwrites an operand, and a copy of one that is still needed costs a core more than it does.
+    return tirx.op.fma(rest, const(0), value)
 
 
 def sigmoid(x: Any) -> Any:
@@ -65,15 +67,24 @@ def sigmoid(x: Any) -> Any:
 
 
 def _inverse(x: Any) -> Any:
-    """1 / x for x from 1 to 2^125."""
+    """1 / x for x from 1 to 2^125.
 
-    def step(count: int) -> Callable[[Any], Any]:
-        def approach(near: Any) -> Any:
-            less = tirx.op.fma(const(0) - x, near, const(1))
+    Goldschmidt's form of Newton's steps: with less = 1 - x * near, near + near * less is nearer,
+    and what is less of it is the square of less. Nothing but these two is needed again.
+    """
+
+    def step(near: Any, count: int) -> Callable[[Any], Any]:
+        def approach(less: Any) -> Any:
             nearer = tirx.op.fma(near, less, near)
-            return named(nearer, step(count - 1)) if count > 1 else nearer
+            if count == 1:
+                return nearer
+            return named(nearer, lambda value: named(less * less, step(value, count - 1)))
 
         return approach
 
+    def begin(near: Any) -> Any:
+        less = tirx.op.fma(const(0) - x, near, const(1))
+        return named(less, step(near, INVERSE_STEPS))
+
     bits = tirx.const(INVERSE_BITS, "uint32") - tirx.reinterpret("uint32", x)
-    return named(tirx.reinterpret("float32", bits), step(INVERSE_STEPS))
+    return named(tirx.reinterpret("float32", bits), begin)
