@@ -119,10 +119,11 @@ def zoo(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def farm(session: nox.Session) -> None:
-    """Boards for TVM's RPC tracker: -- up --boards N --core NAME, status, down."""
+    """Boards for TVM's RPC tracker: -- up --boards N --core NAME, status, down; tune FILE."""
     applied, options = trees.prepare(session, "crosslab", "farm")
     environments.install(session, "farm", release=applied.release)
-    environments.run_module(session, "crosslab", "farm", *options, *applied.arguments())
+    inner = options if options[:1] == ["tune"] else ["farm", *options, *applied.arguments()]
+    environments.run_module(session, "crosslab", *inner)
 
 
 @nox.session(default=False)

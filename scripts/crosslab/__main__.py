@@ -39,6 +39,7 @@ VERBS = (
     Verb("int8-error", "crosslab.models.int8_error", "compare int8 activations with float32"),
     Verb("zoo", "crosslab.zoo.cli", "compile and check a small model of every family"),
     Verb("farm", "crosslab.farm.cli", "boards for TVM's RPC: start, list and end them"),
+    Verb("tune", "crosslab.tune.cli", "tune TIR functions on the farm that is up"),
     Verb("workload", "crosslab.workload.cli", "write a model's matrix products for costmodel"),
 )
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab tune``: search for better schedules of TIR functions on the farm that is up."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from common.files import atomic_write_json
+from crosslab.compile.targets import VLENS, LabTarget
+from crosslab.errors import UserError
+from crosslab.farm.processes import FarmState
+from crosslab.tune.search import Tuned, tune_function
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(
+        prog="crosslab tune",
+        description="Tune the TIR functions of a module on the farm that is up; what is better, "
+        "and right on other inputs than the search's, is kept in MetaSchedule's JSON database.",
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add("functions", type=Path, help="TVMScript of the functions, with static shapes")
+    add("--project", type=Path, default=Path(), help="the project's root (.)")
+    add("--trials", type=int, default=32, help="candidates of each function (32)")
+    add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")
+    add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
+    add("--database", type=Path, help="folder of the database (PROJECT/out/tuned)")
+    add("--json", type=Path, dest="report", help="report (PROJECT/out/tune.json)")
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Tune each function, and write the report after each.
+
+    Raises:
+        UserError: an option is not right, no farm is up, or the file holds no such functions.
+        LabError: a function does not run, or a record cannot be written.
+    """
+    args = parser().parse_args(argv)
+    if args.trials < 1 or args.seconds <= 0:
+        raise UserError("--trials and --seconds have to be more than 0")
+    functions = read_functions(args.functions)
+    logging.getLogger("tvm").setLevel(logging.WARNING)
+    state = FarmState.read(args.project.resolve() / ".work" / "farm" / "farm.json")
+    boards = sum(board.alive for board in state.boards) if state else 0
+    if state is None or not boards:
+        raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
+    out = args.project.resolve() / "out"
+    kept, report = args.database or out / "tuned", args.report or out / "tune.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    target, done = LabTarget("riscv64", args.vlen).table(), list[Tuned]()
+    for name, function in functions.items():
+        farm = (state.tracker, state.key, boards)
+        limits = {"trials": args.trials, "seconds": args.seconds}
+        done.append(tune_function(name, function, target, farm, kept, **limits))
+        about = {"measure": state.measure, "functions": [asdict(one) for one in done]}
+        atomic_write_json(report, about)
+    print("\n".join(table(done, state.measure)))
+    return 0
+
+
+def read_functions(file: Path) -> dict[str, Any]:
+    """The functions of a TVMScript file.
+
+    Raises:
+        UserError: it cannot be read, or has none, or one whose shapes are not static.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
+    try:
+        found = tvm.script.from_source(text)
+    except Exception as error:
+        last = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"{file} is not TVMScript: {last[0]}") from error
+    if isinstance(found, tirx.PrimFunc):
+        found = tvm.IRModule({"main": found})
+    functions = {g.name_hint: f for g, f in found.functions_items() if isinstance(f, tirx.PrimFunc)}
+    if not functions:
+        raise UserError(f"{file} holds no TIR function")
+    for name, function in functions.items():
+        shapes = [p.ty.shape if hasattr(p.ty, "shape") else () for p in function.params]
+        if not all(isinstance(extent, int | tirx.IntImm) for s in shapes for extent in s):
+            raise UserError(
+                f"{file}: {name} has a shape that is not static",
+                remedy="bind its sizes first: function.specialize",
+            )
+    return functions
+
+
+def table(done: Sequence[Tuned], measure: str) -> list[str]:
+    """Before, after and trials as a table, and what was thrown out, by name."""
+    lines = [
+        f"| function | before, {measure} | after | times fewer | trials | thrown out |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in done:
+        ratio = one.before / max(1, one.after)
+        cells = (one.name, f"{one.before}", f"{one.after}", f"{ratio:.2f}", f"{one.trials}")
+        lines.append(f"| {' | '.join(cells)} | {len(one.rejected)} |")
+    ratios = [one.before / max(1, one.after) for one in done]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    lines += ["", f"geometric mean: {mean:.2f} times fewer"]
+    lines += [f"* {one.name}: {reason}" for one in done for reason in one.rejected]
+    return lines

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for one function: candidates, trials, and the check of the winner."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tvm
+from tvm import ir, tirx
+from tvm.s_tir import meta_schedule as ms
+from tvm.support import cc
+
+from crosslab.errors import LabError
+from crosslab.farm.protocol import Address
+from crosslab.host.toolchain import CompilerKind, find_cross
+from crosslab.tune.database import keep, open_database
+from crosslab.tune.runner import Attempt, FarmRunner, Trials
+from crosslab.tune.trial import (
+    FUNCTION,
+    Arrays,
+    Question,
+    SessionHungError,
+    SessionLostError,
+    answer_of,
+)
+
+SEARCH_SEEDS, CHECK_SEEDS = (0,), (1, 2, 3)
+BUILD_SECONDS = 60.0
+PER_ITERATION = 16
+# Without a model of costs, more would only take longer to draw.
+POPULATION = 48
+
+
+INTRINSICS = "tvm.s_tir.tensor_intrin"
+
+
+@contextmanager
+def without_intrinsics() -> Iterator[None]:
+    """Keep MetaSchedule from parsing 496 tensor intrinsics: it takes minutes, none is used."""
+    if INTRINSICS in sys.modules:
+        yield
+        return
+    sys.modules[INTRINSICS] = ModuleType(INTRINSICS)
+    try:
+        yield
+    finally:
+        del sys.modules[INTRINSICS]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Result for one function.
+
+    Attributes:
+        name: of the function.
+        before: cost of the untuned function.
+        after: of the winner; ``before`` where nothing was better.
+        trials: candidates that were measured.
+        repeated: sessions that were lost and asked for again.
+        rejected: reasons of the candidates that were thrown out.
+    """
+
+    name: str
+    before: int
+    after: int
+    trials: int
+    repeated: int = 0
+    rejected: tuple[str, ...] = field(default=())
+
+
+def build_library(mod: ir.IRModule, target: Any, _params: Any = None) -> Any:
+    """Compile a candidate: :func:`tvm.compile` alone, as upstream's own reads 496 intrinsics."""
+    mod = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
+    return tvm.compile(mod, target=target)
+
+
+def export_library(library: Any) -> str:
+    """Link a candidate for riscv64 in a folder of its own; its path."""
+    cross = find_cross(CompilerKind.CLANG)
+    file = Path(tempfile.mkdtemp(prefix="candidate-")) / "candidate.so"
+    compiler = cc.cross_compiler(cross.cc[0], options=[*cross.cc[1:], *cross.link])
+    library.export_library(str(file), fcompile=compiler)
+    return str(file)
+
+
+def space() -> Any:
+    """The schedules that are searched.
+
+    Without threads: a board's cost is that of one.
+    """
+    rule, post, mutate = ms.schedule_rule, ms.postproc, ms.mutator
+    return ms.space_generator.PostOrderApply(
+        sch_rules=[
+            rule.AutoInline(
+                into_producer=False,
+                into_consumer=True,
+                inline_const_tensor=True,
+                disallow_if_then_else=True,
+                require_injective=True,
+                require_ordered=True,
+                disallow_op=["tirx.exp"],
+            ),
+            rule.AddRFactor(max_jobs_per_core=16, max_innermost_factor=64),
+            rule.MultiLevelTiling(
+                structure="SSRSRS",
+                max_innermost_factor=64,
+                reuse_write=rule.ReuseType(req="may", levels=[1, 2], scope="global"),
+            ),
+            rule.ParallelizeVectorizeUnroll(
+                max_jobs_per_core=-1,
+                max_vectorize_extent=64,
+                unroll_max_steps=[0, 16, 64, 512],
+                unroll_explicit=True,
+            ),
+            rule.RandomComputeLocation(),
+        ],
+        postprocs=[
+            post.DisallowDynamicLoop(),
+            post.RewriteParallelVectorizeUnroll(),
+            post.RewriteReductionBlock(),
+        ],
+        mutator_probs={
+            mutate.MutateTileSize(): 0.9,
+            mutate.MutateComputeLocation(): 0.05,
+            mutate.MutateUnroll(): 0.05,
+        },
+    )
+
+
+def tune_function(
+    name: str,
+    function: tirx.PrimFunc,
+    target: dict[str, Any],
+    farm: tuple[Address, str, int],
+    kept: Path,
+    *,
+    trials: int,
+    seconds: float = 60.0,
+    seed: int = 1,
+) -> Tuned:
+    """Search for a better schedule, and keep the best one that is right.
+
+    Args:
+        name: for people.
+        function: static shapes.
+        target: code is generated for it, as a table.
+        farm: the tracker, the boards' key, and how many boards there are.
+        kept: folder of the database.
+        trials: candidates to measure.
+        seconds: that a session may take.
+        seed: of the search.
+
+    Raises:
+        LabError: the untuned function does not run, or the record cannot be written.
+    """
+    tracker, key, boards = farm
+    # The search's rules ask for it; what is generated is for one.
+    aim = tvm.target.Target({**target, "num-cores": 1})
+    mod = ir.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
+    shapes = tuple(tuple(map(int, b.shape)) for b in buffers_of(function))
+    dtypes = tuple(str(b.dtype) for b in buffers_of(function))
+    question = Question(tracker, key, shapes, dtypes, seconds)
+    untuned = Path(export_library(build_library(mod, aim)))
+    try:
+        right, before = _untuned(question, untuned)
+    finally:
+        shutil.rmtree(untuned.parent, ignore_errors=True)
+    record = Trials()
+    searched = {s: right[s] for s in SEARCH_SEEDS}
+    runner = FarmRunner(question, searched, boards, record)
+    with tempfile.TemporaryDirectory(prefix="tune-") as work, aim, without_intrinsics():
+        database = open_database(Path(work))
+        ms.tune_tir(
+            mod,
+            aim,
+            work,
+            max_trials_global=trials,
+            num_trials_per_iter=min(PER_ITERATION, trials),
+            builder=ms.builder.LocalBuilder(
+                max_workers=boards,
+                timeout_sec=BUILD_SECONDS,
+                f_build=build_library,
+                f_export=export_library,
+            ),
+            runner=runner,
+            database=database,
+            cost_model=ms.cost_model.RandomModel(),
+            space=space(),
+            strategy=ms.search_strategy.EvolutionarySearch(
+                population_size=POPULATION, init_min_unmeasured=PER_ITERATION, genetic_num_iters=2
+            ),
+            num_tuning_cores=1,
+            seed=seed,
+        )
+        after = _winner(database, mod, aim, runner, right, before, kept)
+    reasons = tuple(reason for _, reason in record.rejected)
+    return Tuned(name, before, after, record.measured, record.repeated, reasons)
+
+
+def buffers_of(function: tirx.PrimFunc) -> list[Any]:
+    """The buffers that a function takes, in order."""
+    return list(ms.arg_info.ArgInfo.from_prim_func(function))
+
+
+def _untuned(question: Question, library: Path) -> tuple[dict[int, Arrays], int]:
+    try:
+        answer = answer_of(question, library, (*SEARCH_SEEDS, *CHECK_SEEDS))
+    except (SessionLostError, SessionHungError) as error:
+        raise LabError(f"the untuned function does not run: {error}") from error
+    return answer.arrays, answer.cost
+
+
+def _winner(
+    database: Any,
+    mod: ir.IRModule,
+    target: Any,
+    runner: Any,
+    right: dict[int, Arrays],
+    before: int,
+    kept: Path,
+) -> int:
+    """Keep the best candidate that is right on inputs that the search has not seen."""
+    if not database.has_workload(mod):
+        return before
+    checks = {seed: right[seed] for seed in CHECK_SEEDS}
+    for found in database.get_top_k(database.commit_workload(mod), PER_ITERATION):
+        if round(float(found.run_secs[0]) * 1e9) >= before:
+            return before
+        schedule = tvm.s_tir.Schedule(mod)
+        found.trace.apply_to_schedule(schedule, remove_postproc=False)
+        library = export_library(build_library(schedule.mod, target))
+        checker = FarmRunner(runner.question, checks, 1, runner.trials)
+        attempt: Attempt = checker.attempt(library)
+        cost, reason = attempt.result()
+        shutil.rmtree(Path(library).parent, ignore_errors=True)
+        if not reason and cost < before:
+            keep(kept, found)
+            return cost
+    return before

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402
+"""Trials: lost sessions, candidates that lie, hang or crash; the database on a full disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tornado")
+tvm = pytest.importorskip("tvm")
+
+from tvm import te
+from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
+
+from crosslab.errors import LabError, UserError
+from crosslab.tune.cli import read_functions, table
+from crosslab.tune.database import keep, open_database
+from crosslab.tune.runner import ATTEMPTS, Attempt, Trials
+from crosslab.tune.search import Tuned
+from crosslab.tune.trial import WrongOutputError, compare
+
+
+def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[Attempt, Trials]:
+    left, trials = list(outcomes), Trials()
+
+    def submit() -> Future[tuple[int, str]]:
+        future: Future[tuple[int, str]] = Future()
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+        return future
+
+    return Attempt(submit, "candidate.so", trials), trials
+
+
+def test_a_lost_session_loses_no_trial() -> None:
+    attempt, trials = _attempt((0, "lost: reset by peer"), TimeoutError(), (7, ""))
+    assert attempt.result() == (7, "")
+    assert (trials.measured, trials.repeated, trials.rejected) == (1, 2, [])
+
+
+def test_a_candidate_that_crashes_every_board_is_named() -> None:
+    attempt, trials = _attempt(*[(0, "lost: reset by peer")] * ATTEMPTS)
+    cost, reason = attempt.result()
+    assert cost == 0
+    assert "crashed" in reason and "reset by peer" in reason
+    assert trials.rejected == [("candidate.so", reason)]
+
+
+@pytest.mark.parametrize("reason", ["wrong: argument 2 is off by 1", "hung: no end within 2 s"])
+def test_a_candidate_at_fault_is_not_asked_again(reason: str) -> None:
+    attempt, trials = _attempt((0, reason))
+    assert attempt.result() == (0, reason)
+    assert (trials.measured, trials.repeated) == (0, 0)
+    assert trials.rejected == [("candidate.so", reason)]
+
+
+def test_outputs_may_differ_by_rounding_alone() -> None:
+    right = (np.array([1.0, -4.0], np.float32), np.array([3, 4], np.int32))
+    compare((right[0] * np.float32(1 + 1e-6), right[1]), right)
+    for value in (1.001, np.nan, np.inf):
+        with pytest.raises(WrongOutputError, match="argument 0"):
+            compare((np.array([value, -4.0], np.float32), right[1]), right)
+    with pytest.raises(WrongOutputError, match="argument 1"):
+        compare((right[0], np.array([3, 5], np.int32)), right)
+
+
+def _module(size: int) -> object:
+    x = te.placeholder((size,), name="x")
+    function = te.create_prim_func([x, te.compute((size,), lambda i: x[i] + 1.0, name="y")])
+    return tvm.IRModule({"main": function})
+
+
+def _record(folder: Path, size: int) -> object:
+    mod = _module(size)
+    database = open_database(folder)
+    schedule = tvm.s_tir.Schedule(mod)
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("y"))[0])
+    workload = database.commit_workload(mod)
+    return TuningRecord(schedule.trace, workload, [1e-6], tvm.target.Target("llvm"))
+
+
+def test_a_full_disk_keeps_the_records_from_before(
+    tmp_path: Path, disk: Callable[..., object]
+) -> None:
+    full = disk("64k")
+    kept = full.path / "kept"  # type: ignore[attr-defined]
+    keep(kept, _record(tmp_path / "a", 8))
+    before = {file.name: file.read_bytes() for file in kept.iterdir()}
+    used = 0
+    with (full.path / "filler").open("wb", buffering=0) as filler:  # type: ignore[attr-defined]
+        try:
+            while True:
+                used += filler.write(b"x" * 4096)
+        except OSError:
+            pass
+    assert used
+    with pytest.raises((LabError, OSError)):
+        keep(kept, _record(tmp_path / "b", 16))
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == before
+    (full.path / "filler").unlink()  # type: ignore[attr-defined]
+    keep(kept, _record(tmp_path / "b", 16))
+    again = JSONDatabase(work_dir=str(kept))
+    assert len(again) == 2
+    assert again.has_workload(_module(8)) and again.has_workload(_module(16))
+    assert not again.has_workload(_module(32))
+
+
+def test_functions_have_static_shapes(tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text(_module(8).script())  # type: ignore[attr-defined]
+    assert list(read_functions(file)) == ["main"]
+    n = te.var("n")
+    x = te.placeholder((n,), name="x")
+    function = te.create_prim_func([x, te.compute((n,), lambda i: x[i] + 1.0, name="y")])
+    file.write_text(tvm.IRModule({"main": function}).script())
+    with pytest.raises(UserError, match="main has a shape that is not static"):
+        read_functions(file)
+    file.write_text("nothing of the kind")
+    with pytest.raises(UserError, match="not TVMScript"):
+        read_functions(file)
+
+
+def test_the_table_shows_what_was_thrown_out() -> None:
+    lines = table([Tuned("f", 400, 100, 5, 0, ("wrong: x",)), Tuned("g", 9, 9, 5)], "cycles")
+    assert "| f | 400 | 100 | 4.00 | 5 | 1 |" in lines
+    assert "geometric mean: 2.00 times fewer" in lines
+    assert lines[-1] == "* f: wrong: x"
