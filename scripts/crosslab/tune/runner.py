@@ -12,7 +12,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerResult
 from tvm.s_tir.meta_schedule.runner.runner import PyRunnerFuture
 from tvm.support.popen_pool import PopenPoolExecutor
 
-from crosslab.tune.trial import Arrays, Question, trial
+from crosslab.tune.trial import Arrays, TrialQuestion, trial
 
 # A candidate that loses as many sessions, each on the next free board, is at fault itself.
 ATTEMPTS = 3
@@ -34,7 +34,7 @@ class Trials:
     rejected: list[tuple[str, str]] = field(default_factory=list)
 
 
-class Attempt:
+class TrialAttempt:
     """A candidate that is measured, several times where sessions are lost."""
 
     def __init__(self, submit: Callable[[], Any], library: str, trials: Trials) -> None:
@@ -80,7 +80,7 @@ class Attempt:
 class FarmFuture(PyRunnerFuture):  # type: ignore[misc]
     """A candidate's result as MetaSchedule asks for it."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: TrialAttempt) -> None:
         super().__init__()
         self.attempt = attempt
 
@@ -99,7 +99,7 @@ class FarmRunner(PyRunner):  # type: ignore[misc]
     """Measures the candidates of one task, as many at once as there are boards."""
 
     def __init__(
-        self, question: Question, untuned: Mapping[int, Arrays], boards: int, trials: Trials
+        self, question: TrialQuestion, untuned: Mapping[int, Arrays], boards: int, trials: Trials
     ) -> None:
         """Start the processes.
 
@@ -119,9 +119,9 @@ class FarmRunner(PyRunner):  # type: ignore[misc]
         """Measure these."""
         return [FarmFuture(self.attempt(str(one.artifact_path))) for one in runner_inputs]
 
-    def attempt(self, library: str) -> Attempt:
+    def attempt(self, library: str) -> TrialAttempt:
         """Measure one library."""
-        return Attempt(
+        return TrialAttempt(
             lambda: self.pool.submit(trial, self.question, library, self.untuned),
             library,
             self.trials,

@@ -22,13 +22,13 @@ from crosslab.errors import LabError
 from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import CompilerKind, find_cross
 from crosslab.tune.database import keep, open_database
-from crosslab.tune.runner import Attempt, FarmRunner, Trials
+from crosslab.tune.runner import FarmRunner, TrialAttempt, Trials
 from crosslab.tune.trial import (
     FUNCTION,
     Arrays,
-    Question,
     SessionHungError,
     SessionLostError,
+    TrialQuestion,
     answer_of,
 )
 
@@ -167,7 +167,7 @@ def tune_function(
     mod = ir.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
     shapes = tuple(tuple(map(int, b.shape)) for b in buffers_of(function))
     dtypes = tuple(str(b.dtype) for b in buffers_of(function))
-    question = Question(tracker, key, shapes, dtypes, seconds)
+    question = TrialQuestion(tracker, key, shapes, dtypes, seconds)
     untuned = Path(export_library(build_library(mod, aim)))
     try:
         right, before = _untuned(question, untuned)
@@ -210,7 +210,7 @@ def buffers_of(function: tirx.PrimFunc) -> list[Any]:
     return list(ms.arg_info.ArgInfo.from_prim_func(function))
 
 
-def _untuned(question: Question, library: Path) -> tuple[dict[int, Arrays], int]:
+def _untuned(question: TrialQuestion, library: Path) -> tuple[dict[int, Arrays], int]:
     try:
         answer = answer_of(question, library, (*SEARCH_SEEDS, *CHECK_SEEDS))
     except (SessionLostError, SessionHungError) as error:
@@ -238,7 +238,7 @@ def _winner(
         found.trace.apply_to_schedule(schedule, remove_postproc=False)
         library = export_library(build_library(schedule.mod, target))
         checker = FarmRunner(runner.question, checks, 1, runner.trials)
-        attempt: Attempt = checker.attempt(library)
+        attempt: TrialAttempt = checker.attempt(library)
         cost, reason = attempt.result()
         shutil.rmtree(Path(library).parent, ignore_errors=True)
         if not reason and cost < before:

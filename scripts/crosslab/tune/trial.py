@@ -37,7 +37,7 @@ class SessionHungError(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class TrialQuestion:
     """A library's work.
 
     Attributes:
@@ -62,7 +62,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TrialAnswer:
     """A library's answer.
 
     Attributes:
@@ -81,7 +81,7 @@ def _draw(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.n
     return random.integers(0, 2, shape).astype(dtype)
 
 
-def answer_of(question: Question, library: Path, seeds: Sequence[int]) -> Answer:
+def answer_of(question: TrialQuestion, library: Path, seeds: Sequence[int]) -> TrialAnswer:
     """Run a library on a board, on inputs of each seed.
 
     Raises:
@@ -103,7 +103,7 @@ def answer_of(question: Question, library: Path, seeds: Sequence[int]) -> Answer
             function(*arguments)
             arrays[seed] = tuple(argument.numpy() for argument in arguments)
             cost = max(cost, round(timed(*arguments).mean * 1e9))
-        return Answer(arrays, cost)
+        return TrialAnswer(arrays, cost)
     except Exception as error:
         if time.monotonic() - start > HUNG * question.seconds:
             raise SessionHungError(f"no end within {question.seconds:g} s") from error
@@ -130,7 +130,7 @@ def compare(own: Arrays, untuned: Arrays) -> None:
             raise WrongOutputError(f"argument {number} is off by {np.nanmax(error):.3g}")
 
 
-def trial(question: Question, library: str, untuned: Mapping[int, Arrays]) -> tuple[int, str]:
+def trial(question: TrialQuestion, library: str, untuned: Mapping[int, Arrays]) -> tuple[int, str]:
     """Measure a candidate; runs in a process of its own.
 
     Args:

@@ -20,12 +20,12 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 from crosslab.errors import LabError, UserError
 from crosslab.tune.cli import read_functions, table
 from crosslab.tune.database import keep, open_database
-from crosslab.tune.runner import ATTEMPTS, Attempt, Trials
+from crosslab.tune.runner import ATTEMPTS, TrialAttempt, Trials
 from crosslab.tune.search import Tuned
 from crosslab.tune.trial import WrongOutputError, compare
 
 
-def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[Attempt, Trials]:
+def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[TrialAttempt, Trials]:
     left, trials = list(outcomes), Trials()
 
     def submit() -> Future[tuple[int, str]]:
@@ -37,7 +37,7 @@ def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[Attempt, Trials]:
             future.set_result(found)
         return future
 
-    return Attempt(submit, "candidate.so", trials), trials
+    return TrialAttempt(submit, "candidate.so", trials), trials
 
 
 def test_a_lost_session_loses_no_trial() -> None:
