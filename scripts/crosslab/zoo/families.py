@@ -80,7 +80,8 @@ def _family(name: str, table: Mapping[str, Any]) -> Family:
         name,
         table["like"],
         table["reference"],
-        table["config"],
+        # TOML has no null.
+        {**table["config"], **dict.fromkeys(table.get("null", ()))},
         (float(low), float(high)),
         pairs,
         tuple(sorted(table.get("copies", {}).items())),
