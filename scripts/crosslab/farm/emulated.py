@@ -20,6 +20,8 @@ from crosslab.run.emulator import GuestMachine
 
 # A hung session ends by the client's own bound; this one is for clients that give none.
 MOST_SECONDS = 600.0
+# The emulator takes as long to start; a client's time begins when its session does.
+START_SECONDS = 8.0
 MEMORY = 2 << 30
 
 
@@ -49,6 +51,7 @@ class EmulatedBoard:
         with tempfile.TemporaryDirectory(prefix="board-") as folder:
             ours, theirs = socket.socketpair()
             report = Path(folder) / "counts.json"
+            bound = timeout + START_SECONDS if timeout else MOST_SECONDS
             answering = threading.Thread(target=self._answer, args=(ours, report), daemon=True)
             with ours, theirs:
                 process = self._start(client, theirs, Path(folder), report)
@@ -56,7 +59,7 @@ class EmulatedBoard:
                 client.close()
                 answering.start()
                 try:
-                    _, said = process.communicate(timeout=timeout or MOST_SECONDS)
+                    _, said = process.communicate(timeout=bound)
                 except subprocess.TimeoutExpired:
                     _end(process)
                     return "timeout"
