@@ -34,6 +34,7 @@ from ..kernel_library import (
 from ..stages import Stage, is_product, same_extents, staged_functions, stages_of
 from ..targets import is_rvv_target
 from ..tir import PatternMismatch, is_one, nodes_of, with_root
+from .batched import BatchedProduct, call_for_each_matrix, match_batched
 from .calls import Routines, experts_gemm, product, take
 from .experts import call_for_each, check_experts, find_experts
 from .match import LinearLayer, match_linear, stored
@@ -181,7 +182,7 @@ def call_kernels(
         elif len(products) != 1:
             raise PatternMismatch("the function has more than one product")
         else:
-            linear = replace(match_linear(products[0], stages), tiled=tiled)
+            found = _product_of(products[0], stages)
         if routines is None:
             raise PatternMismatch(str(misfit))
         if experts:
@@ -189,19 +190,48 @@ def call_kernels(
             call = experts_gemm(experts, symbol, routines.columns)
             new = call_for_each(experts, call, func)
         else:
-            symbol = routines.product(linear)
-            new = replace_product(
-                func, stages, linear, lambda out: product(linear, out, routines), routines.lanes
-            )
+            symbol, make = _call_of(found, routines, tiled=tiled)
+            new = replace_product(func, stages, found, make, routines.lanes)
     except PatternMismatch as reason:
         return func, [BlockReport(name, block, reason=str(reason)) for block in blocks]
     return new, [BlockReport(name, blocks[0], symbol)]
 
 
+def _product_of(stage: Stage, stages: list[Stage]) -> LinearLayer | BatchedProduct:
+    """A product as a linear layer, or as a batch of products.
+
+    Raises:
+        PatternMismatch: it is neither; with the reason that it is no linear layer.
+    """
+    try:
+        return match_linear(stage, stages)
+    except PatternMismatch as reason:
+        try:
+            return match_batched(stage)
+        except PatternMismatch:
+            raise reason from None
+
+
+def _call_of(
+    found: LinearLayer | BatchedProduct, routines: Routines, *, tiled: bool
+) -> tuple[str, Callable[[Any], Any]]:
+    """The kernel of a product, and what gives the statement that calls it.
+
+    Raises:
+        PatternMismatch: there is no kernel for it.
+    """
+    if isinstance(found, BatchedProduct):
+        symbol = routines.symbol("gemm", None)
+        columns = routines.columns
+        return symbol, lambda out: call_for_each_matrix(found, symbol, columns, out)
+    linear = replace(found, tiled=tiled)
+    return routines.product(linear), lambda out: product(linear, out, routines)
+
+
 def replace_product(
     func: tirx.PrimFunc,
     stages: list[Stage],
-    linear: LinearLayer,
+    linear: LinearLayer | BatchedProduct,
     make: Callable[[Any], Any],
     lanes: int,
 ) -> tirx.PrimFunc:
@@ -210,7 +240,7 @@ def replace_product(
     Args:
         func: the function.
         stages: of it.
-        linear: its linear layer.
+        linear: its product.
         make: gives the statement that writes the product to a buffer.
         lanes: most elements of a vector.
     """
@@ -233,7 +263,7 @@ def replace_product(
     return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True})
 
 
-def _in_place(linear: LinearLayer, rest: list[Stage]) -> Stage | None:
+def _in_place(linear: LinearLayer | BatchedProduct, rest: list[Stage]) -> Stage | None:
     """The stage that may overwrite the product element by element: its only reader, if any."""
     readers = [s for s in rest if any(r.buffer.same_as(linear.out) for r in s.block.reads)]
     if len(readers) != 1 or not isinstance(readers[0].block.body, tirx.BufferStore):

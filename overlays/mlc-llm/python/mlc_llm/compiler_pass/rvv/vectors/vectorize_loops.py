@@ -201,6 +201,8 @@ def _is_contiguous(loop: Any) -> bool:
 
 
 def _steps_by_one(access: Any, bindings: dict[Any, Any], var: Any) -> bool:
+    if not access.indices:  # one number, which every element may read
+        return isinstance(access, tirx.BufferLoad)
     *outer, last = (tirx.stmt_functor.substitute(i, bindings) for i in access.indices)
     if any(uses(i, var) for i in outer):
         return False
