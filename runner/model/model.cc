@@ -121,7 +121,8 @@ int64_t TokenBytes(const Library& library) {
 
 }  // namespace
 
-Library::Library(const std::string& path, int64_t check_vlen)
+Library::Library(const std::string& path, int64_t check_vlen,
+                 const std::vector<std::string>& functions)
     : library_((CheckVectorLength(std::max<int64_t>(
                     check_vlen,
                     path.empty() && &mlc_rvv_required_vlen ? mlc_rvv_required_vlen : 0)),
@@ -129,9 +130,7 @@ Library::Library(const std::string& path, int64_t check_vlen)
       vm_(StartVm(library_)) {
   metadata_ = Json::Parse(Function("_metadata")().cast<std::string>(), "the library's metadata");
   CheckVectorLength(Limit("vlen", 0));
-  for (const char* name : {"embed", "prefill", "decode", "create_tir_paged_kv_cache"}) {
-    Function(name);
-  }
+  for (const std::string& name : functions) Function(name);
 }
 
 int64_t Library::Limit(const std::string& name, int64_t otherwise) const {

@@ -21,9 +21,12 @@ namespace rvv_runner {
 class Library {
  public:
   // The library in this file, or the one that is linked in when the path is empty.
-  // Throws InputError when there is none, when it lacks a function, or when this CPU's vector
-  // registers are shorter than it was compiled for (or than `check_vlen` bits).
-  Library(const std::string& path, int64_t check_vlen);
+  // Throws InputError when there is none, when it lacks one of these functions (those of a
+  // language model), or when this CPU's vector registers are shorter than it was compiled for (or
+  // than `check_vlen` bits).
+  Library(const std::string& path, int64_t check_vlen,
+          const std::vector<std::string>& functions = {"embed", "prefill", "decode",
+                                                       "create_tir_paged_kv_cache"});
 
   const Json& metadata() const { return metadata_; }
   // A number of the metadata, or `otherwise` when it says nothing (or -1).

@@ -17,6 +17,7 @@ const char kUsage[] =
     "       runner --params DIR --tokenizer FILE --chat [options]\n"
     "       runner --params DIR --tokens 1,2,3 [options]\n"
     "       runner serve --params DIR --tokenizer FILE [options; runner serve --help lists them]\n"
+    "       runner run --params DIR --inputs FILE --outputs FILE [runner run --help]\n"
     "Answers a prompt, in text or in token ids, or talks turn by turn.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
     "  --tokenizer FILE     tokenizer.bin of the model: the answer is printed as text\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a compiled language model on TVM's runtime.
+// Runs a compiled model on TVM's runtime.
 // Exit code 0: answered; 1: the library or the runtime failed; 2: the input is at fault.
 #include <tvm/ffi/error.h>
 
@@ -13,6 +13,7 @@
 #include "input/errors.h"
 #include "program/arguments.h"
 #include "program/prompt.h"
+#include "program/run.h"
 #include "program/serve.h"
 
 namespace rvv_runner {
@@ -20,6 +21,7 @@ namespace {
 
 int Run(const std::vector<std::string>& words) {
   if (!words.empty() && words[0] == "serve") return Serve({words.begin() + 1, words.end()});
+  if (!words.empty() && words[0] == "run") return RunTensors({words.begin() + 1, words.end()});
   const Arguments arguments = ParseArguments(words);
   if (arguments.help) {
     std::cout << kUsage;

@@ -42,6 +42,7 @@ SCRIPTED = Path(__file__).parents[1] / "server"
 TEXT_SOURCES = (
     *sorted(RUNNER_SOURCES.glob("input/*.cc")),
     *sorted(RUNNER_SOURCES.glob("text/*.cc")),
+    *sorted(RUNNER_SOURCES.glob("tensors/*.cc")),
     RUNNER_SOURCES / "engine" / "answer_text.cc",
     RUNNER_SOURCES / "engine" / "sampling.cc",
     RUNNER_SOURCES / "model" / "param_index.cc",

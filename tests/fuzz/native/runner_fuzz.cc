@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runner's readers under libFuzzer. RUNNER_FUZZ names the one: tokenizer, prompt, index,
-// arguments. Only the runner's own errors may come out of them.
+// arguments, tensors. Only the runner's own errors may come out of them.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -13,6 +13,7 @@
 #include "model/param_index.h"
 #include "program/arguments.h"
 #include "text/normalize.h"
+#include "tensors/safetensors.h"
 #include "text/tokenizer.h"
 
 using namespace rvv_runner;
@@ -81,6 +82,24 @@ void FuzzArguments(const std::string& data) {
   for (const int32_t token : arguments.tokens) Require(token >= 0);
 }
 
+// Whatever is read of a file of tensors lies in it, and is written the same way again.
+void FuzzTensors(const std::string& data) {
+  std::vector<std::pair<std::string, TensorBytes>> tensors;
+  for (const auto& [name, tensor] : ParseSafetensors(data, "file")) {
+    Require(tensor.bytes.empty() || (tensor.bytes.data() >= data.data() &&
+                                     tensor.bytes.data() + tensor.bytes.size() <=
+                                         data.data() + data.size()));
+    tensors.emplace_back(name, tensor);
+  }
+  const std::string written = MakeSafetensors(tensors);
+  const auto again = ParseSafetensors(written, "written");
+  Require(again.size() == tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    const TensorBytes& other = again.at(name);
+    Require(other.shape == tensor.shape && other.bytes == tensor.bytes);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
@@ -88,7 +107,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
       {"tokenizer", [](const std::string& data) { FuzzTokenizer(data); }},
       {"prompt", FuzzPrompt},
       {"index", FuzzIndex},
-      {"arguments", FuzzArguments}};
+      {"arguments", FuzzArguments},
+      {"tensors", FuzzTensors}};
   static const auto target = kTargets.at(std::getenv("RUNNER_FUZZ"));
   try {
     target(std::string(reinterpret_cast<const char*>(bytes), size));

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensors/safetensors.h"
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "input/errors.h"
+#include "input/json.h"
+
+namespace rvv_runner {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "values are little-endian in the file");
+
+constexpr size_t kLength = sizeof(uint64_t);
+// Names that are no tensors.
+constexpr char kMetadata[] = "__metadata__";
+
+struct Dtype {
+  const char* name;     // the format's
+  const char* runtime;  // TVM's
+  int64_t bytes;
+};
+
+constexpr Dtype kDtypes[] = {
+    {"F32", "float32", 4}, {"F64", "float64", 8}, {"F16", "float16", 2}, {"I64", "int64", 8},
+    {"I32", "int32", 4},   {"I16", "int16", 2},   {"I8", "int8", 1},     {"U8", "uint8", 1},
+    {"U16", "uint16", 2},  {"U32", "uint32", 4},  {"U64", "uint64", 8},  {"BOOL", "bool", 1},
+};
+
+const Dtype& DtypeOf(const std::string& name, const std::string& where) {
+  for (const Dtype& dtype : kDtypes) {
+    if (name == dtype.name) return dtype;
+  }
+  throw InputError(where + ": dtype " + name + " is none that the runner reads");
+}
+
+// Bytes of so many sizes; throws InputError where the number of bytes is none.
+int64_t BytesOf(const std::vector<int64_t>& shape, int64_t item, const std::string& where) {
+  int64_t bytes = item;
+  for (const int64_t size : shape) {
+    if (size < 0) throw InputError(where + ": a size below zero");
+    if (size != 0 && bytes > std::numeric_limits<int64_t>::max() / size) {
+      throw InputError(where + ": its shape is too large");
+    }
+    bytes *= size;
+  }
+  return bytes;
+}
+
+TensorBytes ReadTensor(const Json& about, std::string_view data, const std::string& where) {
+  const Dtype& dtype = DtypeOf(about.At("dtype", where).Text(where), where);
+  TensorBytes tensor{dtype.runtime, {}, {}};
+  for (const Json& size : about.At("shape", where).List(where)) {
+    tensor.shape.push_back(size.Integer(where));
+  }
+  const JsonList& ends = about.At("data_offsets", where).List(where);
+  if (ends.size() != 2) throw InputError(where + ": data_offsets are not two numbers");
+  const int64_t begin = ends[0].Integer(where), end = ends[1].Integer(where);
+  if (begin < 0 || end < begin || end > static_cast<int64_t>(data.size())) {
+    throw InputError(where + ": its bytes lie outside of the file");
+  }
+  if (end - begin != BytesOf(tensor.shape, dtype.bytes, where)) {
+    throw InputError(where + ": " + std::to_string(end - begin) +
+                     " bytes are not what its shape and dtype take");
+  }
+  tensor.bytes = data.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  return tensor;
+}
+
+}  // namespace
+
+std::map<std::string, TensorBytes> ParseSafetensors(std::string_view text,
+                                                    const std::string& where) {
+  if (text.size() < kLength) throw InputError(where + ": too short for a file of safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), kLength);
+  if (length > text.size() - kLength) {
+    throw InputError(where + ": its header is longer than the file; is it a file of safetensors?");
+  }
+  const std::string header(text.substr(kLength, length));
+  const Json index = Json::Parse(header, where);
+  const std::string_view data = text.substr(kLength + length);
+  std::map<std::string, TensorBytes> tensors;
+  for (const auto& [name, about] : index.Table(where)) {
+    if (name == kMetadata) continue;
+    tensors.emplace(name, ReadTensor(about, data, where + ", tensor " + name));
+  }
+  return tensors;
+}
+
+std::string MakeSafetensors(const std::vector<std::pair<std::string, TensorBytes>>& tensors) {
+  std::string header = "{";
+  size_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const char* dtype = nullptr;
+    for (const Dtype& known : kDtypes) {
+      if (tensor.dtype == known.runtime) dtype = known.name;
+    }
+    if (dtype == nullptr) throw RunError(name + ": safetensors has no dtype " + tensor.dtype);
+    header += (header.size() > 1 ? "," : "") + Quoted(name) + ":{\"dtype\":\"" + dtype +
+              "\",\"shape\":[";
+    for (size_t i = 0; i < tensor.shape.size(); ++i) {
+      header += (i ? "," : "") + std::to_string(tensor.shape[i]);
+    }
+    header += "],\"data_offsets\":[" + std::to_string(offset) + ",";
+    offset += tensor.bytes.size();
+    header += std::to_string(offset) + "]}";
+  }
+  header += "}";
+  // Values begin at a multiple of eight.
+  header.append((kLength - header.size() % kLength) % kLength, ' ');
+  const uint64_t length = header.size();
+  std::string text(reinterpret_cast<const char*>(&length), kLength);
+  text.reserve(kLength + header.size() + offset);
+  text += header;
+  for (const auto& [name, tensor] : tensors) text += tensor.bytes;
+  return text;
+}
+
+}  // namespace rvv_runner
