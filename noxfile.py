@@ -74,14 +74,8 @@ def apply_patches(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def patches(session: nox.Session) -> None:
-    """Run a verb of the patch engine: -- check, edit, export, graph, necessity, probe, status..."""
+    """Run a verb of the patch engine: -- check, edit, export, graph, probe, rebase, status..."""
     patch_engine.run_engine(session)
-
-
-@nox.session(default=False)
-def rebase(session: nox.Session) -> None:
-    """Move a series to another version of its upstream; stop at the first conflict."""
-    patch_engine.run_engine(session, "rebase")
 
 
 @nox.session(default=False)
@@ -148,6 +142,14 @@ def model(session: nox.Session) -> None:
     """Build a model of yours for a board: -- FOLDER, FILE.gguf or hf:OWNER/NAME@REVISION."""
     applied, options = trees.prepare(session, "crosslab", "model")
     environments.run_module(session, "crosslab", "model", *applied.arguments(), *options)
+
+
+@nox.session(default=False)
+def torch(session: nox.Session) -> None:
+    """Compile a PyTorch model, run it under QEMU, compare with torch: -- FILE.py:FACTORY."""
+    applied, options = trees.prepare(session, "crosslab", "torch")
+    trees.install_torch_packages(session, applied)
+    environments.run_module(session, "crosslab", "torch", *applied.arguments(), *options)
 
 
 @nox.session(default=False)

@@ -156,19 +156,28 @@ def install_lab(session: nox.Session, trees: Trees) -> None:
 
 
 def install_for_tests(session: nox.Session, trees: Trees) -> None:
-    """Install what tests alone use; those of the zoo need transformers, where MLC-LLM is."""
+    """Install what tests alone use; those that compare with torch are skipped without it."""
     run_module(session, "crosslab", "prepare", "--tests")
     install(session, "nox", "cost", "browser", "clients", "farm", "scalesim")
-    if "mlc-llm" in trees.paths:
-        install(session, "zoo", release=trees.release)
-        install_torch(session, required=False)
+    install_torch_packages(session, trees, required=False)
+
+
+def install_torch_packages(session: nox.Session, trees: Trees, *, required: bool = True) -> None:
+    """Install PyTorch and what it and the zoo's reference need.
+
+    Args:
+        session: whose environment gets them.
+        trees: of the release that they go with.
+        required: end the session where PyTorch cannot be had; else only warn.
+    """
+    install(session, "zoo", release=trees.release)
+    install_torch(session, required=required)
 
 
 def prepare_zoo(session: nox.Session, trees: Trees) -> list[str]:
     """Install the reference and make the tree without our kernels; the zoo's options for it."""
     if "mlc-llm" not in trees.paths:
         return []
-    install(session, "zoo", release=trees.release)
-    install_torch(session)
+    install_torch_packages(session, trees)
     mended = on_release(MENDED, trees.series)
     return ["--plain-tree", str(variant(session, trees, "tvm", "mended", *mended))]

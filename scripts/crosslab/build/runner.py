@@ -12,7 +12,7 @@ from pathlib import Path
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.build.runtime import Runtime, build_runtime
-from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
+from crosslab.compile.driver import CompiledModel, CompileRequest, ImportedModule, compile_llama
 from crosslab.compile.mlc import (
     DEFAULT_CHUNK,
     DEFAULT_CONTEXT,
@@ -25,7 +25,7 @@ from crosslab.compile.mlc import (
 from crosslab.compile.modes import TILES, KernelMode
 from crosslab.compile.targets import LabTarget
 from crosslab.host.toolchain import Toolchain, find_cross
-from crosslab.models.config import read_config
+from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import convert_params
 
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
@@ -52,6 +52,7 @@ class Recipe:
         sizes: further sizes that override the config's, with MLC-LLM alone.
         strip: leave symbols out of the program; counting by function needs them.
         mode: what the kernels of linear layers read.
+        imported: a module in place of the model; quantization and sizes say nothing then.
     """
 
     model: Path
@@ -68,6 +69,7 @@ class Recipe:
     sizes: tuple[tuple[str, int], ...] = ()
     strip: bool = True
     mode: KernelMode = TILES
+    imported: ImportedModule | None = None
 
     @property
     def target(self) -> LabTarget:
@@ -159,10 +161,9 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
         if recipe.mlc:
             request = _mlc_request(recipe, kernels)
             return compile_model(recipe.mlc, request, cache)
-        config = read_config(recipe.model / "config.json")
         own = CompileRequest(
             tvm_tree=recipe.tvm_tree,
-            config=replace(config, context=recipe.context or config.context),
+            config=recipe.imported or _config(recipe),
             target=recipe.target,
             prefill_chunk=recipe.prefill_chunk,
             steps=recipe.steps,
@@ -171,6 +172,11 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
             mode=recipe.mode,
         )
         return compile_llama(own, cache)
+
+
+def _config(recipe: Recipe) -> LlamaConfig:
+    config = read_config(recipe.model / "config.json")
+    return replace(config, context=recipe.context or config.context)
 
 
 def _mlc_request(recipe: Recipe, kernels: Path | None) -> MlcCompileRequest:

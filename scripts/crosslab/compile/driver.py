@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,26 @@ DEFAULT_CHUNK = 2048
 # Sequences that one call decodes at most; what a board serves at once.
 MAX_BATCH = 8
 LAST_LINES = 15
+# In a library's folder: its products and other work, for the cost estimate.
+WORK_FILE = "work.json"
+
+
+@dataclass(frozen=True)
+class ImportedModule:
+    """A model that came as TVM's module, not as a config.
+
+    Attributes:
+        folder: ``module.json``, TVM's own JSON, whose function ``main`` takes inputs and then the
+            parameters as one tuple; ``model.json`` with ``inputs``, ``params`` and ``bounds`` (the
+            largest values of symbolic sizes).
+    """
+
+    folder: Path
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        """The files that a library is made from."""
+        return self.folder / "module.json", self.folder / "model.json"
 
 
 @dataclass(frozen=True)
@@ -33,7 +54,7 @@ class CompileRequest:
 
     Attributes:
         tvm_tree: a TVM tree in git's layout (``python/tvm`` below it).
-        config: the model's sizes.
+        config: a Llama's sizes, or a module.
         target: what code is generated for.
         form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
         prefill_chunk: most tokens that one prefill call takes.
@@ -48,7 +69,7 @@ class CompileRequest:
     """
 
     tvm_tree: Path
-    config: LlamaConfig
+    config: LlamaConfig | ImportedModule
     target: LabTarget
     form: str = "static"
     prefill_chunk: int = DEFAULT_CHUNK
@@ -66,12 +87,14 @@ class CompileRequest:
 
     def specification(self) -> dict[str, Any]:
         """The request as JSON-ready data for the compiling process."""
+        config = asdict(self.config) if isinstance(self.config, LlamaConfig) else None
+        chunk = min(self.prefill_chunk, config["context"]) if config else 0
         return {
-            "config": asdict(self.config),
+            "config": config,
             "target": self.target.table(),
             "vlen": self.target.vlen,
             "form": self.form,
-            "prefill_chunk": min(self.prefill_chunk, self.config.context),
+            "prefill_chunk": chunk,
             "batch": MAX_BATCH,
             "steps": None if self.steps is None else list(self.steps),
             "gemv": self.gemv,
@@ -98,7 +121,7 @@ class CompiledModel:
 
 
 def compile_llama(request: CompileRequest, cache: Path) -> CompiledModel:
-    """Compile the project's own Llama; the same inputs are compiled once.
+    """Compile the project's own Llama, or a module; the same inputs are compiled once.
 
     Raises:
         UserError: the tree, the pass or the kernels are not where they were said to be.
@@ -150,6 +173,7 @@ def _key(request: CompileRequest) -> str:
         *(own / name for name in ("worker.py", "llama.py", "pipeline.py")),
         PASSES,
         *((request.kernels,) if request.kernels else ()),
+        *(request.config.files if isinstance(request.config, ImportedModule) else ()),
     ]
     return digest(*parts)
 
@@ -169,6 +193,10 @@ def _run(request: CompileRequest, folder: Path) -> None:
     if request.kernels:
         environment["MLC_RVV_KERNELS"] = str(request.kernels.resolve())
     environment.update(request.mode.variables)
+    if isinstance(request.config, ImportedModule):
+        for file in request.config.files:
+            shutil.copyfile(file, folder / file.name)
+        environment["MLC_RVV_COST_REPORT"] = str(folder / WORK_FILE)
     environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
     if request.steps is not None:
         environment["MLC_RVV_STEPS"] = ",".join(request.steps)

@@ -55,6 +55,37 @@ def drop_pattern_attributes() -> Any:
     return _module_pass(drop, "DropPatternAttributes")
 
 
+def narrow_indices() -> Any:
+    """A pass that makes indices 32 bits wide, but in functions whose values have 64.
+
+    TVM's own refuses these, such as a model's token ids from PyTorch.
+    """
+
+    def narrow(module: Any, _: Any) -> Any:
+        fitting = {
+            var: function
+            for var, function in module.functions_items()
+            if isinstance(function, tirx.PrimFunc) and not _has_wide_values(function)
+        }
+        narrowed = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule(fitting))
+        for var, function in narrowed.functions_items():
+            module[var] = function
+        return module
+
+    return _module_pass(narrow, "NarrowIndices")
+
+
+def _has_wide_values(function: Any) -> bool:
+    found = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.BufferLoad | tirx.BufferStore):
+            found.add(str(node.buffer.dtype))
+
+    tirx.stmt_functor.post_order_visit(function.body, visit)
+    return "int64" in found
+
+
 def add_metadata(metadata: Mapping[str, Any]) -> Any:
     """A pass that adds ``_metadata()``, which gives the table as JSON text."""
 
@@ -94,7 +125,7 @@ def pipeline(
     schedule = [
         hooks.before_scheduling(target),
         *([dlight.ApplyDefaultSchedule(dlight.cpu.GEMV())] if gemv else []),
-        tirx.transform.ForceNarrowIndexToInt32(),
+        narrow_indices(),
     ]
     plan = [
         r.RewriteDataflowReshape(),

@@ -48,15 +48,28 @@ def metadata(config: LlamaConfig, spec: dict[str, Any], params: list[Any]) -> di
     }
 
 
+def define_llama(spec: dict[str, Any], target: Any) -> tuple[Any, dict[str, Any], dict[str, int]]:
+    """The project's own Llama: its module, metadata, and the largest values of its sizes."""
+    config = LlamaConfig(**spec["config"])
+    module, params = export(config)
+    bounds = {"seq_len": spec["prefill_chunk"], "batch_size": spec["batch"]}
+    return add_kv_cache(module, config, target), metadata(config, spec, params), bounds
+
+
+def read_imported(spec: dict[str, Any], folder: Path) -> tuple[Any, dict[str, Any], dict[str, int]]:
+    """The same of a module in a folder, see :class:`crosslab.compile.driver.ImportedModule`."""
+    module = tvm.ir.load_json((folder / "module.json").read_text(encoding="utf-8"))
+    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    told = {name: about[name] for name in ("inputs", "params")}
+    return module, {**told, "vlen": spec["vlen"]}, about["bounds"]
+
+
 def build(spec: dict[str, Any], output: Path) -> None:
     """Compile one model to ``output`` as the specification says."""
-    config = LlamaConfig(**spec["config"])
     target = tvm.target.Target(spec["target"])
     with target:
-        module, params = export(config)
-        module = add_kv_cache(module, config, target)
-        about = metadata(config, spec, params)
-        bounds = {"seq_len": spec["prefill_chunk"], "batch_size": spec["batch"]}
+        defined = define_llama(spec, target) if spec["config"] else read_imported(spec, output)
+        module, about, bounds = defined
         passes = pipeline(target, bounds, about, gemv=spec["gemv"])
         with tvm.transform.PassContext(config=PASS_CONFIG):
             static = spec["form"] == "static"

@@ -231,7 +231,7 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
     args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
     args["without"] = read_omissions(args["applied"])
     args["mode"] = KernelMode(args.pop("weights"), args.pop("activations"))
-    args["vlen"] = _vlen(args["project"], args["vlen"], args.pop("core"))
+    args["vlen"] = vlen_of(args["project"], args["vlen"], args.pop("core"))
     default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
     args["quantization"] = args["quantization"] or default
     job = Job(**args)
@@ -249,7 +249,7 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
     return job
 
 
-def _vlen(project: Path, vlen: int | None, core: str | None) -> int:
+def vlen_of(project: Path, vlen: int | None, core: str | None) -> int:
     """Bits in a vector register, of a core where one is named."""
     if core is None:
         return vlen or DEFAULT_VLEN

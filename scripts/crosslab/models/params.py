@@ -61,12 +61,14 @@ class _Shards:
 
     folder: Path
     cap: int
+    exact: bool = False
     done: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     pending: bytearray = field(default_factory=bytearray)
 
     def add(self, name: str, values: Array) -> None:
-        stored = to_bfloat16(values) if values.dtype == np.float32 else np.ascontiguousarray(values)
+        narrow = values.dtype == np.float32 and not self.exact
+        stored = to_bfloat16(values) if narrow else np.ascontiguousarray(values)
         data = stored.tobytes()
         if self.pending and len(self.pending) + len(data) > self.cap:
             self.flush()
@@ -75,7 +77,7 @@ class _Shards:
                 "name": name,
                 "shape": list(values.shape),
                 "dtype": values.dtype.name,
-                "format": ENCODING,
+                "format": "raw" if self.exact else ENCODING,
                 "nbytes": len(data),
                 "byteOffset": len(self.pending),
             }
@@ -99,10 +101,21 @@ class _Shards:
 
 
 def write_params(
-    params: Iterable[tuple[str, Array]], folder: Path, *, shard_bytes: int = SHARD_BYTES
+    params: Iterable[tuple[str, Array]],
+    folder: Path,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    exact: bool = False,
 ) -> None:
-    """Write parameters, in the order given, into ``folder``."""
-    shards = _Shards(folder, shard_bytes)
+    """Write parameters, in the order given, into ``folder``.
+
+    Args:
+        params: name and values of each.
+        folder: gets the shards and their index.
+        shard_bytes: most bytes of a shard, but of one with a larger parameter.
+        exact: keep float32 as it is; else it is rounded to bfloat16, as MLC-LLM's q0f32 does.
+    """
+    shards = _Shards(folder, shard_bytes, exact)
     count = size = 0
     for name, values in params:
         shards.add(name, values)

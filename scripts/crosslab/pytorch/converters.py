@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters of torch's operators for TVM's importer, where the project's form is another.
+
+The importer calls one with a node of torch's graph and itself; the result is a Relax variable. The
+names are those of torch's overloads; Python's own operators stand for arithmetic on sizes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+from tvm_ffi import structural_equal
+
+from crosslab.pytorch import formulas
+
+Converter = Callable[[Any, Any], Any]
+
+
+def converters() -> dict[str, Converter]:
+    """Converter of each operator, by its name in the importer's table."""
+    return {
+        "linear.default": _linear,
+        "matmul.default": _matmul,
+        "bmm.default": _matmul,
+        "mm.default": _matmul,
+        "scaled_dot_product_attention.default": _attention,
+        "convolution.default": _convolution,
+        "layer_norm.default": _layer_norm,
+        "_softmax.default": _softmax,
+        "gelu.default": _gelu,
+        "silu.default": _unary(formulas.silu),
+        "tanh.default": _unary(formulas.tanh),
+        "sigmoid.default": _unary(formulas.sigmoid),
+        **{name: _of_sizes(function) for name, function in SIZES.items()},
+    }
+
+
+# Arithmetic on sizes that are not known before a run: TVM 0.26 refuses it.
+SIZES: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "neg": operator.neg,
+}
+
+# torch splits these up before an import, unless they are to be kept: this module converts them.
+KEPT = (
+    *("linear.default", "matmul.default", "scaled_dot_product_attention.default"),
+    *("layer_norm.default", "gelu.default", "silu.default"),
+)
+
+
+def argument(node: Any, importer: Any, place: int, name: str, default: Any = None) -> Any:
+    """An argument of an operator, by its place or its name."""
+    if len(node.args) > place:
+        return importer._retrieve_args(node.args[place])
+    if name in node.kwargs:
+        return importer._retrieve_args(node.kwargs[name])
+    return default
+
+
+def _unary(formula: Callable[[Any], Any]) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        x = argument(node, importer, 0, "input")
+        return importer.block_builder.emit_te(formula, x)
+
+    return convert
+
+
+def _of_sizes(function: Callable[..., Any]) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        numbers = [_number(importer._retrieve_args(one)) for one in node.args]
+        return function(*numbers)
+
+    return convert
+
+
+def _number(value: Any) -> Any:
+    """A size as an expression of TIR."""
+    return value.value if isinstance(value, relax.PrimValue) else value
+
+
+def _linear(node: Any, importer: Any) -> Any:
+    builder = importer.block_builder
+    x, weight = (argument(node, importer, i, name) for i, name in enumerate(("input", "weight")))
+    bias = argument(node, importer, 2, "bias")
+    product = builder.emit_te(
+        formulas.nt_matmul, _rows(x, builder), weight, primfunc_name_hint="linear"
+    )
+    if bias is not None:
+        product = builder.emit(relax.op.add(product, bias))
+    if len(x.ty.shape) == 1:
+        product = builder.emit(relax.op.reshape(product, [weight.ty.shape[0]]))
+    return product
+
+
+def _rows(x: Any, builder: Any) -> Any:
+    """Data with at least one row."""
+    if len(x.ty.shape) > 1:
+        return x
+    return builder.emit(relax.op.expand_dims(x, 0))
+
+
+def _matmul(node: Any, importer: Any) -> Any:
+    builder = importer.block_builder
+    left, right = (importer.env[one] for one in node.args[:2])
+    sizes = [len(left.ty.shape), len(right.ty.shape)]
+    if min(sizes) < 2 or (sizes[1] != 2 and not _same_batch(left, right)):
+        return builder.emit(relax.op.matmul(left, right))
+    turned = builder.emit(relax.op.permute_dims(right, _last_two_swapped(sizes[1])))
+    formula = formulas.nt_matmul if sizes[1] == 2 else formulas.nt_batch_matmul
+    return builder.emit_te(formula, left, turned, primfunc_name_hint="matmul")
+
+
+def _same_batch(left: Any, right: Any) -> bool:
+    outer = [list(one.ty.shape)[:-2] for one in (left, right)]
+    return len(outer[0]) == len(outer[1]) and all(map(structural_equal, *outer))
+
+
+def _last_two_swapped(count: int) -> list[int]:
+    return [*range(count - 2), count - 1, count - 2]
+
+
+def _attention(node: Any, importer: Any) -> Any:
+    builder = importer.block_builder
+    query, key, value = (importer.env[one] for one in node.args[:3])
+    mask = argument(node, importer, 3, "attn_mask")
+    causal = bool(argument(node, importer, 5, "is_causal", False))
+    scale = argument(node, importer, 6, "scale") or 1 / math.sqrt(int(query.ty.shape[-1]))
+    scores = builder.emit_te(
+        formulas.nt_batch_matmul, query, key, primfunc_name_hint="attention_scores"
+    )
+    scores = builder.emit_te(
+        formulas.scaled, scores, scale, causal, primfunc_name_hint="attention_scale"
+    )
+    if mask is not None:
+        scores = builder.emit(_masked(scores, mask))
+    weights = builder.emit_te(formulas.softmax, scores, primfunc_name_hint="attention_softmax")
+    turned = builder.emit(relax.op.permute_dims(value, _last_two_swapped(len(value.ty.shape))))
+    return builder.emit_te(
+        formulas.nt_batch_matmul, weights, turned, primfunc_name_hint="attention_values"
+    )
+
+
+def _masked(scores: Any, mask: Any) -> Any:
+    """Scores where a mask lets them be: it is true there, or a number to add."""
+    if str(mask.ty.dtype) == "bool":
+        return relax.op.where(mask, scores, relax.const(formulas.LEAST, "float32"))
+    return relax.op.add(scores, mask)
+
+
+def _convolution(node: Any, importer: Any) -> Any:
+    """A convolution of images as a matrix product, if every output sees every channel."""
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = importer.retrieve_args(node)
+    if len(weight.ty.shape) != 4 or transposed or groups != 1:
+        return importer._convolution(node)
+    outputs, _, *kernel = (int(size) for size in weight.ty.shape)
+    stride, padding, dilation = (_pair(sizes) for sizes in (stride, padding, dilation))
+    builder = importer.block_builder
+    rows = builder.emit_te(
+        formulas.patches, x, kernel, stride, padding, dilation, primfunc_name_hint="patches"
+    )
+    matrix = builder.emit(relax.op.reshape(weight, [outputs, -1]))
+    made = builder.emit_te(formulas.nt_matmul, rows, matrix, primfunc_name_hint="convolution")
+    if bias is not None:
+        made = builder.emit(relax.op.add(made, bias))
+    made = builder.emit(relax.op.permute_dims(made, [0, 2, 1]))
+    batch, _, *image = x.ty.shape
+    sizes = formulas.output_sizes(image, kernel, stride, padding, dilation)
+    return builder.emit(relax.op.reshape(made, [batch, outputs, *sizes]))
+
+
+def _pair(sizes: Any) -> list[int]:
+    """A number for both directions, or one for each."""
+    return [sizes] * 2 if isinstance(sizes, int) else [*sizes] * (2 // len(sizes))
+
+
+def _layer_norm(node: Any, importer: Any) -> Any:
+    builder = importer.block_builder
+    x, widths = (argument(node, importer, i, name) for i, name in enumerate(("input", "shape")))
+    gamma, beta = (argument(node, importer, i, n) for i, n in ((2, "weight"), (3, "bias")))
+    eps = argument(node, importer, 4, "eps", 1e-5)
+    gamma = relax.op.ones([*widths], "float32") if gamma is None else gamma
+    beta = relax.op.zeros([*widths], "float32") if beta is None else beta
+    if len(widths) != 1:
+        axes = list(range(-len(widths), 0))
+        return builder.emit(relax.op.nn.layer_norm(x, gamma, beta, axes, eps))
+    gamma, beta = (
+        builder.emit(one) if not isinstance(one, relax.Var) else one for one in (gamma, beta)
+    )
+    return builder.emit_te(formulas.layer_norm, x, gamma, beta, eps)
+
+
+def _softmax(node: Any, importer: Any) -> Any:
+    builder, x = importer.block_builder, argument(node, importer, 0, "input")
+    axis, last = argument(node, importer, 1, "dim"), len(x.ty.shape) - 1
+    if axis not in (-1, last):
+        return builder.emit(relax.op.nn.softmax(x, axis))
+    return builder.emit_te(formulas.softmax, x)
+
+
+def _gelu(node: Any, importer: Any) -> Any:
+    x, kind = (
+        argument(node, importer, 0, "input"),
+        argument(node, importer, 1, "approximate", "none"),
+    )
+    formula = formulas.gelu if kind == "none" else formulas.gelu_tanh
+    return importer.block_builder.emit_te(formula, x)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor expressions of layers in the forms that the project's passes know.
+
+A matrix product multiplies by a transposed matrix, so that kernels find both factors' rows
+contiguous; sums run over the last axis; activations are made of exponentials, which the passes
+compute in vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: erf with an error below
+# 1.5e-7.
+ERF_P = 0.3275911
+ERF_TERMS = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+
+
+# Scores that a mask hides.
+LEAST = -3.0e38
+
+
+def _const(value: float) -> Any:
+    return tirx.const(value, "float32")
+
+
+def nt_matmul(data: Any, weight: Any) -> Any:
+    """Multiply data [..., rows, k] by weight [n, k] transposed: [..., rows, n]."""
+    k = te.reduce_axis((0, weight.shape[1]), name="k")
+    return te.compute(
+        (*data.shape[:-1], weight.shape[0]),
+        lambda *i: te.sum(data[(*i[:-1], k)] * weight[i[-1], k], axis=k),
+        name="NT_matmul",
+    )
+
+
+def nt_batch_matmul(left: Any, right: Any) -> Any:
+    """Multiply matrices by others transposed.
+
+    Args:
+        left: [..., rows, k].
+        right: [..., n, k]; a leading size may be a divisor of the other's, such as fewer heads of
+            keys than of queries: neighbours then share one.
+
+    Returns:
+        [..., rows, n].
+    """
+    outer = len(left.shape) - 2
+    k = te.reduce_axis((0, left.shape[-1]), name="k")
+    shares = [_share(a, b) for a, b in zip(left.shape[:outer], right.shape[:outer], strict=True)]
+
+    def element(*i: Any) -> Any:
+        of_right = [axis if n == 1 else axis // n for axis, n in zip(i, shares, strict=False)]
+        return te.sum(left[(*i[:-1], k)] * right[(*of_right, i[-1], k)], axis=k)
+
+    shape = (*left.shape[:-1], right.shape[-2])
+    return te.compute(shape, element, name="NT_batch_matmul")
+
+
+def _share(left: Any, right: Any) -> int:
+    """How many matrices in turn on the left belong to one on the right."""
+    numbers = [int(n) if isinstance(n, int | tirx.IntImm) else None for n in (left, right)]
+    if numbers[0] is None or numbers[1] is None:
+        return 1
+    return numbers[0] // numbers[1]
+
+
+def scaled(scores: Any, scale: float, causal: bool) -> Any:
+    """Scores [..., queries, keys] times a number; `causal` hides keys behind the query's place."""
+
+    def element(*i: Any) -> Any:
+        value = scores[i] * _const(scale)
+        return tirx.Select(i[-1] <= i[-2], value, _const(LEAST)) if causal else value
+
+    return te.compute(scores.shape, element, name="scaled")
+
+
+def softmax(x: Any) -> Any:
+    """Softmax over the last axis."""
+    rows, width = x.shape[:-1], x.shape[-1]
+    k, j = te.reduce_axis((0, width), name="k"), te.reduce_axis((0, width), name="j")
+    most = te.compute(rows, lambda *i: te.max(x[(*i, k)], axis=k), name="softmax_most")
+    powers = te.compute(x.shape, lambda *i: te.exp(x[i] - most[i[:-1]]), name="softmax_powers")
+    total = te.compute(rows, lambda *i: te.sum(powers[(*i, j)], axis=j), name="softmax_total")
+    return te.compute(x.shape, lambda *i: powers[i] / total[i[:-1]], name="softmax")
+
+
+def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
+    """Normalize over the last axis; gamma and beta are [width]."""
+    rows, width = x.shape[:-1], x.shape[-1]
+    k, j = te.reduce_axis((0, width), name="k"), te.reduce_axis((0, width), name="j")
+    part = _const(1.0) / tirx.Cast("float32", width)
+    total = te.compute(rows, lambda *i: te.sum(x[(*i, k)], axis=k), name="norm_total")
+    centred = te.compute(x.shape, lambda *i: x[i] - total[i[:-1]] * part, name="norm_centred")
+    squares = te.compute(
+        rows, lambda *i: te.sum(centred[(*i, j)] * centred[(*i, j)], axis=j), name="norm_squares"
+    )
+
+    def scaled(*i: Any) -> Any:
+        return centred[i] * te.rsqrt(squares[i[:-1]] * part + _const(eps))
+
+    return te.compute(x.shape, lambda *i: scaled(*i) * gamma[i[-1]] + beta[i[-1]], name="norm")
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e^-x) of each element."""
+    return te.compute(x.shape, lambda *i: te.sigmoid(x[i]), name="sigmoid")
+
+
+def silu(x: Any) -> Any:
+    """X / (1 + e^-x) of each element."""
+    return te.compute(x.shape, lambda *i: x[i] * te.sigmoid(x[i]), name="silu")
+
+
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent of each element, with an absolute error below 1e-6."""
+    return te.compute(x.shape, lambda *i: _tanh(x[i]), name="tanh")
+
+
+def gelu(x: Any) -> Any:
+    """X times the normal distribution's share below it, with an absolute error below 1e-6 x."""
+
+    def element(*i: Any) -> Any:
+        return x[i] * _const(0.5) * (_const(1) + _erf(x[i] * _const(math.sqrt(0.5))))
+
+    return te.compute(x.shape, element, name="gelu")
+
+
+def gelu_tanh(x: Any) -> Any:
+    """The approximation of :func:`gelu` by a hyperbolic tangent."""
+
+    def element(*i: Any) -> Any:
+        inner = x[i] + _const(0.044715) * x[i] * x[i] * x[i]
+        return x[i] * te.sigmoid(_const(2 * math.sqrt(2 / math.pi)) * inner)
+
+    return te.compute(x.shape, element, name="gelu_tanh")
+
+
+def _tanh(x: Any) -> Any:
+    return _const(2) * te.sigmoid(_const(2) * x) - _const(1)
+
+
+def _erf(x: Any) -> Any:
+    size = te.abs(x)
+    t = _const(1) / (_const(1) + _const(ERF_P) * size)
+    total = _const(ERF_TERMS[-1])
+    for term in reversed(ERF_TERMS[:-1]):
+        total = total * t + _const(term)
+    value = _const(1) - total * t * te.exp(_const(0) - size * size)
+    return tirx.Select(x < _const(0), _const(0) - value, value)
+
+
+def output_sizes(
+    image: Sequence[Any],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> list[Any]:
+    """Height and width of a convolution's outputs."""
+    sizes = zip(image, kernel, stride, padding, dilation, strict=True)
+    return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in sizes]
+
+
+def patches(
+    x: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Any:
+    """The inputs of each output of a convolution, as rows of a matrix.
+
+    Args:
+        x: [batch, channels, height, width].
+        kernel: height and width of the kernel.
+        stride: in both directions.
+        padding: zeros on both sides, in both directions.
+        dilation: in both directions.
+
+    Returns:
+        [batch, outputs, channels * kernel height * kernel width], outputs by rows.
+    """
+    batch, channels, height, width = x.shape
+    rows, columns = output_sizes((height, width), kernel, stride, padding, dilation)
+    whole = _padded(x, padding) if any(padding) else x
+    area = kernel[0] * kernel[1]
+
+    def element(n: Any, place: Any, k: Any) -> Any:
+        row = place // columns * stride[0] + k % area // kernel[1] * dilation[0]
+        column = place % columns * stride[1] + k % kernel[1] * dilation[1]
+        return whole[n, k // area, row, column]
+
+    return te.compute((batch, rows * columns, channels * area), element, name="patches")
+
+
+def _padded(x: Any, padding: Sequence[int]) -> Any:
+    batch, channels, height, width = x.shape
+    above, left = padding
+
+    def element(n: Any, c: Any, i: Any, j: Any) -> Any:
+        inside = tirx.all(i >= above, i < height + above, j >= left, j < width + left)
+        return tirx.if_then_else(inside, x[n, c, i - above, j - left], _const(0))
+
+    shape = (batch, channels, height + 2 * above, width + 2 * left)
+    return te.compute(shape, element, name="padded")

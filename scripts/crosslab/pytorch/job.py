@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of PyTorch from its file to a verdict: imported, compiled, run, compared, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from crosslab.build.runner import Clock, Recipe, Runner, build_runner
+from crosslab.compile.driver import ImportedModule
+from crosslab.cores.core import Core
+from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.pytorch.multiply_adds import MultiplyAdds, multiply_adds
+from crosslab.pytorch.program import Program
+from crosslab.run.counter import Counts, run_counted
+from crosslab.run.emulator import GuestMachine
+
+# Largest difference of an output, as a part of the largest of torch's.
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One run.
+
+    Attributes:
+        sizes: those that are not the example's.
+        error: largest difference of any output from torch's, as a part of that output's largest.
+        right: shapes and dtypes are torch's, and the error is within bounds.
+        counts: instructions of the call; None where the emulator cannot count.
+        cycles: those of a core, where one was asked for.
+    """
+
+    sizes: Mapping[str, int]
+    error: float
+    right: bool
+    counts: Counts | None
+    cycles: Cycles | None
+
+
+@dataclass(frozen=True)
+class TorchResult:
+    """Verdict on a model.
+
+    Attributes:
+        cases: of each size.
+        work: multiply-adds of the example, and those that kernels do.
+    """
+
+    cases: tuple[CaseResult, ...]
+    work: MultiplyAdds
+
+    @property
+    def right(self) -> bool:
+        """Every case is."""
+        return all(case.right for case in self.cases)
+
+
+def build(program: Program, tvm_tree: Path, vlen: int, cache: Path, clock: Clock) -> Runner:
+    """A runner with the model in it.
+
+    Raises:
+        UserError: a tree or a tool is missing.
+        LabError: a step fails.
+    """
+    recipe = Recipe(
+        model=program.folder,
+        quantization="q0f32",
+        vlen=vlen,
+        tvm_tree=tvm_tree,
+        runtime_tree=tvm_tree,
+        require_tensorize=False,
+        strip=False,
+        imported=ImportedModule(program.folder),
+    )
+    return build_runner(recipe, cache, clock)
+
+
+def judge(
+    program: Program,
+    runner: Runner,
+    machine: GuestMachine,
+    core: Core | None,
+    cache: Path,
+    scratch: Path,
+) -> TorchResult:
+    """Run every case in the emulator and compare with torch.
+
+    Args:
+        program: the imported model.
+        runner: with it in it.
+        machine: the emulated CPU.
+        core: whose cycles are counted; None: none.
+        cache: folder of finished builds.
+        scratch: folder for files of the runs.
+
+    Raises:
+        LabError: a run fails.
+    """
+    results = []
+    for number, sizes in enumerate(program.sizes):
+        inputs, expected = program.case(number)
+        outputs = scratch / f"{number}-outputs.safetensors"
+        arguments = ["run", "--params", str(program.params), "--inputs", str(inputs)]
+        arguments += ["--outputs", str(outputs)]
+        _, counted = run_counted(runner.program, arguments, machine, cache)
+        error, right = compare(load_file(outputs), load_file(expected))
+        cycles = cycles_of(core, counted.histogram(), 1) if core and counted else None
+        counts = counted.region if counted else None
+        results.append(CaseResult(sizes, error, right, counts, cycles))
+    example = load_file(program.case(0)[0])
+    return TorchResult(tuple(results), multiply_adds(runner.library, program.about, example))
+
+
+def compare(
+    outputs: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]
+) -> tuple[float, bool]:
+    """Largest relative difference of all outputs, and whether they are torch's."""
+    if {n: (v.shape, v.dtype) for n, v in outputs.items()} != {
+        n: (v.shape, v.dtype) for n, v in expected.items()
+    }:
+        return float("inf"), False
+    worst = 0.0
+    for name, wanted in expected.items():
+        if not wanted.size:
+            continue
+        apart = np.abs(outputs[name].astype(np.float64) - wanted.astype(np.float64)).max()
+        scale = np.abs(wanted.astype(np.float64)).max()
+        error = float(apart / scale) if scale else float(apart)
+        # A NaN is an error without bound.
+        worst = max(worst, error if np.isfinite(error) else float("inf"))
+    return worst, worst <= TOLERANCE

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multiply-adds of a compiled model, and the share of them that kernels do."""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from crosslab.compile.driver import WORK_FILE, CompiledModel
+
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+@dataclass(frozen=True)
+class MultiplyAdds:
+    """Multiply-adds of one call.
+
+    Attributes:
+        total: all of them.
+        on_kernels: those of products that call a kernel.
+        plain: functions of the others, with their multiply-adds.
+    """
+
+    total: int
+    on_kernels: int
+    plain: Mapping[str, int]
+
+    @property
+    def share(self) -> float:
+        """Part that kernels do; 1 of a model without products."""
+        return self.on_kernels / self.total if self.total else 1.0
+
+
+def multiply_adds(
+    library: CompiledModel, about: Mapping[str, Any], example: Mapping[str, NDArray[Any]]
+) -> MultiplyAdds:
+    """Count them for the example's sizes.
+
+    Args:
+        library: the compiled model, with its work and its report of kernels.
+        about: the importer's table.
+        example: inputs by name.
+    """
+    sizes = {
+        size: length
+        for entry in about["inputs"]
+        for size, length in zip(entry["shape"], example[entry["name"]].shape, strict=True)
+        if isinstance(size, str)
+    }
+    kernels = {(e["function"], e["block"]) for e in library.tensorized if e["symbol"]}
+    work = json.loads((library.folder / WORK_FILE).read_text(encoding="utf-8"))
+    total, plain = 0, dict[str, int]()
+    for product in work["entries"]["main"]["products"]:
+        extents = (product[name] for name in ("count", "batch", "m", "n", "k"))
+        amount = 1
+        for extent in extents:
+            amount *= extent if isinstance(extent, int) else evaluate(extent, sizes)
+        total += amount
+        if (product["function"], product["block"]) not in kernels:
+            plain[product["function"]] = plain.get(product["function"], 0) + amount
+    return MultiplyAdds(total, total - sum(plain.values()), plain)
+
+
+def evaluate(text: str, sizes: Mapping[str, int]) -> int:
+    """An extent in Python's arithmetic, such as ``n*4``."""
+
+    def value(node: ast.AST) -> int:
+        match node:
+            case ast.Expression():
+                return value(node.body)
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.Name():
+                return sizes[node.id]
+            case ast.BinOp():
+                return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+        raise ValueError(f"{text!r} is no arithmetic of sizes")
+
+    return value(ast.parse(text, mode="eval"))

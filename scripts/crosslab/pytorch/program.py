@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of PyTorch that was imported, as files; made by a process on the patched tree."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from crosslab.compile.driver import LAST_LINES, tree_environment
+from crosslab.errors import LabError, UserError
+
+SUPPLY = "nox -s torch installs it; without nox: pip install torch"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Folder of what :mod:`crosslab.pytorch.importer` wrote.
+
+    Attributes:
+        folder: with the module, the parameters and the cases.
+    """
+
+    folder: Path
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """The importer's table: inputs, params, bounds, cases."""
+        found: dict[str, Any] = json.loads((self.folder / "model.json").read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def params(self) -> Path:
+        """Folder of the parameters."""
+        return self.folder / "params"
+
+    @property
+    def sizes(self) -> list[dict[str, int]]:
+        """Varying sizes of each case that are not the example's."""
+        return list(self.about["cases"])
+
+    def case(self, number: int) -> tuple[Path, Path]:
+        """Files of inputs and of torch's outputs."""
+        cases = self.folder / "cases"
+        return cases / f"{number}-inputs.safetensors", cases / f"{number}-expected.safetensors"
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """A model of PyTorch as its user names it.
+
+    Attributes:
+        file: Python file.
+        factory: function in it that makes the model.
+        dynamic: name of a size that may vary to its least and most.
+    """
+
+    file: Path
+    factory: str
+    dynamic: Mapping[str, tuple[int, int]]
+
+    @property
+    def name(self) -> str:
+        """A name for the report."""
+        return f"{self.file.name}:{self.factory}"
+
+    @classmethod
+    def parse(cls, model: str, dynamic: list[str]) -> TorchModel:
+        """Read ``FILE:FACTORY`` and texts of ``NAME=MIN:MAX``.
+
+        Raises:
+            UserError: one is malformed.
+        """
+        file, _, factory = model.rpartition(":")
+        if not file or not factory.isidentifier():
+            raise UserError(
+                f"{model!r} does not name a file and a function in it",
+                remedy="give FILE.py:FACTORY",
+            )
+        bounds: dict[str, tuple[int, int]] = {}
+        for text in dynamic:
+            name, _, limits = text.partition("=")
+            low, _, high = limits.partition(":")
+            if not (name.isidentifier() and low.isdecimal() and high.isdecimal()):
+                raise UserError(f"--dynamic {text!r}", remedy="give NAME=MIN:MAX, such as n=2:512")
+            if not 2 <= int(low) < int(high):
+                raise UserError(
+                    f"--dynamic {text}: a size varies from 2 or more to more than that",
+                    remedy="torch.export takes a size of 0 or 1 for a fixed one",
+                )
+            bounds[name] = (int(low), int(high))
+        return cls(Path(file).resolve(), factory, bounds)
+
+
+def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> Program:
+    """Export and import a model, in a process of its own.
+
+    Args:
+        model: of the user's.
+        tvm_tree: patched TVM tree.
+        folder: empty; gets the files.
+
+    Raises:
+        UserError: torch is missing, or the model cannot be taken.
+        LabError: TVM's importer fails.
+    """
+    if not model.file.is_file():
+        raise UserError(f"there is no file {model.file}", remedy="give FILE.py:FACTORY")
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("the package torch is not installed here", remedy=SUPPLY)
+    spec = folder / "spec.json"
+    table = {"file": str(model.file), "factory": model.factory, "dynamic": dict(model.dynamic)}
+    spec.write_text(json.dumps(table), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "crosslab.pytorch.importer", str(spec)],
+        env=tree_environment(tvm_tree),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        raise _failure(done)
+    return Program(folder)
+
+
+def _failure(done: subprocess.CompletedProcess[str]) -> LabError:
+    last = done.stderr.strip().splitlines()
+    try:
+        told = json.loads(last[-1])
+        kind = UserError if done.returncode == UserError.exit_code else LabError
+        return kind(told["what"], remedy=told["remedy"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return LabError("importing the model failed:\n  " + "\n  ".join(last[-LAST_LINES:]))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of PyTorch through the passes and the emulator, against torch; where torch is at hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from support import shared_builds
+
+from crosslab.errors import UserError
+from crosslab.pytorch.cli import main
+from crosslab.pytorch.program import TorchModel, import_model
+
+MODELS = Path(__file__).parents[1] / "support" / "models" / "torch_models.py"
+pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def tree() -> Path:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed: nox -s torch and nox -s tests install it")
+    return shared_builds.tvm_tree()
+
+
+# The encoder shows the road; the others convolutions, and attention that is written out.
+@pytest.mark.parametrize(
+    ("model", "options", "runs"),
+    [
+        ("encoder", ["--dynamic", "n=2:64"], 3),
+        pytest.param("convnet", [], 1, marks=pytest.mark.long),
+        pytest.param("vision", [], 1, marks=pytest.mark.long),
+    ],
+)
+def test_a_model_computes_what_torch_does_on_kernels(
+    tree: Path, tmp_path: Path, model: str, options: list[str], runs: int
+) -> None:
+    shared_builds.need_emulator()
+    shared_builds.cross()
+    report = tmp_path / "torch.json"
+    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
+    assert main([f"{MODELS}:{model}", *options, *where]) == 0
+    told = json.loads(report.read_text(encoding="utf-8"))
+    assert [case["right"] for case in told["cases"]] == [True] * runs
+    assert max(case["error"] for case in told["cases"]) < 1e-5
+    assert told["multiply_adds"]["total"] > 500_000
+    assert told["share_on_kernels"] >= 0.9
+    if runs == 3:
+        least, most = (told["cases"][i]["counts"] for i in (1, 2))
+        assert least is None or least["insns"] * 8 < most["insns"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "dynamic", "message"),
+    [
+        ("spectrum", [], r"aten._fft_r2c.default in module filter.1, .*torch_models.py:\d+"),
+        pytest.param("nothing", [], "returns int", marks=pytest.mark.long),
+        pytest.param("vision", ["n=2:64"], "--dynamic n: the sizes", marks=pytest.mark.long),
+        pytest.param("missing", [], "has no function missing", marks=pytest.mark.long),
+    ],
+)
+def test_a_model_that_cannot_be_taken_is_refused_by_name_and_place(
+    tree: Path, tmp_path: Path, factory: str, dynamic: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        import_model(TorchModel.parse(f"{MODELS}:{factory}", dynamic), tree, tmp_path)
+    assert error.value.exit_code == 2

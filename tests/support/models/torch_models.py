@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small models of PyTorch with random weights: an encoder, a vision transformer, a convnet.
+
+Each function is a factory for ``nox -s torch``. The file needs torch alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WORDS, LONGEST, WIDTH = 100, 64, 64
+
+
+class EncoderLayer(nn.Module):
+    """A layer as BERT has it: norms after attention and feed-forward."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        batch, rows, width = x.shape
+
+        def split(y: Tensor) -> Tensor:
+            return y.view(batch, rows, self.heads, width // self.heads).transpose(1, 2)
+
+        parts = (split(part(x)) for part in (self.query, self.key, self.value))
+        mixed = nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)
+        x = self.first(x + self.out(mixed.transpose(1, 2).reshape(batch, rows, width)))
+        return self.second(x + self.narrow(nn.functional.gelu(self.wide(x))))
+
+
+class Encoder(nn.Module):
+    """An encoder like BERT; a mask says which tokens are padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LONGEST, WIDTH)
+        self.layers = nn.ModuleList([EncoderLayer(WIDTH, 4) for _ in range(2)])
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        for layer in self.layers:
+            x = layer(x, mask[:, None, None, :].bool())
+        return x, torch.tanh(x[:, 0])
+
+
+class VisionLayer(nn.Module):
+    """A layer as ViT has it: norms before attention, which is written out, and feed-forward."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(approximate="tanh"), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, rows, width = x.shape
+        of_heads = self.qkv(self.first(x)).reshape(batch, rows, 3, self.heads, -1)
+        query, key, value = of_heads.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = query @ key.transpose(-2, -1) * (width // self.heads) ** -0.5
+        mixed = scores.softmax(-1) @ value
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, rows, width))
+        return x + self.feed(self.second(x))
+
+
+class Vision(nn.Module):
+    """A small vision transformer: patches of 8 x 8, a class token."""
+
+    def __init__(self, width: int = 96) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, 8)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.places = nn.Parameter(torch.randn(1, 17, width))
+        self.layers = nn.Sequential(VisionLayer(width, 3), VisionLayer(width, 3))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.places
+        return self.head(self.norm(self.layers(x))[:, 0])
+
+
+class Spectrum(nn.Module):
+    """A model with an operator that nobody converts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Sequential(nn.Linear(16, 16), _Fourier())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.filter(x)
+
+
+class _Fourier(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft(x).abs()
+
+
+def encoder() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
+    """The encoder, a padded sentence, and its length, which may vary."""
+    torch.manual_seed(0)
+    mask = torch.ones(1, 16, dtype=torch.int64)
+    mask[:, 12:] = 0
+    inputs = (torch.randint(0, WORDS, (1, 16)), mask)
+    return Encoder(), inputs, {"ids": {1: "n"}, "mask": {1: "n"}}
+
+
+def vision() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The vision transformer and an image of noise."""
+    torch.manual_seed(0)
+    return Vision(), (torch.randn(1, 3, 32, 32),)
+
+
+def convnet() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A convolutional network with batch norms, as a trained one has them, and an image."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.Conv2d(32, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, 64, 1), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        nn.Linear(64, 10),
+    )
+    for layer in model:
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.normal_(layer.running_mean)
+            nn.init.uniform_(layer.running_var, 0.5, 2)
+    return model, (torch.randn(1, 3, 32, 32),)
+
+
+def spectrum() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A model that cannot be imported."""
+    return Spectrum(), (torch.randn(2, 16),)
+
+
+def nothing() -> int:
+    """No model."""
+    return 0
