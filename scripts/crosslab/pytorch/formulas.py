@@ -62,7 +62,7 @@ def nt_batch_matmul(left: Any, right: Any) -> Any:
 
 
 def _share(left: Any, right: Any) -> int:
-    """How many matrices in turn on the left belong to one on the right."""
+    """Matrices in turn on the left that belong to one on the right."""
     numbers = [int(n) if isinstance(n, int | tirx.IntImm) else None for n in (left, right)]
     if numbers[0] is None or numbers[1] is None:
         return 1

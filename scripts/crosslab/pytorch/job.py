@@ -17,7 +17,7 @@ from crosslab.compile.driver import ImportedModule
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.pytorch.multiply_adds import MultiplyAdds, multiply_adds
-from crosslab.pytorch.program import Program
+from crosslab.pytorch.program import ImportedProgram
 from crosslab.run.counter import Counts, run_counted
 from crosslab.run.emulator import GuestMachine
 
@@ -62,7 +62,7 @@ class TorchResult:
         return all(case.right for case in self.cases)
 
 
-def build(program: Program, tvm_tree: Path, vlen: int, cache: Path, clock: Clock) -> Runner:
+def build(program: ImportedProgram, tvm_tree: Path, vlen: int, cache: Path, clock: Clock) -> Runner:
     """A runner with the model in it.
 
     Raises:
@@ -83,7 +83,7 @@ def build(program: Program, tvm_tree: Path, vlen: int, cache: Path, clock: Clock
 
 
 def judge(
-    program: Program,
+    program: ImportedProgram,
     runner: Runner,
     machine: GuestMachine,
     core: Core | None,

@@ -20,7 +20,7 @@ SUPPLY = "nox -s torch installs it; without nox: pip install torch"
 
 
 @dataclass(frozen=True)
-class Program:
+class ImportedProgram:
     """Folder of what :mod:`crosslab.pytorch.importer` wrote.
 
     Attributes:
@@ -98,7 +98,7 @@ class TorchModel:
         return cls(Path(file).resolve(), factory, bounds)
 
 
-def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> Program:
+def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedProgram:
     """Export and import a model, in a process of its own.
 
     Args:
@@ -127,7 +127,7 @@ def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> Program:
     )
     if done.returncode:
         raise _failure(done)
-    return Program(folder)
+    return ImportedProgram(folder)
 
 
 def _failure(done: subprocess.CompletedProcess[str]) -> LabError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may name, and how outputs are judged; without torch."""
+"""Models and sizes that a user names, and the comparison of outputs; without torch."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from crosslab.errors import UserError
 from crosslab.pytorch.cli import main
 from crosslab.pytorch.program import TorchModel, import_model
 
-MODELS = Path(__file__).parents[1] / "support" / "models" / "torch_models.py"
+MODELS = Path(__file__).parents[2] / "support" / "models" / "torch_models.py"
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
 
