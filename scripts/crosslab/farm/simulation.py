@@ -20,7 +20,7 @@ from crosslab.farm.protocol import Address, request
 
 KEY = "asleep"
 DONE = b"done"
-JOIN_SECONDS = 60.0
+JOIN_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def simulated_boards(tracker: Address, sessions: Sequence[Session]) -> Iterator[
         while boards_of(tracker, KEY) < len(agents):
             if time.monotonic() > end:
                 raise LabError(f"fewer than {len(agents)} boards joined {tracker}")
-            time.sleep(0.05)
+            time.sleep(0.5)
         yield agents
     finally:
         for agent in agents:
