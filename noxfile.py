@@ -5,7 +5,7 @@ Run a session:  python3 scripts/bootstrap.py SESSION -- OPTIONS   (or nox -s SES
 Its options:    nox -s SESSION -- --help
 
 First come the two commands of the README, then work on patches, measurements, finished models,
-and the care of the project. Without a name, lint, types and unit run.
+and the care of the project. Without a name, lint and unit run.
 """
 
 import sys
@@ -22,7 +22,7 @@ from sessions import upstream_tests as upstream_suites
 environments.lock_checkout()
 
 nox.needs_version = ">=2024.4.15"
-nox.options.sessions = ["lint", "types", "unit"]
+nox.options.sessions = ["lint", "unit"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
@@ -74,8 +74,14 @@ def apply_patches(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def patches(session: nox.Session) -> None:
-    """Run a verb of the patch engine: -- check, edit, export, graph, probe, rebase, status..."""
+    """Run a verb of the patch engine: -- check, edit, export, graph, necessity, probe, status..."""
     patch_engine.run_engine(session)
+
+
+@nox.session(default=False)
+def rebase(session: nox.Session) -> None:
+    """Move a series to another version of its upstream; stop at the first conflict."""
+    patch_engine.run_engine(session, "rebase")
 
 
 @nox.session(default=False)
@@ -173,17 +179,11 @@ def reproduce(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style with ruff."""
-    environments.install(session, "lint")
-    session.run("ruff", "check", ".", *session.posargs)
+    """Check style with ruff and types with mypy --strict."""
+    environments.install(session, "lint", "types", "forkpatch", "crosslab", "test")
+    session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-
-
-@nox.session
-def types(session: nox.Session) -> None:
-    """Check types with mypy --strict."""
-    environments.install(session, "types", "forkpatch", "crosslab", "test")
-    session.run("mypy", *session.posargs)
+    session.run("mypy")
 
 
 @nox.session(default=False)
