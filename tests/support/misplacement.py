@@ -87,6 +87,13 @@ def _braced(kind: str, line: str, *heads: str, tail: str = "}", around: str = ""
 
 _C_LINE = "\tx = step(x, {n});"
 _C = (
+    _braced(
+        "labels",
+        _C_LINE,
+        "NAME:",
+        tail="\treturn -1;",
+        around="int run(int x)\n{|\treturn x;\n}",
+    ),
     _braced("functions", _C_LINE, "int NAME(int x)\n{"),
     _braced("functions with attributes", _C_LINE, "__attribute__((noinline)) int NAME(int x)\n{"),
     _braced("macros that define system calls", _C_LINE, "SYSCALL_DEFINE1(NAME, int, x)\n{"),
@@ -117,6 +124,11 @@ _C = (
 )
 _CPP_LINE = "  x = step(x, {n});"
 _CPP = (
+    _braced(
+        "functions under requirements",
+        _CPP_LINE,
+        "template <typename T>\n  requires NAME<T>\nT take(T x) {",
+    ),
     _braced("functions", _CPP_LINE, "int NAME(int x) {"),
     _braced(
         "overloads", _CPP_LINE, *(f"int take({of} x) {{" for of in ("int", "long", "const Box&"))
@@ -162,6 +174,22 @@ _CPP = (
 )
 _PYTHON_LINE = "    x = step(x, {n})"
 _PYTHON = (
+    _braced(
+        "functions under decorators",
+        _PYTHON_LINE,
+        '@register("NAME")\ndef _(x):',
+        tail="    return x",
+    ),
+    _braced(
+        "functions of types", _PYTHON_LINE, "@take.register\ndef _(x: NAME):", tail="    return x"
+    ),
+    _braced(
+        "conditions over lines",
+        "    " + _PYTHON_LINE,
+        "    if (x\n            and NAME(x)):",
+        tail="        x = done(x)",
+        around="def run(x):|    return x",
+    ),
     _braced("functions", _PYTHON_LINE, "def NAME(x):", tail="    return x"),
     _braced(
         "methods",
@@ -252,6 +280,13 @@ _JAVA = (
 )
 _JS_LINE = "  x = step(x, {n});"
 _JS = (
+    _braced(
+        "calls over lines",
+        "    x = step(x, {n});",
+        '  it(\n    "NAME",\n    () => {',
+        tail="    }\n  );",
+        around='describe("all", () => {|});',
+    ),
     _braced("functions", _JS_LINE, "function NAME(x) {"),
     _braced("methods", "  " + _JS_LINE, "class NAME {\n  take(x) {", tail="  }\n}"),
     _braced("arrow functions", _JS_LINE, "const NAME = (x) => {", tail="};"),
@@ -356,6 +391,13 @@ _GO = (
 )
 _RUST_LINE = "    x = step(x, {n});"
 _RUST = (
+    _braced(
+        "blocks under cfg",
+        "        x = step(x, {n});",
+        '    #[cfg(feature = "NAME")]\n    {',
+        tail="    }",
+        around="fn run(mut x: i32) {|}",
+    ),
     _braced("functions", _RUST_LINE, "fn NAME(x: i32) -> i32 {", tail="    x\n}"),
     _braced(
         "methods",
@@ -393,6 +435,19 @@ _RUST = (
     ),
 )
 
+# Languages without a grammar: lines alone tell places apart.
+_RUBY = (
+    _braced(
+        "methods",
+        "    x = step(x, {n})",
+        "  def NAME(x)",
+        tail="    x\n  end",
+        around="class Box|end",
+    ),
+    _braced("blocks", "    x = step(x, {n})", '  it "NAME" do', tail="  end", around="top do|end"),
+)
+_TOML = (_braced("tables", "field{n} = 7", "[tool.NAME]", tail="last = 1"),)
+
 TONGUES: dict[str, Tongue] = {
     "C": Tongue(".c", "/* {} */", "int between(void)\n{\n\treturn 0;\n}", _C),
     "C++": Tongue(".cc", "// {}", "int between() {\n  return 0;\n}", _CPP),
@@ -402,6 +457,8 @@ TONGUES: dict[str, Tongue] = {
     "TypeScript": Tongue(".ts", "// {}", "function between(): number {\n  return 0;\n}", _TS),
     "Go": Tongue(".go", "// {}", "func between() int {\n\treturn 0\n}", _GO),
     "Rust": Tongue(".rs", "// {}", "fn between() -> i32 {\n    0\n}", _RUST),
+    "Ruby": Tongue(".rb", "# {}", "def between()\n  0\nend", _RUBY),
+    "TOML": Tongue(".toml", "# {}", "[between]\nnone = 0", _TOML),
 }
 
 
@@ -529,6 +586,15 @@ NAMED = (
     ("Go", "subtests", "the first is removed"),
     ("Rust", "methods of a trait", "both change places"),
     ("Rust", "functions under cfg", "the first is removed"),
+    ("C", "labels", "both change places"),
+    ("C++", "functions under requirements", "both change places"),
+    ("Python", "functions under decorators", "both change places"),
+    ("Python", "functions of types", "the first is removed"),
+    ("Python", "conditions over lines", "both change places"),
+    ("JavaScript", "calls over lines", "both change places"),
+    ("Rust", "blocks under cfg", "the first is removed"),
+    ("Ruby", "methods", "both change places"),
+    ("TOML", "tables", "the first is removed"),
 )
 
 

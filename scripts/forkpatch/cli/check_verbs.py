@@ -137,7 +137,7 @@ def run_graph(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
     """Run each patch's test without the patch, to find patches that are no longer needed."""
-    from forkpatch.inspect.necessity import Verdict, judge, open_trees  # noqa: PLC0415
+    from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
 
     notice = noticing(fork, options) if options.upstream_tests else None
     plans: dict[str, TreePlan] = {}

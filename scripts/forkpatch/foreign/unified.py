@@ -39,6 +39,7 @@ class ForeignDiff:
         new: the path that it is to be, None for ``/dev/null``.
         named: old and new path follow from git's header, and are not a choice of two.
         binary: the diff in full, of a binary file.
+        mode: mode before and after, when the diff states that it stays.
     """
 
     old: str | None
@@ -50,6 +51,7 @@ class ForeignDiff:
     hunks: tuple[Hunk, ...]
     patch_line: int
     binary: FileDiff | None = None
+    mode: str | None = None
 
     def settled(self, exists: Callable[[str], bool]) -> FileDiff:
         """The diff with its paths, chosen as patch(1) chooses them.
@@ -74,6 +76,7 @@ class ForeignDiff:
             copied=self.copied,
             hunks=self.hunks,
             patch_line=self.patch_line,
+            mode=self.mode,
         )
 
 
@@ -184,8 +187,11 @@ class _Lines:
         if not header and not hunks:
             raise PatchError(f"{where}: malformed diff: nothing of this file is changed")
         same = old == new or None in (old, new) or "rename from" in header or "copy from" in header
+        stays = header.get("index", b"").decode("latin-1").partition(" ")[2].strip()
+        mode = _mode({"index": stays.encode()}, ("index",), where) if stays else None
         return ForeignDiff(
-            *(old, new, same, old_mode, new_mode, "copy from" in header, hunks, first + 1)
+            *(old, new, same, old_mode, new_mode, "copy from" in header, hunks, first + 1),
+            mode=mode,
         )
 
     def _git_names(self, names: bytes, where: str) -> tuple[str | None, str | None]:

@@ -7,113 +7,24 @@ each changed line is compared with the line of the patch that it comes from. The
 - in the same symbol, by its full name. One whose signature or conditions changed is followed
   when that is certain: the old one is gone, the new one is new, and neither has a twin;
 - in the same block of it, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
-- at the same one of the places in the symbol that read alike.
+- at the same one of the places in the symbol that read alike;
+- below the same lines, whatever the language: the lines that tell its place from like ones.
 
-The rule behind all three: while the old place lives on elsewhere, another is not its place.
+The rule behind all four: while the old place lives on elsewhere, another is not its place.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 
-from forkpatch.git.merge import changed_lines
-from forkpatch.inspect.symbols import MODULE, Outline, Symbol, outline
+from forkpatch.inspect.changes import Change, ChangedLine, Misplacement, among_likes, says_something
+from forkpatch.inspect.symbols import MODULE, Outline, Symbol
 from forkpatch.model.diffs import FileDiff, Hunk
 
 _COUNTED = re.compile(r"#\d+$")
 _LIKE_LINES = 50  # of so many lines that read alike in one symbol, the block need not be tried
-
-
-@dataclass(frozen=True)
-class Misplacement:
-    """A change that a merge put elsewhere than the patch makes it.
-
-    Attributes:
-        symbol: where it is now; where it was, when it got lost.
-        detail: what is wrong.
-    """
-
-    symbol: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A changed line: ``sign`` is ``-`` or ``+``; ``number`` counts from 1 in ``outline``."""
-
-    sign: str
-    outline: Outline
-    number: int
-
-    @property
-    def text(self) -> bytes:
-        return self.outline.lines[self.number - 1].strip()
-
-    @property
-    def symbol(self) -> Symbol:
-        return self.outline.at(self.number)
-
-
-@dataclass(frozen=True)
-class Change:
-    """A file before and after a change, and the numbers of the lines that go and come."""
-
-    before: Outline
-    after: Outline
-    removed: Sequence[int]
-    added: Sequence[int]
-
-    @classmethod
-    def of_diff(cls, diff: FileDiff, before: bytes, after: bytes) -> Change:
-        """The change that a patch makes."""
-        removed: list[int] = []
-        added: list[int] = []
-        for hunk in diff.hunks:
-            old, new = max(hunk.old_start, 1), max(hunk.new_start, 1)
-            for line in hunk.lines:
-                removed += [old] if line.kind == "-" else []
-                added += [new] if line.kind == "+" else []
-                old += line.kind != "+"
-                new += line.kind != "-"
-        paths = diff.old or diff.new or "", diff.new or diff.old or ""
-        return cls(outline(paths[0], before), outline(paths[1], after), removed, added)
-
-    @classmethod
-    def between(cls, path: str, before: bytes, after: bytes) -> Change:
-        """The change between two contents of a file."""
-        return cls(outline(path, before), outline(path, after), *changed_lines(before, after))
-
-    @cached_property
-    def lines(self) -> list[_Line]:
-        """The changed lines that say something.
-
-        A diff may begin a block of lines one line too early or too late when the lines around
-        it read alike. What a symbol has as often before as after is no change of it.
-        """
-        every = [_Line("-", self.before, number) for number in self.removed]
-        every += [_Line("+", self.after, number) for number in self.added]
-        return [one for one in every if _says_something(one.text) and self._counts(one)]
-
-    def _counts(self, line: _Line) -> bool:
-        name = line.symbol.name
-        if name not in self.before.symbols or name not in self.after.symbols:
-            return True
-        counts = self.before.own_lines[name][line.text], self.after.own_lines[name][line.text]
-        return counts[0] != counts[1] or self._moves(line, name)
-
-    def _moves(self, line: _Line, name: str) -> bool:
-        """True when the symbol loses the line at one place and gets it at another."""
-        numbers, other = (
-            (self.added, self.after) if line.sign == "-" else (self.removed, self.before)
-        )
-        return any(
-            other.lines[number - 1].strip() == line.text and other.at(number).name == name
-            for number in numbers
-        )
 
 
 def misplaced(
@@ -141,6 +52,8 @@ def misplaced(
         found |= dict.fromkeys(_lost(mine, theirs))
         for hunk in diff.hunks:
             found |= dict.fromkeys(_at_another_copy(hunk, mine, theirs))
+        if not found:
+            found |= dict.fromkeys(among_likes(mine, theirs))
     return tuple(found)
 
 
@@ -172,7 +85,7 @@ def _twins(name: str, known: Outline) -> int:
 
 def _moved(mine: Change, theirs: Change) -> Iterator[Misplacement]:
     """Changed lines in other symbols, or other blocks, than the patch's."""
-    left: dict[tuple[str, bytes], list[_Line]] = {}
+    left: dict[tuple[str, bytes], list[ChangedLine]] = {}
     for one in mine.lines:
         left.setdefault((one.sign, one.text), []).append(one)
     for line in theirs.lines:
@@ -192,7 +105,7 @@ def _moved(mine: Change, theirs: Change) -> Iterator[Misplacement]:
             yield Misplacement(now, f"it changes {now} now, and changed {was} before")
 
 
-def _changes(mine: Change, line: _Line) -> bool:
+def _changes(mine: Change, line: ChangedLine) -> bool:
     """True when the patch changes the symbol of a line, though not by that very line."""
     return any(
         same_symbol(one.symbol, one.outline, line.symbol, line.outline)
@@ -201,7 +114,7 @@ def _changes(mine: Change, line: _Line) -> bool:
     )
 
 
-def _block_moved(one: _Line, other: _Line) -> str | None:
+def _block_moved(one: ChangedLine, other: ChangedLine) -> str | None:
     """A message when a line is in another block of its symbol than the patch's line is.
 
     The head of a block that only one side has was changed by upstream. It tells nothing, unless
@@ -219,14 +132,14 @@ def _block_moved(one: _Line, other: _Line) -> str | None:
     return f"it changes {other.symbol.name} in {place} now, and in {' > '.join(first)} before"
 
 
-def _has_copy(line: _Line) -> bool:
+def _has_copy(line: ChangedLine) -> bool:
     """True when the symbol has the lines above and below a line more than once."""
     own, row = line.outline.own_lines[line.symbol.name], line.number - 1
     around = [*line.outline.lines[max(row - 1, 0) : row], *line.outline.lines[row + 1 : row + 2]]
     return all(own[text.strip()] > 1 for text in around)
 
 
-def _heads(line: _Line) -> set[str]:
+def _heads(line: ChangedLine) -> set[str]:
     """The heads of all blocks of a line's symbol."""
     known, symbol = line.outline, line.symbol
     numbers = range(symbol.first, symbol.last + 1)
@@ -260,7 +173,7 @@ def _at_another_copy(hunk: Hunk, mine: Change, theirs: Change) -> Iterator[Mispl
     """A hunk whose lines stand several times in the symbol, or stand there still."""
     offset = next(at for at, line in enumerate(hunk.lines) if line.kind != " ")
     block = [line.data.rstrip(b"\n") for line in hunk.lines if line.kind != "+"]
-    if sum(map(_says_something, block)) < 2:
+    if sum(map(says_something, block)) < 2:
         return
     first = mine.before.at(hunk.first + offset + (hunk.lines[offset].kind == "-"))
     now = counterpart(first, mine.before, theirs.before)
@@ -322,7 +235,3 @@ def _places(
     return [
         row for row in found if heads is None or known.blocks(min(row + offset + 1, last)) == heads
     ]
-
-
-def _says_something(line: bytes) -> bool:
-    return any(chr(sign).isalnum() for sign in line)

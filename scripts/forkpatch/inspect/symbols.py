@@ -18,7 +18,7 @@ import hashlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -159,6 +159,21 @@ class Outline:
     def at(self, line: int) -> Symbol:
         """The innermost symbol that line ``line`` (from 1) is in."""
         return self._nesting[0][min(max(line, 1), len(self.lines)) - 1]
+
+    @cached_property
+    def _rows(self) -> dict[bytes, list[int]]:
+        found: dict[bytes, list[int]] = {}
+        for row, line in enumerate(self.lines):
+            found.setdefault(line, []).append(row)
+        return found
+
+    def standing(self, run: Sequence[bytes]) -> list[int]:
+        """The rows, from 0, at which a run of lines begins."""
+        counts = [len(self._rows.get(line, ())) for line in run]
+        rarest = min(range(len(run)), key=counts.__getitem__)
+        starts = (row - rarest for row in self._rows.get(run[rarest], ()))
+        wanted = list(run)
+        return [at for at in starts if at >= 0 and self.lines[at : at + len(run)] == wanted]
 
     def blocks(self, line: int) -> tuple[str, ...]:
         """The heads of the blocks around ``line`` inside of its symbol, outermost first."""

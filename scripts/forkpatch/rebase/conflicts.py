@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import blob_id
-from forkpatch.inspect.placement import Misplacement, counterpart, misplaced
+from forkpatch.inspect.changes import Misplacement
+from forkpatch.inspect.placement import counterpart, misplaced
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import places_of
 from forkpatch.model.diffs import FileDiff, Hunk, split_lines

@@ -110,6 +110,27 @@ def change(path: str, old: str, new: str, head: str = "", context: str = "") -> 
     return f"{head}--- a/{path}\n+++ b/{path}\n@@ -{number} +{number} @@{context}\n-{old}\n+{new}\n"
 
 
+def test_a_link_with_another_target_goes_out_and_comes_back(lab: ForkLab, tmp_path: Path) -> None:
+    link = lab.repo.path / "python/calc/link"
+    link.symlink_to("core.py")
+    lab.repo.commit({}, "Link")
+    git(lab.repo.path, "tag", "-f", "v1.0")
+    lab.locked(tag="")
+    lab.ok("apply")
+    (lab.tree / "python/calc/link").unlink()
+    (lab.tree / "python/calc/link").symlink_to("tail.py")
+    git(lab.tree, "commit", "-qam", "Turn the link")
+    lab.ok("export")
+    out = tmp_path / "out"
+    lab.ok("export", "calc", "--format", "format-patch", "--output", str(out))
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    git(lab.repo.path, "am", "-q", *map(str, sorted(out.glob("*.patch"))))
+    assert link.readlink() == Path("tail.py")
+    (one,) = imported(lab, out)
+    assert one.files[0].mode == "120000"
+    assert (lab.tree / "python/calc/link").readlink() == Path("tail.py")
+
+
 @pytest.mark.parametrize(
     ("written", "date"),
     [
