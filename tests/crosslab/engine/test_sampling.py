@@ -98,15 +98,17 @@ def sampled(rows: F64, seed: int, options: Options) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def probe() -> Path:
+def sanitized_probe() -> Path:
     main = text_probe.NATIVE / "sampling_probe.cc"
     return text_probe.build_probe(shared_builds.sanitizing(), shared_builds.CACHE, main)
 
 
-def ask(probe: Path, rows: F64, seeds: int, words: list[str], folder: Path) -> list[list[int]]:
+def ask(
+    sanitized_probe: Path, rows: F64, seeds: int, words: list[str], folder: Path
+) -> list[list[int]]:
     path = folder / "logits.bin"
     path.write_bytes(rows.astype("<f4").tobytes())
-    command = [str(probe), str(path), str(rows.shape[1]), str(seeds), *words]
+    command = [str(sanitized_probe), str(path), str(rows.shape[1]), str(seeds), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
@@ -141,21 +143,21 @@ def rows_of(count: int, seed: int) -> F64:
     ],
     ids=str,
 )
-def test_the_tokens_are_numpys(probe: Path, tmp_path: Path, options: Options) -> None:
+def test_the_tokens_are_numpys(sanitized_probe: Path, tmp_path: Path, options: Options) -> None:
     rows = rows_of(40, 1)
     expected = [sampled(rows, seed, options) for seed in range(20)]
-    assert ask(probe, rows, 20, options.words, tmp_path) == expected
+    assert ask(sanitized_probe, rows, 20, options.words, tmp_path) == expected
 
 
 @pytest.mark.parametrize(
     "options", [Options(), Options(temperature=2.0, top_p=0.9), Options(top_k=12, min_p=0.05)]
 )
 def test_draws_are_distributed_as_their_probabilities(
-    probe: Path, tmp_path: Path, options: Options
+    sanitized_probe: Path, tmp_path: Path, options: Options
 ) -> None:
     draws = 4000
     row = rows_of(1, 3)
-    told = [tokens[0] for tokens in ask(probe, row, draws, options.words, tmp_path)]
+    told = [tokens[0] for tokens in ask(sanitized_probe, row, draws, options.words, tmp_path)]
     tokens, chances = kept(adjusted(row[0], Counter(), options), options)
     assert set(told) <= set(tokens.tolist())
     seen = Counter(told)
@@ -191,12 +193,12 @@ def test_draws_are_distributed_as_their_probabilities(
     ],
 )
 def test_values_out_of_range_are_refused(
-    probe: Path, tmp_path: Path, words: list[str], message: str
+    sanitized_probe: Path, tmp_path: Path, words: list[str], message: str
 ) -> None:
     path = tmp_path / "logits.bin"
     path.write_bytes(bytes(4 * WIDTH))
     done = subprocess.run(
-        [str(probe), str(path), str(WIDTH), "1", *words],
+        [str(sanitized_probe), str(path), str(WIDTH), "1", *words],
         capture_output=True,
         text=True,
         check=False,

@@ -121,6 +121,7 @@ def test_tokenizers_of_characters_are_the_librarys(
     check(sanitized_probe, text_probe.by_character(blanks, strips=strips), tmp_path, TRICKY)
 
 
+@pytest.mark.slow  # Built with sanitizers.
 def test_bytes_of_a_missing_character_are_shown_as_the_library_does(tmp_path: Path) -> None:
     """A run of them is text, or each is U+FFFD; a marker that is not shown does not end a run."""
     tokenizer = text_probe.by_character("prepend", strips=True)
@@ -513,13 +514,14 @@ def test_a_model_without_chat_takes_raw_text(sanitized_probe: list[str], tmp_pat
     assert text_probe.ask(sanitized_probe, path, "raw", [b"hello"])[0]["text"] == "hello"
 
 
-def test_the_file_is_made_once(smollm2: ChatTokenizer, tmp_path: Path) -> None:
+def test_the_file_is_made_once(tmp_path: Path) -> None:
+    tokenizer = text_probe.trained("smollm")
     model = tmp_path / "model"
     model.mkdir()
-    smollm2.tokenizer.save(str(model / "tokenizer.json"))
-    (model / "tokenizer_config.json").write_text(json.dumps(dict(smollm2.settings)))
+    tokenizer.tokenizer.save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer.settings)))
     made = device_tokenizer(model, tmp_path / "cache")
-    assert made.read_bytes() == pack(smollm2)
+    assert made.read_bytes() == pack(tokenizer)
     before = made.stat().st_mtime_ns
     assert device_tokenizer(model, tmp_path / "cache").stat().st_mtime_ns == before
 
