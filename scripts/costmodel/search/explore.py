@@ -252,6 +252,16 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """Let Ctrl-C come after the block, in which workers start: what runs at a fork swallows it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _workers() -> Iterator[ProcessPoolExecutor]:
     """Processes that share the work; an interruption does not wait for what they are at."""
     pool = ProcessPoolExecutor(WORKERS, initializer=_end_with_parent)
@@ -296,7 +306,9 @@ def search(
     by_name = {s.name: s for s in schemes}
     fronts: list[dict[str, Any]] = []
     with _workers() as pool:
-        points = [p for part in pool.map(_points, *zip(*jobs, strict=True)) for p in part]
+        with _not_interrupted():
+            found = pool.map(_points, *zip(*jobs, strict=True))
+        points = [p for part in found for p in part]
         for number, phase in enumerate(phases):
             best = _best([p for p in points if p.phase == number], phase, base, accuracy)
             calls = [
