@@ -194,6 +194,12 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(*(f"left out: {line}" for line in report.left_out))
         say(*(f"moved: {line}" for line in report.shifted))
+        if report.pending:
+            say(
+                f"{counted(len(report.pending), 'patch')} without a word on upstream: marked"
+                " Upstream-Status: Pending, which submit sends; where that is wrong, write"
+                " Inappropriate [REASON]"
+            )
         say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
     write_report(options.json, report)
     return 0

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from forkpatch.errors import PatchError, UserError
-from forkpatch.foreign.heads import Head, decoded, read_head
+from forkpatch.foreign.heads import STATUS, Head, decoded, read_head
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, write_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, read_foreign
 from forkpatch.foreign.unified import read_unified, reverse
@@ -45,6 +45,7 @@ class ImportReport:
         patches: the names, in order.
         shifted: the hunks that were not at the lines they state, and where they are.
         left_out: the files that became no patch, each with the reason.
+        pending: the patches that said nothing of upstream, and are marked as pending now.
     """
 
     upstream: str
@@ -53,6 +54,7 @@ class ImportReport:
     patches: tuple[str, ...]
     shifted: tuple[str, ...]
     left_out: tuple[str, ...]
+    pending: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,12 @@ def import_series(
         tuple(patch.name for patch in exported),
         woven.shifted,
         reasons,
+        tuple(patch.name for file, patch in woven.patches if _got_pending(file, patch)),
     )
+
+
+def _got_pending(file: ForeignPatch, patch: Patch) -> bool:
+    return f"{STATUS}: Pending" in patch.message and STATUS.encode() not in file.data
 
 
 def _export(fork: Fork, pristine: Pristine, commits: list[Commit]) -> tuple[Exported, ...]:

@@ -124,8 +124,11 @@ def assemble(
     """
     lines = _lines(list_data, layout, where or list_name)
     guarded = next((line for line in lines if line.file and line.guarded), None)
+    every = sorted({g.lstrip("+-!") for line in lines for g in (*line.before, *line.after)})
+    if unknown := sorted(set(guards or ()) - set(every)):
+        has = f"its guards: {', '.join(every)}" if every else "it has no guards"
+        raise UserError(f"--guard {unknown[0]}: {where or list_name} does not know it", remedy=has)
     if guarded and guards is None:
-        every = sorted({g.lstrip("+-!") for line in lines for g in (*line.before, *line.after)})
         raise UserError(
             f"{where or list_name}: {guarded.text.strip()!r} has guards: they choose patches",
             remedy=f"choose: --guard NAME, of {', '.join(every)}; or none of them: --no-guards",

@@ -43,6 +43,8 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
             raise UserError(f"{path} still has conflict markers", remedy="resolve them first")
         _remove_leftover(rebase, step, conflict)
     _check_deletions(rebase, step)
+    if new := git.text("ls-files", "--others", "--exclude-standard"):
+        warn(f"taken into {step.patch}: {', '.join(new.splitlines())}")
     git.run("add", "-A")
     if left := git.text("ls-files", "--others", "--ignored", "--exclude-standard"):
         warn(f"left out of {step.patch}: {', '.join(left.splitlines())}")

@@ -143,6 +143,8 @@ def test_a_date_may_be_a_day(lab: ForkLab, tmp_path: Path, written: str, date: s
     text = change("python/calc/core.py", "    return a + b", "    return b + a")
     head = f"From: A <a@b.c>\nDate: {written}\nSubject: Turn\n\n"
     source = write(tmp_path / "q", {"series": "a.patch\n", "a.patch": head + text})
+    done = lab.ok("import-series", "calc", str(source))
+    assert "1 patch without a word on upstream: marked Upstream-Status: Pending" in done.out
     (one,) = imported(lab, source)
     assert one.date == date
     assert back(lab, "quilt") == content(source)
@@ -196,6 +198,8 @@ def test_guards_choose_and_reversed_patches_are_reversed(lab: ForkLab, tmp_path:
     done = lab.run("import-series", "calc", str(source))
     assert done.code == 2 and "series: '+arm zero.patch' has guards" in done.err
     assert "--guard NAME, of arm, mips, old" in done.err and not lab.patches.exists()
+    done = lab.run("import-series", "calc", str(source), "--guard", "arm", "--guard", "amr")
+    assert done.code == 2 and "--guard amr: " in done.err and "arm, mips, old" in done.err
     assert [one.name for one in imported(lab, source, "--no-guards")] == ["undone.patch"]
     names = [one.name for one in imported(lab, source, "--guard", "arm")]
     assert names == ["zero.patch", "undone.patch"]

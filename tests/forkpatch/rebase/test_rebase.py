@@ -207,7 +207,9 @@ def test_deleted_file_is_no_resolution_of_its_conflicts(one: ForkLab) -> None:
     assert b"<<<<<<<" in (tree / CORE_PATH).read_bytes()
     assert "still has conflict markers" in one.run("rebase", "calc", "--continue").err
     git(tree, "rm", "-q", CORE_PATH)
-    one.ok("rebase", "calc", "--continue")
+    (tree / "stray.txt").write_text("a note\n")
+    done = one.ok("rebase", "calc", "--continue")
+    assert "taken into both.patch: stray.txt" in done.err
     assert CORE_PATH not in new_tree(one)
 
 
