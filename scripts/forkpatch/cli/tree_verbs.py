@@ -20,6 +20,7 @@ from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import parse_lock
 from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import print_table, say, warn, write_report
+from forkpatch.rebase.plan import under_way
 from forkpatch.sources.obtain import SourceKind, mirrors_of, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
 from forkpatch.tree.claim import Claim
@@ -137,6 +138,9 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
             say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
         if any(tree.state in (TreeCondition.STALE, TreeCondition.MISSING) for tree in trees):
             say("bring it up to date: forkpatch apply")
+        for plan in under_way(fork.settings.work):
+            about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"
+            say(f"{about}: forkpatch rebase {plan.upstream} --status")
     write_report(options.json, value)
     return 0
 

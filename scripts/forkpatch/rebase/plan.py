@@ -8,6 +8,7 @@ the file is written whole after each, so that a rebase that was killed goes on w
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from common.files import atomic_write_json
 from forkpatch.errors import ForkError
 
+REBASES = "rebase"
 _FILE = "plan.json"
 
 
@@ -167,6 +169,17 @@ def read_plan(folder: Path, name: str) -> RebasePlan | None:
         raise ForkError(
             f"{path}: {error}", remedy=f"abandon it: forkpatch rebase {name} --abort"
         ) from error
+
+
+def under_way(work: Path) -> Iterator[RebasePlan]:
+    """The plans of the rebases in a work folder.
+
+    Raises:
+        ForkError: one cannot be read.
+    """
+    for folder in sorted((work / REBASES).glob("*/")):
+        if plan := read_plan(folder, folder.name):
+            yield plan
 
 
 def _step(outcome: str | None, **rest: Any) -> RebaseStep:

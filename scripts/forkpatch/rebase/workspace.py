@@ -26,6 +26,7 @@ from forkpatch.model.patchfile import SERIES, Patch
 from forkpatch.model.record import Record
 from forkpatch.rebase.existing import check_choice, series_state, steps_of
 from forkpatch.rebase.plan import (
+    REBASES,
     Existing,
     RebaseOutcome,
     RebasePlan,
@@ -150,7 +151,7 @@ class Rebase:
 
 def rebase_folder(fork: Fork, name: str) -> Path:
     """Folder of a rebase of the upstream ``name``."""
-    return fork.settings.work / "rebase" / name
+    return fork.settings.work / REBASES / name
 
 
 def start(

@@ -218,7 +218,10 @@ def test_abort_leaves_everything_as_before(one: ForkLab) -> None:
     upstream_moves(one, {CORE_PATH: rest})
     one.ok("apply")
     before = {path: path.read_bytes() for path in one.root.rglob("*") if path.is_file()}
+    told = "a rebase of calc from 1.0 to 2.0 is under way: forkpatch rebase calc --status"
+    assert told not in one.ok("status").out
     assert one.run("rebase", "calc", "2.0").code == 1
+    assert told in one.ok("status").out
     assert one.run("rebase", "calc", "2.0").code == 2
     one.ok("rebase", "calc", "--abort")
     after = {path: path.read_bytes() for path in one.root.rglob("*") if path.is_file()}
