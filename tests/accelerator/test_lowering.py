@@ -22,9 +22,7 @@ DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
 
 def ran(layer: LinearLayer, mapping: Mapping, device: Device, seed: int, order: int = 0) -> None:
     """Run a layer on random operands and compare."""
-    random = np.random.default_rng(seed)
-    values = random.integers(-128, 128, (layer.rows, layer.inputs), dtype=np.int8)
-    weights = random.integers(-128, 128, (layer.outputs, layer.inputs), dtype=np.int8)
+    values, weights = layer.operands(seed)
     program = lower(layer, mapping, device)
     memory = program.image(values, weights)
     counts = functional.run(device, program.stream, memory, order)

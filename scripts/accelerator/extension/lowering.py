@@ -8,7 +8,7 @@ as the loop over inputs loads them, so every load is a register from the next ad
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,12 @@ class ExtensionProgram:
         """Address of the sums."""
         return self.weights_at + _blocks(self.across) * self.deep * self.unit.register
 
+    @property
+    def size(self) -> int:
+        """Size of the memory: operands and sums."""
+        sums = _blocks(self.down) * _blocks(self.across)
+        return self.results_at + sums * SUM_REGISTERS * self.unit.register
+
     def image(self, values: Int8, weights: Int8) -> bytearray:
         """Memory with operands: ``rows x inputs`` values, ``outputs x inputs`` weights."""
         block = (self.unit.rows, self.unit.inputs)
@@ -66,8 +72,7 @@ class ExtensionProgram:
             _in_tiles(pack(matrix, *block), segments)
             for matrix, segments in ((values, self.down), (weights, self.across))
         ]
-        sums = _blocks(self.down) * _blocks(self.across) * SUM_REGISTERS * self.unit.register
-        return bytearray(b"".join(parts) + bytes(sums))
+        return bytearray(b"".join(parts).ljust(self.size, b"\0"))
 
     def result(self, memory: bytearray) -> Int32:
         """The sums of a memory after the run: ``rows x outputs``."""
@@ -123,8 +128,7 @@ def lower_extension(layer: LinearLayer, unit: MatrixUnit) -> ExtensionProgram:
     down, across = map(_segments, blocks, unit.tile(blocks[0]))
     deep = -(-layer.inputs // unit.inputs)
     program = ExtensionProgram(layer, unit, (), down, across, deep)
-    sums = _blocks(down) * _blocks(across) * SUM_REGISTERS * unit.register
-    if program.results_at + sums > _MOST:
+    if program.size > _MOST:
         raise AcceleratorError(f"{layer.name}: its operands and sums pass {_MOST} bytes")
     words = [
         *encoding.load_immediate(_START, 0),
@@ -132,7 +136,7 @@ def lower_extension(layer: LinearLayer, unit: MatrixUnit) -> ExtensionProgram:
     ]
     for _, rows, high in down:
         words += _rows(program, rows, high)
-    return ExtensionProgram(layer, unit, (*words, encoding.ret()), down, across, deep)
+    return replace(program, words=(*words, encoding.ret()))
 
 
 def _rows(program: ExtensionProgram, count: int, high: int) -> list[int]:

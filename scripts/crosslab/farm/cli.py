@@ -13,7 +13,7 @@ from rich.console import Console
 
 from common.locks import locked
 from crosslab.cached_build import default_cache
-from crosslab.cores.core import Core, core_names, read_core
+from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError
 from crosslab.farm.agent import Agent
 from crosslab.farm.board_program import build_board
@@ -27,13 +27,14 @@ from crosslab.farm.processes import (
     free_port,
     start_process,
     start_tracker,
+    state_file,
 )
 from crosslab.farm.protocol import Address, check_address
 from crosslab.farm.simulation import simulate
+from crosslab.job.job_options import DEFAULT_VLEN, vlen_of
 from crosslab.run.counter import build_plugin
 from crosslab.run.emulator import VLENS, GuestMachine
 
-DEFAULT_VLEN = 256
 MOST_BOARDS = 256
 VERBS = {
     "up": "start a tracker and boards, or what of them has ended",
@@ -85,41 +86,29 @@ def main(argv: Sequence[str]) -> int:
         LabError: a process does not start.
     """
     args = parser().parse_args(argv)
-    state_file = args.project.resolve() / ".work" / "farm" / "farm.json"
+    file = state_file(args.project)
     if args.verb == "board":
         return _board(args)
-    state_file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     if args.verb == "simulate":
         print(simulate(_boards(args), args.trials, args.seconds))
         return 0
-    with locked(state_file.with_name("lock"), "the farm"):
+    with locked(file.with_name("lock"), "the farm"):
         if args.verb == "up":
-            return _up(args, state_file)
+            return _up(args, file)
         if args.verb == "down":
-            return _down(state_file)
-        return _status(state_file)
+            return _down(file)
+        return _status(file)
 
 
-def _core(args: argparse.Namespace) -> Core | None:
-    folder = args.project / "cores"
-    if args.core and args.core not in core_names(folder):
-        known = ", ".join(core_names(folder))
-        raise UserError(f"--core {args.core}: there is no such core", remedy=f"there are: {known}")
-    return read_core(folder, args.core) if args.core else None
-
-
-def _vlen(args: argparse.Namespace, core: Core | None) -> int:
-    if core and args.vlen not in (None, core.vlen):
-        raise UserError(
-            f"--vlen {args.vlen}: the table of {core.name} was measured at {core.vlen}",
-            remedy="leave --vlen out",
-        )
-    return core.vlen if core else args.vlen or DEFAULT_VLEN
+def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
+    """The core that is asked for, and the bits of its vector registers."""
+    core = read_core(args.project / "cores", args.core) if args.core else None
+    return core, vlen_of(args.project, args.vlen, args.core)
 
 
 def _board(args: argparse.Namespace) -> int:
-    core = _core(args)
-    vlen = _vlen(args, core)
+    core, vlen = _core(args)
     if not args.join:
         raise UserError("a board joins a tracker", remedy="--join HOST:PORT; or: farm up")
     tracker = Address.parse(args.join)
@@ -162,8 +151,7 @@ def _tree(args: argparse.Namespace) -> Path:
 
 def _up(args: argparse.Namespace, file: Path) -> int:
     wanted = _boards(args)
-    core = _core(args)
-    vlen = _vlen(args, core)
+    core, vlen = _core(args)
     key, meter = _key(args, vlen), Meter(core)
     joined = Address.parse(args.join) if args.join else None
     if joined and (warning := check_address(joined, force=args.force)):

@@ -95,6 +95,11 @@ class FarmState:
             return None
 
 
+def state_file(project: Path) -> Path:
+    """The file of a project's farm."""
+    return project.resolve() / ".work" / "farm" / "farm.json"
+
+
 def start_of(pid: int) -> str:
     """Start of a process in ticks since boot; empty: there is none, or it has ended."""
     try:

@@ -17,7 +17,7 @@ from tvm import tirx
 from common.files import atomic_write_json
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
-from crosslab.farm.processes import FarmState
+from crosslab.farm.processes import FarmState, state_file
 from crosslab.tune.search import Tuned, tune_function
 
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--trials and --seconds have to be more than 0")
     functions = read_functions(args.functions)
     logging.getLogger("tvm").setLevel(logging.WARNING)
-    state = FarmState.read(args.project.resolve() / ".work" / "farm" / "farm.json")
+    state = FarmState.read(state_file(args.project))
     boards = sum(board.alive for board in state.boards) if state else 0
     if state is None or not boards:
         raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")

@@ -117,8 +117,8 @@ def among_likes(mine: Change, theirs: Change) -> Iterator[Misplacement]:
     unknown = False
     for start, end, _ in places:
         run = _told_apart(mine.before.lines, start, end, mine.before)[0]
-        if not run or len(mine.after.standing(run)) >= len(mine.before.standing(run)):
-            continue
+        if not run or mine.after.standing(run):
+            continue  # the run stands once: a change that does not break it tells nothing
         then, still = theirs.before.standing(run), theirs.after.standing(run)
         if then and len(still) >= len(then):
             row = still[0] + len(run)
