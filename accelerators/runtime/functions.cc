@@ -4,20 +4,31 @@
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
+#include <tvm/ffi/string.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <sstream>
+#include <vector>
 
+#include "runtime/attention.h"
 #include "runtime/linear.h"
 
 namespace accelerator {
 namespace {
 
 // One device for the program, made when the first weight comes.
-LinearLayers& Layers() {
-  static LinearLayers layers(mlc_rvv_accelerator_image);
-  return layers;
+struct Driver {
+  Products products{mlc_rvv_accelerator_image};
+  LinearLayers layers{&products};
+  Attention attention{&products};
+};
+
+Driver& Running() {
+  static Driver driver;
+  return driver;
 }
 
 std::mutex& Lock() {
@@ -41,7 +52,7 @@ void LoadInt8(void* weights, int64_t count, int64_t outputs, int64_t width) {
     if (width <= static_cast<int64_t>(sizeof(float))) throw DeviceError("weights without a row");
     const auto* data = static_cast<const std::int8_t*>(weights);
     for (int64_t i = 0; i < count; ++i, data += outputs * width) {
-      Layers().LoadInt8(data, data, outputs, width - sizeof(float));
+      Running().layers.LoadInt8(data, data, outputs, width - sizeof(float));
     }
   });
 }
@@ -51,7 +62,7 @@ void LoadFloat(void* weights, int64_t count, int64_t outputs, int64_t inputs) {
   Do([&] {
     const float* data = static_cast<const float*>(weights);
     for (int64_t i = 0; i < count; ++i, data += outputs * inputs) {
-      Layers().Load(data, data, outputs, inputs);
+      Running().layers.Load(data, data, outputs, inputs);
     }
   });
 }
@@ -60,8 +71,118 @@ void LoadFloat(void* weights, int64_t count, int64_t outputs, int64_t inputs) {
 void Multiply(void* out, void* values, void* weights, int64_t rows, int64_t outputs,
               int64_t inputs) {
   Do([&] {
-    Layers().Multiply(weights, static_cast<const float*>(values), static_cast<float*>(out), rows,
-                      outputs, inputs);
+    Running().layers.Multiply(weights, static_cast<const float*>(values),
+                              static_cast<float*>(out), rows, outputs, inputs);
+  });
+}
+
+// What the functions of attention share: queries [all, heads, width], results and their lse [all,
+// heads]; a sequence's queries are those from queries_from[b] on, or its b-th where that is null.
+struct Texts {
+  const float* queries;
+  const std::int32_t* queries_from;
+  float* out;
+  float* lse;
+  int64_t count, heads, kept, width;
+  bool causal;
+  double scale;
+};
+
+// Attention of all sequences and heads; `tokens_of` gives the keys of a sequence's head.
+void Attend(const Texts& texts, bool resident,
+            const std::function<std::vector<Token>(int64_t sequence, int64_t head)>& tokens_of) {
+  const int64_t group = texts.heads / texts.kept;
+  for (int64_t b = 0; b < texts.count; ++b) {
+    const int64_t first = texts.queries_from ? texts.queries_from[b] : b;
+    const int64_t length = texts.queries_from ? texts.queries_from[b + 1] - first : 1;
+    for (int64_t head = 0; head < texts.kept; ++head) {
+      const std::vector<Token> tokens = tokens_of(b, head);
+      const int64_t known = static_cast<int64_t>(tokens.size());
+      std::vector<Query> queries;
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t seen = texts.causal ? std::clamp<int64_t>(known - length + i + 1, 0, known) : known;
+        for (int64_t g = 0; g < group; ++g) {
+          const int64_t row = (first + i) * texts.heads + head * group + g;
+          queries.push_back({texts.queries + row * texts.width, static_cast<std::uint64_t>(seen),
+                             texts.out + row * texts.width, texts.lse + row});
+        }
+      }
+      if (!queries.empty()) {
+        Running().attention.Attend(queries, tokens, texts.width, static_cast<float>(texts.scale),
+                                   resident);
+      }
+    }
+  }
+}
+
+// Counters of the device since the program's begin, and what was written for attention: JSON.
+tvm::ffi::String Counters() {
+  std::ostringstream text;
+  Do([&] {
+    const AcceleratorCounts& counts = Running().products.device().counts();
+    text << "{\"instructions\":" << Running().products.device().instructions()
+         << ",\"gemm_steps\":" << counts.gemm_steps << ",\"reset_steps\":" << counts.reset_steps
+         << ",\"alu_steps\":" << counts.alu_steps << ",\"read_bytes\":"
+         << counts.micro_op_bytes + counts.weight_bytes + counts.input_bytes + counts.sum_bytes
+         << ",\"written_bytes\":" << counts.output_bytes
+         << ",\"tokens_written\":" << Running().attention.written() << "}";
+  });
+  return text.str();
+}
+
+void RefuseRotation(int64_t rotary_mode) {
+  if (rotary_mode) throw DeviceError("queries and keys come without their rotary embeddings");
+}
+
+// Attention to keys and values [all, kept, width] that come with the queries; sequences begin at
+// keys_from[b].
+void AttendRagged(void* queries, void* queries_from, void* keys, void* values, void* keys_from,
+                  void* out, void* lse, int64_t count, int64_t heads, int64_t kept, int64_t width,
+                  int64_t causal, int64_t rotary_mode, double scale) {
+  Do([&] {
+    RefuseRotation(rotary_mode);
+    const auto* from = static_cast<const std::int32_t*>(keys_from);
+    const auto tokens_of = [&](int64_t b, int64_t head) {
+      std::vector<Token> tokens;
+      for (int64_t token = from[b]; token < from[b + 1]; ++token) {
+        const int64_t at = (token * kept + head) * width;
+        tokens.push_back({static_cast<const float*>(keys) + at, static_cast<const float*>(values) + at});
+      }
+      return tokens;
+    };
+    Attend({static_cast<const float*>(queries), static_cast<const std::int32_t*>(queries_from),
+            static_cast<float*>(out), static_cast<float*>(lse), count, heads, kept, width,
+            causal != 0, scale},
+           false, tokens_of);
+  });
+}
+
+// Attention to the pages [all, 2, kept, page, width] of a cache: sequence b has those that
+// page_values[page_from[b]] and the following name, the last of them in use up to last[b].
+void AttendPaged(void* queries, void* queries_from, void* pages, void* page_from,
+                 void* page_values, void* last, void* out, void* lse, int64_t count,
+                 int64_t heads, int64_t kept, int64_t page, int64_t width, int64_t causal,
+                 int64_t rotary_mode, double scale) {
+  Do([&] {
+    RefuseRotation(rotary_mode);
+    const auto* from = static_cast<const std::int32_t*>(page_from);
+    const auto* listed = static_cast<const std::int32_t*>(page_values);
+    const auto tokens_of = [&](int64_t b, int64_t head) {
+      std::vector<Token> tokens;
+      for (int64_t p = from[b]; p < from[b + 1]; ++p) {
+        const int64_t used = p + 1 < from[b + 1] ? page : static_cast<const std::int32_t*>(last)[b];
+        const float* keys =
+            static_cast<const float*>(pages) + (listed[p] * 2 * kept + head) * page * width;
+        for (int64_t token = 0; token < used; ++token) {
+          tokens.push_back({keys + token * width, keys + (kept * page + token) * width});
+        }
+      }
+      return tokens;
+    };
+    Attend({static_cast<const float*>(queries), static_cast<const std::int32_t*>(queries_from),
+            static_cast<float*>(out), static_cast<float*>(lse), count, heads, kept, width,
+            causal != 0, scale},
+           true, tokens_of);
   });
 }
 
@@ -72,7 +193,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   refl::GlobalDef()
       .def("mlc_rvv.accelerator.load_int8", LoadInt8)
       .def("mlc_rvv.accelerator.load_float32", LoadFloat)
-      .def("mlc_rvv.accelerator.multiply", Multiply);
+      .def("mlc_rvv.accelerator.multiply", Multiply)
+      .def("mlc_rvv.accelerator.attend_ragged", AttendRagged)
+      .def("mlc_rvv.accelerator.attend_paged", AttendPaged)
+      .def("mlc_rvv.accelerator.counters", Counters);
 }
 
 }  // namespace accelerator

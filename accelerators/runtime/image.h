@@ -34,6 +34,7 @@ struct AcceleratorImage {
   std::uint64_t memory;
   const AcceleratorLayer* layers;
   std::uint32_t count;
+  std::uint32_t chunk;  // tokens of a cache that attention's layers take at once; 0: none does
 };
 
 extern const AcceleratorImage mlc_rvv_accelerator_image;

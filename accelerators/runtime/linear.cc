@@ -7,58 +7,8 @@
 #include <string>
 
 namespace accelerator {
-namespace {
 
 using std::uint64_t;
-
-constexpr float kMost = 127.0f;
-constexpr uint64_t kPlanes = 4;  // bytes of a sum, each of which leaves in a plane of its own
-
-uint64_t Blocks(uint64_t extent, uint64_t block) { return (extent + block - 1) / block; }
-
-// Rounds a row to int8, ties to even; gives the scale by which it was divided.
-float Quantise(const float* row, uint64_t count, std::int8_t* to, const char* what) {
-  float largest = 1e-30f;
-  bool finite = true;
-  for (uint64_t i = 0; i < count; ++i) {
-    const float size = std::fabs(row[i]);
-    finite = finite && size <= 3.4028234e38f;
-    largest = std::max(largest, size);
-  }
-  if (!finite) throw DeviceError(std::string(what) + " holds NaN or infinity");
-  const float scale = largest / kMost;
-  for (uint64_t i = 0; i < count; ++i) {
-    const float whole = std::nearbyint(row[i] / scale);
-    to[i] = static_cast<std::int8_t>(std::clamp(whole, -kMost, kMost));
-  }
-  return scale;
-}
-
-std::string Size(uint64_t outputs, uint64_t inputs) {
-  return std::to_string(outputs) + " x " + std::to_string(inputs);
-}
-
-}  // namespace
-
-// Rows that one program multiplies.
-struct LinearLayers::Part {
-  uint64_t first;  // row
-  uint64_t rows;
-  const AcceleratorProgram* program;
-  Buffer results;
-  std::vector<float> scales;
-};
-
-LinearLayers::LinearLayers(const AcceleratorImage& image)
-    : image_(image), device_(image.spec, image.memory), stream_(&device_) {}
-
-const AcceleratorLayer& LinearLayers::LayerOf(uint64_t outputs, uint64_t inputs) const {
-  for (std::uint32_t i = 0; i < image_.count; ++i) {
-    const AcceleratorLayer& layer = image_.layers[i];
-    if (layer.outputs == outputs && layer.inputs == inputs && layer.count) return layer;
-  }
-  throw DeviceError("no program for layers of " + Size(outputs, inputs) + " was linked in");
-}
 
 void LinearLayers::Load(const void* key, const float* weights, uint64_t outputs, uint64_t inputs) {
   const auto row = [&](uint64_t output, std::int8_t* to) {
@@ -82,37 +32,17 @@ void LinearLayers::LoadInt8(const void* key, const std::int8_t* rows, uint64_t o
 
 void LinearLayers::LoadRows(const void* key, const Row& row_of, uint64_t outputs,
                             uint64_t inputs) {
-  const AcceleratorLayer& layer = LayerOf(outputs, inputs);
-  const AcceleratorSpec& spec = device_.spec();
-  const uint64_t across = Blocks(outputs, spec.outputs), deep = Blocks(inputs, spec.inputs);
-  const uint64_t block = uint64_t{spec.outputs} * spec.inputs;
-  Resident made{&layer, device_.Allocate(across * deep * block), std::vector<float>(outputs)};
-  std::vector<std::int8_t> tiles(across * deep * block), row(inputs);
+  const AcceleratorLayer& layer = products_->LayerOf(outputs, inputs);
+  Resident made{&layer, products_->AllocateWeights(layer), std::vector<float>(outputs)};
+  std::vector<std::int8_t> tiles(made.weights.bytes), row(inputs);
   for (uint64_t output = 0; output < outputs; ++output) {
     made.scales[output] = row_of(output, row.data());
-    const uint64_t column = output / spec.outputs;
-    // The tiles before this one fill all of the depth; in it, blocks lie by input, then output.
-    const uint64_t from = column / layer.tile_outputs * layer.tile_outputs;
-    const uint64_t columns = std::min<uint64_t>(layer.tile_outputs, across - from);
     for (uint64_t input = 0; input < inputs; ++input) {
-      const uint64_t step = input / spec.inputs;
-      const uint64_t top = step / layer.tile_inputs * layer.tile_inputs;
-      const uint64_t before = from * deep + top * columns;
-      const uint64_t at = before + (step - top) * columns + (column - from);
-      tiles[at * block + output % spec.outputs * spec.inputs + input % spec.inputs] = row[input];
+      tiles[products_->WeightAt(layer, output, input)] = row[input];
     }
   }
-  device_.Write(made.weights, tiles.data(), tiles.size());
+  products_->device().Write(made.weights, tiles.data(), tiles.size());
   resident_.insert_or_assign(key, std::move(made));
-}
-
-Buffer LinearLayers::MicroOpsOf(const AcceleratorProgram& program) {
-  const auto found = micro_ops_.find(&program);
-  if (found != micro_ops_.end()) return found->second;
-  const Buffer made = device_.Allocate(program.micro_op_bytes);
-  device_.Write(made, program.micro_ops, program.micro_op_bytes);
-  micro_ops_.emplace(&program, made);
-  return made;
 }
 
 void LinearLayers::Multiply(const void* key, const float* values, float* out, uint64_t rows,
@@ -120,68 +50,22 @@ void LinearLayers::Multiply(const void* key, const float* values, float* out, ui
   const auto found = resident_.find(key);
   if (found == resident_.end() || found->second.layer->outputs != outputs ||
       found->second.layer->inputs != inputs) {
-    throw DeviceError("weights of " + Size(outputs, inputs) + " were not loaded before their use");
+    throw DeviceError("weights of " + std::to_string(outputs) + " x " + std::to_string(inputs) +
+                      " were not loaded before their use");
   }
   const Resident& weights = found->second;
-  const AcceleratorLayer& layer = *weights.layer;
-  const AcceleratorSpec& spec = device_.spec();
-  const uint64_t across = Blocks(outputs, spec.outputs), deep = Blocks(inputs, spec.inputs);
-  std::vector<Part> parts;
-  for (uint64_t first = 0; first < rows; first += parts.back().rows) {
-    const AcceleratorProgram* program = layer.programs;
-    const AcceleratorProgram* last = layer.programs + layer.count - 1;
-    while (program != last && program->rows < rows - first) ++program;
-    parts.push_back({first, std::min<uint64_t>(program->rows, rows - first), program, {}, {}});
-    MicroOpsOf(*program);  // they stay, and so must lie before what goes
+  std::vector<std::int8_t> rounded(rows * inputs);
+  std::vector<float> scales;
+  for (uint64_t r = 0; r < rows; ++r) {
+    const uint64_t at = r * inputs;
+    scales.push_back(Quantise(values + at, inputs, &rounded[at], "an activation"));
   }
-  const uint64_t mark = device_.Mark();
-  try {
-    std::vector<std::int8_t> row(inputs);
-    for (Part& part : parts) {
-      const uint64_t down = Blocks(part.program->rows, spec.batch);
-      std::vector<std::int8_t> blocks(down * spec.batch * deep * spec.inputs);
-      for (uint64_t r = 0; r < part.rows; ++r) {
-        const float* from = values + (part.first + r) * inputs;
-        part.scales.push_back(Quantise(from, inputs, row.data(), "an activation"));
-        const uint64_t top = r / spec.batch * deep, line = r % spec.batch;
-        for (uint64_t i = 0; i < inputs; i += spec.inputs) {
-          const uint64_t to = ((top + i / spec.inputs) * spec.batch + line) * spec.inputs;
-          const uint64_t end = std::min<uint64_t>(inputs, i + spec.inputs);
-          std::copy(row.begin() + i, row.begin() + end, blocks.begin() + to);
-        }
-      }
-      const Buffer given = device_.Allocate(blocks.size());
-      device_.Write(given, blocks.data(), blocks.size());
-      part.results = device_.Allocate(kPlanes * down * spec.batch * across * spec.outputs);
-      stream_.Launch(*part.program,
-                     {MicroOpsOf(*part.program), weights.weights, given, part.results});
-    }
-    stream_.Synchronise();
-    for (const Part& part : parts) Collect(part, weights, out);
-  } catch (...) {
-    device_.Release(mark);
-    throw;
-  }
-  device_.Release(mark);
-}
-
-void LinearLayers::Collect(const Part& part, const Resident& weights, float* out) const {
-  const AcceleratorSpec& spec = device_.spec();
-  const uint64_t outputs = weights.layer->outputs, across = Blocks(outputs, spec.outputs);
-  std::vector<std::uint8_t> bytes(part.results.bytes);
-  device_.Read(part.results, bytes.data(), bytes.size());
-  const uint64_t plane = bytes.size() / kPlanes;
-  for (uint64_t r = 0; r < part.rows; ++r) {
-    float* to = out + (part.first + r) * outputs;
+  std::vector<std::int32_t> sums(rows * outputs);
+  products_->Multiply(*weights.layer, weights.weights, rounded.data(), rows, sums.data());
+  for (uint64_t r = 0; r < rows; ++r) {
     for (uint64_t output = 0; output < outputs; ++output) {
-      const uint64_t block = r / spec.batch * across + output / spec.outputs;
-      const uint64_t at = (block * spec.batch + r % spec.batch) * spec.outputs + output % spec.outputs;
-      std::uint32_t sum = 0;
-      for (uint64_t p = 0; p < kPlanes; ++p) {
-        sum |= std::uint32_t{bytes[p * plane + at]} << (8 * p);
-      }
-      const double scaled = double{part.scales[r]} * static_cast<std::int32_t>(sum);
-      to[output] = static_cast<float>(scaled * weights.scales[output]);
+      const double scaled = double{scales[r]} * sums[r * outputs + output];
+      out[r * outputs + output] = static_cast<float>(scaled * weights.scales[output]);
     }
   }
 }

@@ -9,14 +9,13 @@
 #include <map>
 #include <vector>
 
-#include "runtime/device.h"
+#include "runtime/products.h"
 
 namespace accelerator {
 
 class LinearLayers {
  public:
-  // Throws DeviceError when the image is none of a device.
-  explicit LinearLayers(const AcceleratorImage& image);
+  explicit LinearLayers(Products* products) : products_(products) {}
 
   // Takes weights [outputs, inputs] to the device; `key` names them later.
   // Throws DeviceError where there is no program of that size, or no memory, or a weight is no
@@ -32,29 +31,20 @@ class LinearLayers {
   void Multiply(const void* key, const float* values, float* out, std::uint64_t rows,
                 std::uint64_t outputs, std::uint64_t inputs);
 
-  const Device& device() const { return device_; }
-
  private:
   struct Resident {
     const AcceleratorLayer* layer;
     Buffer weights;
     std::vector<float> scales;
   };
-  struct Part;
 
   // Gives a row of int8 weights, to be written to, and its scale.
   using Row = std::function<float(std::uint64_t output, std::int8_t* to)>;
 
   void LoadRows(const void* key, const Row& row_of, std::uint64_t outputs, std::uint64_t inputs);
-  const AcceleratorLayer& LayerOf(std::uint64_t outputs, std::uint64_t inputs) const;
-  Buffer MicroOpsOf(const AcceleratorProgram& program);
-  void Collect(const Part& part, const Resident& weights, float* out) const;
 
-  const AcceleratorImage& image_;
-  Device device_;
-  Stream stream_;
+  Products* products_;
   std::map<const void*, Resident> resident_;
-  std::map<const AcceleratorProgram*, Buffer> micro_ops_;
 };
 
 }  // namespace accelerator

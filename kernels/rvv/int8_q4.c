@@ -15,8 +15,10 @@
 // Multiply-adds end in a float32 sum of the row once a group: converted, times the weights'
 // scale, times the activations' (a scalar, which costs an X60 more in a product than in a
 // multiply-add). At VLEN 256, a group of 64 outputs (LMUL 2 for bytes, 8 for sums) of
-// one row is 16 loads, 32 instructions to unpack, 32 to multiply, and 5; four rows share the first
-// two kinds at half the width, as their sums fill the registers.
+// one row is 16 loads, 32 instructions to unpack, 32 to multiply, and 5. Several rows share the
+// first two kinds. Their sums fill the registers at half the width (TALL), which many rows take.
+// Up to eight rows, as when answers are decoded together, keep their sums in memory and take the
+// whole width, four at a time (LONG): half as many instructions, and about as many cycles.
 
 #include <riscv_vector.h>
 #include <stddef.h>
@@ -25,6 +27,8 @@
 
 _Static_assert(MLC_RVV_Q4_GROUP == 32 && MLC_RVV_Q4_ZERO_POINT == 7, "sums of 16 bits fit q4 alone");
 _Static_assert(MLC_RVV_INT8_BLOCK == 40, "offsets in the assembly below are those of a block of 40");
+
+enum { MLC_I8_FEW_ROWS = 8 };  // so many keep their sums in memory: answers of a batch
 
 #define MLC_I8_1(DO, ...) DO(0, __VA_ARGS__)
 #define MLC_I8_2(DO, ...) MLC_I8_1(DO, __VA_ARGS__) DO(1, __VA_ARGS__)
@@ -39,7 +43,7 @@ _Static_assert(MLC_RVV_INT8_BLOCK == 40, "offsets in the assembly below are thos
 #define MLC_I8_X_3 "t3"
 
 // Registers: float sums and those of a group. One row may take groups of eight registers for its
-// sum (WIDE); up to four take four each (TALL).
+// sum (WIDE); up to four take four each (TALL), or four for a group's sums alone (LONG).
 #define MLC_I8_WIDE_SUM_0 "v8"
 #define MLC_I8_WIDE_PART_0 "v0"
 #define MLC_I8_TALL_SUM_0 "v8"
@@ -50,6 +54,19 @@ _Static_assert(MLC_RVV_INT8_BLOCK == 40, "offsets in the assembly below are thos
 #define MLC_I8_TALL_PART_1 "v26"
 #define MLC_I8_TALL_PART_2 "v28"
 #define MLC_I8_TALL_PART_3 "v30"
+#define MLC_I8_LONG_PART_0 "v16"
+#define MLC_I8_LONG_PART_1 "v20"
+#define MLC_I8_LONG_PART_2 "v24"
+#define MLC_I8_LONG_PART_3 "v28"
+// Their halves, of as many lanes as floats of LMUL 4.
+#define MLC_I8_LOW_0 "v16"
+#define MLC_I8_LOW_1 "v20"
+#define MLC_I8_LOW_2 "v24"
+#define MLC_I8_LOW_3 "v28"
+#define MLC_I8_HIGH_0 "v18"
+#define MLC_I8_HIGH_1 "v22"
+#define MLC_I8_HIGH_2 "v26"
+#define MLC_I8_HIGH_3 "v30"
 
 #define MLC_I8_TYPE(e, m) "vsetvli zero, zero, " e ", " m ", ta, ma\n\t"
 #define MLC_I8_FETCH(b) "vle8.v " b ", (%[q])\n\tadd %[q], %[q], %[step]\n\t"
@@ -155,13 +172,71 @@ static mlc_i8_rows *const *mlc_i8_for(size_t lanes) {
   return lanes > __riscv_vsetvlmax_e32m1() ? mlc_i8_m2 : mlc_i8_m1;
 }
 
+// The end of a group whose float sums are in memory, a half of the lanes at a time: rows' addresses
+// are c0 to c3 for the low one, t0 to t3 for the high one. v0 and v4 are two rows' sums of the
+// group, v8 scales, v12 a sum.
+#define MLC_I8_AT_LOW(r) "%[c" #r "]"
+#define MLC_I8_AT_HIGH(r) MLC_I8_X_##r
+#define MLC_I8_WIDEN(r, HALF, t) "vfwcvt.f.x.v " t ", " MLC_I8_##HALF##_##r "\n\t"
+#define MLC_I8_KEEP(r, HALF, t)                                                                \
+  "vle32.v v12, (" MLC_I8_AT_##HALF(r) ")\n\tvfmul.vv " t ", " t ", v8\n\t"                    \
+  "vfmacc.vf v12, ft" #r ", " t "\n\tvse32.v v12, (" MLC_I8_AT_##HALF(r) ")\n\t"
+#define MLC_I8_TYPE_OF(e, m, vl) "vsetvli zero, %[" vl "], " e ", " m ", ta, ma\n\t"
+#define MLC_I8_KEEP_TWO(r, r2, HALF, vl, SCALES)                                               \
+  MLC_I8_TYPE_OF("e16", "m2", vl) MLC_I8_WIDEN(r, HALF, "v0") MLC_I8_WIDEN(r2, HALF, "v4")     \
+  MLC_I8_TYPE_OF("e32", "m4", vl) SCALES MLC_I8_KEEP(r, HALF, "v0") MLC_I8_KEEP(r2, HALF, "v4")
+#define MLC_I8_KEEP_HALF_2(HALF, vl, SCALES) MLC_I8_KEEP_TWO(0, 1, HALF, vl, SCALES)
+#define MLC_I8_KEEP_HALF_3(HALF, vl, SCALES)                                                   \
+  MLC_I8_KEEP_HALF_2(HALF, vl, SCALES) MLC_I8_TYPE_OF("e16", "m2", vl)                         \
+  MLC_I8_WIDEN(2, HALF, "v0") MLC_I8_TYPE_OF("e32", "m4", vl) MLC_I8_KEEP(2, HALF, "v0")
+#define MLC_I8_KEEP_HALF_4(HALF, vl, SCALES) \
+  MLC_I8_KEEP_HALF_2(HALF, vl, SCALES) MLC_I8_KEEP_TWO(2, 3, HALF, vl, )
+#define MLC_I8_GO_HIGH(r, _) "add " MLC_I8_X_##r ", %[c" #r "], %[half_step]\n\t"
+#define MLC_I8_SUM_ROW(r, _) , [c##r] "r"(c + (r) * by->ld_c)
+#define MLC_I8_CLEAR(r, _) __riscv_vse32_v_f32m8(c + (r) * by->ld_c, zero, by->lanes);
+
+// c[R, lanes] = x[R, groups] * transpose(weights), for more lanes than LMUL 4 has floats.
+#define MLC_I8_DEFINE_LONG(R)                                                                  \
+  __attribute__((noinline)) static void mlc_i8_##R##xm8(float *c, const uint8_t *x,            \
+                                                        const uint8_t *q, const float *s,      \
+                                                        const mlc_i8_by *by) {                 \
+    const float *end = s + by->groups * by->step;                                              \
+    const size_t half = __riscv_vsetvlmax_e32m4();                                             \
+    const vfloat32m8_t zero = __riscv_vfmv_v_f_f32m8(0.0f, by->lanes);                         \
+    MLC_I8_##R(MLC_I8_CLEAR, ) MLC_I8_##R(MLC_I8_POINTER, )                                    \
+    __asm__ volatile(                                                                          \
+        "1:\n\t" MLC_I8_TYPE_OF("e8", "m2", "lanes")                                           \
+        MLC_I8_EXPAND(MLC_I8_GROUP, MLC_I8_##R, LONG, MLC_I8_LONG_BYTES)                       \
+        MLC_I8_TYPE("e16", "m4") MLC_I8_##R(MLC_I8_BIAS, LONG)                                 \
+        MLC_I8_KEEP_HALF_##R(LOW, "half", "vle32.v v8, (%[s])\n\t")                            \
+        "add t0, %[s], %[half_step]\n\tadd %[s], %[s], %[scale_step]\n\t"                      \
+        MLC_I8_TYPE_OF("e32", "m4", "rest") "vle32.v v8, (t0)\n\t"                             \
+        MLC_I8_##R(MLC_I8_GO_HIGH, ) MLC_I8_KEEP_HALF_##R(HIGH, "rest", )                      \
+        "bne %[s], %[end], 1b\n\t"                                                             \
+        : [q] "+r"(q), [s] "+r"(s)MLC_I8_##R(MLC_I8_ROW, )                                     \
+        : [lanes] "r"(by->lanes), [step] "r"(by->step), [scale_step] "r"(by->step * 4),        \
+          [half] "r"(half), [half_step] "r"(half * 4), [rest] "r"(by->lanes - half),           \
+          [end] "r"(end), [c16] "r"(16l)MLC_I8_##R(MLC_I8_SUM_ROW, )                           \
+        : "memory", "vl", "vtype", "t0", "t1", "t2", "t3", "ft0", "ft1",                       \
+          "ft2", "ft3", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9",            \
+          "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21",  \
+          "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");               \
+  }
+#define MLC_I8_LONG_BYTES "v0", "v2", "v4", "v6"
+MLC_I8_DEFINE_LONG(2)
+MLC_I8_DEFINE_LONG(3)
+MLC_I8_DEFINE_LONG(4)
+static mlc_i8_rows *const mlc_i8_m8[4] = {mlc_i8_1xm8, mlc_i8_2xm8, mlc_i8_3xm8, mlc_i8_4xm8};
+
 // One tile of `by->step` columns.
 static void mlc_i8_tile(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
                         mlc_i8_by *by) {
   const int64_t most = (int64_t)__riscv_vsetvlmax_e32m4();
-  if (m == 1 && by->step > most) {
+  if (m <= MLC_I8_FEW_ROWS && by->step > most) {
     by->lanes = (size_t)by->step;
-    mlc_i8_1xm8(c, x, q, s, by);
+    for (; m > 0; m -= 4, c += 4 * by->ld_c, x += 4 * by->ld_x) {
+      mlc_i8_m8[m < 4 ? m - 1 : 3](c, x, q, s, by);
+    }
     return;
   }
   for (int64_t column = 0; column < by->step; column += most) {

@@ -14,10 +14,14 @@
 #include "model/roi.h"
 #include "model/vector_length.h"
 
-// Told by whoever links a library into this program; absent with a library in a file.
+// Told by whoever links libraries into this program: bits in a vector register, ascending, and
+// prefix of the symbols; a row without a prefix ends it. Absent with a library in a file.
 extern "C" {
-__attribute__((weak)) extern const int mlc_rvv_required_vlen;
-__attribute__((weak)) extern const char mlc_rvv_library_prefix[];
+struct mlc_rvv_library {
+  int vlen;
+  const char* prefix;
+};
+__attribute__((weak)) extern const mlc_rvv_library mlc_rvv_libraries[];
 }
 
 namespace rvv_runner {
@@ -35,8 +39,18 @@ ffi::Function Global(const std::string& name) {
   return *function;
 }
 
-ffi::Module LinkedIn() {
-  const char* prefix = &mlc_rvv_library_prefix ? mlc_rvv_library_prefix : "";
+// The library for the longest registers that this CPU has; for the shortest where none fits.
+mlc_rvv_library Fitting() {
+  if (mlc_rvv_libraries == nullptr) return {0, ""};
+  const int64_t have = VectorLength();
+  mlc_rvv_library chosen = mlc_rvv_libraries[0];
+  for (auto one = mlc_rvv_libraries; one->prefix != nullptr; ++one) {
+    if (one->vlen <= have) chosen = *one;
+  }
+  return chosen;
+}
+
+ffi::Module LinkedIn(const char* prefix) {
   const auto module = Global("ffi.SystemLib")(ffi::String(prefix)).cast<ffi::Module>();
   if (!module->GetFunction(kLoad, true).has_value()) {
     throw InputError("no model library is linked into this program; name one with --lib");
@@ -57,6 +71,14 @@ ffi::Module FromFile(const std::string& path) {
     throw InputError("--lib: " + path + " is not a model library: it has no " + kLoad);
   }
   return *module;
+}
+
+// The library that is asked for, and the bits in a vector register that it is known to want.
+ffi::Module Open(const std::string& path, int64_t check_vlen, int64_t* vlen) {
+  const mlc_rvv_library chosen = path.empty() ? Fitting() : mlc_rvv_library{0, ""};
+  CheckVectorLength(std::max<int64_t>(check_vlen, chosen.vlen));
+  *vlen = chosen.vlen;
+  return path.empty() ? LinkedIn(chosen.prefix) : FromFile(path);
 }
 
 ffi::Module StartVm(const ffi::Module& library) {
@@ -121,15 +143,17 @@ int64_t TokenBytes(const Library& library) {
 
 }  // namespace
 
+std::string DeviceCounters() {
+  const auto counters = ffi::Function::GetGlobal("mlc_rvv.accelerator.counters");
+  return counters.has_value() ? std::string((*counters)().cast<ffi::String>()) : "null";
+}
+
 Library::Library(const std::string& path, int64_t check_vlen,
                  const std::vector<std::string>& functions)
-    : library_((CheckVectorLength(std::max<int64_t>(
-                    check_vlen,
-                    path.empty() && &mlc_rvv_required_vlen ? mlc_rvv_required_vlen : 0)),
-                path.empty() ? LinkedIn() : FromFile(path))),
-      vm_(StartVm(library_)) {
+    : library_(Open(path, check_vlen, &vlen_)), vm_(StartVm(library_)) {
   metadata_ = Json::Parse(Function("_metadata")().cast<std::string>(), "the library's metadata");
-  CheckVectorLength(Limit("vlen", 0));
+  vlen_ = std::max(vlen_, Limit("vlen", 0));
+  CheckVectorLength(vlen_);
   for (const std::string& name : functions) Function(name);
 }
 

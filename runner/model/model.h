@@ -20,7 +20,8 @@ namespace rvv_runner {
 // A model library in the Relax VM: its functions and what it says of itself.
 class Library {
  public:
-  // The library in this file, or the one that is linked in when the path is empty.
+  // The library in this file, or the one that is linked in when the path is empty; of several,
+  // that for the longest vector registers that this CPU has.
   // Throws InputError when there is none, when it lacks one of these functions (those of a
   // language model), or when this CPU's vector registers are shorter than it was compiled for (or
   // than `check_vlen` bits).
@@ -29,6 +30,8 @@ class Library {
                                                        "create_tir_paged_kv_cache"});
 
   const Json& metadata() const { return metadata_; }
+  // Bits in a vector register that it was compiled for; 0 when nothing says.
+  int64_t vlen() const { return vlen_; }
   // A number of the metadata, or `otherwise` when it says nothing (or -1).
   int64_t Limit(const std::string& name, int64_t otherwise) const;
 
@@ -41,10 +44,14 @@ class Library {
   void ArrangeWeights(const tvm::ffi::Array<tvm::ffi::Any>& params) const;
 
  private:
+  int64_t vlen_ = 0;  // before the library, which sets it
   tvm::ffi::Module library_;
   tvm::ffi::Module vm_;
   Json metadata_;
 };
+
+// Counters of the device beside the CPU that was linked in, as JSON; "null" where there is none.
+std::string DeviceCounters();
 
 // Room in a KV cache.
 struct CacheLimits {
@@ -57,6 +64,13 @@ struct CacheLimits {
 class Model {
  public:
   static constexpr int64_t kPageTokens = 16;
+
+  // Room for sequences of so many tokens each. A page belongs to one of them: what their last pages
+  // leave empty is of no use to the others.
+  static CacheLimits RoomFor(int64_t sequences, int64_t tokens, int64_t chunk) {
+    const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
+    return {sequences, sequences * pages * kPageTokens, chunk};
+  }
 
   Model(const Library& library, tvm::ffi::Array<tvm::ffi::Any> params, const CacheLimits& limits,
         const Region& region);

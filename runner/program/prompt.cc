@@ -54,7 +54,7 @@ int AnswerPrompt(Arguments arguments) {
   const Weights weights = ReadWeights(library, arguments, words);
   LogitsFile logits(arguments.logits);
   const int64_t batch = 1 + std::ssize(arguments.beside);
-  Model model(library, weights.params, {batch, batch * limits.max_seq, limits.chunk},
+  Model model(library, weights.params, Model::RoomFor(batch, limits.max_seq, limits.chunk),
               arguments.region);
   Engine engine(&model, words, weights.vocabulary, {batch, limits.max_seq, limits.chunk, batch});
 
@@ -95,7 +95,8 @@ int AnswerPrompt(Arguments arguments) {
   if (aloud) std::cout << std::endl;
   logits.Close();
   if (!aloud) {
-    Report(arguments, tokens, beside, ended, words ? std::optional(text) : std::nullopt, std::cout);
+    Report(arguments, library.vlen(), tokens, beside, ended,
+           words ? std::optional(text) : std::nullopt, DeviceCounters(), std::cout);
   }
   std::cout.flush();
   return std::cout ? 0 : 1;

@@ -46,9 +46,9 @@ void LogitsFile::Close() {
   if (!stream_) throw InputError("--logits: writing " + path_ + " failed; is the disk full?");
 }
 
-void Report(const Arguments& arguments, const std::vector<int32_t>& tokens,
+void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>& tokens,
             const std::vector<std::vector<int32_t>>& beside, const Ended& ended,
-            const std::optional<std::string>& text, std::ostream& out) {
+            const std::optional<std::string>& text, const std::string& device, std::ostream& out) {
   if (!arguments.json) {
     out << "tokens: " << Joined(tokens, " ") << "\n"
         << std::fixed << std::setprecision(3) << "prefill: " << arguments.tokens.size()
@@ -65,7 +65,8 @@ void Report(const Arguments& arguments, const std::vector<int32_t>& tokens,
       << Joined(arguments.tokens, ",") << "],\"tokens\":[" << Joined(tokens, ",")
       << "],\"beside\":[" << Joined(others, ",") << "],\"text\":" << words << ",\"prefill_seconds\":["
       << Joined(ended.prefill_seconds, ",") << "],\"decode_seconds\":["
-      << Joined(ended.decode_seconds, ",") << "],\"logits_file\":" << logits << "}\n";
+      << Joined(ended.decode_seconds, ",") << "],\"vlen\":" << vlen << ",\"device\":" << device
+      << ",\"logits_file\":" << logits << "}\n";
 }
 
 }  // namespace rvv_runner

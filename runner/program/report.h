@@ -27,8 +27,9 @@ class LogitsFile {
 
 // Prints the result, for people or (with --json) for programs. `beside`: the tokens of the answers
 // that were computed in the same batch. `text`: the answer in words, when there is a tokenizer.
-void Report(const Arguments& arguments, const std::vector<int32_t>& tokens,
+// `vlen`: of the library that ran, in bits. `device`: its counters as JSON.
+void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>& tokens,
             const std::vector<std::vector<int32_t>>& beside, const Ended& ended,
-            const std::optional<std::string>& text, std::ostream& out);
+            const std::optional<std::string>& text, const std::string& device, std::ostream& out);
 
 }  // namespace rvv_runner

@@ -162,7 +162,7 @@ int Serve(const std::vector<std::string>& words) {
   for (const auto& change : arguments.sampling) change(&defaults);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
   CheckSampling(defaults, weights.vocabulary);
-  const CacheLimits room = {limits.sequences, limits.sequences * limits.tokens, limits.chunk};
+  const CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
   Model model(library, weights.params, room, arguments.region);
   std::cerr << "runner: a KV cache of " << (model.bytes() >> 20) << " MiB for " << limits.sequences
             << " answers at once (--parallel) of " << limits.tokens << " tokens (--max-seq)\n";

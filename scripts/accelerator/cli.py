@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from accelerator import model, study
-from accelerator.device import Device, load_device, shipped
+from accelerator.device import Device, MemoryId, load_device, shipped
 from accelerator.errors import AcceleratorError
 from accelerator.extension.prove import prove_extension
 from accelerator.extension.unit import MatrixUnit, load_target
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     found = argparse.ArgumentParser(
         prog="accelerator",
-        description="Linear layers on a GEMM accelerator, or on a CPU's matrix unit.",
+        description="A model's products on a GEMM accelerator, or on a CPU's matrix unit.",
     )
     verbs = found.add_subparsers(dest="verb", required=True)
     layers = verbs.add_parser("layers", help="lower, simulate and compare with the estimate")
@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument("--model", metavar="FILE", type=Path, help="a work file, as the cost model's")
     work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")
     layers.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
+    model.add_attention(layers)
     layers.add_argument(
         "--requantise",
         default="4:0",
@@ -79,16 +80,19 @@ def parser() -> argparse.ArgumentParser:
     layers.add_argument("--traces", metavar="DIR", type=Path, help="write timelines for Perfetto")
     layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw it, as PNG")
     layers.add_argument("--json", metavar="FILE", type=Path)
-    whole = verbs.add_parser("answer", help="let SmolLM2 answer, its linear layers on the device")
+    whole = verbs.add_parser("answer", help="let SmolLM2 answer, its products on the device")
     whole.add_argument("device", help="as above")
     whole.add_argument(
         "--gguf", metavar="FILE", type=Path, help="a Llama (default: the pinned one)"
     )
     whole.add_argument("--prompt", default=PROMPT)
+    model.add_attention(whole)
     whole.add_argument("--tokens", type=int, default=16, metavar="N", help="at most (16)")
     verbs.add_parser(
-        BUILD_AND_TEST, help="the lab's main job, with linear layers on a device", add_help=False
+        BUILD_AND_TEST, help="the lab's main job, with products on a device", add_help=False
     )
+    about = verbs.add_parser("describe", help="print what a device's description makes of it")
+    about.add_argument("device", help="as above, but no CPU's matrix unit")
     text = verbs.add_parser("disassemble", help="print a stream as text")
     text.add_argument("device", help="as above")
     text.add_argument("stream", metavar="FILE", type=Path)
@@ -106,7 +110,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     if args.verb == "disassemble":
-        sys.stdout.write(disassemble(args.stream.read_bytes(), load_device(args.device)))
+        device = load_device(args.device)
+        sys.stdout.write(disassemble(_given(args.stream, "a stream").read_bytes(), device))
+        return 0
+    if args.verb == "describe":
+        sys.stdout.write(_described(load_device(args.device)))
         return 0
     target = load_target(args.device)
     if args.verb == "answer":
@@ -116,6 +124,31 @@ def _run(args: argparse.Namespace) -> int:
     else:
         _layers(args, target)
     return 0
+
+
+def _given(path: Path, what: str) -> Path:
+    """The path of a file that there is."""
+    if not path.is_file():
+        raise AcceleratorError(f"{path}: there is no such file", remedy=f"give the path of {what}")
+    return path
+
+
+def _described(device: Device) -> str:
+    block = f"{device.batch} x {device.inputs} by {device.outputs} x {device.inputs}"
+    rate = device.dram_bandwidth * device.clock / 1e9
+    names = {memory: memory.name.lower().replace("_", "-") for memory in MemoryId}
+    buffers = ", ".join(
+        f"{device.depth(memory)} {names[memory]}s"
+        for memory in (MemoryId.INPUT, MemoryId.WEIGHT, MemoryId.ACCUMULATOR, MemoryId.MICRO_OP)
+    )
+    return (
+        f"{device.name}: {device.description}\n"
+        f"  a step of the GEMM core: {block}; {device.peak:,.0f} multiply-accumulates a cycle at "
+        f"{device.clock / 1e6:,.0f} MHz\n"
+        f"  buffers, in blocks: {buffers}\n"
+        f"  memory: {device.memory >> 20} MiB, {rate:,.1f} GB/s, a latency of "
+        f"{device.dram_latency} cycles\n"
+    )
 
 
 def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
@@ -130,7 +163,7 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
     for name in ("phase", "layer", "times", "instructions", "products", "MACs each", "loads"):
         table.add_column(name, justify="left" if name in ("phase", "layer") else "right")
     for phase in _phases(args):
-        for layer, count in study.linear_layers(phase, form):
+        for layer, count in study.products(phase, form, model.on_device(args.attention)):
             program, counts = prove_extension(layer, unit)
             if args.streams:
                 name = f"{phase.name}-{layer.name}".replace(":", "-")
@@ -158,7 +191,7 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
     records, drawn = [], {}
     for phase in _phases(args):
         studied = []
-        for layer, count in study.linear_layers(phase, form):
+        for layer, count in study.products(phase, form, model.on_device(args.attention)):
             one = study.study(layer, count, device)
             if args.prove:
                 study.prove(one.program)
@@ -178,11 +211,15 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     """Print the answer; 1 where the device and numpy differ."""
     if args.tokens < 1:
         raise AcceleratorError(f"--tokens {args.tokens}: at least 1 is wanted")
-    path = args.gguf or fetch_asset(read_pins(PROJECT).asset(PINNED), default_cache())
+    path = (
+        _given(args.gguf, "a model in GGUF")
+        if args.gguf
+        else fetch_asset(read_pins(PROJECT).asset(PINNED), default_cache())
+    )
     loaded, tokenizer = llama.load(path), model.chat_tokenizer(path)
     prompt = tokenizer.chat_ids(args.prompt)
-    found = []
-    for at in model.answer(loaded, device, prompt, args.tokens, tokenizer.stop_ids):
+    found, attention = [], model.on_device(args.attention)
+    for at in model.answer(loaded, device, prompt, args.tokens, tokenizer.stop_ids, attention):
         found.append(at)
         print(f"{tokenizer.decode([at.token])!r}", end=" ", flush=True)
     tokens = [at.token for at in found]
@@ -192,7 +229,9 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     same = sum(at.token == at.plain for at in found)
     print(f"likeliest in float32 as well: {same} of {len(found)} tokens")
     print(f"largest error of a logit against float32: {max(at.error for at in found):.2%}")
-    moved = model.sensitivity(loaded, prompt, DISTURBANCE)
+    if attention:
+        print(f"the same with attention in float32: {max(at.linear for at in found):.2%}")
+    moved = model.sensitivity(loaded, prompt, DISTURBANCE, attention)
     print(f"embeddings disturbed by up to {DISTURBANCE:.0e} of each move a logit by {moved:.2%}")
     return 0 if equal else 1
 

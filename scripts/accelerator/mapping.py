@@ -114,13 +114,39 @@ def _predictions(layer: LinearLayer, mappings: list[Mapping], device: Device) ->
         stored=whole.stored + latency * stores,
         before=leaving,
     )
-    cycles = duration(delayed, _core_cycles(whole, layer, device), dram, mappings[0].halves > 1, 1)
+    overlap = mappings[0].halves > 1
+    cycles = duration(delayed, _core_cycles(whole, layer, device), dram, overlap, 1)
     moved = whole.read + whole.write
+    if overlap:
+        cycles = np.maximum(cycles, _storing(layer, device, tiled, moved / bits))
     element = device.element(MemoryId.MICRO_OP)
     return [
         MappingCost(each, int(b) // BITS + each.outputs * each.halves**3 * element, float(c))
         for each, b, c in zip(mappings, moved, cycles, strict=True)
     ]
+
+
+def _storing(layer: LinearLayer, device: Device, tiles: Array, moving: Array) -> Array:
+    """Cycles where STORE is never idle but for the shifts between the bytes of a tile's sums.
+
+    A sum is shifted where it is stored from, so that these take turns; it bounds layers with few
+    inputs, as attention's scores. What is loaded shares the memory with the stores.
+
+    Args:
+        layer: what is multiplied.
+        device: what multiplies.
+        tiles: of the result, for each mapping.
+        moving: cycles in which the memory moves all bytes, for each mapping.
+    """
+    down, across, deep = layer.blocks(device)
+    sums, width = down * across, layer.requantisation.width
+    stored = sums * device.element(MemoryId.OUTPUT) * width / device.dram_bandwidth
+    shifts = sums * alu_steps(layer) * device.alu_immediate
+    # Two that move at once have half each: nothing is slowed to less than that.
+    shared = np.minimum((moving - stored) * stored / (stored + shifts), stored)
+    first = sums * deep * device.gemm_interval / tiles
+    found: Array = stored + tiles * width * device.dram_latency + shifts + shared + first
+    return found
 
 
 def _core_cycles(listed: Steps, layer: LinearLayer, device: Device) -> Array:

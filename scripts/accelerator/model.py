@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole Llama in W8A8 with its linear layers on a device; the rest stays in numpy, in float32.
+"""A whole Llama in W8A8 with its products on a device; the rest stays in numpy, in floats.
 
 Weights have a scale for each output channel, activations one for each token, both symmetric; sums
-leave the device as they are, and the scales are multiplied in float32.
+leave the device as they are, and the scales are multiplied in float. Attention's products may be
+among them, see :func:`attend`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,13 +17,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from accelerator import functional
 from accelerator.device import Device
 from accelerator.extension import functional as extension
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit
-from accelerator.layer import Int8, LinearLayer
+from accelerator.layer import Int8, Int32, LinearLayer
 from accelerator.lowering import Program, lower
 from accelerator.mapping import best
 from costmodel.accelerator.scheme import FLOAT32, Scheme
@@ -32,6 +35,18 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, sa
 
 MOST = 127
 EMBEDDING = "token_embd.weight"
+_DEVICE = "device"
+
+
+def add_attention(to: argparse.ArgumentParser) -> None:
+    """Add the option that says who does attention's products."""
+    who = "who multiplies queries by keys and probabilities by values (device)"
+    to.add_argument("--attention", choices=(_DEVICE, "cpu"), default=_DEVICE, help=who)
+
+
+def on_device(attention: str) -> bool:
+    """True when that option gives attention's products to the device."""
+    return attention == _DEVICE
 
 
 def quantise(matrix: F32) -> tuple[Int8, F32]:
@@ -39,6 +54,44 @@ def quantise(matrix: F32) -> tuple[Int8, F32]:
     scale = np.maximum(np.abs(matrix).max(axis=1), np.float32(1e-30)) / np.float32(MOST)
     found = np.clip(np.rint(matrix / scale[:, None]), -MOST, MOST).astype(np.int8)
     return found, scale.astype(np.float32)
+
+
+def attend(
+    query: F32,
+    key: F32,
+    value: F32,
+    visible: npt.NDArray[np.bool_],
+    sums: Callable[[Int8, Int8], Int32],
+) -> F32:
+    """Attention of queries that share a head of keys and values, both products in int8.
+
+    A token's keys have a scale, and its values have one, so that what is in a cache is never
+    rounded again when a token comes. The scale of a token's values stands along the sum over
+    tokens, where no integer product can take it: it is multiplied into the probabilities before
+    these are rounded, with a scale for each query. The softmax between the products is in float64,
+    so that its rounding to float32 seldom depends on the order of its sums.
+
+    Args:
+        query: rows x width.
+        key: tokens x width.
+        value: tokens x width.
+        visible: rows x tokens, true where a query sees a token; each sees one.
+        sums: integer products of values and the transpose of weights.
+
+    Returns:
+        rows x width.
+    """
+    queries, query_scales = quantise(query)
+    keys, key_scales = quantise(key)
+    values, value_scales = quantise(value)
+    scores = sums(queries, keys) * query_scales.astype(np.float64)[:, None] * key_scales
+    scores *= np.float32(query.shape[1] ** -0.5)
+    seen = np.where(visible, scores, -np.inf)
+    seen = np.exp(seen - seen.max(axis=1, keepdims=True))
+    seen = seen / seen.sum(axis=1, keepdims=True) * value_scales
+    weights, weight_scales = quantise(seen.astype(np.float32))
+    mixed = sums(weights, np.ascontiguousarray(values.T))
+    return np.asarray(mixed * weight_scales.astype(np.float64)[:, None], dtype=np.float32)
 
 
 @lru_cache(maxsize=64)
@@ -49,7 +102,7 @@ def _lowered(layer: LinearLayer, device: Device) -> tuple[Program, bytes]:
 
 @dataclass(frozen=True)
 class IntegerProduct:
-    """Linear layers in W8A8.
+    """Products in W8A8.
 
     Attributes:
         device: that multiplies, on its functional simulator; None: numpy does.
@@ -65,22 +118,25 @@ class IntegerProduct:
             self.weights[name] = quantise(tensors[name])
         weights, channels = self.weights[name]
         rounded, tokens = quantise(values)
-        count = len(rounded)
-        if self.device is None:
-            sums = LinearLayer("", count, *weights.shape).reference(rounded, weights)
-        elif isinstance(self.device, MatrixUnit):
-            code = lower_extension(LinearLayer("", count, *weights.shape), self.device)
-            memory = code.image(rounded, weights)
-            extension.run(self.device, code.stream, memory)
-            sums = code.result(memory)
-        else:
-            # Whole blocks of rows: a text that grows by a token keeps its streams for a while.
-            rows = -(-count // self.device.batch) * self.device.batch
-            program, stream = _lowered(LinearLayer("", rows, *weights.shape), self.device)
-            memory = program.image(rounded, weights)
-            functional.run(self.device, stream, memory)
-            sums = program.result(memory)[:count]
+        sums = self.sums(rounded, weights)
         return np.asarray(sums * tokens[:, None] * channels, dtype=np.float32)
+
+    def sums(self, values: Int8, weights: Int8) -> Int32:
+        """Values [rows, inputs] by the transpose of weights [outputs, inputs], exact."""
+        count = len(values)
+        if self.device is None:
+            return LinearLayer("", count, *weights.shape).reference(values, weights)
+        if isinstance(self.device, MatrixUnit):
+            code = lower_extension(LinearLayer("", count, *weights.shape), self.device)
+            memory = code.image(values, weights)
+            extension.run(self.device, code.stream, memory)
+            return code.result(memory)
+        # Whole blocks of rows: a text that grows by a token keeps its streams for a while.
+        rows = -(-count // self.device.batch) * self.device.batch
+        program, stream = _lowered(LinearLayer("", rows, *weights.shape), self.device)
+        memory = program.image(values, weights)
+        functional.run(self.device, stream, memory)
+        return program.result(memory)[:count]
 
 
 @dataclass(frozen=True)
@@ -89,18 +145,34 @@ class IntegerLlama(FloatLlama):
 
     Attributes:
         integer: its products.
+        attention: attention's are among them; else these stay in float32.
     """
 
     integer: IntegerProduct = field(default_factory=IntegerProduct)
+    attention: bool = True
 
     @classmethod
-    def of(cls, model: FloatLlama, integer: IntegerProduct) -> IntegerLlama:
+    def of(cls, model: FloatLlama, integer: IntegerProduct, attention: bool) -> IntegerLlama:
         """The model with another way to multiply."""
-        return cls(**vars(model), integer=integer)
+        return cls(**vars(model), integer=integer, attention=attention)
 
     def product(self, values: F32, name: str, scheme: Scheme) -> F32:  # noqa: ARG002 - overrides
         """Values by the weights of a name, both rounded to int8: tokens x outputs."""
         return self.integer(values, name, self.tensors)
+
+    def mixed(self, query: F32, key: F32, value: F32) -> F32:
+        """Values weighted by attention: heads x tokens x width."""
+        if not self.attention:
+            return super().mixed(query, key, value)
+        heads, tokens, width = query.shape
+        # Queries that share keys are rows of one product.
+        rows = query.reshape(self.kept, -1, width)
+        visible = np.tile(np.tri(tokens, dtype=bool), (heads // self.kept, 1))
+        parts = [
+            attend(*operands, visible, self.integer.sums)
+            for operands in zip(rows, key, value, strict=True)
+        ]
+        return np.stack(parts).reshape(query.shape)
 
 
 @dataclass(frozen=True)
@@ -111,6 +183,7 @@ class NextToken:
         token: likeliest by the device; numpy, plain: by numpy in W8A8, and in float32.
         equal: the device's logits of the whole text are numpy's, bit for bit.
         error: largest difference to a logit in float32, as a part of the largest of these.
+        linear: the same with attention's products in float32, by numpy.
     """
 
     token: int
@@ -118,6 +191,7 @@ class NextToken:
     plain: int
     equal: bool
     error: float
+    linear: float
 
 
 def answer(
@@ -126,29 +200,44 @@ def answer(
     prompt: Sequence[int],
     most: int,
     stop: Sequence[int],
+    attention: bool = True,
 ) -> Iterator[NextToken]:
-    """Speak on after a prompt, the likeliest token each time; the text is read anew for each."""
+    """Speak on after a prompt, the likeliest token each time; the text is read anew for each.
+
+    Attention's products are the device's where that is asked for, else in float32.
+    """
     text = list(prompt)
     weights: dict[str, tuple[Int8, F32]] = {}
     both = (IntegerProduct(device, weights), IntegerProduct(None, weights))
-    models = (*(IntegerLlama.of(model, integer) for integer in both), model)
+    models = (
+        *(IntegerLlama.of(model, integer, attention) for integer in both),
+        model,
+        *([IntegerLlama.of(model, both[1], False)] if attention else []),
+    )
     for _ in range(most):
-        ours, integer, plain = (m.logits(np.array(text), FLOAT32) for m in models)
-        error = float(np.abs(ours[-1] - plain[-1]).max() / np.abs(plain[-1]).max())
+        ours, integer, plain, *others = (m.logits(np.array(text), FLOAT32) for m in models)
+        largest = np.abs(plain[-1]).max()
+        error, *without = (
+            float(np.abs(m[-1] - plain[-1]).max() / largest) for m in (ours, *others)
+        )
         token, same, other = (int(logits[-1].argmax()) for logits in (ours, integer, plain))
-        yield NextToken(token, same, other, bool(np.array_equal(ours, integer)), error)
+        equal = bool(np.array_equal(ours, integer))
+        yield NextToken(token, same, other, equal, error, *(without or [error]))
         text.append(token)
         if token in stop:
             return
 
 
-def sensitivity(model: FloatLlama, text: Sequence[int], disturbance: float) -> float:
+def sensitivity(
+    model: FloatLlama, text: Sequence[int], disturbance: float, attention: bool = True
+) -> float:
     """Growth of a small error by rounding to int8: the least by which two hosts differ.
 
     Args:
         model: in float32; its products are done in W8A8 by numpy.
         text: tokens that are read.
         disturbance: largest relative error put on the embeddings, at random.
+        attention: its products are in W8A8, too.
 
     Returns:
         the largest difference of a logit of the last token, as a part of the largest of these.
@@ -160,7 +249,8 @@ def sensitivity(model: FloatLlama, text: Sequence[int], disturbance: float) -> f
     integer = IntegerProduct()
     models = (model, FloatLlama(**{**vars(model), "tensors": disturbed}))
     first, second = (
-        IntegerLlama.of(one, integer).logits(np.array(text), FLOAT32)[-1] for one in models
+        IntegerLlama.of(one, integer, attention).logits(np.array(text), FLOAT32)[-1]
+        for one in models
     )
     return float(np.abs(second - first).max() / np.abs(first).max())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's linear layers on a device: lowered, proved, run, timed, and met with the estimate."""
+"""A model's products on a device: lowered, proved, run, timed, and met with the estimate."""
 
 from __future__ import annotations
 
@@ -51,10 +51,19 @@ class StudiedLayer:
         return self.macs / (self.timing.cycles * self.program.device.peak)
 
 
-def linear_layers(
-    phase: Phase, requantisation: Requantisation = EXACT
+def products(
+    phase: Phase, requantisation: Requantisation = EXACT, attention: bool = True
 ) -> list[tuple[LinearLayer, int]]:
-    """The products of a phase with weights, equal ones once, and how often each comes.
+    """The products of a phase, equal ones once, and how often each comes.
+
+    Those of attention are one of queries by keys and one of probabilities by values for each head
+    of keys and values, whose ``rows`` are the queries that share it; their sums always leave whole,
+    as the softmax between them is in floats.
+
+    Args:
+        phase: of a model.
+        requantisation: form of the results of linear layers.
+        attention: its products are among them.
 
     Raises:
         AcceleratorError: there is none.
@@ -62,11 +71,13 @@ def linear_layers(
     found: dict[LinearLayer, int] = {}
     for item in phase.items:
         gemm = item.gemm
-        if gemm.weight and gemm.role is Role.PRODUCT:
-            layer = LinearLayer(item.kind, gemm.m, gemm.n, gemm.k, requantisation)
+        linear = gemm.weight and gemm.role is Role.PRODUCT
+        if linear or (attention and gemm.role is not Role.PRODUCT):
+            form = requantisation if linear else EXACT
+            layer = LinearLayer(item.kind, gemm.m, gemm.n, gemm.k, form)
             found[layer] = found.get(layer, 0) + item.count * gemm.batch
     if not found:
-        raise AcceleratorError(f"{phase.name}: there is no product with weights")
+        raise AcceleratorError(f"{phase.name}: there is no product for a device")
     return list(found.items())
 
 

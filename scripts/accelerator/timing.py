@@ -252,7 +252,11 @@ def simulate(instructions: Sequence[Instruction], device: Device) -> Timing:
 
 
 def trace(instructions: Sequence[Instruction], timing: Timing) -> dict[str, object]:
-    """The run in Chrome's trace format, which Perfetto opens; a microsecond stands for a cycle."""
+    """The run in Chrome's trace format, which Perfetto opens; a microsecond stands for a cycle.
+
+    Times are whole thousandths, the nanoseconds that a reader keeps: slices that it rounds could
+    overlap, and such are dropped.
+    """
     events: list[dict[str, object]] = [
         {"name": "thread_name", "ph": "M", "pid": 0, "tid": int(q), "args": {"name": q.name}}
         for q in Queue
@@ -268,14 +272,15 @@ def trace(instructions: Sequence[Instruction], timing: Timing) -> dict[str, obje
                 name = op.name
             case Finish():
                 name = "FINISH"
+        begin = round(span.begin, 3)
         events.append(
             {
                 "name": name,
                 "ph": "X",
                 "pid": 0,
                 "tid": int(span.queue),
-                "ts": span.begin,
-                "dur": span.end - span.begin,
+                "ts": begin,
+                "dur": round(span.end - begin, 3),
                 "args": {"instruction": span.index, "tokens": str(instruction.tokens)},
             }
         )

@@ -138,11 +138,17 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
 
 
 def module_of_job(session: nox.Session) -> str:
-    """The module that does the main job: another one where a device is to multiply."""
-    words = [word.partition("=")[0] for word in session.posargs]
-    if "--accelerator" not in words:
+    """The module that does the main job: another one where a device is to multiply.
+
+    A device that is none is refused before the trees are made.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--accelerator", nargs="?", const="")
+    device = parser.parse_known_args(session.posargs)[0].accelerator
+    if device is None:
         return "crosslab"
-    install(session, "cost")
+    install(session, "cost", "crosslab")
+    run_module(session, "accelerator", "describe", device)
     return "accelerator"
 
 

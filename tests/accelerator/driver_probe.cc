@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // driver_probe FAULT < cases > results: the runtime of a device without a model around it.
 // A case: rows, outputs, inputs (64-bit), weights, values (float32); its result: rows x outputs.
+// One of attention: rows, 0, tokens, width, whether a cache keeps them (64-bit), queries, keys,
+// values (float32), tokens that each row sees (64-bit); its result: rows x width, then lse of each
+// row, and how many tokens were written to the device so far (64-bit).
 // FAULT is "none", or what is wrong with the image or with what is asked. Refused: exit code 2.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -9,17 +14,53 @@
 #include <string>
 #include <vector>
 
+#include "runtime/attention.h"
 #include "runtime/linear.h"
 
 namespace {
 
+using accelerator::Attention;
 using accelerator::DeviceError;
 using accelerator::LinearLayers;
+using accelerator::Products;
 
-std::vector<float> Read(std::uint64_t count) {
-  std::vector<float> found(count);
-  if (std::fread(found.data(), sizeof(float), count, stdin) != count) std::exit(1);
+template <typename Number = float>
+std::vector<Number> Read(std::uint64_t count) {
+  std::vector<Number> found(count);
+  if (std::fread(found.data(), sizeof(Number), count, stdin) != count) std::exit(1);
   return found;
+}
+
+// A cache of one head, whose tokens keep their places.
+struct Cache {
+  std::vector<float> keys = std::vector<float>(1 << 16), values = keys;
+};
+
+void RunAttention(std::uint64_t rows, std::uint64_t tokens, const std::string& fault,
+                  Cache* cache, Attention* attention) {
+  const std::vector<std::uint64_t> sizes = Read<std::uint64_t>(2);
+  const std::uint64_t width = sizes[0];
+  std::vector<float> queries = Read(rows * width), keys = Read(tokens * width);
+  std::vector<float> values = Read(tokens * width);
+  const std::vector<std::uint64_t> visible = Read<std::uint64_t>(rows);
+  if (fault == "key") keys.back() = std::numeric_limits<float>::infinity();
+  std::copy(keys.begin(), keys.end(), cache->keys.begin());
+  std::copy(values.begin(), values.end(), cache->values.begin());
+  std::vector<float> out(rows * width), lse(rows);
+  std::vector<accelerator::Query> listed;
+  for (std::uint64_t r = 0; r < rows; ++r) {
+    listed.push_back({&queries[r * width], visible[r], &out[r * width], &lse[r]});
+  }
+  std::vector<accelerator::Token> known;
+  for (std::uint64_t t = 0; t < tokens; ++t) {
+    known.push_back({&cache->keys[t * width], &cache->values[t * width]});
+  }
+  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(width)));
+  attention->Attend(listed, known, width, scale, sizes[1] != 0);
+  const std::uint64_t written = attention->written();
+  std::fwrite(out.data(), sizeof(float), out.size(), stdout);
+  std::fwrite(lse.data(), sizeof(float), lse.size(), stdout);
+  std::fwrite(&written, sizeof(written), 1, stdout);
 }
 
 // The image with one byte of each stream changed; it lives as long as the program.
@@ -55,10 +96,18 @@ void Run(const std::string& fault) {
   if (fault == "memory") changed.image.memory = 16384;
   if (fault == "block") changed.image.spec.inputs = 17;
   if (fault == "layer") changed.image.count = 0;
-  LinearLayers layers(changed.image);
+  if (fault == "chunk") changed.image.chunk = 0;
+  Products products(changed.image);
+  LinearLayers layers(&products);
+  Attention attention(&products);
+  Cache cache;
   std::uint64_t sizes[3];
   while (std::fread(sizes, sizeof(sizes), 1, stdin) == 1) {
     const std::uint64_t rows = sizes[0], outputs = sizes[1], inputs = sizes[2];
+    if (outputs == 0) {
+      RunAttention(rows, inputs, fault, &cache, &attention);
+      continue;
+    }
     std::vector<float> weights = Read(outputs * inputs), values = Read(rows * inputs);
     if (fault == "weight") weights.back() = std::numeric_limits<float>::infinity();
     if (fault == "value") values.back() = std::numeric_limits<float>::quiet_NaN();

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +17,16 @@ from support import shared_builds
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.host.driver import FOLDERS
-from accelerator.host.image import MOST_ROWS, programs_of, row_counts, source
+from accelerator.host.image import (
+    CHUNK,
+    MOST_ROWS,
+    attention_sizes,
+    programs_of,
+    row_counts,
+    source,
+)
 from accelerator.host.params import in_int8, int8_rows
-from accelerator.model import IntegerProduct
+from accelerator.model import IntegerProduct, attend
 from common.hashing import digest
 from crosslab.build.link import WARNINGS
 from crosslab.build.runtime import sanitizer_flags
@@ -31,8 +38,32 @@ MAIN = Path(__file__).with_name("driver_probe.cc")
 # A single weight, ragged edges, several tiles of outputs and of inputs.
 SIZES = ((1, 1), (17, 33), (40, 72), (600, 300))
 SMALL = (17, 33)
+WIDTH = 24  # of a head: one and a half blocks
+# Tokens of two prompts, the first of which ends near a chunk's end, and those that follow.
+TEXTS = ((CHUNK - 1, 3), (9, 2))
 FLAGS = ("-std=c++20", "-O0", *WARNINGS, *sanitizer_flags(("address", "undefined")))
 Case = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """Queries, keys, values in float32; how many tokens each row sees; a cache keeps the tokens."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    visible: np.ndarray
+    kept: bool
+
+    @property
+    def given(self) -> bytes:
+        sizes = (len(self.query), 0, len(self.key), self.query.shape[1], self.kept)
+        parts = (np.array(sizes, np.uint64), self.query, self.key, self.value, self.visible)
+        return b"".join(part.tobytes() for part in parts)
+
+    @property
+    def mask(self) -> np.ndarray:
+        return np.arange(len(self.key)) < self.visible[:, None]
 
 
 def compiled(out: Path, *sources: Path) -> None:
@@ -44,8 +75,11 @@ def compiled(out: Path, *sources: Path) -> None:
 def probe(device: Device) -> Path:
     tools = shared_builds.sanitizing()
     about = (tools.digest, *FLAGS, MAIN, *(FOLDER / name for name in FOLDERS))
-    text = source(device, [programs_of(*size, device) for size in SIZES])
-    parts = [FOLDER / name for name in ("runtime/device.cc", "runtime/linear.cc")]
+    text = source(
+        device, [programs_of(*size, device) for size in (*SIZES, *attention_sizes(WIDTH))]
+    )
+    names = ("device.cc", "products.cc", "linear.cc", "attention.cc")
+    parts = [FOLDER / "runtime" / name for name in names]
     parts += [FOLDER / "simulator" / "functional.cc", MAIN]
     common = cached_build(
         shared_builds.CACHE, "accelerator-parts", digest(*about), lambda out: compiled(out, *parts)
@@ -63,10 +97,14 @@ def probe(device: Device) -> Path:
 
 
 def run(
-    device: Device, cases: Sequence[Case], fault: str = "none"
+    device: Device, cases: Sequence[Case | AttentionCase], fault: str = "none"
 ) -> subprocess.CompletedProcess[bytes]:
     given = b""
-    for weights, values in cases:
+    for each in cases:
+        if isinstance(each, AttentionCase):
+            given += each.given
+            continue
+        weights, values = each
         sizes = np.array([len(values), *weights.shape], np.uint64)
         given += sizes.tobytes() + weights.tobytes() + values.tobytes()
     command = [str(probe(device)), fault]
@@ -90,6 +128,64 @@ def test_results_are_numpys_bit_for_bit(device: Device) -> None:
     found = np.frombuffer(done.stdout, np.float32)
     wanted = [IntegerProduct()(values, "w", {"w": weights}) for weights, values in cases]
     assert np.array_equal(found, np.concatenate([each.ravel() for each in wanted]))
+
+
+def texts(random: np.random.Generator) -> list[AttentionCase]:
+    """A prompt, tokens after it, another text in the same places, and a prompt without a cache."""
+    group, found = 2, []
+    for prompt, steps in TEXTS:
+        size = (prompt + steps, WIDTH)
+        key, value = (random.normal(0, 2, size).astype(np.float32) for _ in range(2))
+        for count, rows in [(prompt, prompt), *((prompt + i, 1) for i in range(1, steps + 1))]:
+            query = random.normal(0, 2, (rows * group, WIDTH)).astype(np.float32)
+            visible = np.repeat(np.arange(count - rows, count, dtype=np.uint64) + 1, group)
+            found.append(AttentionCase(query, key[:count], value[:count], visible, True))
+    last = found[0]
+    return [*found, replace(last, query=last.query[::-1].copy(), kept=False)]
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_attention_is_numpys_and_a_cache_is_written_once(device: Device) -> None:
+    cases = texts(np.random.default_rng(5))
+    done = run(device, cases)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    at, written = 0, []
+    for each in cases:
+        wanted = attend(each.query, each.key, each.value, each.mask, IntegerProduct().sums)
+        found = np.frombuffer(done.stdout, np.float32, wanted.size, at).reshape(wanted.shape)
+        assert np.array_equal(found, wanted)
+        at += wanted.nbytes
+        lse = np.frombuffer(done.stdout, np.float32, len(wanted), at)
+        scores = np.where(each.mask, each.query @ each.key.T / np.sqrt(WIDTH), -np.inf)
+        plain = np.log2(np.exp(scores.astype(np.float64)).sum(axis=1))
+        assert np.abs(lse - plain).max() < 0.3
+        at += lse.nbytes
+        written.append(int(np.frombuffer(done.stdout, np.uint64, 1, at)[0]))
+        at += 8
+    (first, more), (second, others) = TEXTS
+    cached = [first + i for i in range(more + 1)]
+    cached += [cached[-1] + second + i for i in range(others + 1)]
+    assert written == [*cached, cached[-1] + first]
+
+
+def test_a_query_that_sees_nothing_is_zero() -> None:
+    (case, *_) = texts(np.random.default_rng(6))
+    blind = replace(case, visible=np.zeros_like(case.visible))
+    done = run(DEVICES[0], [blind])
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    found = np.frombuffer(done.stdout[:-8], np.float32)
+    assert not found[: case.query.size].any()
+    assert (found[case.query.size :] == np.float32(-5e4)).all()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("key", "a key holds NaN or infinity"), ("chunk", "no program for attention was linked in")],
+)
+def test_what_attention_cannot_do_is_named(fault: str, message: str) -> None:
+    done = run(DEVICES[0], texts(np.random.default_rng(7))[:1], fault)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert message in done.stderr.decode()
 
 
 @pytest.mark.parametrize(

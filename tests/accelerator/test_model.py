@@ -15,7 +15,7 @@ from accelerator import model, study
 from accelerator.cli import main
 from accelerator.device import Device, load_device
 from accelerator.extension.unit import MatrixUnit, load_target
-from accelerator.layer import LinearLayer
+from accelerator.layer import Int8, Int32, LinearLayer
 from accelerator.roofline import points
 from costmodel.accuracy.llama import FloatLlama
 
@@ -48,11 +48,37 @@ def small_llama() -> FloatLlama:
 @pytest.mark.parametrize(
     "device", [*DEVICES, load_target("spacemit-ime")], ids=lambda d: str(d.name)
 )
-def test_a_small_model_is_numpys_bit_for_bit(device: Device | MatrixUnit) -> None:
-    found = list(model.answer(small_llama(), device, [1, 2, 3, 4, 5], 4, ()))
+@pytest.mark.parametrize("attention", [True, False], ids=["attention", "linear"])
+def test_a_small_model_is_numpys_bit_for_bit(device: Device | MatrixUnit, attention: bool) -> None:
+    found = list(model.answer(small_llama(), device, [1, 2, 3, 4, 5], 4, (), attention))
     assert len(found) == 4
     assert all(at.equal and at.token == at.numpy for at in found)
     assert 0 < max(at.error for at in found) < 0.1
+    assert all((at.error != at.linear) is attention for at in found)
+
+
+def test_attention_in_int8_is_near_to_floats() -> None:
+    random = np.random.default_rng(9)
+    query, key, value = (random.normal(0, 1, (n, 24)).astype(np.float32) for n in (6, 40, 40))
+    value *= random.choice([0.01, 1, 30], (40, 1)).astype(np.float32)  # a scale for each token
+    visible = np.arange(40) <= np.arange(34, 40)[:, None]
+    calls = []
+
+    def sums(values: Int8, weights: Int8) -> Int32:
+        calls.append((values.shape, weights.shape))
+        return values.astype(np.int32) @ weights.T.astype(np.int32)
+
+    found = model.attend(query, key, value, visible, sums)
+    scores = np.where(visible, query @ key.T / np.sqrt(np.float32(24)), -np.inf)
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    assert calls == [((6, 24), (40, 24)), ((6, 40), (24, 40))]
+    assert np.abs(found - weights @ value).max() < 0.05 * np.abs(weights @ value).max()
+    # A token that no query sees plays no part, whatever its size.
+    for matrix in (key, value):
+        matrix[39] *= 7
+    hidden = visible & (np.arange(40) < 39)
+    again = model.attend(query, key, value, hidden, sums)
+    assert np.array_equal(again, model.attend(query, key[:39], value[:39], hidden[:, :39], sums))
 
 
 def test_an_answer_ends_where_the_model_does() -> None:
@@ -113,6 +139,13 @@ def test_layers_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert lines[-1].split()[2] == "finish"
 
 
+def test_describe_says_what_a_description_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "vta-1x16x16"]) == 0
+    said = capsys.readouterr().out
+    assert "1 x 16 by 16 x 16; 256 multiply-accumulates a cycle at 100 MHz" in said
+    assert "2048 inputs, 1024 weights, 2048 accumulators, 8192 micro-ops" in said
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -125,6 +158,10 @@ def test_layers_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["disassemble", "vta-1x16x16", __file__], "bytes: instructions have 16|unknown opcode"),
         (["answer", "vta-1x16x16", "--gguf", __file__], "not a Llama in GGUF"),
         (["answer", "vta-1x16x16", "--tokens", "0"], "--tokens 0: at least 1"),
+        (["answer", "vta-1x16x16", "--gguf", "none.gguf"], "none.gguf: there is no such file"),
+        (["disassemble", "vta-1x16x16", "none.bin"], "none.bin: there is no such file"),
+        (["describe", "tpu"], "no accelerator 'tpu'"),
+        (["describe", "spacemit-ime"], "instructions of a CPU, not a device beside it"),
     ],
 )
 def test_a_mistake_is_named(

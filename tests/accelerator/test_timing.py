@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import json
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +16,20 @@ from hypothesis import strategies as st
 from accelerator import functional
 from accelerator.device import Device, MemoryId, load_device
 from accelerator.errors import AcceleratorError
-from accelerator.isa.instructions import Finish, Loop, Multiply, Opcode, Queue, Tokens, Transfer
-from accelerator.layer import EXACT, LinearLayer, Requantisation
+from accelerator.isa.instructions import (
+    Finish,
+    Loop,
+    Multiply,
+    Opcode,
+    Queue,
+    Tokens,
+    Transfer,
+    queue_of,
+)
+from accelerator.layer import LinearLayer, Requantisation
 from accelerator.lowering import Mapping, lower
 from accelerator.mapping import best, predict
-from accelerator.study import linear_layers, prove, study, utilisation
+from accelerator.study import products, prove, study, utilisation
 from accelerator.timing import BUSY, Cause, simulate, trace
 from costmodel.estimate.workload import bind_phase, read_workloads
 
@@ -110,19 +121,99 @@ def test_bytes_and_steps_are_those_of_the_functional_simulator() -> None:
     assert timing.spent[Queue.COMPUTE][Cause.ALU] == pytest.approx(counts.alu_steps)
 
 
-def test_a_trace_shows_each_instruction_once() -> None:
+@dataclass(frozen=True)
+class Slice:
+    """A complete event, its times in nanoseconds, as trace processors keep them."""
+
+    name: str
+    begin: int
+    end: int
+    args: dict[str, Any]
+
+
+def read_trace(text: str) -> dict[str, list[Slice]]:
+    """Slices by thread, after the rules of the Trace Event Format (Google, 2016).
+
+    Only what it says of complete events ("X") and metadata ("M") is taken, nothing of what wrote
+    it: keys and their types, a name for each thread, and slices of a thread that do not overlap.
+    """
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    found = json.loads(text, parse_constant=refuse)
+    assert found["displayTimeUnit"] in ("ms", "ns")
+    names: dict[tuple[int, int], str] = {}
+    slices: dict[tuple[int, int], list[Slice]] = {}
+    for event in found["traceEvents"]:
+        thread = (event["pid"], event["tid"])
+        assert all(type(number) is int for number in thread)
+        assert isinstance(event["name"], str)
+        if event["ph"] == "M":
+            assert event["name"] == "thread_name"
+            assert thread not in names
+            names[thread] = event["args"]["name"]
+            continue
+        assert event["ph"] == "X"
+        assert isinstance(event["args"], dict)
+        times = [event["ts"], event["dur"]]
+        assert all(type(time) in (int, float) and time >= 0 for time in times)
+        whole = [round(time * 1000) for time in times]
+        assert [nano / 1000 for nano in whole] == times
+        slices.setdefault(thread, []).append(
+            Slice(event["name"], whole[0], sum(whole), event["args"])
+        )
+    assert slices.keys() == names.keys()
+    for listed in slices.values():
+        listed.sort(key=lambda each: (each.begin, each.end))
+        assert all(a.end <= b.begin for a, b in pairwise(listed))
+    return {names[thread]: listed for thread, listed in slices.items()}
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@pytest.mark.parametrize("extents", [(40, 40, 40), (111, 37, 64), (3, 300, 70)])
+def test_a_trace_is_read_by_the_formats_rules(
+    device: Device, extents: tuple[int, int, int]
+) -> None:
+    program = lower(LinearLayer("some", *extents), Mapping(2, 2, 2), device)
+    timing = simulate(program.instructions, device)
+    tracks = read_trace(json.dumps(trace(program.instructions, timing)))
+    assert tracks.keys() == {queue.name for queue in Queue}
+    shown = [each for track in tracks.values() for each in track]
+    listed = sorted(each.args["instruction"] for each in shown)
+    assert listed == list(range(len(program.instructions)))
+    assert max(each.end for each in shown) / 1000 == pytest.approx(timing.cycles, abs=1e-3)
+    waiting = (Cause.WAIT_LOAD, Cause.WAIT_COMPUTE, Cause.WAIT_STORE, Cause.DONE)
+    for queue in Queue:
+        track, spent = tracks[queue.name], timing.spent[queue]
+        running = sum(each.end - each.begin for each in track) / 1000
+        gaps = sum(b.begin - a.end for a, b in pairwise(track)) / 1000 + track[0].begin / 1000
+        idle = sum(spent[cause] for cause in waiting)
+        # Each end is rounded to a thousandth.
+        near = 1e-3 * (len(track) + 1)
+        assert running == pytest.approx(timing.cycles - idle, abs=near)
+        assert gaps == pytest.approx(idle - spent[Cause.DONE], abs=near)
+        for each in track:
+            instruction = program.instructions[each.args["instruction"]]
+            assert queue_of(instruction) is queue
+            if isinstance(instruction, Multiply):
+                assert each.name == ("RESET" if instruction.reset else "GEMM")
+
+
+def test_the_traces_reader_refuses_what_the_format_does() -> None:
     program = lower(LinearLayer("some", 40, 40, 40), Mapping(2, 2, 2), BATCHED)
     timing = simulate(program.instructions, BATCHED)
-    events = trace(program.instructions, timing)["traceEvents"]
-    assert isinstance(events, list)
-    shown = [e for e in events if e["ph"] == "X"]
-    listed = sorted(e["args"]["instruction"] for e in shown)
-    assert listed == list(range(len(program.instructions)))
-    for queue in Queue:
-        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in shown if e["tid"] == queue)
-        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(own))
-        assert own
-    assert max(e["ts"] + e["dur"] for e in shown) == pytest.approx(timing.cycles)
+    text = json.dumps(trace(program.instructions, timing))
+    for old, new in (
+        ('"ph": "X"', '"ph": "Z"'),
+        ('"ts": 0', '"ts": NaN'),
+        ('"dur": ', '"dur": 1000000'),
+        ('"thread_name"', '"name_of_thread"'),
+        ('"tid": 0', '"tid": "0"'),
+    ):
+        assert old in text
+        with pytest.raises((AssertionError, KeyError)):
+            read_trace(text.replace(old, new, 1))
 
 
 def test_the_best_mapping_is_no_worse_than_others() -> None:
@@ -137,11 +228,12 @@ def test_the_best_mapping_is_no_worse_than_others() -> None:
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
 @pytest.mark.parametrize("phase", ["prefill:37", "decode:64"])
 def test_smollm2_is_proved_and_predicted(device: Device, phase: str) -> None:
-    """Every linear layer: tokens in order, equal to numpy; bytes exact, cycles within 10 %."""
+    """Every product: tokens in order, equal to numpy; bytes exact, cycles within 10 %."""
     name, _, size = phase.partition(":")
-    layers = linear_layers(bind_phase(read_workloads(SMOLLM2), name, int(size), {}))
+    layers = products(bind_phase(read_workloads(SMOLLM2), name, int(size), {}))
     assert {layer.name for layer, _ in layers} == {
-        *("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
+        *("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head"),
+        *("attention QK", "attention PV"),
     }
     for layer, count in layers:
         found = study(layer, count, device)
@@ -152,9 +244,30 @@ def test_smollm2_is_proved_and_predicted(device: Device, phase: str) -> None:
             prove(found.program)
 
 
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "extents", [(1536, 512, 64), (1536, 64, 512), (768, 64, 256), (3, 1024, 64)]
+)
+def test_attentions_products_are_predicted(device: Device, extents: tuple[int, int, int]) -> None:
+    """Few inputs a sum: shifts between its bytes and their stores take turns."""
+    found = study(LinearLayer("attention", *extents), 1, device)
+    assert found.predicted.bytes == found.timing.bytes
+    assert abs(found.cycle_error) < 0.1
+
+
+def test_attentions_products_are_a_head_of_keys_each_and_leave_whole() -> None:
+    phase = bind_phase(read_workloads(SMOLLM2), "prefill", 37, {})
+    found = {layer.name: (layer, n) for layer, n in products(phase, Requantisation(1, 11))}
+    assert found["attention QK"] == (LinearLayer("attention QK", 111, 37, 64), 90)
+    assert found["attention PV"] == (LinearLayer("attention PV", 111, 64, 37), 90)
+    assert found["o_proj"][0].requantisation == Requantisation(1, 11)
+    without = products(phase, attention=False)
+    assert {layer.name for layer, _ in without} == found.keys() - {"attention QK", "attention PV"}
+
+
 def test_the_core_is_busy_in_a_long_prefill() -> None:
     phase = bind_phase(read_workloads(SMOLLM2), "prefill", 512, {})
-    studied = [study(layer, n, BATCHED) for layer, n in linear_layers(phase, EXACT)]
+    studied = [study(layer, n, BATCHED) for layer, n in products(phase, attention=False)]
     assert utilisation(studied) > 0.85
     assert utilisation(studied, single=True) < 0.6
     busy = studied[0].timing.spent[Queue.COMPUTE]

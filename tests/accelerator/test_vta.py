@@ -70,6 +70,8 @@ def test_random_programs_are_equal_to_the_last_byte(
         (LinearLayer("o_proj", 37, 576, 576), None),
         (LinearLayer("down_proj", 37, 576, 1536, Requantisation(2, 10)), None),
         (LinearLayer("decode", 1, 960, 576, Requantisation(1, 11)), None),
+        (LinearLayer("attention QK", 111, 37, 64), None),
+        (LinearLayer("attention PV", 111, 64, 37), None),
         (LinearLayer("ragged", 35, 100, 70), Mapping(2, 3, 2, True)),
         (LinearLayer("tiny", 1, 1, 1), Mapping(1, 1, 1, halves=1)),
     ],

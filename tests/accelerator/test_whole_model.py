@@ -7,23 +7,26 @@ import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import shared_builds, tiny_runner
+from support import mlc_tree, shared_builds, tiny_runner
 from support.tiny_runner import CHUNK, CONFIG, VLEN
 
 from accelerator.device import load_device
 from accelerator.host.driver import driver_objects
 from accelerator.host.params import int8_params
-from accelerator.model import IntegerProduct
+from accelerator.model import IntegerProduct, attend
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
+from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget
-from crosslab.models.params import read_params
+from crosslab.models.config import LlamaConfig
+from crosslab.models.params import read_index, read_params
 from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine, run_guest
 
@@ -36,18 +39,26 @@ CLOSE = 1e-5
 ROUNDED = 0.2
 
 
-def compiled(target: LabTarget) -> CompiledModel:
-    mode = KernelMode(accelerator=DEVICE.name)
+def compiled(target: LabTarget, attention: bool) -> CompiledModel:
+    mode = KernelMode(accelerator=DEVICE.name, attention=attention)
     tree = shared_builds.tvm_tree()
     request = CompileRequest(tree, CONFIG, target, prefill_chunk=CHUNK, gemv=False, mode=mode)
     return compile_llama(request, shared_builds.CACHE)
 
 
-def linked(model: CompiledModel, request: LinkRequest) -> Path:
+def linked(model: CompiledModel, request: LinkRequest, attention: bool) -> Path:
     shapes = [param["shape"] for param in model.metadata["params"]]
+    sizes = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
+    return linked_for(sizes, CONFIG.head_dim if attention else 0, model, request)
+
+
+def linked_for(
+    sizes: Sequence[tuple[int, int]], width: int, model: CompiledModel, request: LinkRequest
+) -> Path:
     objects = driver_objects(
         DEVICE,
-        [(shape[0], shape[1]) for shape in shapes if len(shape) == 2],
+        sizes,
+        width,
         request.runtime,
         request.toolchain,
         shared_builds.CACHE,
@@ -71,23 +82,45 @@ def parameters(model: CompiledModel, tmp_path: Path) -> tuple[Path, Path]:
     return folder, int8_params(folder, tmp_path / "cache")
 
 
-def check(params: Path, report: dict[str, Any], logits: Path) -> None:
-    weights = read_params(params)
-    integer = answer(CONFIG, weights, PROMPT, max_new=NEW, product=IntegerProduct())
-    plain = answer(CONFIG, weights, PROMPT, max_new=NEW)
+def check(
+    params: Path,
+    report: dict[str, Any],
+    logits: Path,
+    attention: bool,
+    config: LlamaConfig = CONFIG,
+) -> None:
+    weights, product = read_params(params), IntegerProduct()
+    attending = partial(attend, sums=product.sums)
+    linear = answer(config, weights, PROMPT, max_new=NEW, product=product)
+    whole = answer(config, weights, PROMPT, max_new=NEW, product=product, attend=attending)
+    integer, other = (whole, linear) if attention else (linear, whole)
+    plain = answer(config, weights, PROMPT, max_new=NEW)
     assert report["tokens"] == list(integer.tokens)
-    rows = np.fromfile(logits, "<f4").reshape(-1, CONFIG.vocab)
+    # Each token's products, but for the last layer's, which a prompt has once.
+    head = config.vocab * config.hidden
+    matrices = sum(w.size for w in weights.values() if w.ndim == 2) - head * (2 - config.tied)
+    block = DEVICE.batch * DEVICE.outputs * DEVICE.inputs
+    read = len(PROMPT) + NEW - 1
+    assert report["device"]["gemm_steps"] * block >= read * matrices + NEW * head
+    # A prompt's tokens come without the cache, and lie in it when the next one is read.
+    written = config.layers * config.kv_heads * (len(PROMPT) + read)
+    assert report["device"]["tokens_written"] == (written if attention else 0)
+    rows = np.fromfile(logits, "<f4").reshape(-1, config.vocab)
     largest = np.abs(integer.logits).max()
     assert np.abs(rows - integer.logits).max() < CLOSE * largest
     # That the CPU did not multiply in its place:
-    assert CLOSE * largest < np.abs(rows[0] - plain.logits[0]).max() < ROUNDED * largest
+    for without in (plain, other):
+        assert CLOSE * largest < np.abs(rows[0] - without.logits[0]).max() < ROUNDED * largest
 
 
 @pytest.mark.long
-def test_answers_on_this_machine(tmp_path: Path) -> None:
-    model = compiled(LabTarget("host"))
-    assert {entry["symbol"] for entry in model.tensorized} == {"mlc_rvv.accelerator.multiply"}
-    runner = linked(model, tiny_runner.host_request())
+@pytest.mark.parametrize("attention", [True, False], ids=["attention", "linear"])
+def test_answers_on_this_machine(tmp_path: Path, attention: bool) -> None:
+    model = compiled(LabTarget("host"), attention)
+    names = ["multiply", *(["attend_paged", "attend_ragged"] if attention else [])]
+    called = {entry["symbol"] for entry in model.tensorized}
+    assert called == {f"mlc_rvv.accelerator.{name}" for name in names}
+    runner = linked(model, tiny_runner.host_request(), attention)
     (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
     done = subprocess.run(
         [str(runner), *words(rounded, logits)],
@@ -98,15 +131,39 @@ def test_answers_on_this_machine(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    check(params, json.loads(done.stdout), logits)
+    check(params, json.loads(done.stdout), logits, attention)
 
 
 @pytest.mark.emulator
 def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path) -> None:
     shared_builds.need_emulator()
-    model = compiled(LabTarget("riscv64", VLEN))
+    model = compiled(LabTarget("riscv64", VLEN), attention=True)
     parts = (shared_builds.runtime(), shared_builds.cross())
-    runner = linked(model, LinkRequest(*parts, required_vlen=VLEN))
+    runner = linked(model, LinkRequest(*parts, vlens=(VLEN,)), attention=True)
     (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
     done = run_guest(runner, words(rounded, logits), GuestMachine(vlen=VLEN, timeout=120))
-    check(params, json.loads(done.stdout), logits)
+    check(params, json.loads(done.stdout), logits, attention=True)
+
+
+@pytest.mark.emulator
+def test_mlc_llms_pipeline_runs_the_same_passes(tmp_path: Path) -> None:
+    """MLC-LLM converts and compiles the model; skipped where its tree is not."""
+    mlc = mlc_tree.tools()
+    shared_builds.need_emulator()
+    folder = mlc_tree.write_model(tmp_path / "model", mlc_tree.hf_weights(mlc_tree.TINY, 7))
+    params = convert_weight(mlc, folder, "q0f32", tmp_path / "cache")
+    target, config = LabTarget("riscv64", VLEN), mlc_tree.TINY
+    mode = KernelMode(accelerator=DEVICE.name, attention=True)
+    request = MlcCompileRequest(
+        folder, "q0f32", device_of(target), context=config.context, prefill_chunk=CHUNK, mode=mode
+    )
+    model = compile_model(mlc, request, tmp_path / "cache")
+    names = ("multiply", "attend_paged", "attend_ragged")
+    called = {entry["symbol"] for entry in model.tensorized}
+    assert {f"mlc_rvv.accelerator.{name}" for name in names} <= called
+    sizes = [stored.shape for stored in read_index(params).values() if len(stored.shape) == 2]
+    parts = (shared_builds.runtime(), shared_builds.cross())
+    runner = linked_for(sizes, config.head_dim, model, LinkRequest(*parts, vlens=(VLEN,)))
+    rounded, logits = int8_params(params, tmp_path / "cache"), tmp_path / "logits"
+    done = run_guest(runner, words(rounded, logits), GuestMachine(vlen=VLEN, timeout=120))
+    check(params, json.loads(done.stdout), logits, attention=True, config=config)

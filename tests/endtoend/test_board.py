@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import riscv_machine, shared_builds, text_probe, tiny_runner
 from support.archives import unpack
+from support.llm_client import said_by_llm
 from support.tiny_runner import CONFIG, VLEN
 
 from crosslab.artifact.dist import RUN, Dist, write_dist
@@ -55,14 +59,47 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package(at / "tiny", at)
 
 
-def expected(tarball: Path, folder: Path, max_new: int) -> str:
-    """The reference's answer to the prompt, as text."""
+@dataclass(frozen=True)
+class Finished:
+    """A model that was made before, and the reference's answer to a prompt."""
+
+    tarball: Path
+    vlen: int
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """Answers of a booted machine.
+
+    Attributes:
+        first: to the first turn alone, on the console.
+        chat: to each turn of a chat.
+        served: to the first turn, by OpenAI's client, curl and llm.
+        stopped: likewise, before the answer's third and fourth character.
+    """
+
+    first: str
+    chat: list[str]
+    served: list[str]
+    stopped: str
+
+
+def expected(tarball: Path, folder: Path, max_new: int, *turns: str) -> tuple[str, ...]:
+    """The reference's greedy answers, as text, to turns of one conversation."""
     unpack(tarball, folder)
     tokenizer = text_probe.tiny(CONFIG.vocab)
-    ids = tokenizer.chat_ids(PROMPT)
     params = read_params(next(folder.glob("*/params")))
-    said = answer(CONFIG, params, ids, max_new=max_new, stop=tokenizer.stop_ids)
-    return tokenizer.decode(said.tokens)
+    messages: list[dict[str, str]] = []
+    for turn in turns:
+        messages.append({"role": "user", "content": turn})
+        ids = tokenizer.tokenizer.encode(
+            tokenizer.chat_text(messages), add_special_tokens=False
+        ).ids
+        said = answer(CONFIG, params, ids, max_new=max_new, stop=tokenizer.stop_ids)
+        messages.append({"role": "assistant", "content": tokenizer.decode(said.tokens)})
+    return tuple(message["content"] for message in messages[1::2])
 
 
 def test_it_answers_in_text_in_an_empty_root(artefact: Path, tmp_path: Path) -> None:
@@ -77,7 +114,7 @@ def test_it_answers_in_text_in_an_empty_root(artefact: Path, tmp_path: Path) -> 
     # The emulator stands for the kernel of a riscv64 machine; all else is in the tarball.
     riscv_machine.put(require_qemu().path, root, "emulator/qemu-riscv64")
     assert verify_tarball(artefact)[0] == []
-    text = expected(artefact, root / "home", 4)
+    (text,) = expected(artefact, root / "home", 4, PROMPT)
     (model,) = (root / "home").iterdir()
     emulator = f"/emulator/qemu-riscv64 -cpu {GuestMachine(vlen=VLEN).cpu}"
     done = subprocess.run(
@@ -92,35 +129,117 @@ def test_it_answers_in_text_in_an_empty_root(artefact: Path, tmp_path: Path) -> 
     assert np.any([c.isalpha() for c in text])
 
 
-Machine = Callable[[Path, Sequence[str], int], tuple[int, str]]
-MACHINES = pytest.mark.parametrize("machine", [riscv_machine.in_namespaces, riscv_machine.booted])
-
-
-@MACHINES
-def test_it_answers_in_text_on_riscv64_linux(
-    artefact: Path, tmp_path: Path, machine: Machine
-) -> None:
+def test_it_answers_in_text_on_riscv64_linux(artefact: Path, tmp_path: Path) -> None:
     """Nothing of this machine in the root: run.sh's shell, too, is a riscv64 program."""
-    text = expected(artefact, tmp_path / "here", 4)
+    (text,) = expected(artefact, tmp_path / "here", 4, PROMPT)
     run = riscv_machine.bare_root(tmp_path / "root", artefact)
-    code, said = machine(tmp_path / "root", [run, PROMPT, "--max-new", "4"], VLEN)
+    code, said = riscv_machine.in_namespaces(
+        tmp_path / "root", [run, PROMPT, "--max-new", "4"], VLEN
+    )
     assert code == 0, said
     assert said.startswith(text)
 
 
-@pytest.mark.long
-@MACHINES
-def test_the_finished_model_answers_on_riscv64_linux(tmp_path: Path, machine: Machine) -> None:
+# Everything that run.sh does, one after the other; the server runs until the machine is ended.
+SESSION = """
+{run} '{prompt}' {options} 2>/tmp/log || cat /tmp/log
+echo
+echo chat:
+{run} chat --temperature 0 {options} < /home/turns 2>/tmp/log || cat /tmp/log
+echo serve:
+exec {run} serve --host 0.0.0.0 --port 8000 --api-key-file /home/key --temperature 0
+"""
+KEY = "key-of-the-test-board"
+
+
+def converse(root: Path, tarball: Path, vlen: int, turns: Sequence[str], max_new: int) -> Spoken:
+    """Boot a machine with the tarball: ask by run.sh, chat, and serve this machine's clients."""
+    openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
+    run = riscv_machine.bare_root(root, tarball)
+    session = SESSION.format(run=run, prompt=turns[0], options=f"--max-new {max_new}")
+    for name, text in (("turns", "\n".join(turns) + "\n"), ("key", KEY), ("session", session)):
+        (root / "home" / name).write_text(text, encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["/bin/sh", "/home/session"]
+    with riscv_machine.booted(root, words, vlen, forward=(port, 8000)) as machine:
+        assert machine.stdout is not None
+        console: list[str] = []
+        for line in machine.stdout:
+            console.append(line.rstrip("\r\n"))
+            if " listens at " in line:
+                break
+        printed = "\n".join(console)
+        assert " listens at http://0.0.0.0:8000" in printed, printed[-3000:]
+        first, chat, _ = re.split(
+            r"^(?:chat|serve):\n", printed.partition("answer:\n")[2], flags=re.M
+        )
+        url = f"http://127.0.0.1:{port}"
+        asked = {"messages": [{"role": "user", "content": turns[0]}], "max_tokens": max_new}
+        with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, timeout=1800) as client:
+            (model,) = client.models.list()
+            chunks = client.chat.completions.create(model=model.id, stream=True, **asked)
+            streamed = "".join(c.choices[0].delta.content or "" for c in chunks)
+            stop = {"stop": streamed[2:4], "model": model.id}
+            stopped = client.chat.completions.create(**asked, **stop).choices[0].message.content
+        curl = [shutil.which("curl") or pytest.skip("curl is not installed"), "--silent"]
+        ask = [*curl, "--json", json.dumps(asked), f"{url}/v1/chat/completions"]
+        key = ["--header", f"Authorization: Bearer {KEY}"]
+        refused, answered = (
+            json.loads(subprocess.run([*ask, *more], capture_output=True, check=True).stdout)
+            for more in ([], key)
+        )
+        assert refused["error"]["code"] == "invalid_api_key"
+        words = ["-o", "max_tokens", str(max_new), turns[0]]
+        by_llm = said_by_llm(f"{url}/v1", model.id, words, root.parent, KEY).removesuffix("\n")
+    content = answered["choices"][0]["message"]["content"]
+    return Spoken(first, chat.splitlines(), [streamed, content, by_llm], stopped or "")
+
+
+def test_it_answers_chats_and_serves_on_a_booted_machine(artefact: Path, tmp_path: Path) -> None:
+    turns = [PROMPT, "b"]
+    texts = expected(artefact, tmp_path / "here", 4, *turns)
+    spoken = converse(tmp_path / "root", artefact, VLEN, turns, 4)
+    assert spoken.first.startswith(texts[0])
+    assert spoken.chat == list(texts)
+    assert spoken.served == [texts[0]] * 3
+    assert spoken.stopped == texts[0][: texts[0].index(texts[0][2:4])]
+    assert len(set(texts)) == 2
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Finished:
+    """The pinned model as build_and_test left it."""
     report = shared_builds.PROJECT / "out" / "build_and_test.json"
     try:
         done = json.loads(report.read_text(encoding="utf-8"))
         tarball = package(Path(done["dist"]), tmp_path)
     except (OSError, UserError) as error:
         pytest.skip(f"no finished model here; make one with: nox -s build_and_test ({error})")
-    run = riscv_machine.bare_root(tmp_path / "root", tarball)
-    code, said = machine(tmp_path / "root", [run, done["prompt"]], done["vlen"])
+    return Finished(tarball, done["vlen"], done["prompt"], done["text"])
+
+
+@pytest.mark.long
+def test_the_finished_model_answers_on_riscv64_linux(finished: Finished, tmp_path: Path) -> None:
+    run = riscv_machine.bare_root(tmp_path / "root", finished.tarball)
+    words = [run, finished.prompt]
+    code, said = riscv_machine.in_namespaces(tmp_path / "root", words, finished.vlen)
     assert code == 0, said
-    assert said.startswith(done["text"])
+    assert said.startswith(finished.text)
+
+
+@pytest.mark.long
+def test_the_finished_model_chats_and_serves_on_a_booted_machine(
+    finished: Finished, tmp_path: Path
+) -> None:
+    turns = [finished.prompt, "And of Italy?"]
+    root = tmp_path / "root"
+    spoken = converse(root, finished.tarball, finished.vlen, turns, len(finished.text))
+    print(spoken)
+    assert spoken.first.startswith(finished.text)
+    assert [spoken.chat[0], *spoken.served] == [finished.text] * 4
+    assert spoken.stopped == finished.text[:2]
+    assert any(letter.isalpha() for letter in spoken.chat[1])
 
 
 def test_another_emulated_cpu_is_refused_in_words(artefact: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
 
 from crosslab.__main__ import main as crosslab_main
 from crosslab.artifact import verify
+from crosslab.cores.core import core_names, read_core
 from crosslab.errors import LabError, UserError
 from crosslab.job import model_job
 from crosslab.job.job_options import Omission, parse_job, read_omissions
@@ -26,6 +27,7 @@ from crosslab.job.main_job import Question, RunResult, check_words, counters, ma
 from crosslab.models.reference import Answer
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
+from crosslab.models.weights_file import INDEX_FILE
 from crosslab.run.counter import Counts, Measurement
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
@@ -92,7 +94,12 @@ def test_what_was_left_out_heads_the_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["--threads", "0"], ["--max-new", "0"], ["--vlen", "300"], ["--quantization", "q3"]]
+    "options",
+    [
+        *(["--threads", "0"], ["--max-new", "0"], ["--quantization", "q3"]),
+        *(["--vlen", "300"], ["--vlen", "128,"], ["--vlen", "128,256", "--core", "spacemit-x60"]),
+        ["--core", "spacemit-x60,none"],
+    ],
 )
 def test_values_that_cannot_be_are_refused(
     build_and_test: Call, options: list[str], tmp_path: Path
@@ -100,6 +107,16 @@ def test_values_that_cannot_be_are_refused(
     code, said = build_and_test("--tvm-tree", str(tmp_path), *options)
     assert code == 2
     assert options[0] in said
+
+
+def test_several_lengths_of_registers_make_one_artefact(tmp_path: Path) -> None:
+    options = ["--tvm-tree", str(tmp_path), "--project", str(PROJECT)]
+    both = parse_job([*options, "--vlen", "256,128"])
+    assert both.vlens == (128, 256) and both.recipe(tmp_path).vlens == (128, 256)
+    assert both.dist.parent.name == "riscv64-rvv128-rvv256"
+    cores = [read_core(PROJECT / "cores", name) for name in core_names(PROJECT / "cores")]
+    named = parse_job([*options, "--core", ",".join(core.key for core in cores)])
+    assert named.vlens == tuple(sorted({core.vlen for core in cores}))
 
 
 def test_int8_activations_need_packed_weights_in_tiles(
@@ -141,7 +158,7 @@ def test_counters_part_prefill_from_steady_decode() -> None:
     regions = tuple(Counts(insns=n) for n in (100, 50, 9, 4, 6))
     measured = Measurement(whole=Counts(insns=200), regions=regions, threads=1)
     empty = np.zeros((4, 1), np.float32)
-    said = RunResult((1, 2, 3, 4), "", (), empty, (0.1, 0.1), (0.1, 0.1, 0.1), measured)
+    said = RunResult((1, 2, 3, 4), "", (), empty, (0.1, 0.1), (0.1, 0.1, 0.1), measured, 256)
     table = counters(said)
     assert table["whole"]["insns"] == 200
     assert table["prefill"]["insns"] == 150
@@ -156,7 +173,9 @@ def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
     prompt, tokens = tuple(tokenizer.chat_ids("hello")), (5, 6)
     question = Question(Path(), Path(), tokenizer, prompt, (), Answer(tokens, np.zeros((2, 9))))
     measured = Measurement(whole=Counts(), regions=(), threads=1)
-    said = RunResult(tokens, tokenizer.decode(tokens), prompt, np.zeros((2, 9)), (), (), measured)
+    said = RunResult(
+        tokens, tokenizer.decode(tokens), prompt, np.zeros((2, 9)), (), (), measured, 256
+    )
     check_words(said, question)
     with pytest.raises(LabError, match="the device writes 'x'"):
         check_words(replace(said, text="x"), question)
@@ -213,7 +232,7 @@ def tokenizer_folder(name: str, folder: Path) -> Path:
     ],
 )
 def test_a_folder_becomes_a_tarball(family: str, name: str, tmp_path: Path) -> None:
-    """Through MLC-LLM, in int4: the reference's tokens, the library's ids, a whole artefact."""
+    """Through MLC-LLM, in int4, for two register lengths: the reference's tokens on both."""
     need_emulator()
     cross()
     mlc = mlc_tree.tools().mlc_tree
@@ -221,17 +240,24 @@ def test_a_folder_becomes_a_tarball(family: str, name: str, tmp_path: Path) -> N
     if not applied.is_file():
         pytest.skip(f"no {applied}, which says what the trees were made from")
     folder = write_folder(tmp_path / "Small One", family, tokenizer_folder(name, tmp_path / "t"))
+    if name == "trained":  # the files are found without it as well
+        (folder / INDEX_FILE).unlink()
     tiny_model.make_project(tmp_path / "project")
     options = [str(folder), "--project", str(tmp_path / "project"), "--release", "test"]
     options += ["--tvm-tree", str(tvm_tree()), "--mlc-tree", str(mlc), "--applied", str(applied)]
     options += ["--quantization", "q4f32_1", "--context", "128", "--max-new", "3"]
+    options += ["--vlen", "128,256"]
     assert model_job.main(options) == 0
     report = json.loads((tmp_path / "project" / "out" / "small-one.json").read_text("utf-8"))
     assert (report["checked"], report["path"]) == (True, "mlc-llm")
     assert report["tokens"] == report["reference_tokens"]
     assert len(report["tokens"]) == 3
+    answers = {one["vlen"]: one for one in report["answers"]}
+    assert set(answers) == {128, 256} and all(one["right"] for one in answers.values())
+    prefills = [answers[vlen]["counters"]["prefill"]["insns"] for vlen in (128, 256)]
+    assert prefills[0] > prefills[1]
     assert report["prompt_tokens"] == ChatTokenizer.load(folder).chat_ids(report["prompt"])
     assert {"tokenizer.bin", "run.sh", "runner"} <= {p.name for p in Path(report["dist"]).iterdir()}
     (tarball,) = (tmp_path / "project" / "dist").glob("*.tar")
-    assert tarball.name == "mlc-rvv-test-riscv64-rvv256-small-one-q4f32_1.tar"
+    assert tarball.name == "mlc-rvv-test-riscv64-rvv128-rvv256-small-one-q4f32_1.tar"
     assert verify.main([str(tarball)]) == 0

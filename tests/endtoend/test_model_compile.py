@@ -153,7 +153,7 @@ def runner(rvv: Built) -> Path:
         runtime=runtime(),
         toolchain=cross(),
         library=rvv.model.library,
-        required_vlen=rvv.request.target.vlen,
+        vlens=(rvv.request.target.vlen,),
     )
     return link_runner(request, CACHE)
 

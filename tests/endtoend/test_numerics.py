@@ -127,7 +127,7 @@ def answered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     job, clock = job_of(*request.param, tmp_path_factory.mktemp("numerics") / "project"), Clock()
     question = question_of(job)
     runner = build_runner(job.recipe(question.model.folder), job.cache, clock).program
-    return Answered(job, question, runner, run_model(job, question, runner, clock))
+    return Answered(job, question, runner, run_model(job, question, runner, job.vlens[-1], clock))
 
 
 def test_the_text_is_as_long_as_it_says(answered: Answered) -> None:
@@ -179,7 +179,7 @@ def test_a_prompt_in_two_chunks_gives_the_same_logits(answered: Answered, tmp_pa
     arguments = ["--params", str(answered.question.params), "--logits", str(logits), "--json"]
     arguments += ["--tokens", ",".join(map(str, answered.question.prompt)), "--max-new", "1"]
     arguments += ["--prefill-chunk", str(CHUNK)]
-    result = run_guest(answered.runner, arguments, GuestMachine(vlen=answered.job.vlen))
+    result = run_guest(answered.runner, arguments, GuestMachine(vlen=answered.job.vlens[-1]))
     assert len(json.loads(result.stdout)["prefill_seconds"]) == 2
     whole = answered.said.logits[0]
     difference = np.abs(np.fromfile(logits, np.float32) - whole).max()

@@ -59,7 +59,7 @@ linking = LinkRequest(
     runtime=build_runtime(tree, toolchain, cache),
     toolchain=toolchain,
     library=compiled.library,
-    required_vlen=256,
+    vlens=(256,),
 )
 files = {"run.sh": RUN, "runner": link_runner(linking, cache), "model.tar": compiled.library}
 files["params"] = random_params(config, 1, cache)

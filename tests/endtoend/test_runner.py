@@ -17,7 +17,9 @@ from support import shared_builds, text_probe, tiny_runner
 from support.tiny_runner import CHUNK, CONFIG, VLEN
 
 from crosslab.build.link import LinkRequest, link_runner
+from crosslab.build.runner import join_libraries
 from crosslab.compile.driver import compile_llama
+from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.errors import LabError
 from crosslab.host.toolchain import CompilerKind
 from crosslab.models.params import INDEX_FILE, read_params
@@ -85,6 +87,7 @@ def test_answers_as_numpy_does(
     more = ["--json", "--logits", str(logits), "--prefill-chunk", str(chunk)]
     report = check_answer(run(runner, words(params, *more)), logits, expected)
     assert report["prompt_tokens"] == len(PROMPT)
+    assert report["vlen"] == VLEN
     assert report["logits_file"] == str(logits)
     assert len(report["prefill_seconds"]) == calls
     assert len(report["decode_seconds"]) == MAX_NEW - 1
@@ -97,6 +100,28 @@ def test_answers_with_longer_vectors_than_compiled_for(
     logits = tmp_path / "logits.bin"
     arguments = words(params, "--json", "--logits", str(logits))
     check_answer(run(runner, arguments, vlen), logits, expected)
+
+
+def test_a_program_for_several_lengths_takes_the_longest_that_fits(
+    params: Path, expected: Answer, tmp_path: Path
+) -> None:
+    one = tiny_runner.riscv_compilation()
+    libraries = {
+        vlen: compile_llama(
+            replace(one, target=LabTarget("riscv64", vlen), prefix=prefix_of(vlen)),
+            shared_builds.CACHE,
+        )
+        for vlen in (128, 512)
+    }
+    joined = join_libraries(libraries, shared_builds.CACHE)
+    request = replace(tiny_runner.riscv_request(), library=joined.library, vlens=(128, 512))
+    program = link_runner(request, shared_builds.CACHE)
+    logits = tmp_path / "logits.bin"
+    arguments = words(params, "--json", "--logits", str(logits))
+    for vlen, chosen in ((128, 128), (256, 128), (512, 512), (1024, 512)):
+        report = check_answer(run(program, arguments, vlen), logits, expected)
+        assert report["vlen"] == chosen
+    refuses(run(program, arguments, 0), "of at least 128 bits, and this CPU has no vector")
 
 
 def test_answers_in_one_batch_are_those_alone(runner: Path, params: Path, expected: Answer) -> None:

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that people use: OpenAI's own client, curl, and llm."""
+"""Programs that people use: OpenAI's own client, curl, llm, and Prometheus."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from served import CHAT, Served, until
+from support.llm_client import said_by_llm
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 
@@ -70,17 +69,22 @@ def test_curl(server: Served, said: str) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_llm(server: Served, said: str, tmp_path: Path, stream: bool) -> None:
-    pytest.importorskip("llm", reason="llm is not installed")
-    about = f"- model_id: board\n  model_name: scripted\n  api_base: {server.url}/v1\n"
-    (tmp_path / "extra-openai-models.yaml").write_text(about)
-    command = [sys.executable, "-m", "llm", "-m", "board", "-o", "max_tokens", "6", "abc"]
-    done = subprocess.run(
-        command + ([] if stream else ["--no-stream"]),
-        env={**os.environ, "LLM_USER_PATH": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip("\n") == said.rstrip("\n")
+    words = ["-o", "max_tokens", "6", "abc", *([] if stream else ["--no-stream"])]
+    text = said_by_llm(f"{server.url}/v1", "scripted", words, tmp_path)
+    assert text.rstrip("\n") == said.rstrip("\n")
+
+
+def test_prometheus(server: Served, said: str) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="its client is not installed")
+    assert said
+    reply = server.ask("GET", "/metrics")
+    assert reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    text = reply.body.decode()
+    families = list(parser.text_string_to_metric_families(text))
+    assert all(f.documentation and f.type in ("counter", "gauge") for f in families)
+    assert len({f.name for f in families}) == len(families)
+    samples = {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
+    assert len(samples) == len([line for line in text.splitlines() if not line.startswith("#")])
+    asked = (("code", "200"), ("path", CHAT))
+    assert samples["mlc_rvv_http_requests_total", *asked] >= 1
+    assert samples["mlc_rvv_answers_total",] >= 1

@@ -18,19 +18,19 @@ PATH = "src/code"
 
 @dataclass(frozen=True)
 class Twins:
-    """Two pieces of code that differ in their heads alone, and a third head that is free.
+    """Two pieces of code that differ in their heads, or tails, alone, and a third that is free.
 
     Attributes:
         kind: what they are.
         heads: heads of the first, the second and a third twin.
-        tail: what ends each.
+        tails: what ends each.
         line: a line of their bodies; ``{n}`` is a number.
         around: what stands before and after both.
     """
 
     kind: str
     heads: tuple[str, str, str]
-    tail: str
+    tails: tuple[str, str, str]
     line: str
     around: tuple[str, str] = ("", "")
 
@@ -79,10 +79,15 @@ class Tongue:
 def _braced(kind: str, line: str, *heads: str, tail: str = "}", around: str = "") -> Twins:
     """Twins whose heads are patterns of ``one``, ``two`` and ``three``, or three heads."""
     if len(heads) == 1:
-        heads = tuple(heads[0].replace("NAME", name) for name in ("one", "two", "three"))
+        heads = _of_names(heads[0])
     before, _, after = around.partition("|")
     first, second, third = heads
-    return Twins(kind, (first, second, third), tail, line, (before, after))
+    return Twins(kind, (first, second, third), _of_names(tail), line, (before, after))
+
+
+def _of_names(pattern: str) -> tuple[str, str, str]:
+    first, second, third = (pattern.replace("NAME", name) for name in ("one", "two", "three"))
+    return first, second, third
 
 
 _C_LINE = "\tx = step(x, {n});"
@@ -121,6 +126,20 @@ _C = (
         around="int run(int x)\n{|\treturn x;\n}",
     ),
     _braced("macros", "\tx = step(x, {n}); \\", "#define NAME(x) do { \\", tail="} while (0)"),
+    _braced(
+        "loops named at their end",
+        "\t\tx = step(x, {n});",
+        "\tdo {",
+        tail="\t} while (NAME);",
+        around="int run(int x)\n{|\treturn x;\n}",
+    ),
+    _braced(
+        "unions named at their end",
+        "\t\tint field{n};",
+        "\tunion {",
+        tail="\t} NAME;",
+        around="struct all {|};",
+    ),
 )
 _CPP_LINE = "  x = step(x, {n});"
 _CPP = (
@@ -174,6 +193,7 @@ _CPP = (
 )
 _PYTHON_LINE = "    x = step(x, {n})"
 _PYTHON = (
+    _braced("calls named at their end", "    a{n}=7,", "call(", tail='    name="NAME",\n)'),
     _braced(
         "functions under decorators",
         _PYTHON_LINE,
@@ -446,6 +466,7 @@ _RUBY = (
     ),
     _braced("blocks", "    x = step(x, {n})", '  it "NAME" do', tail="  end", around="top do|end"),
 )
+_SQL = (_braced("queries named at their end", "  field{n},", "select", tail="  last from NAME;"),)
 _TOML = (_braced("tables", "field{n} = 7", "[tool.NAME]", tail="last = 1"),)
 
 TONGUES: dict[str, Tongue] = {
@@ -458,6 +479,7 @@ TONGUES: dict[str, Tongue] = {
     "Go": Tongue(".go", "// {}", "func between() int {\n\treturn 0\n}", _GO),
     "Rust": Tongue(".rs", "// {}", "fn between() -> i32 {\n    0\n}", _RUST),
     "Ruby": Tongue(".rb", "# {}", "def between()\n  0\nend", _RUBY),
+    "SQL": Tongue(".sql", "-- {}", "select between from none;", _SQL),
     "TOML": Tongue(".toml", "# {}", "[between]\nnone = 0", _TOML),
 }
 
@@ -469,6 +491,7 @@ class _Parts:
     first: str
     patched: str
     second: str
+    second_edited: str
     third: str
     comment: str
 
@@ -483,6 +506,7 @@ CHANGES: dict[str, Change] = {
     ),
     "both change places": lambda p: ([p.second, p.first], [p.second, p.patched]),
     "the first is removed": lambda p: ([p.second], None),
+    "the first is removed, the second edited": lambda p: ([p.second_edited], None),
     "the first moves to another file": lambda p: ([p.second], None),
     "the first moves behind others": lambda p: (
         [p.second, p.third, p.first],
@@ -519,12 +543,14 @@ def make_case(language: str, twins: Twins, change: str, seed: int) -> Misplaceme
         _EDITS[2]: [*lines[:at], *lines[at + 1 :]],
     }[edit]
 
-    def piece(head: str, body: list[str]) -> str:
-        return "\n".join([head, *body, twins.tail])
+    def piece(which: int, body: list[str]) -> str:
+        return "\n".join([twins.heads[which], *body, twins.tails[which]])
 
-    first, second, third = (piece(head, lines) for head in twins.heads)
+    first, second, third = (piece(which, lines) for which in range(3))
     comment = tongue.comment.format("what follows was looked over")
-    parts = _Parts(first, piece(twins.heads[0], edited), second, third, comment)
+    changed = twins.line.replace("{n}", "5555")
+    far = [changed, *lines[1:]] if at > 3 else [*lines[:-1], changed]
+    parts = _Parts(first, piece(0, edited), second, piece(1, far), third, comment)
     upstream, right = CHANGES[change](parts)
     gap = "\n\n" if chosen.random() < 0.5 else "\n"
     fillers = [tongue.filler.replace("between", f"between{number}") for number in range(2)]
@@ -594,6 +620,10 @@ NAMED = (
     ("JavaScript", "calls over lines", "both change places"),
     ("Rust", "blocks under cfg", "the first is removed"),
     ("Ruby", "methods", "both change places"),
+    ("C", "loops named at their end", "both change places"),
+    ("C", "unions named at their end", "the first moves behind others"),
+    ("Python", "calls named at their end", "the first is removed, the second edited"),
+    ("SQL", "queries named at their end", "a third comes and both change places"),
     ("TOML", "tables", "the first is removed"),
 )
 

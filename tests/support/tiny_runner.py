@@ -83,7 +83,7 @@ def riscv_request() -> LinkRequest:
     """The link of a runner of it for riscv64."""
     library = compile_llama(riscv_compilation(), shared_builds.CACHE).library
     parts = (shared_builds.runtime(), shared_builds.cross())
-    return LinkRequest(*parts, library=library, required_vlen=VLEN)
+    return LinkRequest(*parts, library=library, vlens=(VLEN,))
 
 
 def host_library() -> CompiledModel:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from accelerator.device import DEVICES, Device
-from accelerator.host.image import programs_of, source
+from accelerator.host.image import attention_sizes, programs_of, source
 from common.hashing import digest
 from crosslab.build.link import WARNINGS
 from crosslab.build.objects import compile_objects
@@ -27,6 +27,7 @@ _LOWERING = ("host/image.py", "lowering.py", "mapping.py", "tokens.py", "layer.p
 def driver_objects(
     device: Device,
     sizes: Iterable[tuple[int, int]],
+    width: int,
     runtime: Runtime,
     toolchain: Toolchain,
     cache: Path,
@@ -37,6 +38,7 @@ def driver_objects(
     Args:
         device: what the runner drives.
         sizes: outputs and inputs of the model's layers.
+        width: of a head, where attention's products are the device's; else 0.
         runtime: TVM's, whose headers are used.
         toolchain: what it was compiled with.
         cache: folder of finished builds.
@@ -46,7 +48,7 @@ def driver_objects(
         AcceleratorError: a layer does not fit the device.
         LabError: compiling fails.
     """
-    wanted = sorted(set(sizes))
+    wanted = sorted({*sizes, *attention_sizes(width)})
     # With sanitizers what counts is the compiler's time, as in the runner itself.
     plain = ("-O0",) if sanitizers else ()
     flags = [*runtime.compile_flags, *FLAGS, *plain, *WARNINGS, *sanitizer_flags(sanitizers)]

@@ -18,6 +18,7 @@ from accelerator.layer import LinearLayer
 from accelerator.lowering import Program, lower
 from accelerator.mapping import best
 
+CHUNK = 64
 USUAL_ROWS = 32
 MOST_ROWS = 128
 STEP_ROWS = 8
@@ -56,6 +57,14 @@ def programs_of(outputs: int, inputs: int, device: Device) -> LayerPrograms:
     return LayerPrograms(outputs, inputs, tuple(made))
 
 
+def attention_sizes(width: int) -> list[tuple[int, int]]:
+    """Outputs and inputs of attention's layers for heads of a width; none for 0.
+
+    A cache is taken to the device in chunks of :data:`CHUNK` tokens.
+    """
+    return [(CHUNK, width), (width, CHUNK)] if width else []
+
+
 def source(device: Device, layers: Iterable[LayerPrograms]) -> str:
     """C++ source of the image that ``accelerators/runtime/image.h`` declares."""
     listed = list(layers)
@@ -77,7 +86,7 @@ def source(device: Device, layers: Iterable[LayerPrograms]) -> str:
         "const AcceleratorImage mlc_rvv_accelerator_image = {",
     ]
     lines += [f'    "{_escaped(device.name)}", {{{spec}}}, {device.memory}ull,']
-    lines += [f"    kLayers, {len(listed)},", "};"]
+    lines += [f"    kLayers, {len(listed)}, {CHUNK},", "};"]
     return "\n".join([*lines, ""])
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m accelerator build-and-test``: the main job with linear layers on a device.
+"""``python -m accelerator build-and-test``: the main job with a model's products on a device.
 
-The model is compiled with the pass that hands its linear layers to the device; the runner holds
-the device's runtime, its functional simulator and the layers' streams. The answer is compared with
-the lab's reference of the whole model in numpy, whose products are W8A8.
+The model is compiled with the passes that hand linear layers and attention to the device; the
+runner holds the device's runtime, its functional simulator and the layers' streams. The answer is
+compared with the lab's reference of the whole model in numpy, whose products are W8A8.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.host.driver import driver_objects
 from accelerator.host.params import int8_params
-from accelerator.model import IntegerProduct
+from accelerator.model import IntegerProduct, add_attention, attend, on_device
 from crosslab.build.offload import LayerSize, Offload
 from crosslab.build.runtime import Runtime
 from crosslab.compile.modes import TILES, KernelMode
@@ -38,18 +39,20 @@ def parser() -> argparse.ArgumentParser:
     found = job_options.parser()
     found.prog = f"accelerator {BUILD_AND_TEST}"
     found.add_argument("--accelerator", required=True, help="a device's name, or its TOML file")
+    add_attention(found)
     return found
 
 
-def offload(device: Device) -> Offload:
+def offload(device: Device, attention: bool) -> Offload:
     """The device as the lab knows it."""
 
     def objects(
-        sizes: Sequence[LayerSize], runtime: Runtime, toolchain: Toolchain, cache: Path
+        sizes: Sequence[LayerSize], width: int, runtime: Runtime, toolchain: Toolchain, cache: Path
     ) -> tuple[Path, ...]:
-        return driver_objects(device, sizes, runtime, toolchain, cache)
+        return driver_objects(device, sizes, width, runtime, toolchain, cache)
 
-    return Offload(device.name, objects, int8_params, IntegerProduct, TOLERANCE)
+    attending = partial(attend, sums=IntegerProduct().sums) if attention else None
+    return Offload(device.name, objects, int8_params, IntegerProduct, attending, TOLERANCE)
 
 
 def parse(argv: Sequence[str]) -> Job:
@@ -61,7 +64,7 @@ def parse(argv: Sequence[str]) -> Job:
         UserError: values that cannot go together.
     """
     args = vars(parser().parse_args(argv))
-    given = args.pop("accelerator")
+    given, attention = args.pop("accelerator"), on_device(args.pop("attention"))
     device = load_device(given)
     if name_of(device.name) != device.name:
         raise AcceleratorError(
@@ -76,8 +79,8 @@ def parse(argv: Sequence[str]) -> Job:
         )
     plain = job.project / "out" / "build_and_test.json"
     report = plain.with_stem(f"build_and_test-{device.name}") if job.report == plain else job.report
-    mode = KernelMode(accelerator=device.name)
-    return replace(job, offload=offload(device), mode=mode, report=report)
+    mode = KernelMode(accelerator=device.name, attention=attention)
+    return replace(job, offload=offload(device, attention), mode=mode, report=report)
 
 
 def main(argv: Sequence[str]) -> int:

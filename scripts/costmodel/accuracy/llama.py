@@ -79,15 +79,27 @@ class FloatLlama:
         )
         query, key = self._rotated(query), rounding.cache(self._rotated(key), scheme)
         value = rounding.cache(value, scheme)
-        group = self.heads // self.kept
+        flat = self.mixed(query, key, value).transpose(1, 0, 2).reshape(tokens, -1)
+        return self.product(flat, name + "attn_output.weight", scheme)
+
+    def mixed(self, query: F32, key: F32, value: F32) -> F32:
+        """Values weighted by attention; a subclass may do it elsewhere.
+
+        Args:
+            query: heads x tokens x width.
+            key: kept heads x tokens x width.
+            value: kept heads x tokens x width.
+
+        Returns:
+            heads x tokens x width.
+        """
+        group, tokens = self.heads // self.kept, query.shape[1]
         scores = query.reshape(self.kept, group, tokens, -1) @ key[:, None].transpose(0, 1, 3, 2)
         scores = scores / np.float32(np.sqrt(self._width))
         scores = np.where(np.tri(tokens, dtype=bool), scores, np.float32(-1e9))
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores = scores / scores.sum(axis=-1, keepdims=True)
-        mixed = (scores @ value[:, None]).reshape(self.heads, tokens, -1)
-        flat = mixed.transpose(1, 0, 2).reshape(tokens, -1)
-        return self.product(flat, name + "attn_output.weight", scheme)
+        return np.asarray((scores @ value[:, None]).reshape(self.heads, tokens, -1))
 
     @property
     def _width(self) -> int:

@@ -15,10 +15,10 @@ from rich.console import Console
 from crosslab.artifact.manifest import MANIFEST, SBOM, Entry, file_entry, render
 from crosslab.artifact.sbom import Part, render_sbom, sbom_problem
 from crosslab.artifact.tarball import PLAIN, PROGRAM, normalised_tar
+from crosslab.compile.driver import LIBRARY
 from crosslab.errors import LabError
 
 PROGRAMS = ("runner", "run.sh", "relink.sh")
-LIBRARY = "model.tar"
 RUN = Path(__file__).with_name("run.sh")
 
 _console = Console(stderr=True, highlight=False)

@@ -111,7 +111,7 @@ class Provenance:
         origins: the patched trees; empty when nobody told.
         passes: folder of the compiler passes that ran.
         model: origin of the model.
-        target: what code was generated for.
+        targets: what code was generated for.
         linking: what the runner was linked from and with.
         with_mlc: MLC-LLM took part.
     """
@@ -120,7 +120,7 @@ class Provenance:
     origins: tuple[TreeOrigin, ...]
     passes: Path
     model: ModelOrigin
-    target: LabTarget
+    targets: tuple[LabTarget, ...]
     linking: link.LinkRequest
     with_mlc: bool
 
@@ -169,7 +169,7 @@ class Provenance:
             "python": platform.python_version(),
             "debian_packages": _debian_versions(self._debian_packages()),
             "static_libraries": {path.name: sha256_of(path) for path in linked if path},
-            "target": self.target.table(),
+            "targets": [target.table() for target in self.targets],
             "flags": {
                 "runtime": [
                     *_plain(self.toolchain.cxx),

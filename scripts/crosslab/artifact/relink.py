@@ -7,13 +7,12 @@ The LGPL 2.1 (section 6) asks for that of a static program with the GNU C librar
 from __future__ import annotations
 
 import shlex
-import tarfile
 import tempfile
 from pathlib import Path
 
 from common.hashing import digest
 from crosslab.artifact.tarball import write_tar
-from crosslab.build.link import LinkRequest, link_options, objects_of
+from crosslab.build.link import LinkRequest, link_options, objects_of, read_objects
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.host.toolchain import CompilerKind
@@ -72,6 +71,4 @@ def _pack(request: LinkRequest, cache: Path, out: Path) -> None:
 def _model(request: LinkRequest) -> list[str]:
     """Names that the model's objects have when ``model.tar`` is unpacked."""
     assert request.library is not None  # looked at before
-    with tarfile.open(request.library) as archive:
-        names = [member.name for member in archive if member.name.endswith(".o")]
-    return list(dict.fromkeys(f"model/{name}" for name in names))
+    return list(dict.fromkeys(f"model/{name}" for name, _ in read_objects(request.library)))

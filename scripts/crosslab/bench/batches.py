@@ -15,7 +15,9 @@ from rich.table import Table
 
 from common.files import atomic_write_json
 from crosslab.bench.options import Bench
+from crosslab.bench.rows import Function, top_functions
 from crosslab.bench.subject import Subject
+from crosslab.bench.table import profile_table
 from crosslab.build.runner import Runner, build_runner
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import cycles_of
@@ -59,6 +61,7 @@ class Batch:
         steps: of the batch, that the costs are the mean of.
         alone: cost of the sequences' steps alone, summed.
         together: cost of a step of the batch.
+        functions: those that execute most in a step of the batch, when they were asked for.
     """
 
     model: str
@@ -70,6 +73,7 @@ class Batch:
     steps: int
     alone: StepCost
     together: StepCost
+    functions: tuple[Function, ...] = ()
 
 
 def measure_batches(subject: Subject, say: Callable[..., None]) -> Iterator[Batch]:
@@ -120,12 +124,21 @@ def _measure(subject: Subject, runner: Runner, params: Path, case: tuple[str, in
                 f"{quantization}, VLEN {vlen}: in a batch sequence {i} is answered {answers[i]}, "
                 f"alone {expected}"
             )
+    steps = bench.decode - 1 + bench.together - 1
+    if len(batch.regions) != steps:
+        raise LabError(
+            f"{quantization}, VLEN {vlen}: {bench.together} sequences took {len(batch.regions)} "
+            f"decode steps, not {steps}: they were not all decoded together"
+        )
     # Step s of the batch decodes token s - i of sequence i: each round reads one prompt, then
     # decodes all that are read. The batch's first whole step, and each sequence's first, grow
     # the allocator's pools.
     whole = range(bench.together, bench.decode - 1)
     chosen = [(one, [s - i for s in whole]) for i, one in enumerate(alone)]
-    symbols = Symbols.of(runner.program) if bench.core else None
+    symbols = Symbols.of(runner.program) if bench.core or bench.profile else None
+    functions: tuple[Function, ...] = ()
+    if bench.profile and symbols:
+        functions = top_functions(batch.functions(symbols, whole), len(whole))
     return Batch(
         model=bench.model,
         quantization=quantization,
@@ -136,6 +149,7 @@ def _measure(subject: Subject, runner: Runner, params: Path, case: tuple[str, in
         steps=len(whole),
         alone=_cost(chosen, len(whole), bench, symbols),
         together=_cost([(batch, list(whole))], len(whole), bench, symbols),
+        functions=functions,
     )
 
 
@@ -156,7 +170,7 @@ def _cost(
 
 
 def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]:
-    """A table of each measure: instructions, weighted by LMUL, and a core's cycles."""
+    """A table of each measure: instructions, weighted by LMUL, a core's cycles; and profiles."""
     kinds = {"insns": "guest instructions", "lmul_weighted": "guest instructions, LMUL-weighted"}
     if core:
         kinds["cycles_serial"] = f"cycles of {core.name}, serial"
@@ -180,6 +194,10 @@ def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]
             sizes = (str(one.vlen), str(one.prompt))
             table.add_row(one.quantization, one.activations, *sizes, *figures)
         yield table
+    for one in batches:
+        if one.functions:
+            where = f"{one.sequences} together, {one.quantization}, VLEN {one.vlen}"
+            yield profile_table(where, one.functions)
 
 
 def write_batches(batches: Sequence[Batch], report: Path) -> None:

@@ -51,7 +51,7 @@ class Subject:
         return Recipe(
             model=self.folder,
             quantization=quantization,
-            vlen=vlen,
+            vlens=(vlen,),
             tvm_tree=variant.tree,
             runtime_tree=bench.tvm_tree,
             mlc_tree=variant.mlc_tree if bench.path_of(quantization) == MLC else None,

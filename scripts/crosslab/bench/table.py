@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crosslab.bench.cycles_table import cycles_tables
-from crosslab.bench.rows import PHASES, Row, name_of
+from crosslab.bench.rows import PHASES, Function, Row, name_of
 from crosslab.cores.core import Core
 
 LEFT = ("variant", "phase", "function")
@@ -34,7 +34,8 @@ def show(rows: Sequence[Row], console: Console, core: Core | None = None) -> Non
             console.print(part)
     for row in rows:
         if row.functions:
-            console.print(_profile(row))
+            where = f"{row.variant}, {row.phase} {row.tokens}, {row.quantization}, VLEN {row.vlen}"
+            console.print(profile_table(where, row.functions))
 
 
 def table_of(rows: Sequence[Row]) -> Group:
@@ -71,10 +72,10 @@ def _notes(rows: Iterable[Row]) -> list[Text]:
     return notes
 
 
-def _profile(row: Row) -> Table:
-    where = f"{row.variant}, {row.phase} {row.tokens}, {row.quantization}, VLEN {row.vlen}"
+def profile_table(where: str, functions: Iterable[Function]) -> Table:
+    """The functions that execute most, of what a title says."""
     table = _table(("function", "all", "weighted", "share"), f"{where}: by function")
-    for one in row.functions:
+    for one in functions:
         counts = (f"{one.insns:,}", f"{one.lmul_weighted:,}", f"{one.share:.1%}")
         # C++'s symbols can be of any length; the report has them whole.
         short = one.symbol if len(one.symbol) <= SYMBOL else f"{one.symbol[: SYMBOL - 1]}…"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from crosslab.build.libraries import httplib_object, include_folders
 from crosslab.build.objects import compile_objects, run_compiler
 from crosslab.build.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
+from crosslab.compile.targets import prefix_of
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 from crosslab.tokenizer.unicode_tables import runner_tables
@@ -40,7 +42,9 @@ class LinkRequest:
         toolchain: what the runtime was compiled with.
         library: ``model.tar`` with the objects of a system library; None makes a runner that
             loads a ``.so`` named by ``--lib``.
-        required_vlen: width in bits below which the library computes wrong numbers; 0: none.
+        vlens: widths of vector registers in bits, ascending, that the library has code for. It
+            computes wrong numbers on shorter ones. Of several, each has its own prefix
+            (:func:`crosslab.compile.targets.prefix_of`). Empty: any CPU will do.
         sanitizers: instrument the runner's own sources with these, besides what the runtime is.
         objects: more objects of the program, such as what drives a device.
         strip: leave symbols out. They cost nothing at run time, and counting by function
@@ -50,7 +54,7 @@ class LinkRequest:
     runtime: Runtime
     toolchain: Toolchain
     library: Path | None = None
-    required_vlen: int = 0
+    vlens: tuple[int, ...] = ()
     sanitizers: tuple[str, ...] = ()
     strip: bool = True
     objects: tuple[Path, ...] = ()
@@ -143,9 +147,11 @@ def _about_library(request: LinkRequest) -> str:
     """C source that tells the runner what it cannot see from the library itself."""
     if request.library is None:
         return ""
+    several = len(request.vlens) > 1
+    rows = [f'{{{vlen}, "{prefix_of(vlen) if several else ""}"}}' for vlen in request.vlens or (0,)]
     return (
-        f"const int mlc_rvv_required_vlen = {request.required_vlen};\n"
-        'const char mlc_rvv_library_prefix[] = "";\n'
+        "struct mlc_rvv_library { int vlen; const char* prefix; };\n"
+        f"const struct mlc_rvv_library mlc_rvv_libraries[] = {{{', '.join(rows)}, {{0, 0}}}};\n"
     )
 
 
@@ -204,16 +210,25 @@ def _unpack(library: Path, folder: Path) -> list[Path]:
     """The objects in a model library."""
     folder.mkdir()
     objects: list[Path] = []
+    for name, data in read_objects(library):
+        objects.append(folder / f"{len(objects)}-{Path(name).name}")
+        objects[-1].write_bytes(data)
+    if not objects:
+        raise UserError(f"{library} holds no object files")
+    return objects
+
+
+def read_objects(library: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the objects in a model library.
+
+    Raises:
+        UserError: it is none.
+    """
     try:
         with tarfile.open(library) as archive:
             for member in archive:
                 stream = archive.extractfile(member) if member.name.endswith(".o") else None
-                if stream is None:
-                    continue
-                objects.append(folder / f"{len(objects)}-{Path(member.name).name}")
-                objects[-1].write_bytes(stream.read())
+                if stream is not None:
+                    yield member.name, stream.read()
     except tarfile.TarError as error:
         raise UserError(f"{library} is not a model library: {error}") from error
-    if not objects:
-        raise UserError(f"{library} holds no object files")
-    return objects

@@ -3,16 +3,28 @@
 
 from __future__ import annotations
 
+import io
+import shutil
+import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from common.hashing import digest
 from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.link import LinkRequest, link_runner
+from crosslab.build.link import LinkRequest, link_runner, read_objects
 from crosslab.build.runtime import Runtime, build_runtime
-from crosslab.compile.driver import CompiledModel, CompileRequest, ImportedModule, compile_llama
+from crosslab.cached_build import cached_build
+from crosslab.compile.driver import (
+    LIBRARY,
+    CompiledModel,
+    CompileRequest,
+    ImportedModule,
+    compile_llama,
+    read_compiled,
+)
 from crosslab.compile.mlc import (
     DEFAULT_CHUNK,
     DEFAULT_CONTEXT,
@@ -23,7 +35,7 @@ from crosslab.compile.mlc import (
     device_of,
 )
 from crosslab.compile.modes import TILES, KernelMode
-from crosslab.compile.targets import LabTarget
+from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import convert_params
@@ -39,7 +51,8 @@ class Recipe:
     Attributes:
         model: folder of ``config.json`` and weights, as Hugging Face lays a model out.
         quantization: format of the weights, a name of :mod:`crosslab.models.formats`.
-        vlen: bits in a vector register.
+        vlens: bits in a vector register, ascending; of several, the program has a library for
+            each, and takes that for the longest registers that its CPU has.
         tvm_tree: TVM tree that the model is compiled with.
         runtime_tree: TVM tree whose runtime is linked.
         mlc_tree: MLC-LLM tree that defines the model; None compiles the project's own definition.
@@ -57,7 +70,7 @@ class Recipe:
 
     model: Path
     quantization: str
-    vlen: int
+    vlens: tuple[int, ...]
     tvm_tree: Path
     runtime_tree: Path
     mlc_tree: Path | None = None
@@ -70,11 +83,6 @@ class Recipe:
     strip: bool = True
     mode: KernelMode = TILES
     imported: ImportedModule | None = None
-
-    @property
-    def target(self) -> LabTarget:
-        """The CPU that code is generated for."""
-        return LabTarget("riscv64", self.vlen)
 
     @property
     def mlc(self) -> MlcTools | None:
@@ -90,7 +98,7 @@ class Runner:
 
     Attributes:
         program: the static program.
-        library: the model library in it.
+        library: the model library in it; of several lengths of registers, one for all.
         linking: inputs of the link.
     """
 
@@ -140,7 +148,7 @@ def build_runner(
             runtime=runtime,
             toolchain=toolchain,
             library=library.library,
-            required_vlen=recipe.vlen,
+            vlens=recipe.vlens,
             strip=recipe.strip,
             objects=parts(runtime, toolchain) if parts else (),
         )
@@ -148,7 +156,7 @@ def build_runner(
 
 
 def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> CompiledModel:
-    """Compile kernels and model library of a recipe.
+    """Compile kernels and model library of a recipe, for each length of vector registers.
 
     Raises:
         UserError: a tree, a tool or a package is missing.
@@ -157,21 +165,64 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
     clock = clock or Clock()
     with clock.step("kernels"):
         kernels = cached_kernels(KernelTarget.RISCV64, cache) if recipe.kernels else None
+    several = len(recipe.vlens) > 1
     with clock.step("compile"):
-        if recipe.mlc:
-            request = _mlc_request(recipe, kernels)
-            return compile_model(recipe.mlc, request, cache)
-        own = CompileRequest(
-            tvm_tree=recipe.tvm_tree,
-            config=recipe.imported or _config(recipe),
-            target=recipe.target,
-            prefill_chunk=recipe.prefill_chunk,
-            steps=recipe.steps,
-            kernels=kernels,
-            require_tensorize=recipe.require_tensorize,
-            mode=recipe.mode,
-        )
-        return compile_llama(own, cache)
+        libraries = {
+            vlen: _compile(recipe, vlen, prefix_of(vlen) if several else "", kernels, cache)
+            for vlen in recipe.vlens
+        }
+    return join_libraries(libraries, cache) if several else libraries[recipe.vlens[0]]
+
+
+def _compile(
+    recipe: Recipe, vlen: int, prefix: str, kernels: Path | None, cache: Path
+) -> CompiledModel:
+    target = LabTarget("riscv64", vlen)
+    if recipe.mlc:
+        return compile_model(recipe.mlc, _mlc_request(recipe, target, prefix, kernels), cache)
+    own = CompileRequest(
+        tvm_tree=recipe.tvm_tree,
+        config=recipe.imported or _config(recipe),
+        target=target,
+        prefill_chunk=recipe.prefill_chunk,
+        steps=recipe.steps,
+        kernels=kernels,
+        require_tensorize=recipe.require_tensorize,
+        mode=recipe.mode,
+        prefix=prefix,
+    )
+    return compile_llama(own, cache)
+
+
+def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> CompiledModel:
+    """One model library of those for several lengths of vector registers.
+
+    Objects that several of them have (the kernels, which fit any length) are in it once. What
+    is told of it is told of the library for the longest registers.
+
+    Args:
+        libraries: by bits in a vector register; each has symbols of its own.
+        cache: folder of finished builds.
+    """
+
+    def make(out: Path) -> None:
+        objects: dict[str, bytes] = {}
+        for vlen, one in libraries.items():
+            for name, data in read_objects(one.library):
+                if data not in objects.values():
+                    objects[f"rvv{vlen}-{name}"] = data
+        with tarfile.open(out / LIBRARY, "w") as archive:
+            for name, data in objects.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        longest = libraries[max(libraries)].folder
+        for path in longest.iterdir():
+            if path.suffix == ".json":
+                shutil.copyfile(path, out / path.name)
+
+    key = digest(*(part for v, one in libraries.items() for part in (str(v), one.folder.name)))
+    return read_compiled(cached_build(cache, "libraries", key, make))
 
 
 def _config(recipe: Recipe) -> LlamaConfig:
@@ -179,12 +230,14 @@ def _config(recipe: Recipe) -> LlamaConfig:
     return replace(config, context=recipe.context or config.context)
 
 
-def _mlc_request(recipe: Recipe, kernels: Path | None) -> MlcCompileRequest:
+def _mlc_request(
+    recipe: Recipe, target: LabTarget, prefix: str, kernels: Path | None
+) -> MlcCompileRequest:
     steps = recipe.steps
     return MlcCompileRequest(
         model=recipe.model,
         quantization=recipe.quantization,
-        device=device_of(recipe.target),
+        device=device_of(target),
         context=recipe.context or DEFAULT_CONTEXT,
         prefill_chunk=recipe.prefill_chunk,
         kernels=kernels,
@@ -192,6 +245,7 @@ def _mlc_request(recipe: Recipe, kernels: Path | None) -> MlcCompileRequest:
         environment=() if steps is None else ((STEPS_VARIABLE, ",".join(steps)),),
         sizes=recipe.sizes,
         mode=recipe.mode,
+        prefix=prefix,
     )
 
 

@@ -17,7 +17,7 @@ from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.overlaypass import PASSES
-from crosslab.compile.targets import LabTarget
+from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
 
@@ -28,6 +28,8 @@ MAX_BATCH = 8
 LAST_LINES = 15
 # In a library's folder: its products and other work, for the cost estimate.
 WORK_FILE = "work.json"
+# A system library: objects to be linked into a program.
+LIBRARY = "model.tar"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class CompileRequest:
             takes a minute and more over what it makes of widths that are no multiple of 128.
         linker: compiler command that links "shared" for another machine; empty: the host's.
         mode: what the kernels of linear layers read.
+        prefix: of the library's symbols, by which a program tells several apart.
     """
 
     tvm_tree: Path
@@ -79,6 +82,7 @@ class CompileRequest:
     gemv: bool = True
     linker: tuple[str, ...] = ()
     mode: KernelMode = field(default_factory=KernelMode)
+    prefix: str = ""
 
     @property
     def python(self) -> Path:
@@ -99,6 +103,7 @@ class CompileRequest:
             "steps": None if self.steps is None else list(self.steps),
             "gemv": self.gemv,
             "linker": list(self.linker),
+            "prefix": self.prefix,
             **self.mode.choices,
         }
 
@@ -138,7 +143,7 @@ def read_compiled(folder: Path) -> CompiledModel:
     Raises:
         LabError: there is no model library in it.
     """
-    found = [folder / name for name in ("model.tar", "model.so") if (folder / name).is_file()]
+    found = [folder / name for name in (LIBRARY, "model.so") if (folder / name).is_file()]
     if not found:
         raise LabError(f"no model library in {folder}")
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
@@ -200,6 +205,8 @@ def _run(request: CompileRequest, folder: Path) -> None:
     environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
     if request.steps is not None:
         environment["MLC_RVV_STEPS"] = ",".join(request.steps)
+    if request.prefix:
+        environment[PREFIX_VARIABLE] = request.prefix
     if request.require_tensorize:
         environment["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
     command = [sys.executable, "-m", "crosslab.compile.worker", str(spec)]

@@ -20,12 +20,18 @@ from rich.markup import escape
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
-from crosslab.compile.driver import MAX_BATCH, CompiledModel, read_compiled
+from crosslab.compile.driver import LIBRARY, MAX_BATCH, CompiledModel, read_compiled
 from crosslab.compile.modes import KernelMode
-from crosslab.compile.targets import LabTarget
+from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.formats import FORMATS
-from crosslab.models.weights_file import weight_files
+from crosslab.models.weights_file import (
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    StoredWeights,
+    weight_files,
+    write_index,
+)
 
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 """Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
@@ -142,6 +148,7 @@ class MlcCompileRequest:
         environment: further variables, as ``CROSS_COMPILATION`` for the device ``cpu``.
         sizes: further sizes that override the config's, as ``sliding_window_size``.
         mode: what the kernels of linear layers read; MLC-LLM's own runtime loads "stored" alone.
+        prefix: of the library's symbols, by which a program tells several apart.
     """
 
     model: Path
@@ -155,6 +162,7 @@ class MlcCompileRequest:
     environment: tuple[tuple[str, str], ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     mode: KernelMode = field(default_factory=KernelMode)
+    prefix: str = ""
 
     def about(self) -> dict[str, Any]:
         """The request as a table: what the library was asked to be."""
@@ -168,6 +176,7 @@ class MlcCompileRequest:
             "environment": dict(self.environment),
             **self.mode.choices,
             **({"sizes": dict(self.sizes)} if self.sizes else {}),
+            **({"prefix": self.prefix} if self.prefix else {}),
         }
 
     def variables(self, folder: Path) -> dict[str, str]:
@@ -177,6 +186,8 @@ class MlcCompileRequest:
         variables.setdefault("MLC_RVV_COST_REPORT", str(folder / WORK_FILE))
         if self.kernels:
             variables["MLC_RVV_KERNELS"] = str(self.kernels.resolve())
+        if self.prefix:
+            variables[PREFIX_VARIABLE] = self.prefix
         if self.require_tensorize:
             variables["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
         return variables
@@ -216,6 +227,10 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
             named = {path.name: path for path in about} | {file.name: file.path for file in files}
             for name, path in named.items():
                 (Path(view) / name).symlink_to(path.resolve())
+            if INDEX_FILE not in named and WEIGHTS_FILE not in named:
+                # MLC-LLM finds several files, or one of another name, by an index alone.
+                places = StoredWeights({file.name: Path(view) / file.name for file in files}).places
+                write_index({name: path.name for name, path in places.items()}, Path(view))
             arguments = [view, "--quantization", quantization, "--device", "cpu"]
             _run(tools, "convert_weight", [*arguments, "--output", str(folder)], {}, log)
         if not (folder / "tensor-cache.json").is_file():
@@ -245,7 +260,7 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
     log = _log(cache, f"mlc-library-{key}")
 
     def make(folder: Path) -> None:
-        library = folder / ("model.so" if request.form == "shared" else "model.tar")
+        library = folder / ("model.so" if request.form == "shared" else LIBRARY)
         arguments = [str(config), "--quantization", request.quantization]
         arguments += ["--device", request.device, "--output", str(library)]
         arguments += ["--overrides", _overrides(request)]

@@ -20,11 +20,13 @@ class KernelMode:
             "tiles", for which the library has functions that reorder what was loaded.
         activations: "float32"; or "int8", rounded in groups where weights are quantized.
         accelerator: name of the device that multiplies instead of the CPU; empty: none does.
+        attention: the device does attention's products, too.
     """
 
     weights: str = "stored"
     activations: str = "float32"
     accelerator: str = ""
+    attention: bool = False
 
     def __post_init__(self) -> None:
         if self.accelerator and (self.weights, self.activations) != (WEIGHTS[0], ACTIVATIONS[0]):
@@ -49,13 +51,20 @@ class KernelMode:
     def variables(self) -> dict[str, str]:
         """Variables of the environment that the passes of linear layers read."""
         found = {"MLC_RVV_WEIGHTS": self.weights, "MLC_RVV_ACTIVATIONS": self.activations}
-        return {**found, **({"MLC_RVV_PRODUCTS": "accelerator"} if self.accelerator else {})}
+        return {**found, **{f"MLC_RVV_{name.upper()}": "accelerator" for name in self._moved}}
 
     @property
     def choices(self) -> dict[str, str]:
         """Choices that the compiler's output depends on: it is the same for every device."""
         found = {"weights": self.weights, "activations": self.activations}
-        return {**found, **({"products": "accelerator"} if self.accelerator else {})}
+        return {**found, **dict.fromkeys(self._moved, "accelerator")}
+
+    @property
+    def _moved(self) -> list[str]:
+        """Parts of the model that are the device's."""
+        if not self.accelerator:
+            return []
+        return ["products", *(["attention"] if self.attention else [])]
 
 
 TILES = KernelMode("tiles")

@@ -65,6 +65,17 @@ class LabTarget:
         return {**own, "host": dict(own)}
 
 
+PREFIX_VARIABLE = "MLC_RVV_SYMBOL_PREFIX"
+
+
+def prefix_of(vlen: int) -> str:
+    """Prefix of the symbols of a library for one register length, beside libraries for others.
+
+    TVM 0.26 cannot read an attribute of seven letters or fewer from a module.
+    """
+    return f"mlc_rvv{vlen}_"
+
+
 def host_cpu() -> str:
     """The architecture level of this machine that code is generated for; "" for the common one.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from crosslab.artifact.dist import LIBRARY, RUN, Dist
+from crosslab.artifact.dist import RUN, Dist
 from crosslab.artifact.manifest import MANIFEST, SBOM
 from crosslab.artifact.provenance import (
     OURS,
@@ -22,6 +22,7 @@ from crosslab.artifact.sbom import Part
 from crosslab.build.libraries import httplib_sources, json_licence
 from crosslab.build.link import LinkRequest
 from crosslab.build.runner import Runner
+from crosslab.compile.driver import LIBRARY
 from crosslab.compile.overlaypass import PASSES
 from crosslab.job.job_options import Job
 from crosslab.models.sources.model_folder import ImportedModel
@@ -72,13 +73,11 @@ def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dis
         origins=_origins(job),
         passes=PASSES,
         model=model.origin,
-        target=job.target,
+        targets=job.targets,
         linking=runner.linking,
         with_mlc=job.mlc_tree is not None,
     )
-    whole = Part(
-        f"{job.name}-{job.target.label}", job.release, OURS, shipped=True, kind="application"
-    )
+    whole = Part(f"{job.name}-{job.label}", job.release, OURS, shipped=True, kind="application")
     about = {**_about(job, ChatTokenizer.load(model.folder)), "holds": _held(files)}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
     return Dist(job.dist, files, about, whole, tuple(provenance.parts()))
@@ -106,8 +105,8 @@ def _origins(job: Job) -> tuple[TreeOrigin, ...]:
 def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
     return {
         "release": job.release,
-        "target": job.target.label,
-        "vlen": job.vlen,
+        "target": job.label,
+        "vlens": list(job.vlens),
         "model": job.model,
         "quantization": job.quantization,
         "weights": job.mode.weights,

@@ -83,7 +83,7 @@ class Job:
         without: upstreams that it names as missing.
         source: the model as its user names it: pinned, a folder, a GGUF file, or of a hub.
         model: what it is called.
-        vlen: bits in a vector register.
+        vlens: bits in a vector register, ascending; of several, the artefact has a library each.
         prompt: the user's message.
         quantization: MLC-LLM's name of the parameters' format.
         mode: what the kernels of linear layers read.
@@ -104,7 +104,7 @@ class Job:
     without: tuple[Omission, ...]
     source: str
     model: str
-    vlen: int
+    vlens: tuple[int, ...]
     prompt: str
     quantization: str
     mode: KernelMode
@@ -117,9 +117,14 @@ class Job:
     offload: Offload | None = None
 
     @property
-    def target(self) -> LabTarget:
-        """The CPU that code is generated for."""
-        return LabTarget("riscv64", self.vlen)
+    def targets(self) -> tuple[LabTarget, ...]:
+        """The CPUs that code is generated for."""
+        return tuple(LabTarget("riscv64", vlen) for vlen in self.vlens)
+
+    @property
+    def label(self) -> str:
+        """Name of the CPUs, like ``riscv64-rvv128-rvv256``."""
+        return "-".join(["riscv64", *(f"rvv{vlen}" for vlen in self.vlens)])
 
     def recipe(self, model: Path) -> Recipe:
         """The inputs of the runner.
@@ -130,7 +135,7 @@ class Job:
         return Recipe(
             model=model,
             quantization=self.quantization,
-            vlen=self.vlen,
+            vlens=self.vlens,
             tvm_tree=self.tvm_tree,
             runtime_tree=self.tvm_tree,
             mlc_tree=self.mlc_tree,
@@ -166,7 +171,7 @@ class Job:
     @property
     def dist(self) -> Path:
         """Folder of the finished model."""
-        return self.project / "dist" / self.release / self.target.label / self.name
+        return self.project / "dist" / self.release / self.label / self.name
 
 
 def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
@@ -188,8 +193,10 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
     add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
     add("--applied", type=Path, metavar="FILE", help="report of forkpatch apply --json")
-    add("--vlen", type=int, choices=VLENS, help="bits in a vector register (256)")
-    add("--core", metavar="NAME", help="in place of --vlen: a core, a file in PROJECT/cores")
+    several = "several, for one artefact that runs on each: with commas"
+    add("--vlen", metavar="N[,N...]", help=f"bits in a vector register (256); {several}")
+    cores = "in place of --vlen: a core, a file in PROJECT/cores"
+    add("--core", metavar="NAME[,NAME...]", help=f"{cores}; {several}")
     add("--context", type=int, metavar="N", help="longest sequence, tokens")
     add("--prompt", default=PROMPT, help="the user's message")
     add("--quantization", choices=FORMATS, help="format of the weights")
@@ -231,7 +238,7 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
     args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
     args["without"] = read_omissions(args["applied"])
     args["mode"] = KernelMode(args.pop("weights"), args.pop("activations"))
-    args["vlen"] = vlen_of(args["project"], args["vlen"], args.pop("core"))
+    args["vlens"] = vlens_of(args["project"], args.pop("vlen"), args.pop("core"))
     default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
     args["quantization"] = args["quantization"] or default
     job = Job(**args)
@@ -247,6 +254,26 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
             remedy=SUPPLY_MLC,
         )
     return job
+
+
+def vlens_of(project: Path, vlens: str | None, cores: str | None) -> tuple[int, ...]:
+    """Bits in a vector register, ascending, of the CPUs that one artefact runs on.
+
+    Raises:
+        UserError: a length is not built for, or a core has another than the one that is named.
+    """
+    words = vlens.split(",") if vlens else []
+    if unknown := [word for word in words if word not in map(str, VLENS)]:
+        raise UserError(
+            f"--vlen {vlens}: vector length {unknown[0]!r} is not built for",
+            remedy=f"use some of: {','.join(map(str, VLENS))}",
+        )
+    if cores is None:
+        return tuple(sorted({int(word) for word in words})) or (DEFAULT_VLEN,)
+    vlen = int(words[0]) if len(words) == 1 else None
+    if len(words) > 1:
+        raise UserError("--vlen and --core: each names CPUs", remedy="leave out --vlen")
+    return tuple(sorted({vlen_of(project, vlen, core) for core in cores.split(",")}))
 
 
 def vlen_of(project: Path, vlen: int | None, core: str | None) -> int:

@@ -85,6 +85,8 @@ class RunResult:
         decode_seconds: of each decode call.
         counted: executed instructions; one region a call, prefill before decode. None where
             the emulator cannot count.
+        vlen: bits in a vector register that the library which ran was compiled for.
+        device: counters of the device that multiplied; None without one.
     """
 
     tokens: tuple[int, ...]
@@ -94,6 +96,41 @@ class RunResult:
     prefill_seconds: tuple[float, ...]
     decode_seconds: tuple[float, ...]
     counted: Measurement | None
+    vlen: int
+    device: dict[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class CheckedAnswer:
+    """The answer of one emulated CPU, compared.
+
+    Attributes:
+        vlen: bits in a vector register of the CPU.
+        result: the answer.
+        verdict: how it compares with the reference's; None where there is none.
+    """
+
+    vlen: int
+    result: RunResult
+    verdict: Comparison | None
+
+    @property
+    def is_right(self) -> bool:
+        """False when it is not the reference's."""
+        return self.verdict is None or self.verdict.right
+
+    def table(self) -> dict[str, Any]:
+        """The same for machines."""
+        return {
+            "vlen": self.vlen,
+            "text": self.result.text,
+            "tokens": list(self.result.tokens),
+            "max_logit_error": self.verdict.logit_error if self.verdict else None,
+            "right": self.is_right,
+            "counters": counters(self.result),
+            "prefill_seconds": list(self.result.prefill_seconds),
+            "decode_seconds": list(self.result.decode_seconds),
+        }
 
 
 def main(argv: Sequence[str]) -> int:
@@ -120,18 +157,32 @@ def run(job: Job) -> int:
             _progress.print(f"  {omission.remedy}", soft_wrap=True)
     require_qemu()
     question = ask(job, clock)
-    parts = partial(_parts, job, question.params) if job.offload else None
+    parts = partial(_parts, job, question) if job.offload else None
     runner = build_runner(job.recipe(question.model.folder), job.cache, clock, parts)
     if job.offload:
         question = replace(question, params=job.offload.params(question.params, job.cache))
-    result = run_model(job, question, runner.program, clock)
-    check_words(result, question)
-    verdict = judge_answer(job, result, question)
+    answers = tuple(
+        check_answer(job, question, run_model(job, question, runner.program, vlen, clock), vlen)
+        for vlen in job.vlens
+    )
     write_dist(dist_of(job, question.model, question.params, runner))
-    report = report_of(job, question, runner.library, result, verdict, left_out, clock)
+    report = report_of(job, question, runner.library, answers, left_out, clock)
     atomic_write_json(job.report, report)
     show(report)
     return 0 if report["right"] else 1
+
+
+def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> CheckedAnswer:
+    """Compare the answer of one CPU with the reference's.
+
+    Raises:
+        LabError: its words are not those of the model's tokenizer, it comes from the library for
+            other registers, or its logits are no numbers.
+    """
+    check_words(result, question)
+    if result.vlen != vlen:
+        raise LabError(f"a CPU of {vlen} bits took the library for registers of {result.vlen}")
+    return CheckedAnswer(vlen, result, judge_answer(job, result, question))
 
 
 def judge_answer(job: Job, result: RunResult, question: Question) -> Comparison | None:
@@ -147,13 +198,17 @@ def judge_answer(job: Job, result: RunResult, question: Question) -> Comparison 
     return compare(result.tokens, result.logits, question.reference, job.tolerance)
 
 
-def _parts(job: Job, params: Path, runtime: Runtime, toolchain: Toolchain) -> tuple[Path, ...]:
+def _parts(
+    job: Job, question: Question, runtime: Runtime, toolchain: Toolchain
+) -> tuple[Path, ...]:
     """Objects that drive a device, with programs for the sizes of all matrices."""
     if job.offload is None:
         return ()
-    shapes = [stored.shape for stored in read_index(params).values()]
+    shapes = [stored.shape for stored in read_index(question.params).values()]
     sizes = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
-    return job.offload.objects(sizes, runtime, toolchain, job.cache)
+    config = question.model.folder / CONFIG_FILE
+    width = read_family(config).head_dim if job.offload.attend else 0
+    return job.offload.objects(sizes, width, runtime, toolchain, job.cache)
 
 
 def omissions(job: Job) -> list[Omission]:
@@ -193,7 +248,14 @@ def _reference(
     values = ReadParams(params, param_widths(config), job.weights.packing)
     product = job.offload.product() if job.offload else None
     said = answer(
-        config, values, prompt, max_new=job.max_new, stop=stop, int8=job.int8, product=product
+        config,
+        values,
+        prompt,
+        max_new=job.max_new,
+        stop=stop,
+        int8=job.int8,
+        product=product,
+        attend=job.offload.attend if job.offload else None,
     )
     rounded = job.int8 or product is not None
     return said, rounding_error(config, values, prompt, said) if rounded else None
@@ -214,13 +276,15 @@ def _prompt_options(
     return ("--tokenizer", str(words), "--prompt", job.prompt, *raw)
 
 
-def run_model(job: Job, question: Question, runner: Path, clock: Clock) -> RunResult:
-    """Let the model answer in the emulator."""
+def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Clock) -> RunResult:
+    """Let the model answer in the emulator, on registers of ``vlen`` bits."""
     _progress.print(
-        f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer"
+        f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer, "
+        f"VLEN {vlen}"
     )
-    machine = GuestMachine(vlen=job.vlen, threads=job.threads)
-    with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step("emulator"):
+    machine = GuestMachine(vlen=vlen, threads=job.threads)
+    step = "emulator" if len(job.vlens) == 1 else f"emulator {vlen}"
+    with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step(step):
         logits = Path(scratch) / "logits.bin"
         arguments = ["--params", str(question.params), *question.options]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
@@ -234,12 +298,12 @@ def _read_answer(text: str, logits: Path, counted: Measurement | None) -> RunRes
     try:
         table = json.loads(text)
         tokens, prompt = tuple(table["tokens"]), tuple(table["prompt_ids"])
-        words = table["text"]
+        words, vlen, device = table["text"], table["vlen"], table["device"]
         rows = np.fromfile(logits, np.float32).reshape(len(tokens), -1)
     except (ValueError, KeyError, OSError) as error:
         raise LabError(f"the runner's answer cannot be read ({error}): {text[:200]!r}") from error
     prefill, decode = tuple(table["prefill_seconds"]), tuple(table["decode_seconds"])
-    return RunResult(tokens, words, prompt, rows, prefill, decode, counted)
+    return RunResult(tokens, words, prompt, rows, prefill, decode, counted, vlen, device)
 
 
 def check_words(result: RunResult, question: Question) -> None:
@@ -278,37 +342,39 @@ def report_of(
     job: Job,
     question: Question,
     library: CompiledModel,
-    result: RunResult,
-    verdict: Comparison | None,
+    answers: Sequence[CheckedAnswer],
     left_out: Sequence[Omission],
     clock: Clock,
 ) -> dict[str, Any]:
-    """The run as a table for machines."""
+    """The run as a table for machines.
+
+    Of several CPUs, ``answers`` has each one's answer; what stands beside it is the first wrong
+    one's, or that of the longest registers.
+    """
+    shown = next((one for one in answers if not one.is_right), answers[-1])
+    result, verdict = shown.result, shown.verdict
     return {
         "release": job.release,
-        "target": job.target.label,
+        "target": job.label,
         "model": job.model,
         "quantization": job.quantization,
         "activations": job.mode.activations,
         "accelerator": job.mode.accelerator or None,
+        "attention": "device" if job.mode.attention else "cpu",
         "path": job.path,
-        "vlen": job.vlen,
         "threads": job.threads,
         "prompt": job.prompt,
         "prompt_tokens": list(question.prompt),
+        **shown.table(),
         "text": question.tokenizer.decode(result.tokens),
-        "tokens": list(result.tokens),
         "checked": verdict is not None,
         "reference_tokens": list(question.reference.tokens) if question.reference else None,
-        "max_logit_error": verdict.logit_error if verdict else None,
         "logit_error_bound": verdict.tolerance if verdict else None,
         "int8_rounding_error": question.rounding,
-        "right": verdict is None or verdict.right,
+        "answers": [one.table() for one in answers],
         "tensorized": library.tensorized,
-        "counters": counters(result),
+        "device": result.device,
         "skipped": [asdict(omission) for omission in left_out],
-        "prefill_seconds": list(result.prefill_seconds),
-        "decode_seconds": list(result.decode_seconds),
         "seconds": clock.seconds,
         "report": str(job.report),
         "dist": str(job.dist),

@@ -17,6 +17,9 @@ from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_f
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.zoo.families import Family, families
 
+# RoPE's base in layers with a sliding window: RotaryOfLayer in TVM's paged_kv_cache.cc.
+SLIDING_BASE = 10000.0
+
 
 def check_model(job: Job, folder: Path) -> ChatTokenizer:
     """Look at a model's folder: family, format, sizes, weights, tokenizer.
@@ -44,13 +47,49 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
         raise UserError(f"{folder}: the tokenizer has a token {largest}, the model {size} of them")
     if kind in FAMILIES:
         _check_sizes(job, table, read_family(folder / CONFIG_FILE), folder)
-    elif not job.unchecked:
+        return tokenizer
+    if not job.unchecked:
         raise UserError(
             f"{folder}: a model of the type {kind!r} cannot be checked: the project's reference "
             f"computes {', '.join(FAMILIES)}",
             remedy="add --unchecked: it is made, and says that nobody compared its answers",
         )
+    _check_unchecked(job, table, kind, folder)
     return tokenizer
+
+
+def _check_unchecked(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
+    """No reference would notice a wrong position: what the zoo has not seen is refused."""
+    # Gemma 3's layers have each their own, which is checked with its kind.
+    scaling = None if kind.startswith("gemma3") else table.get("rope_scaling")
+    seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if _is(f, kind)}
+    if _scaling_kind(scaling) not in {*seen, "default"}:
+        known = ", ".join(sorted(seen - {"default"})) or "none"
+        raise UserError(
+            f"{folder}: rope_scaling = {scaling!r}: nobody compared a {kind} with it",
+            remedy=f"give a model whose scaling the zoo has; of {kind}: {known}",
+        )
+    longest = table.get("max_position_embeddings") or table.get("n_positions")
+    if job.context and isinstance(longest, int) and job.context > longest:
+        raise _too_long(job.context, longest)
+
+
+def _scaling_of(config: Mapping[str, Any]) -> object:
+    return config.get("rope_scaling") or config.get("rope_parameters")
+
+
+def _scaling_kind(scaling: object) -> str:
+    """The kind that rope_scaling names, "default" for none."""
+    if not isinstance(scaling, Mapping):
+        return str(scaling or "default")
+    return str(scaling.get("rope_type") or scaling.get("type") or "?")
+
+
+def _too_long(context: int, longest: int) -> UserError:
+    return UserError(
+        f"--context {context}: the model reads {longest} tokens at most",
+        remedy=f"give --context {longest} or less",
+    )
 
 
 def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
@@ -70,6 +109,13 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
             f"{folder}: rope_scaling = {scaling!r}: the compiler leaves the positions of Gemma 3's "
             "layers with full attention unscaled, and the answers would be wrong",
             remedy="give a Gemma 3 without rope_scaling, as Gemma 3 1B is",
+        )
+    base = table.get("rope_local_base_freq", SLIDING_BASE)
+    if kind.startswith("gemma3") and base != SLIDING_BASE:
+        raise UserError(
+            f"{folder}: rope_local_base_freq = {base!r}: the runtime turns Gemma 3's layers with a "
+            f"sliding window by {SLIDING_BASE:g} alone, and the answers would be wrong",
+            remedy="give a Gemma 3 as it was published",
         )
 
 
@@ -119,10 +165,7 @@ def _check_sizes(job: Job, table: Mapping[str, Any], config: FamilyConfig, folde
             raise UserError(f"{folder}: sliding_window = {window!r} is not supported")
         longest = min(longest, window)
     if job.context and job.context > longest:
-        raise UserError(
-            f"--context {job.context}: the model reads {longest} tokens at most",
-            remedy=f"give --context {longest} or less",
-        )
+        raise _too_long(job.context, longest)
     elsewhere = (folder / ELSEWHERE_FILE).is_file()
     paths = [f.path for f in weight_files(folder)] if elsewhere else weight_paths(folder)
     wanted = [s for n, shape in param_shapes(config).items() for s in _parts(n, shape, config)]

@@ -35,12 +35,21 @@ def summary(report: Mapping[str, Any]) -> Table:
         + _millions(counters["prefill"]),
         "decode": f"{len(decode)} tokens, {sum(decode):.1f} s"
         + _millions(counters["decode_per_token"], " a token"),
+        **({"device": _device(counts)} if (counts := report.get("device")) else {}),
         "steps": ", ".join(f"{name} {s:.0f} s" for name, s in report["seconds"].items()),
     }
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", value)
     return table
+
+
+def _device(counts: Mapping[str, int]) -> str:
+    moved = (counts["read_bytes"] + counts["written_bytes"]) / 1e6
+    return (
+        f"{counts['instructions']:,} instructions, {counts['gemm_steps'] / 1e6:.1f} M steps of its "
+        f"core, {moved:,.0f} MB moved, {counts['tokens_written']:,} tokens of attention written"
+    )
 
 
 def _millions(counts: Mapping[str, int] | None, each: str = "") -> str:

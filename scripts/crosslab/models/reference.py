@@ -21,6 +21,9 @@ from crosslab.models.config import FamilyConfig, LlamaConfig
 F32 = NDArray[np.float32]
 Product = Callable[[F32, str, Mapping[str, F32]], F32]
 """Linear layer: activations [rows, inputs], name of the weight, parameters; [rows, outputs]."""
+Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], F32]
+"""Attention of one head of keys: queries [rows, width], keys and values [tokens, width], which
+tokens each row sees; [rows, width]."""
 INT8_GROUP = 32
 """Inputs that share a scale when activations are rounded to int8."""
 
@@ -49,6 +52,7 @@ class ReferenceLlama:
         values: per layer [positions, kv_heads, head_dim].
         int8: linear layers see activations rounded to int8, see :func:`round_to_int8`.
         product: computes linear layers instead; see :data:`Product`.
+        attend: computes attention instead; see :data:`Attend`.
     """
 
     config: LlamaConfig
@@ -57,6 +61,7 @@ class ReferenceLlama:
     values: list[F32] = field(default_factory=list)
     int8: bool = False
     product: Product | None = None
+    attend: Attend | None = None
     family: FamilyConfig = field(init=False)
     qkv: str = field(init=False)
 
@@ -135,12 +140,29 @@ class ReferenceLlama:
         values = np.concatenate([self.values[layer], v])
         self.keys[layer], self.values[layer] = keys, values
         grouped = self._rotate(q, positions).reshape(rows, c.kv_heads, -1, c.head_dim)
-        scores = np.einsum("qhgd,khd->hgqk", grouped, keys, optimize=True)
-        scores *= np.float32(c.head_dim**-0.5)
         hidden = np.arange(len(keys)) > positions[:, None]
-        weights = _softmax(np.where(hidden, np.float32(-np.inf), scores))
-        mixed = np.einsum("hgqk,khd->qhgd", weights, values, optimize=True)
+        mixed = self._mixed(grouped, keys, values, hidden)
         return self._linear(mixed.reshape(rows, -1), layer, "self_attn.o_proj")
+
+    def _mixed(self, grouped: F32, keys: F32, values: F32, hidden: NDArray[np.bool_]) -> F32:
+        """Values weighted by attention: [rows, kv_heads, group, head_dim], as queries are."""
+        if self.attend is not None:
+            visible = np.repeat(~hidden, grouped.shape[2], axis=0)
+            heads = [
+                self.attend(
+                    grouped[:, head].reshape(-1, keys.shape[2]),
+                    keys[:, head],
+                    values[:, head],
+                    visible,
+                )
+                for head in range(keys.shape[1])
+            ]
+            return np.stack([head.reshape(grouped[:, 0].shape) for head in heads], axis=1)
+        scores = np.einsum("qhgd,khd->hgqk", grouped, keys, optimize=True)
+        scores *= np.float32(self.config.head_dim**-0.5)
+        weights = _softmax(np.where(hidden, np.float32(-np.inf), scores))
+        mixed: F32 = np.einsum("hgqk,khd->qhgd", weights, values, optimize=True)
+        return mixed
 
     def _rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
         half = self.config.head_dim // 2
@@ -229,10 +251,12 @@ def answer(
     stop: Sequence[int] = (),
     int8: bool = False,
     product: Product | None = None,
+    attend: Attend | None = None,
 ) -> Answer:
     """Answer greedily: the likeliest token at each step, until a stop token or ``max_new``.
 
-    Activations are rounded to int8, or linear layers computed otherwise, where that is asked for.
+    Activations are rounded to int8, or linear layers and attention computed otherwise, where that
+    is asked for.
 
     Raises:
         UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.
@@ -244,7 +268,7 @@ def answer(
             f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "
             f"context of {config.context}"
         )
-    model = ReferenceLlama(config, params, int8=int8, product=product)
+    model = ReferenceLlama(config, params, int8=int8, product=product, attend=attend)
     logits = [model.read(prompt)]
     tokens = [int(np.argmax(logits[0]))]
     while len(tokens) < max_new and tokens[-1] not in stop:

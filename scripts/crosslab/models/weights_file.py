@@ -68,6 +68,11 @@ def save_weights(
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
         (folder / f".shard-{number}").rename(folder / file)
         table |= dict.fromkeys(names, file)
+    write_index(table, folder)
+
+
+def write_index(table: Mapping[str, str], folder: Path) -> None:
+    """Write which file of a folder each tensor is in, as Hugging Face's index."""
     text = json.dumps({"metadata": {}, "weight_map": table}, indent=2)
     (folder / INDEX_FILE).write_text(text + "\n", encoding="utf-8")
 

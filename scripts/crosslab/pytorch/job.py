@@ -72,7 +72,7 @@ def build(program: ImportedProgram, tvm_tree: Path, vlen: int, cache: Path, cloc
     recipe = Recipe(
         model=program.folder,
         quantization="q0f32",
-        vlen=vlen,
+        vlens=(vlen,),
         tvm_tree=tvm_tree,
         runtime_tree=tvm_tree,
         require_tensorize=False,

@@ -158,7 +158,7 @@ def recipe_of(spec: Spec, question: FamilyQuestion, *, ours: bool = True) -> Rec
     return Recipe(
         model=question.model,
         quantization=spec.quantization,
-        vlen=spec.vlen,
+        vlens=(spec.vlen,),
         tvm_tree=spec.tvm_tree if ours or spec.plain_tree is None else spec.plain_tree,
         runtime_tree=spec.tvm_tree,
         mlc_tree=spec.mlc_tree,

@@ -84,6 +84,13 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
         versions = fork.lock.versions(options.upstream)
         every = [fork.lock.upstream(options.upstream, options.version)] if options.version else []
         every = every or list(versions.values())
+    elif options.version:
+        every = [one for one in every if one.version == options.version]
+        if not every:
+            raise UserError(
+                f"no upstream has a version {options.version!r}",
+                remedy=f"name one of {fork.lock.path.name}, or add it: forkpatch lock --add",
+            )
     chosen = known_sources(fork, options)
     result = []
     wrong = False

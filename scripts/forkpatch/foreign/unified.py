@@ -289,8 +289,8 @@ class _Lines:
 
 def _name(text: bytes) -> bytes:
     """The name of a ``---`` line; a tab, or blanks before a date, end it."""
-    if text.startswith(b'"'):
-        return text[: text.find(b'"', 1) + 1] or text
+    if quoted := re.match(rb'"(?:[^"\\]|\\.)*"', text):
+        return quoted[0]
     name = text.partition(b"\t")[0]
     return re.sub(rb" +(?:\d{4}-\d\d-\d\d |[A-Z][a-z]{2} [A-Z][a-z]{2} +\d).*$", b"", name).rstrip()
 

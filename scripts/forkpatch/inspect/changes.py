@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of one file as its lines, and the places that tell like lines of it apart."""
+"""A change of one file as its lines, and the lines around that tell like ones apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forkpatch.inspect.symbols import Outline, Symbol, outline
 from forkpatch.model.diffs import FileDiff
 
 _LIKE_RUNS = 2000  # copies of changed lines in a file from which its place is not told
-_MOST_ABOVE = 1000  # lines that are read upwards for one that tells copies apart
+_MOST_AROUND = 1000  # lines that are read up, or down, for one that tells copies apart
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Change:
         name = line.symbol.name
         if name not in self.before.symbols or name not in self.after.symbols:
             return True
-        counts = self.before.own_lines[name][line.text], self.after.own_lines[name][line.text]
-        return counts[0] != counts[1] or self._moves(line, name)
+        counts = (known.own_lines(name)[line.text] for known in (self.before, self.after))
+        return len(set(counts)) > 1 or self._moves(line, name)
 
     def _moves(self, line: ChangedLine, name: str) -> bool:
         """True when the symbol loses the line at one place and gets it at another."""
@@ -107,37 +107,47 @@ class Change:
 
 
 def among_likes(mine: Change, theirs: Change) -> Iterator[Misplacement]:
-    """Changes of lines that have like ones in the file, by the lines above that tell these apart.
+    """Changes of lines that have like ones in the file, by the lines around that tell these apart.
 
-    From a change up, the run of lines to the first one that no copy has above it is read. Where
-    that run stands in the new version the change belongs; and the run above what git changed tells
-    which place of the old version that is.
+    From a change up, and from it down, the run of lines to the first one that no copy has there is
+    read. Where that run stands in the new version the change belongs; and the run from what git
+    changed tells which place of the old version that is.
     """
     places = _groups(mine)
-    unknown = False
-    for start, end, _ in places:
-        run = _told_apart(mine.before.lines, start, end, mine.before)[0]
-        if not run or mine.after.standing(run):
-            continue  # the run stands once: a change that does not break it tells nothing
-        then, still = theirs.before.standing(run), theirs.after.standing(run)
-        if then and len(still) >= len(then):
-            row = still[0] + len(run)
-            detail = f"what it changes stands at line {row} still, below the same lines as before"
-            yield Misplacement(theirs.after.at(row).name, detail)
-        unknown = unknown or (not then and len(run) > end - start)
+    unknown: set[bool] = set()
+    for below in (False, True):
+        for start, end, _ in places:
+            run = _told_apart(mine.before.lines, start, end, mine.before, below=below).lines
+            if not run or mine.after.standing(run):
+                continue  # the run stands once: a change that does not break it tells nothing
+            then, still = theirs.before.standing(run), theirs.after.standing(run)
+            if then and len(still) >= len(then):
+                row = still[0] + (end - start if below else len(run))
+                side = "above" if below else "below"
+                what = f"what it changes stands at line {row} still"
+                yield Misplacement(theirs.after.at(row).name, f"{what}, {side} the same lines")
+            if not then and len(run) > end - start:
+                unknown.add(below)
     for start, end, added in _groups(theirs):
-        run, at = _told_apart(theirs.before.lines, start, end, mine.before)
         name = theirs.before.at(end).name
         # Where lines read alike, a diff may show the same change some lines higher or lower.
         near = [(first - added, behind + added) for first, behind, _ in places]
-        if run and not any(first <= at[1] and at[0] <= behind for first, behind in near):
-            what = f"it changes what stands at line {at[1]} before, another place"
-            yield Misplacement(name, what)
-        elif not run and unknown:
+        told: set[bool] = set()
+        for below in (False, True):
+            other = _told_apart(theirs.before.lines, start, end, mine.before, below=below)
+            if other.is_whole:
+                told.add(below)
+            at = other.at, other.at + end - start
+            if other.lines and not any(
+                first <= at[1] and at[0] <= behind for first, behind in near
+            ):
+                what = f"it changes what stands at line {at[1]} before, another place"
+                yield Misplacement(name, what)
+        if unknown - told:
             likes = mine.before.standing(theirs.before.lines[start:end])
             if len(likes) > len({_named_place(mine.before, row + 1) for row in likes}):
                 what = f"it changes one of {len(likes)} like places"
-                what += ", and the lines above that told them apart changed"
+                what += ", and the lines that told them apart changed"
                 yield Misplacement(name, what)
 
 
@@ -174,26 +184,53 @@ def _groups(change: Change) -> list[tuple[int, int, int]]:
     return found
 
 
-def _told_apart(
-    lines: Sequence[bytes], start: int, end: int, known: Outline
-) -> tuple[tuple[bytes, ...], tuple[int, int]]:
-    """A run of lines up to the row ``end`` that stands once in ``known``, and its rows there.
+@dataclass(frozen=True)
+class _Run:
+    """Lines that stand at one place of a file alone; none where like places are not told apart.
 
-    It begins at the row ``start``, or as far above as it takes; it is empty where the like places
-    cannot be told apart.
+    Attributes:
+        lines: they.
+        at: row of the place that they were read from.
+        is_whole: every line of that place is among them.
     """
-    nothing: tuple[tuple[bytes, ...], tuple[int, int]] = (), (0, 0)
-    copies = known.standing(lines[start:end])
-    if len(copies) > _LIKE_RUNS:
-        return nothing
-    top = start
-    while len(copies) > 1 and top > max(start - _MOST_ABOVE, 0):
-        top -= 1
-        copies = [at - 1 for at in copies if at > 0 and known.lines[at - 1] == lines[top]]
-    if len(copies) != 1:
-        return nothing
-    at = copies[0] + start - top
-    return tuple(lines[top:end]), (at, at + end - start)
+
+    lines: tuple[bytes, ...] = ()
+    at: int = 0
+    is_whole: bool = False
+
+
+def _told_apart(
+    lines: Sequence[bytes], start: int, end: int, known: Outline, *, below: bool
+) -> _Run:
+    """The run of lines that tells which place of ``known`` the rows ``start`` to ``end`` are.
+
+    It goes from there as far above, or below, as it takes. A line that ``known`` lacks is passed
+    over: it was added, or it was put in the place of one, and then the run is not whole. So is an
+    empty one, which may have been added.
+    """
+    standing = known.standing(lines[start:end])
+    if len(standing) > _LIKE_RUNS:
+        return _Run()
+    # Row of each copy, the lines by which it is beside the next one read, and whether it is whole.
+    copies = {(at, 0, True) for at in standing}
+    top, bottom = start, end
+    while len({at for at, *_ in copies}) > 1 and bottom - top < end - start + _MOST_AROUND:
+        row = bottom if below else top - 1
+        if not 0 <= row < len(lines):
+            break
+        top, bottom = (top, bottom + 1) if below else (top - 1, bottom)
+        kept = {one for one in copies if known.line_at(one[0] + row - start + one[1]) == lines[row]}
+        is_new = not known.has_line(lines[row])
+        if is_new or not lines[row].strip():
+            added = -1 if below else 1
+            kept |= {(at, drift + added, whole) for at, drift, whole in copies}
+        if is_new:
+            kept |= {(at, drift, False) for at, drift, _ in copies}
+        copies = kept
+    if len({at for at, *_ in copies}) != 1:
+        return _Run()
+    at = next(iter(copies))[0]
+    return _Run(tuple(lines[top:bottom]), at, any(whole for *_, whole in copies))
 
 
 def says_something(line: bytes) -> bool:

@@ -46,10 +46,10 @@ class Grammar:
         """The syntax tree of a file; a part that is not understood is an ERROR node in it."""
         return Parser(self.language).parse(data)
 
-    def definitions(self, tree: Tree) -> list[Node]:
+    def definitions(self, root: Node) -> list[Node]:
         """The nodes that may define symbols, outer ones before inner ones."""
         wanted = " ".join(f"({kind}) @x" for kind in (*self.scopes, *self.values))
-        found = QueryCursor(_query(self.language, f"[{wanted}]")).captures(tree.root_node)
+        found = QueryCursor(_query(self.language, f"[{wanted}]")).captures(root)
         return sorted(found.get("x", ()), key=lambda node: (node.start_byte, -node.end_byte))
 
 
@@ -194,10 +194,14 @@ def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
     stack: list[str] = []
     found: list[tuple[str, ...]] = []
     guard = _guard(lines)
+    here: tuple[str, ...] = ()
     for row, line in enumerate(lines):
+        if not line.lstrip().startswith(b"#"):
+            found.append(here)
+            continue
         word, _, rest = line.strip().lstrip(b"#").strip().partition(b" ")
         text = " ".join(rest.decode("utf-8", "replace").split())
-        directive = word.decode("latin-1") if line.lstrip().startswith(b"#") else ""
+        directive = word.decode("latin-1")
         if directive in ("if", "ifdef", "ifndef"):
             name = "" if row == guard else text
             stack.append(_negated(name) if directive == "ifndef" else name)
@@ -205,7 +209,8 @@ def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
             stack[-1] = text if directive == "elif" else _negated(stack[-1])
         elif directive == "endif" and stack:
             stack.pop()
-        found.append(tuple(filter(None, stack)))
+        here = tuple(filter(None, stack))
+        found.append(here)
     return found
 
 

@@ -8,7 +8,7 @@ each changed line is compared with the line of the patch that it comes from. The
   when that is certain: the old one is gone, the new one is new, and neither has a twin;
 - in the same block of it, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
 - at the same one of the places in the symbol that read alike;
-- below the same lines, whatever the language: the lines that tell its place from like ones.
+- between the same lines, in any language: those around that tell its place from like ones.
 
 The rule behind all four: while the old place lives on elsewhere, another is not its place.
 """
@@ -123,7 +123,7 @@ def _block_moved(one: ChangedLine, other: ChangedLine) -> str | None:
     first, second = one.outline.blocks(one.number), other.outline.blocks(other.number)
     if first == second:
         return None
-    known, now = _heads(one), _heads(other)
+    known, now = (line.outline.heads(line.symbol.name) for line in (one, other))
     kept = [head for head in first if head in now]
     found = [head for head in second if head in known]
     if kept == found and not _has_copy(one):
@@ -134,21 +134,9 @@ def _block_moved(one: ChangedLine, other: ChangedLine) -> str | None:
 
 def _has_copy(line: ChangedLine) -> bool:
     """True when the symbol has the lines above and below a line more than once."""
-    own, row = line.outline.own_lines[line.symbol.name], line.number - 1
+    own, row = line.outline.own_lines(line.symbol.name), line.number - 1
     around = [*line.outline.lines[max(row - 1, 0) : row], *line.outline.lines[row + 1 : row + 2]]
     return all(own[text.strip()] > 1 for text in around)
-
-
-def _heads(line: ChangedLine) -> set[str]:
-    """The heads of all blocks of a line's symbol."""
-    known, symbol = line.outline, line.symbol
-    numbers = range(symbol.first, symbol.last + 1)
-    return {
-        head
-        for number in numbers
-        if known.lines[number - 1].strip() and known.at(number) == symbol
-        for head in known.blocks(number)
-    }
 
 
 def _lost(mine: Change, theirs: Change) -> Iterator[Misplacement]:
@@ -165,7 +153,7 @@ def _lost(mine: Change, theirs: Change) -> Iterator[Misplacement]:
             yield Misplacement(
                 name, f"git finds its change of {name} made already, and there is no {name} now"
             )
-        elif line.text not in theirs.after.own_lines[symbol.name]:
+        elif line.text not in theirs.after.own_lines(symbol.name):
             yield Misplacement(name, f"git finds its change of {name} made already elsewhere")
 
 

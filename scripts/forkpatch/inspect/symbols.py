@@ -102,6 +102,8 @@ class Outline:
         self._data = data
         small = len(data) <= _LARGE and len(self.lines) <= _LONG
         self._grammar = grammar_of(path) if small else None
+        self._own_lines: dict[str, Counter[bytes]] = {}
+        self._heads: dict[str, frozenset[str]] = {}
 
     @property
     def is_parsed(self) -> bool:
@@ -123,7 +125,8 @@ class Outline:
         suffix = PurePosixPath(self.path).suffix
         if self._grammar is None:
             return _unique(_line_symbols(self._data, self.lines, suffix))
-        found = list(_parsed_symbols(self._grammar, self._data, self.lines, self.conditions))
+        nodes = self._grammar.definitions(self._root)
+        found = list(_parsed_symbols(self._grammar, nodes, self.lines, self.conditions))
         small = len(self._data) <= _LARGE_PYTHON
         if suffix in (".py", ".pyi") and small and (tree := _python_tree(self._data)):
             found = list(_with_trees(found, tree))
@@ -148,13 +151,23 @@ class Outline:
             owners[symbol.first - 1 : symbol.last] = [symbol] * (symbol.last - symbol.first + 1)
         return owners, outer
 
-    @cached_property
-    def own_lines(self) -> dict[str, Counter[bytes]]:
-        """The lines of each symbol, without those of the symbols inside of it, and their number."""
-        found: dict[str, Counter[bytes]] = {name: Counter() for name in self.symbols}
-        for owner, line in zip(self._nesting[0], self.lines, strict=True):
-            found[owner.name][line.strip()] += 1
-        return found
+    def own_lines(self, name: str) -> Counter[bytes]:
+        """The lines of a symbol, without those of the symbols inside of it, and their number."""
+        if name not in self._own_lines:
+            self._own_lines[name] = Counter(self.lines[row].strip() for row in self._rows_of(name))
+        return self._own_lines[name]
+
+    def heads(self, name: str) -> frozenset[str]:
+        """The heads of all blocks of a symbol, without those of the symbols inside of it."""
+        if name not in self._heads:
+            rows = (row for row in self._rows_of(name) if self.lines[row].strip())
+            self._heads[name] = frozenset(head for row in rows for head in self.blocks(row + 1))
+        return self._heads[name]
+
+    def _rows_of(self, name: str) -> Iterator[int]:
+        """The rows, from 0, that are in a symbol and in none inside of it."""
+        symbol, owners = self.symbols[name], self._nesting[0]
+        return (row for row in range(symbol.first - 1, symbol.last) if owners[row] is symbol)
 
     def at(self, line: int) -> Symbol:
         """The innermost symbol that line ``line`` (from 1) is in."""
@@ -166,6 +179,14 @@ class Outline:
         for row, line in enumerate(self.lines):
             found.setdefault(line, []).append(row)
         return found
+
+    def has_line(self, line: bytes) -> bool:
+        """True when the file has a line."""
+        return line in self._rows
+
+    def line_at(self, row: int) -> bytes | None:
+        """The line of a row, from 0; None outside of the file."""
+        return self.lines[row] if 0 <= row < len(self.lines) else None
 
     def standing(self, run: Sequence[bytes]) -> list[int]:
         """The rows, from 0, at which a run of lines begins."""
@@ -246,11 +267,11 @@ def _unique(symbols: Iterable[Symbol]) -> dict[str, Symbol]:
 
 
 def _parsed_symbols(
-    grammar: Grammar, data: bytes, lines: list[bytes], around: list[tuple[str, ...]]
+    grammar: Grammar, nodes: list[Node], lines: list[bytes], around: list[tuple[str, ...]]
 ) -> Iterator[Symbol]:
     suffix = "" if grammar.package != "tree_sitter_python" else ".py"
     scopes: list[tuple[Node, str, tuple[str, ...], bool]] = []
-    for node in grammar.definitions(grammar.parse(data)):
+    for node in nodes:
         while scopes and node.start_byte >= scopes[-1][0].end_byte:
             scopes.pop()
         outer, prefix, outside, in_function = scopes[-1] if scopes else (None, "", (), False)

@@ -203,8 +203,14 @@ def load_series(folder: Path) -> tuple[Patch, ...]:
     """Read every patch that the series of ``folder`` lists, as it lies in its folder.
 
     Raises:
-        PatchError: one cannot be read, or lies with a version that does not have it itself.
+        PatchError: one cannot be read, or lies with a version that does not have it itself; or
+            there are patches, and no series.
     """
+    if not (folder / SERIES).exists() and (lost := unlisted(folder)):
+        raise PatchError(
+            f"{folder} holds {lost[0].name}, and no {SERIES} that lists it",
+            remedy=f"restore {folder / SERIES} from git, or delete the patches beside it",
+        )
     patches = []
     for entry in read_entries(folder):
         home = folder.parent / (entry.home or folder.name)

@@ -57,7 +57,7 @@ def provenance(tmp_path: Path) -> Provenance:
         origins=read_origins(report),
         passes=PASSES,
         model=ModelOrigin.of_asset(read_pins(PROJECT).asset("smollm2-135m")),
-        target=LabTarget("riscv64", 256),
+        targets=(LabTarget("riscv64", 256),),
         linking=LinkRequest(runtime, toolchain, library=tmp_path / "model.tar"),
         with_mlc=False,
     )
@@ -83,7 +83,7 @@ def test_tools_are_told_with_their_options_and_without_paths(provenance: Provena
     flags = [flag for group in tools["flags"].values() for flag in group]
     assert not [flag for flag in flags if "/" in flag]
     assert "-static" in tools["flags"]["link"]
-    assert tools["target"]["vector-width"] == 256
+    assert tools["targets"][0]["vector-width"] == 256
     if shutil.which("dpkg-query") and provenance.toolchain.kind is CompilerKind.CLANG:
         found = {re.sub(r"[-\d]+", "", name.partition("-")[0]) for name in tools["debian_packages"]}
         assert {"clang", "lld", "libc"} <= found

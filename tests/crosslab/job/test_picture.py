@@ -48,6 +48,19 @@ def picture(folder: Path, report: str) -> str:
     ("change", "shown"),
     [
         ({}, "2, equal"),
+        (
+            {
+                "accelerator": "vta",
+                "device": {
+                    "instructions": 4321,
+                    "gemm_steps": 1_500_000,
+                    "read_bytes": 10**6,
+                    "written_bytes": 10**6,
+                    "tokens_written": 64,
+                },
+            },
+            "4,321 instructions, 1.5 M steps of its core, 2 MB moved",
+        ),
         ({}, "1.0e-05 of the largest (bound 1e-02); int8 activations change 2.0e-02"),
         ({"reference_tokens": [4, 6]}, "2, NOT the reference&#x27;s"),
         ({"checked": False, "reference_tokens": None, "max_logit_error": None}, "2, not checked"),

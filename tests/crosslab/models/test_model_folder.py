@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from support.models.model_folder import write_folder, write_sparse
 from support.shared_builds import CACHE, PROJECT, tvm_tree
 
 from crosslab.errors import LabError, UserError
+from crosslab.job import model_check
 from crosslab.job.job_options import MODEL, Job, parse_job
 from crosslab.job.model_check import check_model
 from crosslab.models.compare import compare
@@ -40,7 +42,7 @@ from crosslab.models.reference import answer, scaled_frequencies
 from crosslab.models.sources.hub import parse_reference
 from crosslab.models.sources.model_folder import import_folder, import_model, name_of
 from crosslab.models.weights_file import INDEX_FILE, StoredWeights, save_weights, weight_files
-from crosslab.zoo.families import chosen
+from crosslab.zoo.families import chosen, families
 from crosslab.zoo.reference import ask
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
@@ -194,17 +196,49 @@ def test_a_model_that_cannot_be_done_is_refused_first(
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"model_type": "deepseek_v2"}, "answer wrongly so far"),
+        ({"model_type": "olmo"}, "answer wrongly so far: of a cause"),
         ({"model_type": "bert"}, "no family of the zoo has the type 'bert'"),
         ({"model_type": "phi"}, "cannot be checked"),
+        ({"model_type": "deepseek_v2"}, "cannot be checked"),
     ],
 )
 def test_families_that_are_not_right_are_refused_by_name(
-    plain: Path, tmp_path: Path, fields: dict[str, str], what: str
+    plain: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, str],
+    what: str,
 ) -> None:
+    known = families()
+    wrong = known | {"olmo": replace(known["olmo"], known="of a cause")}
+    monkeypatch.setattr(model_check, "families", lambda: wrong)
     change(plain, **fields)
     with pytest.raises(UserError, match=what):
         check_model(job(plain, tmp_path / "cache", mlc=True), plain)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "what"),
+    [
+        ({"model_type": "olmo", "rope_scaling": {"rope_type": "spiral"}}, (), "'spiral'.*compared"),
+        ({"model_type": "phi", "rope_scaling": {"type": "linear"}}, (), "'linear'.*compared"),
+        ({"model_type": "deepseek_v2", "rope_scaling": {"type": "linear"}}, (), "'linear'"),
+        ({"model_type": "olmo"}, ("--context", "257"), "reads 256 tokens at most"),
+        ({"model_type": "gemma3_text", "rope_local_base_freq": 5e4}, (), "rope_local_base_freq"),
+    ],
+)
+def test_what_no_reference_would_notice_is_refused(
+    plain: Path, tmp_path: Path, fields: dict[str, Any], options: tuple[str, ...], what: str
+) -> None:
+    change(plain, **fields)
+    with pytest.raises(UserError, match=what):
+        check_model(job(plain, tmp_path / "cache", "--unchecked", *options, mlc=True), plain)
+
+
+def test_scaling_that_the_zoo_has_is_made(plain: Path, tmp_path: Path) -> None:
+    for scaling in ({"type": "yarn", "factor": 40.0}, None, {"rope_type": "default"}):
+        change(plain, model_type="deepseek_v2", rope_scaling=scaling)
+        check_model(job(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
 
 
 def test_options_that_cannot_be_are_refused(plain: Path, tmp_path: Path) -> None:
@@ -213,7 +247,7 @@ def test_options_that_cannot_be_are_refused(plain: Path, tmp_path: Path) -> None
     assert job(plain, tmp_path, "--context", "100").recipe(plain).context == 100
     with pytest.raises(UserError, match="--core nobody"):
         job(plain, tmp_path, "--core", "nobody")
-    assert job(plain, tmp_path, "--core", "spacemit-x60").vlen == 256
+    assert job(plain, tmp_path, "--core", "spacemit-x60").vlens == (256,)
     with pytest.raises(UserError, match="--name A b"):
         job(plain, tmp_path, "--name", "A b")
     with pytest.raises(UserError, match="MLC-LLM's own quantization"):
@@ -298,6 +332,7 @@ limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 from crosslab.build.runner import store_params
 from crosslab.job.job_options import MODEL, parse_job
+from crosslab.job import model_check
 from crosslab.job.model_check import check_model
 from crosslab.models.sources.model_folder import import_model
 job = parse_job(sys.argv[2:], MODEL)

@@ -58,6 +58,14 @@ def test_four_at_once_answer_as_each_alone(probe: Path, params: Path) -> None:
     assert (last["running"], last["pages_running"]) == (0, 0)
 
 
+def test_as_many_as_are_allowed_run_at_once(probe: Path, params: Path) -> None:
+    """Though each fills but a half of its last page."""
+    prompts = [[first, *range(10, 40)] for first in range(4)]
+    asked = [{"tokens": prompt, "max_tokens": 9, "step": 0} for prompt in prompts]
+    told = run_plan(probe, params, sequences=4, tokens=40, requests=asked)
+    assert max(step["running"] for step in told["steps"]) == 4
+
+
 def test_the_second_turn_of_a_chat_computes_what_is_new(probe: Path, params: Path) -> None:
     first = alone(params, PROMPTS[3])
     second = [*PROMPTS[3], *first, 4, 9, 1]

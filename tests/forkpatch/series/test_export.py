@@ -315,3 +315,28 @@ def test_export_for_another_tool_into_the_work_folder_is_refused(lab: ForkLab) -
         done = lab.run(*words)
         assert done.code == 2 and "where trees are built and removed" in done.err
         assert not place.exists()
+
+
+@pytest.mark.parametrize("format_", ["quilt", "debian", "format-patch"])
+def test_a_file_name_with_a_quote_goes_to_other_tools(lab: ForkLab, format_: str) -> None:
+    name = 'src/a "quoted" name.c'
+    lab.change("a.patch", {name: b"int a;\n"}, subject="a")
+    lab.change("b.patch", {name: b"int b;\n"}, subject="b")
+    output = lab.root / "back"
+    lab.ok("export", "calc", "--format", format_, "--output", str(output))
+    assert b'\\"quoted\\"' in b"".join(content(output).values())
+
+
+def test_a_lost_series_is_no_empty_one(two: ForkLab) -> None:
+    (two.patches / "series").unlink()
+    assert "and no series that lists it" in two.ok("status").out
+    for verb in ("apply", "record", "export"):
+        done = two.run(verb)
+        assert done.code == 2 and "and no series that lists it" in done.err
+        assert f"restore {two.patches / 'series'} from git" in done.err
+
+
+def test_a_version_that_no_upstream_has_is_not_recorded(two: ForkLab) -> None:
+    done = two.run("record", "--version", "3")
+    assert done.code == 2 and "no upstream has a version '3'" in done.err
+    assert "calc 1.0" in two.ok("record", "--version", "1.0").out

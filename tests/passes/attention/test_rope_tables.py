@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.passes.functions import host
+from support.passes.linear import Array
 from support.passes.rope_kinds import LLAMA3, YARN, frequencies
 
 DIM = 64
@@ -53,19 +54,31 @@ def test_tables_hold_the_scaled_angles(tvm: ModuleType, scaling: dict[str, Any])
         assert (np.abs(got.numpy() - want) <= allowed).all()
 
 
-def test_yarn_turns_both_features_of_a_pair_alike(tvm: ModuleType) -> None:
-    from tvm import te, tirx  # noqa: PLC0415 - the tree is on sys.path in a test
-
+def _angles(scaling: dict[str, Any]) -> Array:
+    """Of every feature at position 1, as TVM works them out."""
+    tvm, te, tirx = (importlib.import_module(name) for name in ("tvm", "tvm.te", "tvm.tirx"))
     module = importlib.import_module("tvm.relax.frontend.nn.llm.position_embedding")
-    frequency = module.switch_rope_freq_func(YARN)
+    frequency = module.switch_rope_freq_func(scaling)
 
     def angle(feature: Any) -> Any:
         named = frequency(tirx.const(1, "float32"), feature, DIM, 1e4, "float32")[2]
         return next(iter(named.values()))
 
-    angles = te.compute((DIM,), angle, name="angles")
     out = tvm.runtime.tensor(np.zeros(DIM, np.float32))
-    tvm.compile(te.create_prim_func([angles]), "llvm")(out)
-    first, second = np.split(out.numpy(), 2)
+    tvm.compile(te.create_prim_func([te.compute((DIM,), angle, name="angles")]), "llvm")(out)
+    return np.asarray(out.numpy())
+
+
+def test_yarn_turns_both_features_of_a_pair_alike(tvm: ModuleType) -> None:
+    first, second = np.split(_angles(YARN), 2)
     assert np.array_equal(first, second)
     assert np.allclose(first, frequencies(YARN, DIM)[: DIM // 2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("told", [{}, {"truncate": True}, {"truncate": False}], ids=str)
+def test_yarn_rounds_its_range_unless_told_not_to(tvm: ModuleType, told: dict[str, bool]) -> None:
+    scaling = YARN | told
+    got = _angles(scaling)
+    assert np.allclose(got, frequencies(scaling, DIM), rtol=1e-5)
+    other = YARN | {"truncate": not told.get("truncate", True)}
+    assert not np.allclose(got, frequencies(other, DIM), rtol=1e-3)

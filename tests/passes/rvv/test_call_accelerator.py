@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.passes.functions import VECTORS, host, module_of, outcomes, riscv64
+from support.passes.functions import VECTORS, calls_of_packed, host, module_of, outcomes, riscv64
 from support.passes.linear import Q4, VOCABULARY, WIDTH, linear_function, model
 
 from crosslab.compile.overlaypass import load_pass
@@ -25,27 +25,15 @@ def transform(tvm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def packed_calls(function: Any) -> list[str]:
-    """Names of the packed functions that a PrimFunc calls."""
-    from tvm import ir, tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
-
-    names: list[str] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, ir.Call) and node.op.same_as(ir.Op.get("tirx.tvm_call_packed")):
-            names.append(str(node.args[0].value))
-
-    tirx.stmt_functor.post_order_visit(function.body, visit)
-    return names
-
-
 @pytest.mark.parametrize("target", ["riscv64", "host"])
 def test_layers_call_the_device_and_rows_are_taken_by_the_cpu(transform: Any, target: str) -> None:
     before = model(None)
     after = transform(before, target=riscv64(*VECTORS) if target == "riscv64" else host())
-    assert packed_calls(after["prefill_tir"]) == packed_calls(after["decode_tir"]) == [MULTIPLY]
+    assert (
+        calls_of_packed(after["prefill_tir"]) == calls_of_packed(after["decode_tir"]) == [MULTIPLY]
+    )
     assert after["embed_tir"].same_as(before["embed_tir"])
-    assert packed_calls(after["reorder_weights_32"]) == [LOAD]
+    assert calls_of_packed(after["reorder_weights_32"]) == [LOAD]
     text = after["weights_in_tiles"].script().replace('\\"', '"')
     assert json.dumps({"parameters": [{"index": 0, "item": 4}]}) in text
 
@@ -64,7 +52,7 @@ def test_a_weight_that_the_cpu_does_not_read_is_a_parameter_in_int8(transform: A
     after = describe(after)
     (weight,) = after["prefill"].params[1].ty.fields
     assert ([int(size) for size in weight.shape], str(weight.dtype)) == ([150, 84], "int8")
-    assert packed_calls(after["reorder_weights_8"]) == ["mlc_rvv.accelerator.load_int8"]
+    assert calls_of_packed(after["reorder_weights_8"]) == ["mlc_rvv.accelerator.load_int8"]
     text = after["_metadata"].script().replace('\\"', '"')
     assert json.dumps({"name": "w", "shape": [150, 84], "dtype": "int8"}) in text
     assert describe(model(None)).script() == model(None).script()

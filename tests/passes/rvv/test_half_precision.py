@@ -138,3 +138,19 @@ def test_what_still_computes_in_halves_is_refused(passes: Callable[[str], Any]) 
     module = module_of(layer=linear_function(7, 96, 80, dtype="float16"))
     with pytest.raises(RuntimeError, match="layer computes in float16"):
         passes("half.convert_by_bits").ConvertByBits(riscv64(*VECTORS))(module)
+
+
+def test_the_logistic_function_of_halves_is_built(passes: Callable[[str], Any]) -> None:
+    """In a moment: as it is for float32, it takes TVM minutes with conversions as arithmetic."""
+    import tvm  # noqa: PLC0415
+    from tvm import te  # noqa: PLC0415
+
+    sigmoid = passes("vectors.elementary").sigmoid
+    x = te.placeholder((32,), "float16", name="x")
+    y = te.compute(x.shape, lambda i: sigmoid(x(i).astype("float32")).astype("float16"), name="y")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("y"))[0])
+    target = riscv64(*VECTORS)
+    whole = tvm.ir.IRModule({"main": schedule.mod["main"].with_attr("target", target)})
+    made = passes("half.convert_by_bits").ConvertByBits(target)(whole)
+    assert "vfrdiv.vf" in tvm.tirx.build(made, target).inspect_source("asm")

@@ -91,8 +91,9 @@ int Run(char** argv) {
   library.ArrangeWeights(params);
   const EngineLimits limits{Number(plan, "sequences", 1), Number(plan, "tokens", 64),
                             Number(plan, "chunk", 32), Number(plan, "queue", 64)};
-  const int64_t total = Number(plan, "total", limits.sequences * limits.tokens);
-  Model model(library, params, {limits.sequences, total, limits.chunk}, {});
+  CacheLimits room = Model::RoomFor(limits.sequences, limits.tokens, limits.chunk);
+  room.tokens = Number(plan, "total", room.tokens);
+  Model model(library, params, room, {});
   Engine engine(&model, nullptr, VocabularySize(wanted, params).value(), limits);
   const JsonList& requests = plan.At("requests", "plan").List("requests");
   std::vector<Told> told(requests.size());

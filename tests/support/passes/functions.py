@@ -112,12 +112,22 @@ def outcomes(report: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 def called(function: Any) -> list[str]:
     """Names of the C functions which a PrimFunc calls."""
-    from tvm import ir, tirx  # noqa: PLC0415
+    return _names_in_calls(function, "tirx.call_extern")
+
+
+def calls_of_packed(function: Any) -> list[str]:
+    """Names of the packed functions that a PrimFunc calls."""
+    return _names_in_calls(function, "tirx.tvm_call_packed")
+
+
+def _names_in_calls(function: Any, operator: str) -> list[str]:
+    """First arguments of all calls of an operator of TIR."""
+    from tvm import ir, tirx  # noqa: PLC0415 - the patched tree is on sys.path only in a test
 
     names: list[str] = []
 
     def visit(node: Any) -> None:
-        if isinstance(node, ir.Call) and node.op.same_as(ir.Op.get("tirx.call_extern")):
+        if isinstance(node, ir.Call) and node.op.same_as(ir.Op.get(operator)):
             names.append(str(node.args[0].value))
 
     tirx.stmt_functor.post_order_visit(function.body, visit)

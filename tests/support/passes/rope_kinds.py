@@ -44,6 +44,8 @@ def frequencies(scaling: dict[str, Any], dim: int) -> Array:
             dim * math.log(before / (scaling[beta] * 2 * np.pi)) / (2 * math.log(1e4))
             for beta in ("beta_fast", "beta_slow")
         )
+        if scaling.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, dim - 1)
         kept = 1 - np.clip((feature % (dim // 2) - low) / (high - low), 0, 1)
     return np.asarray(plain * kept + plain / scaling["factor"] * (1 - kept))

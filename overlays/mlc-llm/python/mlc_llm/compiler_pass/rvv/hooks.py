@@ -58,6 +58,7 @@ PASSES = (
     Pass(HookPhase.FUSION, "keep_scalar_params_opaque", "KeepScalarParamsOpaque"),
     Pass(HookPhase.SCHEDULING, "cost.estimate_cost", "EstimateCost", argument="debug_dump"),
     Pass(HookPhase.SCHEDULING, "attention.tensorize_prefill", "TensorizePrefill", "attention"),
+    Pass(HookPhase.SCHEDULING, "attention.attend_on_accelerator", "AttendOnAccelerator"),
     Pass(HookPhase.SCHEDULING, "half.compute_in_float32", "ComputeInFloat32", "widen"),
     Pass(HookPhase.SCHEDULING, "linear.call_accelerator", "CallAccelerator"),
     Pass(HookPhase.SCHEDULING, "linear.call_kernels", "CallLinearKernels", "linear"),
@@ -67,6 +68,7 @@ PASSES = (
     Pass(HookPhase.EMISSION, "linear.describe_int8_weights", "DescribeInt8Weights"),
     Pass(HookPhase.EMISSION, "sort_shape_stores", "SortShapeStores"),
     Pass(HookPhase.EMISSION, "promise_noalias", "PromiseNoAlias", "noalias"),
+    Pass(HookPhase.EMISSION, "prefix_symbols", "PrefixSymbols"),
 )
 
 

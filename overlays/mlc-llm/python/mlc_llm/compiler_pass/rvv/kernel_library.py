@@ -9,6 +9,7 @@ kernels`` makes. ``MLC_RVV_TENSORIZE_REPORT`` names a file that gets a JSON list
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -225,6 +226,13 @@ def write_reports(reports: Sequence[BlockReport], *, after: bool = False) -> Non
         before = json.loads(file.read_text(encoding="utf-8")) if after and file.is_file() else []
         entries = [*before, *map(asdict, reports)]
         file.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+
+
+def add_reports(reports: Sequence[BlockReport], logger: logging.Logger) -> None:
+    """Log reports, and write them after those that the report file holds."""
+    write_reports(reports, after=True)
+    for report in reports:
+        logger.info("%s", report)
 
 
 def lines_of(reports: Sequence[BlockReport]) -> str:

@@ -20,7 +20,7 @@ import tvm
 from tvm import IRModule, ir, relax, tirx
 from tvm.target import Target
 
-from ..kernel_library import BlockReport, rewrite_with_kernels, write_reports
+from ..kernel_library import BlockReport, add_reports, rewrite_with_kernels
 from ..stages import Stage, staged_functions
 from ..tir import PatternMismatch, block_of, whole
 from .call_kernels import chosen_setting, replace_product
@@ -72,9 +72,7 @@ class CallAccelerator:
         result, reports = rewrite_with_kernels(mod, rewrite)
         if not reports:
             raise RuntimeError(f"{PRODUCTS_VARIABLE}=accelerator: no linear layer is one for it")
-        write_reports(reports, after=True)
-        for report in reports:
-            logger.info("%s", report)
+        add_reports(reports, logger)
         items = {n: INT8_BYTES if n in int8.items else FLOAT_BYTES for n in weights.items}
         result = _with_int8_parameters(result, int8)
         functions = {item: _load(item) for item in sorted(set(items.values()))}

@@ -26,10 +26,10 @@ from ..functions import is_scheduled
 from ..kernel_library import (
     BlockReport,
     Packing,
+    add_reports,
     library_for,
     lines_of,
     rewrite_with_kernels,
-    write_reports,
 )
 from ..stages import Stage, is_product, same_extents, staged_functions, stages_of
 from ..targets import is_rvv_target
@@ -83,9 +83,7 @@ class CallLinearKernels:
         if tiled.items and routines:
             pack = routines.symbol("pack_tiles", None)
             result = add_entries(result, tiled, routines.columns, pack)
-        write_reports(reports, after=True)
-        for report in reports:
-            logger.info("%s", report)
+        add_reports(reports, logger)
         if missing := [report for report in reports if report.symbol is None]:
             logger.warning("Some linear layers run without kernels:%s", lines_of(missing))
         if result is mod or library.is_attached(result):

@@ -21,6 +21,9 @@ from tvm.relax.frontend.nn.llm._vector_math import (
     sin_cos,
 )
 
+from ..half.dtypes import HALF, dtype_of
+from ..tir import nodes_of
+
 __all__ = ["exp", "sigmoid", "sin_cos"]
 
 # exp: e^x = 2^n * e^r with |r| <= ln(2) / 2, ln(2) being in two parts. The polynomial is minimax
@@ -61,9 +64,26 @@ def _exp_between(x: Any, least: float, most: float) -> Any:
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e^-x), with a relative error below 2^-21 for results from 2^-124 on.
 
-    Those below are 2^-124.4. Divisions take cores ten times as long as what is here in their place.
+    Those below are 2^-124.4. Divisions take cores ten times as long as what is here in their place,
+    but TVM writes out what is named wherever it is used: where the argument is the conversion of a
+    half, or a half comes of the result, it would not end within minutes.
     """
-    return named(const(1) + _exp_between(const(0) - x, EXP_LEAST, LOGISTIC_MOST), _inverse)
+    if _of_halves(x):
+        return named(x, _divided)
+    return named(_divisor(x), _inverse)
+
+
+def _of_halves(x: Any) -> bool:
+    return any(dtype_of(node) == HALF for node in nodes_of(x, object))
+
+
+def _divided(x: Any) -> Any:
+    return const(1) / _divisor(x)
+
+
+def _divisor(x: Any) -> Any:
+    """1 + e^-x, at most 2^125."""
+    return const(1) + _exp_between(const(0) - x, EXP_LEAST, LOGISTIC_MOST)
 
 
 def _inverse(x: Any) -> Any:

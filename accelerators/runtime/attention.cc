@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+namespace accelerator {
+namespace {
+
+using std::uint64_t;
+
+// What a query that sees nothing leaves, as the kernels of the CPU do.
+constexpr float kEmptyLse = -5e4f;
+constexpr double kLog2E = 1.4426950408889634;
+
+}  // namespace
+
+void Attention::Attend(const std::vector<Query>& queries, const std::vector<Token>& tokens,
+                       uint64_t width, float scale, bool resident) {
+  const uint64_t most = products_->image().chunk;
+  if (most == 0) throw DeviceError("no program for attention was linked in");
+  const Layers layers{&products_->LayerOf(most, width), &products_->LayerOf(width, most)};
+  std::vector<Chunk*> chunks;
+  for (uint64_t at = 0; at < tokens.size(); at += most) {
+    if (resident) {
+      const auto found = resident_.find({tokens[at].key, width});
+      chunks.push_back(found != resident_.end() ? &found->second : NewChunk(layers, tokens[at].key));
+    } else {
+      chunks.push_back(chunks.size() < spare_[width].size() ? &spare_[width][chunks.size()]
+                                                            : NewChunk(layers, nullptr));
+      chunks.back()->filled = 0;
+    }
+    Fill(layers, &tokens[at], std::min<uint64_t>(most, tokens.size() - at), chunks.back());
+  }
+  Run(queries, chunks, tokens.size(), layers, scale);
+}
+
+Attention::Chunk* Attention::NewChunk(const Layers& layers, const float* key) {
+  const uint64_t most = layers.keys->outputs, width = layers.keys->inputs;
+  Chunk made;
+  made.keys = products_->AllocateWeights(*layers.keys);
+  made.values = products_->AllocateWeights(*layers.values);
+  made.key_scales.resize(most);
+  made.value_scales.resize(most);
+  made.sources.resize(2 * most * width);
+  if (key != nullptr) return &resident_.emplace(Place{key, width}, std::move(made)).first->second;
+  return &spare_[width].emplace_back(std::move(made));
+}
+
+void Attention::Fill(const Layers& layers, const Token* tokens, uint64_t count, Chunk* chunk) {
+  const uint64_t width = layers.keys->inputs, bytes = width * sizeof(float);
+  Device& device = products_->device();
+  std::vector<std::int8_t> row(width);
+  for (uint64_t token = 0; token < count; ++token) {
+    float* key = &chunk->sources[2 * token * width];
+    float* value = key + width;
+    const bool same = token < chunk->filled && !std::memcmp(key, tokens[token].key, bytes) &&
+                      !std::memcmp(value, tokens[token].value, bytes);
+    if (same) continue;
+    // What was behind it belonged to a text that is gone.
+    chunk->filled = token;
+    chunk->key_scales[token] = Quantise(tokens[token].key, width, row.data(), "a key");
+    for (uint64_t i = 0; i < width; ++i) {
+      device.Write(chunk->keys, &row[i], 1, products_->WeightAt(*layers.keys, token, i));
+    }
+    chunk->value_scales[token] = Quantise(tokens[token].value, width, row.data(), "a value");
+    for (uint64_t i = 0; i < width; ++i) {
+      device.Write(chunk->values, &row[i], 1, products_->WeightAt(*layers.values, i, token));
+    }
+    std::memcpy(key, tokens[token].key, bytes);
+    std::memcpy(value, tokens[token].value, bytes);
+    chunk->filled = token + 1;
+    ++written_;
+  }
+}
+
+void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>& chunks,
+                    uint64_t tokens, const Layers& layers, float scale) {
+  const uint64_t rows = queries.size(), most = layers.keys->outputs, width = layers.keys->inputs;
+  const uint64_t stride = chunks.size() * most;
+  std::vector<std::int8_t> rounded(rows * width);
+  std::vector<double> scores(rows * stride), scales(rows);
+  for (uint64_t r = 0; r < rows; ++r) {
+    scales[r] = Quantise(queries[r].values, width, &rounded[r * width], "a query");
+  }
+  std::vector<std::int32_t> sums(rows * std::max(most, width));
+  for (uint64_t c = 0; c < chunks.size(); ++c) {
+    products_->Multiply(*layers.keys, chunks[c]->keys, rounded.data(), rows, sums.data());
+    for (uint64_t r = 0; r < rows; ++r) {
+      for (uint64_t t = 0; t < most; ++t) {
+        const double sum = sums[r * most + t] * scales[r] * chunks[c]->key_scales[t];
+        scores[r * stride + c * most + t] = sum * scale;
+      }
+    }
+  }
+  // Probabilities, by chunk as the second product takes them; zeros where nothing is seen.
+  std::vector<std::int8_t> weights(chunks.size() * rows * most);
+  std::vector<float> row(stride);
+  std::vector<std::int8_t> near(stride);
+  for (uint64_t r = 0; r < rows; ++r) {
+    const uint64_t seen = std::min(queries[r].visible, tokens);
+    double* of_row = &scores[r * stride];
+    double total = 0;
+    const double largest = seen ? *std::max_element(of_row, of_row + seen) : 0;
+    for (uint64_t t = 0; t < seen; ++t) total += of_row[t] = std::exp(of_row[t] - largest);
+    for (uint64_t t = 0; t < stride; ++t) {
+      const double part = t < seen ? of_row[t] / total * chunks[t / most]->value_scales[t % most] : 0;
+      row[t] = static_cast<float>(part);
+    }
+    scales[r] = Quantise(row.data(), stride, near.data(), "a probability");
+    for (uint64_t t = 0; t < stride; ++t) {
+      weights[(t / most * rows + r) * most + t % most] = near[t];
+    }
+    *queries[r].lse = seen ? static_cast<float>(largest * kLog2E + std::log2(total)) : kEmptyLse;
+  }
+  std::vector<std::int64_t> mixed(rows * width);
+  for (uint64_t c = 0; c < chunks.size(); ++c) {
+    products_->Multiply(*layers.values, chunks[c]->values, &weights[c * rows * most], rows,
+                        sums.data());
+    for (uint64_t i = 0; i < rows * width; ++i) mixed[i] += sums[i];
+  }
+  for (uint64_t r = 0; r < rows; ++r) {
+    for (uint64_t i = 0; i < width; ++i) {
+      const double sum = static_cast<double>(mixed[r * width + i]);
+      queries[r].out[i] = static_cast<float>(sum * scales[r]);
+    }
+  }
+}
+
+}  // namespace accelerator

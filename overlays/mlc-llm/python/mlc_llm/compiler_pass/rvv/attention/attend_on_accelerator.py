@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AttendOnAccelerator: attention of a paged KV cache becomes calls of a device.
+
+With ``MLC_RVV_ATTENTION=accelerator`` the functions that the cache calls for a prompt, for a
+prompt after others, and for a decoded token hand all that they are given to a packed function
+(accelerators/runtime/functions.cc), which multiplies queries by keys and probabilities by values on
+the device. Functions for sliding windows and for trees of tokens stay on the CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import tvm
+from tvm import IRModule, tirx
+from tvm.target import Target
+
+from ..kernel_library import BlockReport, add_reports, rewrite_with_kernels
+from ..linear.call_kernels import chosen_setting
+from ..tir import block_of
+
+ATTENTION_VARIABLE = "MLC_RVV_ATTENTION"
+RAGGED, PAGED = "mlc_rvv.accelerator.attend_ragged", "mlc_rvv.accelerator.attend_paged"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AttentionFunction:
+    """Places of what a function of the KV cache is given.
+
+    Attributes:
+        call: packed function that takes its place.
+        count: of its parameters.
+        inputs: queries, where they begin, keys and values or pages, and where these are; None:
+            the function has no such parameter.
+        results: output and log-sum-exp.
+        causal: place of the flag; None: each query sees all tokens.
+    """
+
+    call: str
+    count: int
+    inputs: tuple[int | None, ...]
+    results: tuple[int, int]
+    causal: int | None
+
+
+# By their names in the module: the symbols that tvm.relax.frontend.nn.llm gives them.
+FUNCTIONS = {
+    "batch_prefill_ragged_kv": AttentionFunction(RAGGED, 14, (0, 1, 2, 3, 4), (7, 8), causal=9),
+    "batch_prefill_paged_kv_cpu": AttentionFunction(
+        PAGED, 15, (0, 1, 2, 3, 4, 5), (8, 9), causal=10
+    ),
+    "batch_decode_paged_kv_cpu": AttentionFunction(
+        PAGED, 13, (0, None, 1, 2, 3, 4), (7, 8), causal=None
+    ),
+}
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttendOnAccelerator")
+class AttendOnAccelerator:
+    """Pass that lets the accelerator do attention's products, where that is asked for."""
+
+    def __init__(self, target: Target):
+        self.target = target
+
+    def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
+        """Transform the attention functions of a module.
+
+        Raises:
+            RuntimeError: ``MLC_RVV_ATTENTION`` has another value than cpu or accelerator; there
+                is no such function; or one is other than the device takes.
+        """
+        if chosen_setting(ATTENTION_VARIABLE, ("cpu", "accelerator")) == "cpu":
+            return mod
+
+        def rewrite(name: str, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BlockReport]]:
+            if name not in FUNCTIONS:
+                return func, []
+            new = _calling(name, func, FUNCTIONS[name])
+            return new, [BlockReport(name, "attention", FUNCTIONS[name].call)]
+
+        result, reports = rewrite_with_kernels(mod, rewrite)
+        if not reports:
+            raise RuntimeError(
+                f"{ATTENTION_VARIABLE}=accelerator: no function of attention is one for it"
+            )
+        add_reports(reports, logger)
+        return result
+
+
+def _calling(name: str, func: tirx.PrimFunc, known: AttentionFunction) -> tirx.PrimFunc:
+    """The function with a call of the device as its body.
+
+    Raises:
+        RuntimeError: its parameters are not those that are known, or not in float32.
+    """
+    if len(func.params) != known.count:
+        raise RuntimeError(f"{name} has {len(func.params)} parameters, {known.count} are known")
+    buffers = [None if n is None else func.params[n] for n in known.inputs]
+    out, lse = (func.params[n] for n in known.results)
+    queries = buffers[0]
+    if {str(queries.dtype), str(out.dtype), str(buffers[2].dtype)} != {"float32"}:
+        raise RuntimeError(f"{name}: the accelerator rounds float32, not {queries.dtype}")
+    heads, width = queries.shape[1:]
+    # Where sequences of the cache begin: one more than there are.
+    starts = buffers[4 if known.call == RAGGED else 3]
+    count = starts.shape[0] - 1
+    if known.call == RAGGED:
+        kept, sizes = buffers[2].shape[1], []
+        if int(buffers[3].shape[2]) != int(width):
+            raise RuntimeError(f"{name}: values are as wide as keys on the accelerator")
+    else:
+        kept, sizes = buffers[2].shape[2], [buffers[2].shape[3]]
+    rest = known.results[1] + 1 + (known.causal is not None)
+    causal = tirx.const(0, "int32") if known.causal is None else func.params[known.causal]
+    rotary, scale = func.params[rest], func.params[known.count - 1]
+    null = tirx.reinterpret("handle", tirx.const(0, "uint64"))
+    pointers = [null if b is None else b.access_ptr("r") for b in buffers]
+    pointers += [out.access_ptr("w"), lse.access_ptr("w")]
+    extents = [tirx.Cast("int64", e) for e in (count, heads, kept, *sizes, width, causal, rotary)]
+    call = tirx.call_packed(known.call, *pointers, *extents, scale)
+    body = block_of(block_of(tirx.Evaluate(call), "attention", [], []), "root", [], [])
+    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
