@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from support import riscv_machine, shared_builds, text_probe, tiny_runner
 from support.archives import unpack
-from support.llm_client import said_by_llm
+from support.clients.llm_command import said_by_llm
 from support.tiny_runner import CONFIG, VLEN
 
 from crosslab.artifact.dist import RUN, Dist, write_dist

@@ -219,9 +219,11 @@ def test_ended_at_random_moments(place: Place, robbed: Robbed, tmp_path: Path) -
         code, said = _ended(place, signal.SIGKILL, killed, folder)
         assert code in (0, -signal.SIGKILL), said
         code, said = _ended(place, signal.SIGINT, interrupted, folder)
-        assert code in (0, 130), said
+        # While Python itself starts or shuts down, the signal ends it: 130 to a shell.
+        assert code in (0, 130, -signal.SIGINT), said
         assert "Traceback" not in said
-        assert code == 0 or "interrupted" in said
+        assert code != 130 or "interrupted" in said
+        assert code != -signal.SIGINT or not said or "report " in said
         # The next run on the same cache takes nothing half-made, and leaves nothing of it.
         again, told = place.run(XDG_CACHE_HOME=str(folder))
         assert again == 0, told

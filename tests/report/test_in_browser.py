@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="the report's plots need matplotlib")
 
 from facts import project
-from support.browser import axe, started  # noqa: F401 - the fixture browser
+from support.clients.browser import axe, started  # noqa: F401 - the fixture browser
 
 from report.__main__ import main
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from served import Served, until
-from support.browser import axe, playwright, started  # noqa: F401 - the fixture browser
+from support.clients.browser import axe, playwright, started  # noqa: F401 - the fixture browser
 
 pytestmark = pytest.mark.slow
 

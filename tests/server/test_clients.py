@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from served import CHAT, Served, until
-from support.llm_client import said_by_llm
+from support.clients.llm_command import said_by_llm
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 

@@ -250,13 +250,17 @@ def test_every_thread_is_counted(tmp_path: Path) -> None:
     source.write_text(
         f"""
         #include <pthread.h>
+        // All at once: a thread that begins after another ended may be given its number.
+        static pthread_barrier_t all;
         static void *work(void *unused) {{
+          pthread_barrier_wait(&all);
           for (int i = 0; i < {rounds}; ++i)
             asm volatile(".word 0x0d107057\\n.word 0x02880457");  // vsetvli e32,m2; vadd.vv
           return unused;
         }}
         int main(void) {{
           pthread_t threads[{workers}];
+          pthread_barrier_init(&all, 0, {workers});
           asm volatile("{BEGIN}");
           for (int i = 0; i < {workers}; ++i) pthread_create(&threads[i], 0, work, 0);
           for (int i = 0; i < {workers}; ++i) pthread_join(threads[i], 0);
