@@ -49,7 +49,10 @@ def check_regular(path: Path) -> Path:
 def check_object_id(value: str, what: str) -> str:
     """Return ``value`` when it is a full hexadecimal object id, else raise."""
     if not _COMMIT.fullmatch(value):
-        raise UserError(f"{what}: {value!r} is not a full object id (40 hexadecimal digits)")
+        raise UserError(
+            f"{what}: {value!r} is not a full object id (40 hexadecimal digits)",
+            remedy="git rev-parse NAME in a clone of the repository prints it",
+        )
     return value
 
 
@@ -66,7 +69,10 @@ def check_path(path: str, where: str) -> str:
     reason = _unsafe(path) or _too_long(path)
     if reason:
         shown = path if len(path) <= LONGEST_NAME else f"{path[:80]} … {path[-80:]}"
-        raise UnsafePathError(f"{where}: refused path {shown!r}: {reason}")
+        raise UnsafePathError(
+            f"{where}: refused path {shown!r}: {reason}",
+            remedy="name a file inside of the tree, from its root, as in src/main.c",
+        )
     return path
 
 

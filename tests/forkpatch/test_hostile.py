@@ -167,6 +167,12 @@ def test_series_with_an_unsafe_name_is_refused(lab: ForkLab, name: str) -> None:
         ('include = ["python/calc", "src", "LICENSE"]', "include = []", "nothing is pinned"),
         ('url = "', 'url = "ext::sh -c ', "no plain URL"),
         ('url = "', 'url = "--upload-pack=', "no plain URL"),
+        ('tree = "', 'tree = 5 # "', "tree = 5: it must be a text in quotes"),
+        ('tree = "', 'tree = "zz', "tree: 'zz"),
+        ('include = ["python/calc"', "include = [5", "include: 1: 5 is no text in quotes"),
+        ('include = ["python/calc", "src", "LICENSE"]', "include = 5", "it must be a list"),
+        ('calc = "1.0"', "calc = 1.0", "calc: 1.0 is no text in quotes"),
+        ("optional = ", "optional = 1 # ", "optional = 1: it must be true or false"),
     ],
 )
 def test_lock_with_an_unsafe_value_is_refused(lab: ForkLab, old: str, new: str, word: str) -> None:
@@ -174,6 +180,7 @@ def test_lock_with_an_unsafe_value_is_refused(lab: ForkLab, old: str, new: str, 
     done = lab.run("apply")
     assert done.code == 2
     assert word in done.err
+    assert "\n  " in done.err  # what to type next
     assert not lab.tree.exists()
 
 
@@ -195,7 +202,7 @@ def test_commit_that_looks_like_an_option_is_refused(lab: ForkLab) -> None:
         "VERSIONS.lock",
     ],
 )
-@pytest.mark.parametrize("kind", ["a folder", "a pipe, a socket or a device"])
+@pytest.mark.parametrize("kind", ["a folder", "a pipe, a socket or a device", "a symbolic link"])
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(
     lab: ForkLab, place: str, kind: str
 ) -> None:
@@ -204,9 +211,14 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(
     path = lab.root / place
     if kind == "a folder" and place.endswith("own.c"):
         return  # a folder of overlays
+    if kind == "a symbolic link" and not place.endswith(".patch"):
+        return  # of the fork's own files only patches are refused then
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    path.mkdir() if kind == "a folder" else os.mkfifo(path)
+    if kind == "a symbolic link":
+        path.symlink_to("/etc/hostname")
+    else:
+        path.mkdir() if kind == "a folder" else os.mkfifo(path)
     for verb in ("check",) if "shadows" in place else ("check", "apply"):
         done = lab.run(verb)
         assert done.code in ((1, 2) if verb == "check" else (2,))

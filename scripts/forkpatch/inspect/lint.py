@@ -134,7 +134,7 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         # Line by line: a line may be of a hundred megabytes, and one copy of it is enough.
         empty = {number for number, text in enumerate(BytesIO(data), 1) if text == b"\n"}
         for diff in patch.files:
-            yield from _check_diff(where, diff, empty)
+            yield from _check_diff(where, diff, empty, in_wheel=upstream.wheel is not None)
 
 
 def _relative(path: Path, root: Path) -> str:
@@ -255,7 +255,9 @@ def _missing_test(test: str, root: Path) -> str:
     return ""
 
 
-def _check_diff(where: str, diff: FileDiff, empty: Set[int]) -> Iterator[LintFinding]:
+def _check_diff(
+    where: str, diff: FileDiff, empty: Set[int], *, in_wheel: bool
+) -> Iterator[LintFinding]:
     path = diff.new or diff.old
     if diff.binary and diff.old is None:
         yield LintFinding(
@@ -263,11 +265,11 @@ def _check_diff(where: str, diff: FileDiff, empty: Set[int]) -> Iterator[LintFin
             f"{path} is a new binary file, of which a patch shows nothing",
             "put the file into the overlays",
         )
-    if None not in (diff.old, diff.new) and diff.old_mode != diff.new_mode:
+    if in_wheel and None not in (diff.old, diff.new) and diff.old_mode != diff.new_mode:
         yield LintFinding(
             f"{where}:{diff.patch_line}",
             f"the mode of {path} changes from {diff.old_mode} to {diff.new_mode}",
-            "leave modes alone: a wheel cannot hold them",
+            "leave modes alone: the upstream's wheel cannot hold them",
         )
     for hunk in diff.hunks:
         for number, (kind, data) in enumerate(hunk.lines, hunk.patch_line + 1):

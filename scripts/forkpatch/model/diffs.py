@@ -309,6 +309,9 @@ def _read_lines(reader: DiffReader, old: int, new: int) -> list[HunkLine]:
     return lines
 
 
+_EDITED = "edited by hand? change the tree instead, and write the patch: forkpatch export"
+
+
 def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
     """Raise unless every hunk's old lines are in ``contents`` exactly where it states them."""
     end = shift = 0
@@ -317,10 +320,13 @@ def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
         first, old = hunk.first, list(hunk.old)
         if first < end or first + hunk.old_count > len(contents):
             raise PatchError(
-                f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end"
+                f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end",
+                remedy=_EDITED,
             )
         if hunk.new_start + (hunk.new_count == 0) != first + shift + 1:
-            raise PatchError(f"{where}: the new line number does not follow from the old one")
+            raise PatchError(
+                f"{where}: the new line number does not follow from the old one", remedy=_EDITED
+            )
         here = contents[first : first + len(old)]
         if here != old:
             pairs = enumerate(zip(here, old, strict=True), first + 1)

@@ -34,7 +34,7 @@ Other tables of the file are not the engine's and stay as they are.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -46,6 +46,14 @@ from forkpatch.safety import check_name, check_object_id, check_path
 #: What ``include`` holds for the whole tree.
 WHOLE = "."
 _RESTORE = "restore it from git, or correct it"
+#: What the keys of the lock's tables hold.
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("default-release", "url", "tag", "commit", "tree", "package", "version"), str),
+    **dict.fromkeys(("releases", "upstreams", "versions", "wheel", "map"), dict),
+    **dict.fromkeys(("include", "exclude", "submodules", "executable", "files"), list),
+    "optional": bool,
+}
+_WORDS = {str: "a text in quotes", dict: "a table", list: "a list", bool: "true or false"}
 
 
 @dataclass(frozen=True)
@@ -185,36 +193,65 @@ def parse_lock(text: str, path: Path) -> Lock:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: {error}", remedy=_RESTORE) from error
+    if not document:
+        raise UserError(f"{path} is empty", remedy="restore it from git, or begin: forkpatch init")
     try:
         return _parse(document, path)
     except KeyError as error:
-        raise UserError(f"{path}: the key {error} is missing") from error
-    except (AttributeError, TypeError) as error:
-        raise UserError(f"{path}: a value has the wrong type: {error}") from error
+        raise UserError(f"{path}: the key {error} is missing", remedy=_RESTORE) from error
 
 
 def _parse(document: Mapping[str, Any], path: Path) -> Lock:
-    upstreams = {
-        check_name(name, f"{path.name}: upstream"): {
+    _check_kinds(document, path.name)
+    upstreams: dict[str, dict[str, Upstream]] = {}
+    for name, table in _tables(document["upstreams"], f"{path.name}: upstreams"):
+        check_name(name, f"{path.name}: upstream")
+        _check_kinds(table, f"{path.name}: {name}")
+        upstreams[name] = {
             check_name(version, f"{path.name}: version of {name}"): _upstream(
-                name, version, table, entry
+                name, version, table, entry, f"{path.name}: {name} {version}"
             )
-            for version, entry in table["versions"].items()
+            for version, entry in _tables(table["versions"], f"{path.name}: {name}")
         }
-        for name, table in document["upstreams"].items()
-    }
     releases = {
-        check_name(name, f"{path.name}: release"): dict(table)
-        for name, table in document["releases"].items()
+        check_name(name, f"{path.name}: release"): _texts(table, f"{path.name}: release {name}")
+        for name, table in _tables(document["releases"], f"{path.name}: releases")
     }
     default = document.get("default-release") or next(reversed(releases), "")
     return Lock(path, default, releases, upstreams)
 
 
+def _tables(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables of a table, by name."""
+    for name, entry in table.items():
+        if not isinstance(entry, dict):
+            raise UserError(f"{where}: {name} = {entry!r}: it must be a table", remedy=_RESTORE)
+        yield name, entry
+
+
+def _check_kinds(table: Mapping[str, Any], where: str) -> None:
+    for key, value in table.items():
+        kind = _KINDS.get(key)
+        if kind is not None and not isinstance(value, kind):
+            raise UserError(
+                f"{where}: {key} = {value!r}: it must be {_WORDS[kind]}", remedy=_RESTORE
+            )
+        if kind is list and key != "files":
+            _texts(dict(enumerate(value, 1)), f"{where}: {key}")
+
+
+def _texts(table: Mapping[Any, Any], where: str) -> dict[Any, str]:
+    """A table's entries, each of which is a text."""
+    for key, value in table.items():
+        if not isinstance(value, str):
+            raise UserError(f"{where}: {key}: {value!r} is no text in quotes", remedy=_RESTORE)
+    return dict(table)
+
+
 def _upstream(
-    name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any]
+    name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any], where: str
 ) -> Upstream:
-    where = f"lock: {name} {version}"
+    _check_kinds(entry, where)
     include = entry.get("include", [WHOLE])
     if not include:
         raise UserError(
@@ -222,7 +259,7 @@ def _upstream(
             remedy='name what the fork needs: include = ["src", "LICENSE"]; without the key it'
             " is the whole tree",
         )
-    wheel = _wheel(entry["wheel"]) if "wheel" in entry else None
+    wheel = _wheel(entry["wheel"], f"{where}: wheel") if "wheel" in entry else None
     wheel_only = wheel is not None and not {"commit", "tag"} & entry.keys()
     later = bool(entry.get("tag")) and not entry.get("commit")
     return Upstream(
@@ -235,7 +272,7 @@ def _upstream(
         include=tuple(item if item == WHOLE else check_path(item, where) for item in include),
         exclude=tuple(entry.get("exclude", ())),
         executable=frozenset(entry.get("executable", ())),
-        tree=entry.get("tree", ""),
+        tree=check_object_id(entry["tree"], f"{where}: tree") if entry.get("tree") else "",
         wheel=wheel,
         submodules=tuple(
             item if item == "*" else check_path(item, where) for item in entry.get("submodules", ())
@@ -245,16 +282,21 @@ def _upstream(
 
 def _check_url(url: str, where: str) -> str:
     if url.startswith("-") or "::" in url:
-        raise UserError(f"{where}: {url!r} is no plain URL")
+        raise UserError(f"{where}: url = {url!r} is no plain URL", remedy=_RESTORE)
     return url
 
 
-def _wheel(entry: Mapping[str, Any]) -> Wheel:
+def _wheel(entry: Mapping[str, Any], where: str) -> Wheel:
+    _check_kinds(entry, where)
+    for item in entry["files"]:
+        if not isinstance(item, dict):
+            raise UserError(f"{where}: files: {item!r} must be a table", remedy=_RESTORE)
+        _texts(item, f"{where}: files")
     return Wheel(
         package=entry["package"],
         version=entry["version"],
         files=tuple(WheelFile(item["name"], item["sha256"]) for item in entry["files"]),
-        prefixes=dict(entry["map"]),
+        prefixes=_texts(entry["map"], f"{where}: map"),
         exclude=tuple(entry.get("exclude", ())),
     )
 

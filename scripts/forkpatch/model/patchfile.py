@@ -241,6 +241,8 @@ def patch_bytes(path: Path) -> bytes:
         PatchError: it is missing, or cannot be read.
         UserError: it is no regular file.
     """
+    if path.is_symlink():  # what it leads to is not in the fork's history
+        raise UserError(f"{path} is a symbolic link, not a file", remedy="put a file in its place")
     try:
         return check_regular(path).read_bytes()
     except OSError as error:
@@ -333,7 +335,9 @@ def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:
     name, address = (email.utils.unquote(match[1]), match[2]) if match else ("", "")
     name = _decode(name, where)
     if not address or re.search("[<>\n]", name):
-        raise PatchError(f"{where}: From names no author as 'Name <email>'")
+        raise PatchError(
+            f"{where}: From names no author as 'Name <email>'", remedy="write it in that form"
+        )
     subject = _SUBJECT_TAG.sub("", _decode(_unfold(mail["Subject"]), where))
     payload = mail.get_payload(decode=True)
     body = payload.decode("utf-8", "surrogateescape") if isinstance(payload, bytes) else ""
@@ -350,7 +354,10 @@ def _decode(value: str, where: str) -> str:
     try:
         return str(email.header.make_header(email.header.decode_header(value)))
     except (ValueError, LookupError, email.errors.MessageError) as error:
-        raise PatchError(f"{where}: header {value[:80]!r}: {error}") from error
+        raise PatchError(
+            f"{where}: header {value[:80]!r}: {error}",
+            remedy="write it as plain UTF-8, or as git format-patch does",
+        ) from error
 
 
 def _git_date(value: str, where: str) -> str:
@@ -360,7 +367,10 @@ def _git_date(value: str, where: str) -> str:
             moment = moment.replace(tzinfo=UTC)
         seconds = int(moment.timestamp())
     except (ValueError, OverflowError, TypeError) as error:
-        raise PatchError(f"{where}: Date {value[:80]!r}: {error}") from error
+        raise PatchError(
+            f"{where}: Date {value[:80]!r}: {error}",
+            remedy="write it as in: Mon, 2 Nov 2026 09:30:00 +0000",
+        ) from error
     zone = re.search(r"([+-][0-9]{4})\s*$", value)
     return f"{seconds} {zone.group(1) if zone else '+0000'}"
 

@@ -93,7 +93,11 @@ def read_record(folder: Path) -> Record | None:
             },
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path}: {error!r}", remedy="make it anew: forkpatch record") from error
+        key = f"the key {error} is missing" if isinstance(error, KeyError) else error
+        raise UserError(
+            f"{path} is not what the verb record writes: {key}",
+            remedy="make it anew: forkpatch record",
+        ) from error
 
 
 def format_record(record: Record) -> str:

@@ -251,12 +251,13 @@ def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
     for name in ("commit", "tree"):
         had, has = getattr(old, name), getattr(new, name)
         if had != has:
-            yield f"{old}: {name} is {had or 'not pinned'}, found {has}"
+            yield f"{old}: {name} {has}; the lock had {had or 'none'}"
     if old.executable != new.executable:
-        yield f"{old}: executable is {sorted(old.executable)}, found {sorted(new.executable)}"
+        had, has = sorted(old.executable), sorted(new.executable)
+        yield f"{old}: executable {has}; the lock had {had}"
     pinned = {file.name: file.sha256 for file in old.wheel.files} if old.wheel else {}
     found = {file.name: file.sha256 for file in new.wheel.files} if new.wheel else {}
     for name in sorted({*pinned, *found}):
         if pinned.get(name) != found.get(name):
-            had, has = pinned.get(name, "not pinned"), found.get(name, "not needed")
-            yield f"{old}: wheel {name} is {had}, found {has}"
+            had, has = pinned.get(name, "none"), found.get(name, "not needed")
+            yield f"{old}: wheel {name} {has}; the lock had {had}"

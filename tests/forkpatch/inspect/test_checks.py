@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tomlkit
 from forklab import CORE, ForkLab, core, message
 
 CORE_PATH = "python/calc/core.py"
@@ -103,6 +104,12 @@ def test_mode_change_is_named(clean: ForkLab) -> None:
     (clean.repo.path / "src/run.c").chmod(0o755)
     clean.change("mode.patch", {})
     clean.ok("record")
+    assert findings(clean) == []  # git has modes
+    lock = clean.root / "VERSIONS.lock"
+    wheel = {"package": "calc", "version": "1.0", "map": {"calc": "python/calc"}, "files": []}
+    document = tomlkit.parse(lock.read_text())
+    document["upstreams"]["calc"]["versions"]["1.0"]["wheel"] = wheel
+    lock.write_text(tomlkit.dumps(document))
     (mode,) = findings(clean)
     assert "the mode of src/run.c changes from 100644 to 100755" in mode
 

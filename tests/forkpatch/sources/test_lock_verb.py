@@ -42,8 +42,8 @@ def test_check_names_each_difference_and_changes_nothing(lab: ForkLab) -> None:
     done = lab.run("lock", "--check", "--json", "-")
     assert done.code == 1
     first, second = done.json["differences"]
-    assert first == f"calc 1.0: commit is {old}, found {new}"
-    assert second.startswith("calc 1.0: tree is ")
+    assert first == f"calc 1.0: commit {new}; the lock had {old}"
+    assert second.startswith("calc 1.0: tree ")
     assert (lab.root / "VERSIONS.lock").read_bytes() == before
 
 

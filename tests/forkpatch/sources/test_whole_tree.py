@@ -29,7 +29,7 @@ def test_tag_is_pin_enough(lab: ForkLab) -> None:
     lab.edit_lock(f'commit = "{commit}"\n', "")
     done = lab.run("apply")
     assert done.code == 2 and "type: forkpatch lock" in done.err
-    assert f"commit is not pinned, found {commit}" in lab.ok("lock").out
+    assert f"commit {commit}; the lock had none" in lab.ok("lock").out
     assert f'commit = "{commit}"' in (lab.root / "VERSIONS.lock").read_text()
     lab.ok("apply")
 
