@@ -66,6 +66,7 @@ class Recipe:
         strip: leave symbols out of the program; counting by function needs them.
         mode: what the kernels of linear layers read.
         imported: a module in place of the model; quantization and sizes say nothing then.
+        dump_ir: keep the module after each pass beside the library, without MLC-LLM alone.
     """
 
     model: Path
@@ -83,6 +84,7 @@ class Recipe:
     strip: bool = True
     mode: KernelMode = TILES
     imported: ImportedModule | None = None
+    dump_ir: bool = False
 
     @property
     def mlc(self) -> MlcTools | None:
@@ -190,6 +192,7 @@ def _compile(
         require_tensorize=recipe.require_tensorize,
         mode=recipe.mode,
         prefix=prefix,
+        dump_ir=recipe.dump_ir,
     )
     return compile_llama(own, cache)
 

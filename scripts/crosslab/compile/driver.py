@@ -28,6 +28,8 @@ MAX_BATCH = 8
 LAST_LINES = 15
 # In a library's folder: its products and other work, for the cost estimate.
 WORK_FILE = "work.json"
+# In a library's folder: the module after each pass, where that was asked for.
+IR_FOLDER = "ir"
 # A system library: objects to be linked into a program.
 LIBRARY = "model.tar"
 
@@ -69,6 +71,7 @@ class CompileRequest:
         linker: compiler command that links "shared" for another machine; empty: the host's.
         mode: what the kernels of linear layers read.
         prefix: of the library's symbols, by which a program tells several apart.
+        dump_ir: keep the module after each pass, as :mod:`crosslab.compile.ir_dump` writes it.
     """
 
     tvm_tree: Path
@@ -83,6 +86,7 @@ class CompileRequest:
     linker: tuple[str, ...] = ()
     mode: KernelMode = field(default_factory=KernelMode)
     prefix: str = ""
+    dump_ir: bool = False
 
     @property
     def python(self) -> Path:
@@ -104,6 +108,7 @@ class CompileRequest:
             "gemv": self.gemv,
             "linker": list(self.linker),
             "prefix": self.prefix,
+            "dump_ir": self.dump_ir,
             **self.mode.choices,
         }
 
@@ -175,7 +180,7 @@ def _key(request: CompileRequest) -> str:
         metadata.version("apache-tvm-ffi"),
         str(request.require_tensorize),
         request.python,
-        *(own / name for name in ("worker.py", "llama.py", "pipeline.py")),
+        *(own / name for name in ("worker.py", "llama.py", "pipeline.py", "ir_dump.py")),
         PASSES,
         *((request.kernels,) if request.kernels else ()),
         *(request.config.files if isinstance(request.config, ImportedModule) else ()),

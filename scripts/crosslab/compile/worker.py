@@ -16,6 +16,8 @@ import tvm
 from tvm import relax
 from tvm.support import cc
 
+from crosslab.compile.driver import IR_FOLDER
+from crosslab.compile.ir_dump import ModuleDump
 from crosslab.compile.llama import add_kv_cache, export
 from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.pipeline import PASS_CONFIG, pipeline
@@ -71,7 +73,8 @@ def build(spec: dict[str, Any], output: Path) -> None:
         defined = define_llama(spec, target) if spec["config"] else read_imported(spec, output)
         module, about, bounds = defined
         passes = pipeline(target, bounds, about, gemv=spec["gemv"])
-        with tvm.transform.PassContext(config=PASS_CONFIG):
+        dump = [ModuleDump(output / IR_FOLDER)] if spec["dump_ir"] else []
+        with tvm.transform.PassContext(config=PASS_CONFIG, instruments=dump):
             static = spec["form"] == "static"
             library = relax.build(
                 module,

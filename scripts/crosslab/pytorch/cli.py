@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from rich.table import Table
 from common.files import atomic_write_json
 from crosslab.build.runner import Clock
 from crosslab.cached_build import default_cache
+from crosslab.compile.driver import IR_FOLDER
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError
@@ -51,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     add("--applied", type=Path, help=argparse.SUPPRESS)
     add("--vlen", type=int, choices=VLENS, help="bits in a vector register (256)")
     add("--core", metavar="NAME", help="count its cycles: a core, a file in PROJECT/cores")
+    add("--dump-ir", type=Path, metavar="DIR", help="write the module after each pass there")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
@@ -70,12 +73,18 @@ def main(argv: Sequence[str]) -> int:
     project, clock = args.project.resolve(), Clock()
     vlen = vlen_of(project, args.vlen, args.core)
     core = read_core(project / "cores", args.core) if args.core else None
+    if args.dump_ir and args.dump_ir.exists():
+        raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
         _progress.print(f"importing {model.name}")
         with clock.step("import"):
             program = import_model(model, args.tvm_tree, Path(scratch))
-        runner = build(program, args.tvm_tree, vlen, args.cache, clock)
+        dump = args.dump_ir is not None
+        runner = build(program, args.tvm_tree, vlen, args.cache, clock, dump_ir=dump)
+        if dump:
+            shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)
+            _progress.print(f"[bold]passes[/] {args.dump_ir / 'README.md'}", soft_wrap=True)
         _progress.print(f"emulator: {len(program.sizes)} runs")
         with clock.step("emulator"):
             machine = GuestMachine(vlen=vlen)

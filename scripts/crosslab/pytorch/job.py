@@ -62,8 +62,16 @@ class TorchResult:
         return all(case.right for case in self.cases)
 
 
-def build(program: ImportedProgram, tvm_tree: Path, vlen: int, cache: Path, clock: Clock) -> Runner:
-    """A runner with the model in it.
+def build(
+    program: ImportedProgram,
+    tvm_tree: Path,
+    vlen: int,
+    cache: Path,
+    clock: Clock,
+    *,
+    dump_ir: bool = False,
+) -> Runner:
+    """A runner with the model in it; with ``dump_ir`` its library has the module of each pass.
 
     Raises:
         UserError: a tree or a tool is missing.
@@ -78,6 +86,7 @@ def build(program: ImportedProgram, tvm_tree: Path, vlen: int, cache: Path, cloc
         require_tensorize=False,
         strip=False,
         imported=ImportedModule(program.folder),
+        dump_ir=dump_ir,
     )
     return build_runner(recipe, cache, clock)
 

@@ -52,6 +52,15 @@ def test_a_model_computes_what_torch_does_on_kernels(
         assert least is None or least["insns"] * 8 < most["insns"]
 
 
+@pytest.mark.long
+def test_the_shown_page_of_passes_is_that_of_the_command(tree: Path, tmp_path: Path) -> None:
+    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE)]
+    kept = ["--dump-ir", str(tmp_path / "ir"), "--json", str(tmp_path / "torch.json")]
+    assert main([f"{MODELS}:perceptron", *where, *kept]) == 0
+    shown = MODELS.parents[3] / "docs" / "passes.md"
+    assert shown.read_text(encoding="utf-8") == (tmp_path / "ir/README.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("factory", "dynamic", "message"),
     [

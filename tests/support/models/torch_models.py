@@ -137,6 +137,12 @@ def convnet() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return model, (torch.randn(1, 3, 32, 32),)
 
 
+def perceptron() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A linear layer and its activation: the least that shows each pass at work."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU()), (torch.randn(8, 64),)
+
+
 def spectrum() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A model that cannot be imported."""
     return Spectrum(), (torch.randn(2, 16),)
