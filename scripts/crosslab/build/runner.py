@@ -37,7 +37,7 @@ from crosslab.compile.mlc import (
 from crosslab.compile.modes import TILES, KernelMode
 from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import LlamaConfig, longest_of, read_config, read_table
 from crosslab.models.llama_params import convert_params
 
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
@@ -59,8 +59,7 @@ class Recipe:
         kernels: tensorize with the RVV kernels.
         require_tensorize: it is an error when no product calls a kernel.
         steps: the project's passes that run, as in MLC_RVV_STEPS; None runs all, () none.
-        context: longest sequence, tokens; None: MLC-LLM's default, and of the project's own
-            definition the config's.
+        context: longest sequence, tokens; None: the config's, through MLC-LLM its default at most.
         prefill_chunk: most tokens that one prefill call takes.
         sizes: further sizes that override the config's, with MLC-LLM alone.
         strip: leave symbols out of the program; counting by function needs them.
@@ -85,6 +84,12 @@ class Recipe:
     mode: KernelMode = TILES
     imported: ImportedModule | None = None
     dump_ir: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Longest sequence of the compiled model, tokens."""
+        own = longest_of(read_table(self.model / "config.json")) or DEFAULT_CONTEXT
+        return self.context or (min(own, DEFAULT_CONTEXT) if self.mlc_tree else own)
 
     @property
     def mlc(self) -> MlcTools | None:
@@ -229,8 +234,7 @@ def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> Compi
 
 
 def _config(recipe: Recipe) -> LlamaConfig:
-    config = read_config(recipe.model / "config.json")
-    return replace(config, context=recipe.context or config.context)
+    return replace(read_config(recipe.model / "config.json"), context=recipe.longest)
 
 
 def _mlc_request(
@@ -241,7 +245,7 @@ def _mlc_request(
         model=recipe.model,
         quantization=recipe.quantization,
         device=device_of(target),
-        context=recipe.context or DEFAULT_CONTEXT,
+        context=recipe.longest,
         prefill_chunk=recipe.prefill_chunk,
         kernels=kernels,
         require_tensorize=recipe.require_tensorize,

@@ -56,6 +56,18 @@ lib = metadata.distribution("apache-tvm").locate_file("tvm/lib") if "apache-tvm"
 print(json.dumps({"versions": found, "libraries": str(lib)}))
 """
 
+_WANTED = """
+import itertools, json, sys
+from pathlib import Path
+from mlc_llm.model import MODELS
+from mlc_llm.quantization import QUANTIZATION
+path = Path(sys.argv[1])
+model = MODELS[json.loads(path.read_text(encoding="utf-8"))["model_type"]]
+source = model.source["huggingface-safetensor"]
+table = source(model.config.from_file(path), QUANTIZATION[sys.argv[2]]).param_map
+print(json.dumps(list(itertools.chain(*table.values()))))
+"""
+
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _console = Console(stderr=True, highlight=False)
 
@@ -238,6 +250,26 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
 
     log = _log(cache, f"mlc-params-{key}")
     return cached_build(cache, f"mlc-params-{quantization}", key, make)
+
+
+def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
+    """Names of the weights that MLC-LLM takes from a model's files, by its config alone.
+
+    Raises:
+        UserError: a tree or a package is not there, or MLC-LLM does not take the config.
+    """
+    tools.check()
+    line = [str(tools.python), "-c", _WANTED, str(_config(model)), quantization]
+    done = subprocess.run(
+        line, env=tools.environment({}), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise UserError(
+            f"MLC-LLM does not take {model / 'config.json'}: {last}",
+            remedy="give the config.json that was published with the model",
+        )
+    return set(json.loads(done.stdout.splitlines()[-1]))
 
 
 def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> CompiledModel:

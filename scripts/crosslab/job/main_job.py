@@ -30,7 +30,7 @@ from crosslab.errors import LabError
 from crosslab.host.toolchain import Toolchain, require_qemu
 from crosslab.job.contents import dist_of
 from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
-from crosslab.job.model_check import check_model
+from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
 from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import FAMILIES, read_family, read_table
@@ -229,6 +229,7 @@ def ask(job: Job, clock: Clock) -> Question:
         if why:
             _progress.print(f"[yellow]left out:[/] chat: {why}", soft_wrap=True)
         prompt = tokenizer.chat_ids(job.prompt)
+        check_length(job, len(prompt), model.folder)
     with clock.step("params"):
         params = store_params(job.recipe(model.folder), job.cache)
     with clock.step("reference"):

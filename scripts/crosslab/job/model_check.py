@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from crosslab.compile.mlc import MlcTools, wanted_weights
 from crosslab.errors import UserError
 from crosslab.job.job_options import SUPPLY_MLC, Job
-from crosslab.models.config import FAMILIES, FamilyConfig, read_config, read_family, read_table
+from crosslab.models.config import (
+    FAMILIES,
+    WINDOW,
+    FamilyConfig,
+    longest_of,
+    read_config,
+    read_family,
+    read_table,
+)
 from crosslab.models.llama_params import param_shapes, sources_of
-from crosslab.models.sources.model_folder import CONFIG_FILE, WINDOW, weight_paths
+from crosslab.models.sources.model_folder import CONFIG_FILE, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.zoo.families import Family, families
@@ -34,6 +43,8 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     Raises:
         UserError: the model cannot be made, or not checked; with what is missing and what to type.
     """
+    if not (folder / CONFIG_FILE).is_file():
+        raise _no_model(folder)
     table = read_table(folder / CONFIG_FILE)
     kind = str(table.get("model_type", "llama"))
     _check_kind(folder, table, kind)
@@ -46,7 +57,7 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     if isinstance(size := table.get("vocab_size"), int) and largest >= size:
         raise UserError(f"{folder}: the tokenizer has a token {largest}, the model {size} of them")
     if kind in FAMILIES:
-        _check_sizes(job, table, read_family(folder / CONFIG_FILE), folder)
+        _check_sizes(job, table, folder)
         return tokenizer
     if not job.unchecked:
         raise UserError(
@@ -56,6 +67,36 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
         )
     _check_unchecked(job, table, kind, folder)
     return tokenizer
+
+
+def check_length(job: Job, prompt: int, model: Path) -> None:
+    """Prompt and answer have room in the compiled model.
+
+    Args:
+        job: what was asked for.
+        prompt: tokens of the prompt.
+        model: the model's folder.
+
+    Raises:
+        UserError: they have not.
+    """
+    if prompt + job.max_new > (room := job.recipe(model).longest):
+        raise UserError(
+            f"a prompt of {prompt} tokens and an answer of up to {job.max_new} are more than the "
+            f"{room} tokens that the model is made to read",
+            remedy="give a shorter --prompt, a smaller --max-new, or a larger --context",
+        )
+
+
+def _no_model(folder: Path) -> UserError:
+    files = sorted(folder.glob("*.gguf"))
+    return UserError(
+        f"{folder} has no {CONFIG_FILE}",
+        remedy=f"give the file: {files[0]}"
+        if files
+        else "give a Hugging Face folder (config.json, *.safetensors, tokenizer.json), or a file "
+        "of GGUF by its own path",
+    )
 
 
 def _check_unchecked(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
@@ -69,9 +110,11 @@ def _check_unchecked(job: Job, table: Mapping[str, Any], kind: str, folder: Path
             f"{folder}: rope_scaling = {scaling!r}: nobody compared a {kind} with it",
             remedy=f"give a model whose scaling the zoo has; of {kind}: {known}",
         )
-    longest = table.get("max_position_embeddings") or table.get("n_positions")
-    if job.context and isinstance(longest, int) and job.context > longest:
-        raise _too_long(job.context, longest)
+    _check_context(job, table)
+    if job.mlc_tree:
+        tools = MlcTools(job.mlc_tree, job.tvm_tree)
+        _check_names(folder, wanted_weights(tools, folder, job.quantization), _shapes(folder))
+    _check_room(job, folder)
 
 
 def _scaling_of(config: Mapping[str, Any]) -> object:
@@ -85,11 +128,13 @@ def _scaling_kind(scaling: object) -> str:
     return str(scaling.get("rope_type") or scaling.get("type") or "?")
 
 
-def _too_long(context: int, longest: int) -> UserError:
-    return UserError(
-        f"--context {context}: the model reads {longest} tokens at most",
-        remedy=f"give --context {longest} or less",
-    )
+def _check_context(job: Job, table: Mapping[str, Any]) -> None:
+    longest = longest_of(table)
+    if job.context and longest and job.context > longest:
+        raise UserError(
+            f"--context {job.context}: the model reads {longest} tokens at most",
+            remedy=f"give --context {longest} or less",
+        )
 
 
 def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
@@ -157,29 +202,48 @@ def _refuse_family(folder: Path, kind: str) -> None:
     )
 
 
-def _check_sizes(job: Job, table: Mapping[str, Any], config: FamilyConfig, folder: Path) -> None:
-    longest = config.context
+def _check_sizes(job: Job, table: Mapping[str, Any], folder: Path) -> None:
+    config = read_family(folder / CONFIG_FILE)
     window = table.get("sliding_window") or table.get(WINDOW)
-    if config.family == "mistral" and window:
-        if type(window) is not int:
-            raise UserError(f"{folder}: sliding_window = {window!r} is not supported")
-        longest = min(longest, window)
-    if job.context and job.context > longest:
-        raise _too_long(job.context, longest)
+    if config.family == "mistral" and window and type(window) is not int:
+        raise UserError(f"{folder}: sliding_window = {window!r} is not supported")
+    _check_context(job, table)
+    wanted = dict(
+        part for n, shape in param_shapes(config).items() for part in _parts(n, shape, config)
+    )
+    found = _shapes(folder)
+    _check_names(folder, wanted, found)
+    for name, shape in wanted.items():
+        if found[name] != shape:
+            raise UserError(
+                f"{folder}: {name} has the shape {found[name]}, not {shape} as its config says",
+                remedy="get config.json and the weights again, both of the same model",
+            )
+    _check_room(job, folder)
+
+
+def _weights(folder: Path) -> list[Path]:
     elsewhere = (folder / ELSEWHERE_FILE).is_file()
-    paths = [f.path for f in weight_files(folder)] if elsewhere else weight_paths(folder)
-    wanted = [s for n, shape in param_shapes(config).items() for s in _parts(n, shape, config)]
-    found = {n: shape for n, shape, _ in StoredWeights({p.name: p for p in paths}).shapes()}
-    for name, shape in wanted:
-        if (sizes := found.get(name)) is None:
-            raise UserError(
-                f"{folder}: the weights lack {name}", remedy="get the model's files again"
-            )
-        if sizes != shape:
-            raise UserError(
-                f"{folder}: {name} has the shape {sizes}, not {shape} as its config says"
-            )
-    needed = sum(path.stat().st_size for path in paths)
+    return [f.path for f in weight_files(folder)] if elsewhere else weight_paths(folder)
+
+
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shape of each tensor in a folder's files, whose headers alone are read."""
+    stored = StoredWeights({path.name: path for path in _weights(folder)})
+    return {name: shape for name, shape, _ in stored.shapes()}
+
+
+def _check_names(folder: Path, wanted: Iterable[str], found: Collection[str]) -> None:
+    if missing := [name for name in sorted(wanted) if name not in found]:
+        others = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise UserError(
+            f"{folder}: the weights lack {missing[0]}{others}",
+            remedy="get the model's files again",
+        )
+
+
+def _check_room(job: Job, folder: Path) -> None:
+    needed = sum(path.stat().st_size for path in _weights(folder))
     job.cache.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(job.cache).free < needed:
         raise UserError(
@@ -198,4 +262,10 @@ def _parts(
         rows = [n * config.head_dim for n in heads]
     else:
         rows = [shape[0] // len(sources)] * len(sources)
-    return [(s, (n, *shape[1:])) for s, n in zip(sources, rows, strict=True)]
+    parts = [(s, (n, *shape[1:])) for s, n in zip(sources, rows, strict=True)]
+    if len(sources) == 3 and config.qkv_bias:
+        parts += [(s.replace("weight", "bias"), (n,)) for s, n in zip(sources, rows, strict=True)]
+    if len(sources) == 3 and config.qk_norm:
+        stem = name.partition("qkv_proj")[0]
+        parts += [(f"{stem}{part}_norm.weight", (config.head_dim,)) for part in "qk"]
+    return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,11 @@ class FamilyConfig(LlamaConfig):
     rope: tuple[float, float, float, float] | None = None
 
 
+# What a config calls the longest sequence.
+LENGTHS = ("max_position_embeddings", "n_positions")
+# An attention window that no sequence exceeds is left out of the compiled model; kept under this
+# name.
+WINDOW = "_sliding_window"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma")
 """Values of ``model_type`` that :func:`read_family` knows."""
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -133,6 +139,18 @@ def _with_rope(table: dict[str, Any]) -> dict[str, Any]:
         "rope_scaling": None if plain else scaling,
         **table,
     }
+
+
+def longest_of(table: Mapping[str, Any]) -> int | None:
+    """The longest sequence that a ``config.json`` allows, in tokens; None where it says none.
+
+    A Mistral is compiled without its window, so that no sequence may be longer than that.
+    """
+    length = next((table[name] for name in LENGTHS if table.get(name)), None)
+    window = table.get("sliding_window") or table.get(WINDOW)
+    mistral = table.get("model_type") == "mistral"
+    lengths = [n for n in (length, window if mistral else None) if type(n) is int and n > 0]
+    return min(lengths, default=None)
 
 
 def read_config(path: Path) -> LlamaConfig:

@@ -30,13 +30,13 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
         fields: GGUF metadata: name to plain value.
 
     Raises:
-        LabError: the file's tokenizer is of a kind that is not known here.
+        UserError: the file's tokenizer is of a kind that is not known here.
     """
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
     rules = {name: rule for rule in word_rules() for name in rule.gguf}
     if kind != "gpt2" or pre not in rules:
         known = ", ".join(sorted(rules))
-        raise LabError(
+        raise UserError(
             f"the model's tokenizer is {kind!r} with words split as {pre!r}",
             remedy=f"supported: 'gpt2' with one of: {known}",
         )

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.errors import UserError
+from crosslab.models.config import LENGTHS
 
 TABLE = Path(__file__).with_name("families.toml")
 NORM = (0.5, 1.5)
-# What a config calls the longest sequence.
-LENGTHS = ("max_position_embeddings", "n_positions")
 
 
 @dataclass(frozen=True)

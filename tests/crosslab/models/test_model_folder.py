@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models as users name them: folders, shards, a hub; and what is refused before anything starts."""
+"""Models as users name them: folders, shards, a hub."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-from support import mlc_tree, text_probe
-from support.models.model_folder import write_folder, write_sparse
+from support import mlc_tree
+from support.models.model_folder import job_of_model, write_folder, write_sparse
 from support.shared_builds import CACHE, PROJECT, tvm_tree
 
 from crosslab.errors import LabError, UserError
-from crosslab.job import model_check
-from crosslab.job.job_options import MODEL, Job, parse_job
 from crosslab.job.model_check import check_model
 from crosslab.models.compare import compare
 from crosslab.models.config import FamilyConfig, LlamaConfig, read_family
@@ -39,38 +37,12 @@ from crosslab.models.llama_params import (
 )
 from crosslab.models.params import ReadParams, write_params
 from crosslab.models.reference import answer, scaled_frequencies
-from crosslab.models.sources.hub import parse_reference
 from crosslab.models.sources.model_folder import import_folder, import_model, name_of
-from crosslab.models.weights_file import INDEX_FILE, StoredWeights, save_weights, weight_files
-from crosslab.zoo.families import chosen, families
-from crosslab.zoo.reference import ask
+from crosslab.models.weights_file import StoredWeights, save_weights, weight_files
+from crosslab.zoo import reference as zoo_reference
+from crosslab.zoo.families import chosen
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small tokenizer as a folder has it."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    trained = text_probe.trained("llama3")
-    trained.tokenizer.save(str(folder / "tokenizer.json"))
-    # Special tokens with their properties, as some are saved.
-    settings = {**trained.settings, "bos_token": {"content": "<|start|>", "lstrip": False}}
-    template = settings.pop("chat_template")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "chat_template.jinja").write_text(str(template))
-    return folder
-
-
-@pytest.fixture
-def plain(tokenizer: Path, tmp_path: Path) -> Path:
-    return write_folder(tmp_path / "My Llama", "plain", tokenizer)
-
-
-def job(folder: Path, cache: Path, *options: str, mlc: bool = False) -> Job:
-    trees = ["--tvm-tree", "tvm", *(["--mlc-tree", "mlc"] if mlc else [])]
-    words = [str(folder), "--project", str(PROJECT), "--cache", str(cache), *trees, *options]
-    return parse_job(words, MODEL)
 
 
 def test_a_folder_is_imported_and_its_weights_stay(plain: Path, tmp_path: Path) -> None:
@@ -82,7 +54,7 @@ def test_a_folder_is_imported_and_its_weights_stay(plain: Path, tmp_path: Path) 
         sha256 = hashlib.sha256(file.path.read_bytes()).hexdigest()
         assert file.sha256 == sha256 == made.origin.table["files"][file.name]
     assert import_folder(plain, "mine", tmp_path / "cache").folder == made.folder
-    check_model(job(plain, tmp_path / "cache"), made.folder)
+    check_model(job_of_model(plain, tmp_path / "cache"), made.folder)
     whole = dict(fuse_weights(made.folder))
     stored = StoredWeights.of_model(made.folder)
     name = "model.layers.1.self_attn.qkv_proj.weight"
@@ -136,129 +108,6 @@ def test_names_are_those_of_folders() -> None:
     assert name_of("hf:Qwen/Qwen3-0.6B@main") == "qwen3-0.6b"
     assert name_of("a/SmolLM2.Q4_1.gguf") == "smollm2.q4_1"
     assert name_of("smollm2-135m") == "smollm2-135m"
-
-
-def change(folder: Path, **fields: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
-
-def keep_one_shard(folder: Path) -> None:
-    max(folder.glob("*.safetensors")).unlink()
-
-
-def cut_a_shard(folder: Path) -> None:
-    path = max(folder.glob("*.safetensors"))
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def as_torch(folder: Path) -> None:
-    for path in (*folder.glob("*.safetensors"), folder / INDEX_FILE):
-        path.unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"x")
-
-
-Spoil = Callable[[Path], object]
-# As the part for text of Gemma 3 4B's config says it.
-GEMMA3_4B = {
-    "model_type": "gemma3_text",
-    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-}
-REFUSED: list[tuple[Spoil, str, str]] = [
-    (lambda f: (f / "config.json").unlink(), "cannot read .*config.json", ""),
-    (keep_one_shard, "lacks 1 of 2 files of weights", "get the files again"),
-    (cut_a_shard, "is not a whole safetensors file", "compare its sha256"),
-    (as_torch, "in pytorch_model.bin, and no safetensors", "save_pretrained"),
-    (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json", "AutoTokenizer"),
-    (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer that", "AutoTokenizer"),
-    (lambda f: change(f, vision_config={}), "reads more than text", "of text alone"),
-    (lambda f: change(f, quantization_config={"quant_method": "awq"}), "already .awq", "unquant"),
-    (lambda f: change(f, hidden_size=256), "has the shape .* as its config says", ""),
-    (lambda f: change(f, num_hidden_layers=3), "the weights lack model.layers.2", "again"),
-    (lambda f: change(f, vocab_size=10), "the tokenizer has a token", ""),
-    (lambda f: change(f, model_type="qwen3"), "without MLC-LLM", "--mirror mlc-llm="),
-    (lambda f: change(f, rope_scaling={"rope_type": "yarn"}), "rope_scaling", "--mirror"),
-    (lambda f: change(f, **GEMMA3_4B), "'factor': 8.0.* would be wrong", "as Gemma 3 1B is"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "what", "remedy"), REFUSED)
-def test_a_model_that_cannot_be_done_is_refused_first(
-    plain: Path, tmp_path: Path, spoil: Spoil, what: str, remedy: str
-) -> None:
-    spoil(plain)
-    with pytest.raises(UserError, match=what) as caught:
-        check_model(job(plain, tmp_path / "cache"), plain)
-    assert remedy in caught.value.remedy
-    assert not list((tmp_path / "cache").glob("model-*"))
-
-
-@pytest.mark.parametrize(
-    ("fields", "what"),
-    [
-        ({"model_type": "olmo"}, "answer wrongly so far: of a cause"),
-        ({"model_type": "bert"}, "no family of the zoo has the type 'bert'"),
-        ({"model_type": "phi"}, "cannot be checked"),
-        ({"model_type": "deepseek_v2"}, "cannot be checked"),
-    ],
-)
-def test_families_that_are_not_right_are_refused_by_name(
-    plain: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fields: dict[str, str],
-    what: str,
-) -> None:
-    known = families()
-    wrong = known | {"olmo": replace(known["olmo"], known="of a cause")}
-    monkeypatch.setattr(model_check, "families", lambda: wrong)
-    change(plain, **fields)
-    with pytest.raises(UserError, match=what):
-        check_model(job(plain, tmp_path / "cache", mlc=True), plain)
-
-
-@pytest.mark.parametrize(
-    ("fields", "options", "what"),
-    [
-        ({"model_type": "olmo", "rope_scaling": {"rope_type": "spiral"}}, (), "'spiral'.*compared"),
-        ({"model_type": "phi", "rope_scaling": {"type": "linear"}}, (), "'linear'.*compared"),
-        ({"model_type": "deepseek_v2", "rope_scaling": {"type": "linear"}}, (), "'linear'"),
-        ({"model_type": "olmo"}, ("--context", "257"), "reads 256 tokens at most"),
-        ({"model_type": "gemma3_text", "rope_local_base_freq": 5e4}, (), "rope_local_base_freq"),
-    ],
-)
-def test_what_no_reference_would_notice_is_refused(
-    plain: Path, tmp_path: Path, fields: dict[str, Any], options: tuple[str, ...], what: str
-) -> None:
-    change(plain, **fields)
-    with pytest.raises(UserError, match=what):
-        check_model(job(plain, tmp_path / "cache", "--unchecked", *options, mlc=True), plain)
-
-
-def test_scaling_that_the_zoo_has_is_made(plain: Path, tmp_path: Path) -> None:
-    for scaling in ({"type": "yarn", "factor": 40.0}, None, {"rope_type": "default"}):
-        change(plain, model_type="deepseek_v2", rope_scaling=scaling)
-        check_model(job(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
-
-
-def test_options_that_cannot_be_are_refused(plain: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="reads 256 tokens at most"):
-        check_model(job(plain, tmp_path, "--context", "257"), plain)
-    assert job(plain, tmp_path, "--context", "100").recipe(plain).context == 100
-    with pytest.raises(UserError, match="--core nobody"):
-        job(plain, tmp_path, "--core", "nobody")
-    assert job(plain, tmp_path, "--core", "spacemit-x60").vlens == (256,)
-    with pytest.raises(UserError, match="--name A b"):
-        job(plain, tmp_path, "--name", "A b")
-    with pytest.raises(UserError, match="MLC-LLM's own quantization"):
-        job(plain, tmp_path, "--quantization", "q4f16_1")
-    assert job(plain, tmp_path).quantization == "q0f32"
-    assert job(plain, tmp_path, mlc=True).quantization == "q4f16_1"
-    for wrong in ("./nowhere", "x.gguf"):
-        with pytest.raises(UserError, match="is not there"):
-            import_model(wrong, "x", PROJECT, tmp_path)
-    with pytest.raises(UserError, match="names no model of a hub"):
-        parse_reference("hf:one-part")
 
 
 def test_large_weights_are_written_in_shards(tmp_path: Path) -> None:
@@ -333,9 +182,10 @@ resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 from crosslab.build.runner import store_params
 from crosslab.job.job_options import MODEL, parse_job
 from crosslab.job import model_check
+from crosslab.job.main_job import ask
 from crosslab.job.model_check import check_model
 from crosslab.models.sources.model_folder import import_model
-job = parse_job(sys.argv[2:], MODEL)
+job = parse_job_of_model(sys.argv[2:], MODEL)
 check_model(job, Path(job.source))
 folder = import_model(job.source, "large", job.project, job.cache).folder
 print(store_params(job.recipe(folder), job.cache))
@@ -398,7 +248,7 @@ def anonymous_bytes(pid: int) -> int:
 def test_the_projects_reference_is_transformers(name: str) -> None:
     """The zoo's small model of the family, where transformers is here to be asked."""
     try:
-        question = ask(chosen([name])[0], CACHE)
+        question = zoo_reference.ask(chosen([name])[0], CACHE)
     except UserError as error:
         pytest.skip(error.what)
     config = read_family(question.model / "config.json")
@@ -513,8 +363,20 @@ def test_a_model_of_a_hub_is_pinned_at_a_commit(
     _, _, again = get(f"hf:me/tiny@{COMMIT}", HF_HUB_OFFLINE="1")
     assert again["files"] == table["files"]
     assert len(asked) == before
+    nobody = get("hf:me/tiny", HF_ENDPOINT="http://127.0.0.1:9")
+    assert nobody["code"] == 1 and "hf:me/tiny cannot be downloaded: " in nobody["error"]
     missing = get("hf:me/other")
     assert missing["code"] == 2 and "hf:me/other cannot be downloaded" in missing["error"]
+
+
+def test_a_gguf_file_of_another_kind_is_the_users_mistake(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "bert.gguf", "bert")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(UserError, match="holds a 'bert' model") as caught:
+        import_model(str(tmp_path / "bert.gguf"), "bert", PROJECT, tmp_path / "cache")
+    assert "plain Llamas" in caught.value.remedy
 
 
 def test_a_gguf_file_is_named_with_its_hash(tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
+from crosslab.job.job_options import MODEL, Job, parse_job
 from crosslab.models.config import read_family
 from crosslab.models.llama_params import param_shapes, sources_of
+from support import text_probe
+from support.shared_builds import PROJECT
 
 SEED = 20261122
 # What of a published config.json makes its shape, at a size that compiles in seconds.
@@ -74,6 +77,18 @@ SIZES = {
 }
 
 
+def write_tokenizer(folder: Path) -> Path:
+    """Write a small tokenizer with a chat template, as a folder has it."""
+    trained = text_probe.trained("llama3")
+    trained.tokenizer.save(str(folder / "tokenizer.json"))
+    # Special tokens with their properties, as some are saved.
+    settings = {**trained.settings, "bos_token": {"content": "<|start|>", "lstrip": False}}
+    template = settings.pop("chat_template")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "chat_template.jinja").write_text(str(template))
+    return folder
+
+
 def write_folder(folder: Path, family: str, tokenizer: Path, **changes: Any) -> Path:
     """Write config, weights in two shards of bfloat16, and the tokenizer's files.
 
@@ -106,6 +121,19 @@ def write_folder(folder: Path, family: str, tokenizer: Path, **changes: Any) -> 
     index = json.dumps({"metadata": {}, "weight_map": table})
     (folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
     return folder
+
+
+def change(folder: Path, **fields: Any) -> None:
+    """Set fields of a folder's config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def job_of_model(folder: Path, cache: Path, *options: str, mlc: bool = False) -> Job:
+    """The job of ``crosslab model FOLDER``, on trees that need not be there."""
+    trees = ["--tvm-tree", "tvm", *(["--mlc-tree", "mlc"] if mlc else [])]
+    words = [str(folder), "--project", str(PROJECT), "--cache", str(cache), *trees, *options]
+    return parse_job(words, MODEL)
 
 
 def write_sparse(folder: Path, tokenizer: Path, **changes: Any) -> Path:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from common.gguf_bound import Bounded
 from common.hashing import digest
 from crosslab.cached_build import cached_build
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
 from crosslab.models import config as model_config
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.weights_file import save_weights
@@ -29,6 +29,10 @@ from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
 F32 = NDArray[np.float32]
 THETA = 10000.0
 MOST = 1e9  # beyond every size of a model
+_FOLDER = (
+    "of GGUF, plain Llamas are read; give the model's Hugging Face folder: config.json, "
+    "*.safetensors, tokenizer.json"
+)
 
 _OUTER = {
     "token_embd": "model.embed_tokens",
@@ -56,7 +60,7 @@ def import_gguf(source: Path, cache: Path) -> Path:
     """Import a GGUF file into ``cache``; the folder is in Hugging Face's layout.
 
     Raises:
-        LabError: the file is not a Llama, or its tokenizer is of an unknown kind.
+        UserError: the file is not a Llama, or its tokenizer is of an unknown kind.
     """
     own = [Path(str(m.__file__)) for m in (chat_tokenizer, word_rules, model_config)]
     key = digest(source, Path(__file__), *own, word_rules.TABLE)
@@ -67,7 +71,7 @@ def import_into(source: Path, folder: Path) -> None:
     """Import a GGUF file into an empty folder.
 
     Raises:
-        LabError: see :func:`import_gguf`.
+        UserError: see :func:`import_gguf`.
     """
     try:
         reader = BoundedReader(source)
@@ -90,9 +94,11 @@ def import_into(source: Path, folder: Path) -> None:
 def _config(source: Path, fields: dict[str, Any], tensors: set[str]) -> LlamaConfig:
     kind = fields.get("general.architecture")
     if kind != "llama":
-        raise LabError(f"{source.name} holds a {kind!r} model", remedy="supported: llama")
+        raise UserError(f"{source.name} holds a {kind!r} model, and no 'llama'", remedy=_FOLDER)
     if "rope_freqs.weight" in tensors or "llama.rope.scaling.type" in fields:
-        raise LabError(f"{source.name}: scaled rotary embeddings are not supported")
+        raise UserError(
+            f"{source.name}: scaled rotary embeddings are not supported", remedy=_FOLDER
+        )
 
     def number(name: str, otherwise: float | None = None) -> float:
         value = fields.get(name, otherwise)
@@ -151,14 +157,14 @@ def _check_shapes(source: Path, reader: GGUFReader, config: LlamaConfig) -> None
         if found != shape:
             raise UserError(f"{source.name}: {name}.weight has the shape {found}, not {shape}")
     if shapes:
-        raise UserError(f"{source.name}: unknown tensor {next(iter(shapes))}")
+        raise UserError(f"{source.name}: unknown tensor {next(iter(shapes))}", remedy=_FOLDER)
 
 
 def _weights(source: Path, reader: GGUFReader, config: LlamaConfig) -> Iterator[tuple[str, F32]]:
     for tensor in reader.tensors:
         name = _hf_name(str(tensor.name))
         if name is None:
-            raise LabError(f"{source.name}: unknown tensor {tensor.name}")
+            raise UserError(f"{source.name}: unknown tensor {tensor.name}", remedy=_FOLDER)
         values = np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
         if name.endswith(".q_proj.weight"):
             values = rotary_halves(values, config.heads)

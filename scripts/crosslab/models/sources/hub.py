@@ -50,7 +50,6 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
     """
     # Imported here: what reads no hub does without the library's second of start.
     hub = importlib.import_module("huggingface_hub")
-    errors = importlib.import_module("huggingface_hub.errors")
     repository, revision = parse_reference(source)
     commit, licence = revision, ""
     try:
@@ -60,7 +59,9 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
         folder = hub.snapshot_download(
             repository, revision=commit, allow_patterns=list(FILES), cache_dir=cache / "hub"
         )
-    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
+    except LabError:
+        raise
+    except Exception as error:  # its own, the system's, and those of whatever carries HTTP for it
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         status = getattr(getattr(error, "response", None), "status_code", None)
         kind = UserError if status in (401, 403, 404) else LabError

@@ -23,7 +23,7 @@ from common.files import atomic_write_json
 from common.hashing import digest, sha256_of
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
-from crosslab.models.config import read_table
+from crosslab.models.config import WINDOW, read_table
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.models.sources.hub import HUB, download, parse_reference
@@ -37,9 +37,6 @@ from crosslab.models.weights_file import (
 )
 
 CONFIG_FILE = "config.json"
-# An attention window that no sequence exceeds is left out of the compiled model; kept under this
-# name.
-WINDOW = "_sliding_window"
 # What of a folder is read, beside the weights.
 SMALL_FILES = (
     CONFIG_FILE,

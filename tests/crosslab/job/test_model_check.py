@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and options that are refused before anything long starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file, save_file
+from support import mlc_tree
+from support.models.model_folder import change, job_of_model, write_folder
+from support.shared_builds import PROJECT
+
+from crosslab.build.runner import Clock
+from crosslab.errors import UserError
+from crosslab.job import model_check
+from crosslab.job.main_job import ask
+from crosslab.job.model_check import check_model
+from crosslab.models.sources.hub import parse_reference
+from crosslab.models.sources.model_folder import import_model
+from crosslab.models.weights_file import INDEX_FILE
+from crosslab.zoo.families import families
+
+
+def keep_one_shard(folder: Path) -> None:
+    max(folder.glob("*.safetensors")).unlink()
+
+
+def cut_a_shard(folder: Path) -> None:
+    path = max(folder.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def as_torch(folder: Path) -> None:
+    for path in (*folder.glob("*.safetensors"), folder / INDEX_FILE):
+        path.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+
+
+def as_gguf(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "model.gguf").write_bytes(b"GGUF")
+
+
+def drop_weights(folder: Path, part: str) -> None:
+    """Leave out the weights with a name that holds ``part``."""
+    for path in folder.glob("*.safetensors"):
+        kept = {name: values for name, values in load_file(path).items() if part not in name}
+        save_file(kept, path)
+
+
+Spoil = Callable[[Path], object]
+# As the part for text of Gemma 3 4B's config says it.
+GEMMA3_4B = {
+    "model_type": "gemma3_text",
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+}
+REFUSED: list[tuple[Spoil, str, str]] = [
+    (lambda f: (f / "config.json").unlink(), "has no config.json", "give a Hugging Face folder"),
+    (as_gguf, "has no config.json", "give the file: "),
+    (keep_one_shard, "lacks 1 of 2 files of weights", "get the files again"),
+    (cut_a_shard, "is not a whole safetensors file", "compare its sha256"),
+    (as_torch, "in pytorch_model.bin, and no safetensors", "save_pretrained"),
+    (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json", "AutoTokenizer"),
+    (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer that", "AutoTokenizer"),
+    (lambda f: change(f, vision_config={}), "reads more than text", "of text alone"),
+    (lambda f: change(f, quantization_config={"quant_method": "awq"}), "already .awq", "unquant"),
+    (lambda f: change(f, hidden_size=256), "has the shape .* as its config says", ""),
+    (lambda f: change(f, num_hidden_layers=3), "the weights lack model.layers.2", "again"),
+    (lambda f: change(f, vocab_size=10), "the tokenizer has a token", ""),
+    (lambda f: change(f, model_type="qwen3"), "without MLC-LLM", "--mirror mlc-llm="),
+    (lambda f: change(f, rope_scaling={"rope_type": "yarn"}), "rope_scaling", "--mirror"),
+    (lambda f: change(f, **GEMMA3_4B), "'factor': 8.0.* would be wrong", "as Gemma 3 1B is"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "what", "remedy"), REFUSED)
+def test_a_model_that_cannot_be_done_is_refused_first(
+    plain: Path, tmp_path: Path, spoil: Spoil, what: str, remedy: str
+) -> None:
+    spoil(plain)
+    with pytest.raises(UserError, match=what) as caught:
+        check_model(job_of_model(plain, tmp_path / "cache"), plain)
+    assert remedy in caught.value.remedy
+    assert not list((tmp_path / "cache").glob("model-*"))
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "lacks"),
+    [
+        ("qwen3", {}, "0.self_attn.q_norm.weight and 1 more"),
+        ("plain", {"model_type": "qwen2"}, "0.self_attn.k_proj.bias and 5 more"),
+    ],
+)
+def test_weights_that_only_relatives_have_are_missed_first(
+    tokenizer: Path, tmp_path: Path, family: str, fields: dict[str, str], lacks: str
+) -> None:
+    folder = write_folder(tmp_path / family, family, tokenizer)
+    asked = job_of_model(folder, tmp_path / "cache", mlc=True)
+    change(folder, **fields)
+    if not fields:
+        check_model(asked, folder)
+        drop_weights(folder, "q_norm")
+    with pytest.raises(UserError, match=f"the weights lack model.layers.{lacks}") as caught:
+        check_model(asked, folder)
+    assert caught.value.exit_code == 2
+
+
+def test_weights_of_families_without_a_reference_are_missed_first(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    """MLC-LLM itself says what it takes from the files, before they are hashed and read."""
+    tools = mlc_tree.tools()
+    folder = write_folder(tmp_path / "olmo", "plain", tokenizer)
+    # The shape of OLMo, of which MLC-LLM takes no norms.
+    change(folder, model_type="olmo", clip_qkv=None)
+    drop_weights(folder, "layers.1.mlp.down_proj")
+    asked = job_of_model(folder, tmp_path / "cache", "--unchecked", mlc=True)
+    asked = replace(asked, tvm_tree=tools.tvm_tree, mlc_tree=tools.mlc_tree)
+    with pytest.raises(UserError, match=r"lack model\.layers\.1\.mlp\.down_proj\.weight\n"):
+        check_model(asked, folder)
+    change(folder, hidden_size="wide")
+    with pytest.raises(UserError, match=r"MLC-LLM does not take .*config\.json: ") as caught:
+        check_model(asked, folder)
+    assert caught.value.exit_code == 2 and "published" in caught.value.remedy
+
+
+def test_a_prompt_and_its_answer_have_to_fit(plain: Path, tmp_path: Path) -> None:
+    """Refused before weights are converted: the emulator would find out after all else."""
+    words = "to be or not " * 8
+    asked = job_of_model(plain, tmp_path / "cache", "--context", "30", "--prompt", words)
+    with pytest.raises(UserError, match="up to 8 are more than the 30 tokens") as caught:
+        ask(asked, Clock())
+    assert "--context" in caught.value.remedy
+    assert not list((tmp_path / "cache").glob("params-*"))
+
+
+def test_no_sequence_is_longer_than_the_model_reads(plain: Path, tmp_path: Path) -> None:
+    def longest(*options: str, mlc: bool = True) -> int:
+        return job_of_model(plain, tmp_path, *options, mlc=mlc).recipe(plain).longest
+
+    assert longest() == longest(mlc=False) == 256
+    assert longest("--context", "100") == 100
+    change(plain, model_type="mistral", sliding_window=64)
+    assert longest() == 64
+    change(plain, model_type="llama", max_position_embeddings=131072)
+    assert (longest(), longest(mlc=False)) == (2048, 131072)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"model_type": "olmo"}, "answer wrongly so far: of a cause"),
+        ({"model_type": "bert"}, "no family of the zoo has the type 'bert'"),
+        ({"model_type": "phi"}, "cannot be checked"),
+        ({"model_type": "deepseek_v2"}, "cannot be checked"),
+    ],
+)
+def test_families_that_are_not_right_are_refused_by_name(
+    plain: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, str],
+    what: str,
+) -> None:
+    known = families()
+    wrong = known | {"olmo": replace(known["olmo"], known="of a cause")}
+    monkeypatch.setattr(model_check, "families", lambda: wrong)
+    change(plain, **fields)
+    with pytest.raises(UserError, match=what):
+        check_model(job_of_model(plain, tmp_path / "cache", mlc=True), plain)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "what"),
+    [
+        ({"model_type": "olmo", "rope_scaling": {"rope_type": "spiral"}}, (), "'spiral'.*compared"),
+        ({"model_type": "phi", "rope_scaling": {"type": "linear"}}, (), "'linear'.*compared"),
+        ({"model_type": "deepseek_v2", "rope_scaling": {"type": "linear"}}, (), "'linear'"),
+        ({"model_type": "olmo"}, ("--context", "257"), "reads 256 tokens at most"),
+        ({"model_type": "gemma3_text", "rope_local_base_freq": 5e4}, (), "rope_local_base_freq"),
+    ],
+)
+def test_what_no_reference_would_notice_is_refused(
+    plain: Path, tmp_path: Path, fields: dict[str, Any], options: tuple[str, ...], what: str
+) -> None:
+    change(plain, **fields)
+    asked = job_of_model(plain, tmp_path / "cache", "--unchecked", *options, mlc=True)
+    with pytest.raises(UserError, match=what):
+        check_model(asked, plain)
+
+
+def test_scaling_that_the_zoo_has_is_made(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_check, "wanted_weights", lambda *_: set())
+    for scaling in ({"type": "yarn", "factor": 40.0}, None, {"rope_type": "default"}):
+        change(plain, model_type="deepseek_v2", rope_scaling=scaling)
+        check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
+
+
+def test_options_that_cannot_be_are_refused(plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="reads 256 tokens at most"):
+        check_model(job_of_model(plain, tmp_path, "--context", "257"), plain)
+    assert job_of_model(plain, tmp_path, "--context", "100").recipe(plain).context == 100
+    with pytest.raises(UserError, match="--core nobody"):
+        job_of_model(plain, tmp_path, "--core", "nobody")
+    assert job_of_model(plain, tmp_path, "--core", "spacemit-x60").vlens == (256,)
+    with pytest.raises(UserError, match="--name A b"):
+        job_of_model(plain, tmp_path, "--name", "A b")
+    with pytest.raises(UserError, match="MLC-LLM's own quantization"):
+        job_of_model(plain, tmp_path, "--quantization", "q4f16_1")
+    assert job_of_model(plain, tmp_path).quantization == "q0f32"
+    assert job_of_model(plain, tmp_path, mlc=True).quantization == "q4f16_1"
+    for wrong in ("./nowhere", "x.gguf"):
+        with pytest.raises(UserError, match="is not there"):
+            import_model(wrong, "x", PROJECT, tmp_path)
+    with pytest.raises(UserError, match="names no model of a hub"):
+        parse_reference("hf:one-part")
