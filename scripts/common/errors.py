@@ -56,7 +56,10 @@ class CommandError(Exception):
             _, target, text = error.args[0][0]
             codes = (code for code in _REMEDIES if os.strerror(code) in text)
             return cls(f"{target}: {text}", remedy=remedy_for(next(codes, None)))
-        where = f"{error.filename}: " if error.filename else ""
+        # Of a copy and its target, a disk that takes no more is the target's.
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+        place = (full and error.filename2) or error.filename
+        where = f"{place}: " if place else ""
         return cls(f"{where}{error.strerror or error}", remedy=remedy_for(error.errno))
 
 

@@ -31,6 +31,13 @@ def test_an_os_error_names_the_path_and_the_remedy() -> None:
     assert (error.exit_code, type(error)) == (2, MistakeError)
 
 
+def test_a_full_disk_is_the_target_of_a_copy() -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/pack", None, "/full/pack")
+    assert MistakeError.from_os_error(full).what == "/full/pack: No space left on device"
+    gone = OSError(errno.ENOENT, os.strerror(errno.ENOENT), "/cache/pack", None, "/full/pack")
+    assert MistakeError.from_os_error(gone).what == "/cache/pack: No such file or directory"
+
+
 def test_an_error_of_copying_a_tree_names_the_target(tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "gone").symlink_to("nowhere")
