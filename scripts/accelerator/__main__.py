@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m accelerator``."""
 
+import importlib
 import sys
 
-from accelerator.cli import main
+from common.errors import CommandError, exit_code_of
 
-sys.exit(main())
+# Ctrl-C while modules are loaded ends it as later.
+sys.exit(exit_code_of(lambda: int(importlib.import_module("accelerator.cli").main()), CommandError))

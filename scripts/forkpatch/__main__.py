@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m forkpatch VERB``."""
+"""``python -m forkpatch VERB``, and the installed command."""
 
+from __future__ import annotations
+
+import importlib
 import sys
 
-from forkpatch.cli.main import main
+from common.errors import exit_code_of
+from forkpatch.errors import UserError
+
+
+def main() -> int:
+    """Run one verb; Ctrl-C while its modules are loaded ends it as later."""
+    return exit_code_of(
+        lambda: int(importlib.import_module("forkpatch.cli.main").main()), UserError, "forkpatch"
+    )
+
 
 if __name__ == "__main__":
     sys.exit(main())
