@@ -143,6 +143,9 @@ def gbp(bench: Bench, place: Path) -> tuple[Step, Step, Step]:
         return applied, None, None
     back = bench.returned(tree / "debian/patches")
     call(tree, "git", "checkout", "-q", "--", ".")
+    for path in tree.rglob("*"):
+        if path.is_symlink():  # copytree writes over files alone
+            path.unlink()
     shutil.copytree(bench.next, tree, symlinks=True, dirs_exist_ok=True)
     commit_tree(tree, keep_debian=True)
     moved = call(tree, "gbp", "pq", "rebase")
