@@ -131,6 +131,14 @@ def quilt(bench: Bench, place: Path) -> tuple[Step, Step, Step]:
     return applied, back, bench.compare(moved, bench.expected) if there else None
 
 
+def write_over(tree: Path, other: Path) -> None:
+    """Copy a tree over another."""
+    for path in tree.rglob("*"):
+        if path.is_symlink():  # copytree writes over files alone
+            path.unlink()
+    shutil.copytree(other, tree, symlinks=True, dirs_exist_ok=True)
+
+
 def gbp(bench: Bench, place: Path) -> tuple[Step, Step, Step]:
     """git-buildpackage's patch queues."""
     tree = place / "tree"
@@ -143,10 +151,7 @@ def gbp(bench: Bench, place: Path) -> tuple[Step, Step, Step]:
         return applied, None, None
     back = bench.returned(tree / "debian/patches")
     call(tree, "git", "checkout", "-q", "--", ".")
-    for path in tree.rglob("*"):
-        if path.is_symlink():  # copytree writes over files alone
-            path.unlink()
-    shutil.copytree(bench.next, tree, symlinks=True, dirs_exist_ok=True)
+    write_over(tree, bench.next)
     commit_tree(tree, keep_debian=True)
     moved = call(tree, "gbp", "pq", "rebase")
     return applied, back, bench.compare(tree, bench.expected) if moved else None
@@ -165,7 +170,7 @@ def git(bench: Bench, place: Path) -> tuple[Step, Step, Step]:
     call(tree, "git", "format-patch", "-q", "-o", str(place / "back"), "next")
     back = bench.returned(place / "back")
     call(tree, "git", "checkout", "-q", "-b", "onto", "next")
-    shutil.copytree(bench.next, tree, symlinks=True, dirs_exist_ok=True)
+    write_over(tree, bench.next)
     commit_tree(tree, keep_debian=True)
     call(tree, "git", "checkout", "-q", "-")
     moved = call(tree, "git", "rebase", "-q", "--onto", "onto", "next")
