@@ -120,6 +120,12 @@ def run_adopt(fork: Fork, options: argparse.Namespace) -> int:
         for path, commits in report.overlays.items():
             say(f"overlay {path}: from {', '.join(commits)}")
         say(*(f"no patch of {commit}: {reason}" for commit, reason in report.left_out.items()))
+        say(
+            *(
+                f"message of {commit}: a line that would end it in a patch file is indented"
+                for commit in report.indented
+            )
+        )
         count = counted(len(report.patches), "patch")
         overlays = counted(len(report.overlays), "overlay")
         say(f"{report.upstream} {report.version}: {count} in {report.folder}, {overlays}")

@@ -24,7 +24,7 @@ from pathlib import Path
 from forkpatch.errors import PatchError
 from forkpatch.foreign.unified import diff_offset
 from forkpatch.git.calls import Git, GitError
-from forkpatch.model.patchfile import Patch, parse_trailers
+from forkpatch.model.patchfile import Patch, made_whole, parse_trailers
 
 STATUS = "Upstream-Status"
 NO_DATE = "0 +0000"
@@ -180,8 +180,7 @@ def _body(parts: Sequence[str]) -> str:
             lines = [line for line in note.split("\n") if not _STAT.match(line)]
             kept.append("\n".join(line.rstrip() for line in lines).strip("\n"))
     text = "\n\n".join(part for part in kept if part.strip())
-    # These would end the message in a patch file.
-    return re.sub(r"(?m)^(?=---[ \t]*$|diff --git )", " ", text)
+    return made_whole(text)
 
 
 def _author(fields: Sequence[tuple[str, str]]) -> tuple[str, int]:

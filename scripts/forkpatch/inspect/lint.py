@@ -19,6 +19,7 @@ from forkpatch.model.patchfile import (
     SERIES,
     SUFFIX,
     Patch,
+    ends_early,
     parse_patch,
     patch_bytes,
     read_entries,
@@ -184,7 +185,7 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFindin
             "the message does not say why the patch exists",
             "add a paragraph for somebody who meets it in two years",
         )
-    if re.search(r"^(diff -|---$|Index: )", patch.message, re.MULTILINE):
+    if ends_early(patch.message):
         yield LintFinding(
             f"{where}:{subject_line}",
             "a line of the message would be taken for the diff",

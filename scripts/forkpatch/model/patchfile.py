@@ -30,6 +30,7 @@ Positions = Mapping[str, tuple[int, ...]]
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
 _CRLF = re.compile(rb"^(?:diff --git |--- |\+\+\+ |@@ )[^\n]*\r$", re.MULTILINE)
 _SUBJECT_TAG = re.compile(r"^\s*\[PATCH[^\]]*\]\s*")
+_ENDS_MESSAGE = re.compile(r"^(?=---[ \t]*$|diff -|Index: )", re.MULTILINE)
 _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): (.*)$")
 
 
@@ -373,6 +374,16 @@ def _git_date(value: str, where: str) -> str:
         ) from error
     zone = re.search(r"([+-][0-9]{4})\s*$", value)
     return f"{seconds} {zone.group(1) if zone else '+0000'}"
+
+
+def ends_early(message: str) -> bool:
+    """True when git, or this module, takes a line of the message for the beginning of the diff."""
+    return _ENDS_MESSAGE.search(message) is not None
+
+
+def made_whole(message: str) -> str:
+    """A message with each line that would end it in a patch file indented by a blank."""
+    return _ENDS_MESSAGE.sub(" ", message)
 
 
 def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:

@@ -8,16 +8,18 @@ conflict counts as much as one that did not: a change that follows its function 
 is made there.
 
 A resolution is used when the same patch meets the same conflicts, all of its files can be made,
-and the patch that comes out is the recorded one, line for line and in the same functions.
+and the patch that comes out is the recorded one, line for line and in the same functions. A file
+that upstream renamed is known by the content from which the merge began.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from common.files import atomic_write, atomic_write_json
@@ -78,10 +80,11 @@ class Replay:
     reasons: tuple[str, ...] = ()
 
 
-def change_of(git: Git, old: str, new: str) -> str:
+def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = None) -> str:
     """Hash of the lines that a commit or tree takes from and adds to another, with their symbols.
 
-    Context, line numbers and the rest of the files do not count.
+    Context, line numbers and the rest of the files do not count. A file that ``names`` has
+    counts under the name there.
     """
     command = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
     out = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
@@ -95,7 +98,9 @@ def change_of(git: Git, old: str, new: str) -> str:
             [(outline(path, data).at(at).name, data.split(b"\n")[at - 1].hex()) for at in numbers]
             for data, numbers in sides
         ]
-        found.append((path, old_mode, new_mode, lines))
+        found.append(((names or {}).get(path, path), old_mode, new_mode, lines))
+    if names:
+        found.sort(key=lambda one: os.fsencode(one[0]))  # as git does
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
@@ -171,6 +176,9 @@ def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
     """The tree that a resolution gives; empty when it does not apply, with the reason."""
     merged = _index(git)
     unmerged = {path for path, stages in merged.items() if set(stages) & set(_STAGES)}
+    moved = _renamed(record, merged, unmerged)
+    files_now = tuple(replace(one, path=moved.get(one.path, one.path)) for one in record.files)
+    record = replace(record, files=files_now)
     if unmerged != record.conflicts:
         return "", "the conflicts are in other files"
     files = {path: entry for path, held in merged.items() for entry in (held.get("0"),) if entry}
@@ -184,9 +192,23 @@ def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
             blob = git.text("hash-object", "-w", "--no-filters", "--stdin", stdin=data)
             files[file.path] = file.after, blob
     tree = tree_id(git, files)
-    if change_of(git, head, tree) != record.result:
+    if change_of(git, head, tree, {now: was for was, now in moved.items()}) != record.result:
         return "", "the patch would be another than the resolved one"
     return tree, ""
+
+
+def _renamed(
+    record: Resolution, merged: Mapping[str, Stages], unmerged: set[str]
+) -> dict[str, str]:
+    """The new names of files that had conflicts and now have them under another name."""
+    lost, new = record.conflicts - unmerged, unmerged - record.conflicts
+    began = {file.path: file.before.get("1") for file in record.files if file.path in lost}
+    found = {}
+    for path, base in began.items():
+        same = [name for name in new if base and merged[name].get("1") == base]
+        if len(same) == 1 and list(began.values()).count(base) == 1:
+            found[path] = same[0]
+    return found
 
 
 def _resolved(git: Git, record: Resolution, number: int, held: Stages) -> bytes | None:

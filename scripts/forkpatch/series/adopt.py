@@ -20,6 +20,7 @@ from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
 from forkpatch.git.objects import EPOCH, IDENTITY, Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import made_whole
 from forkpatch.model.record import format_record
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
 from forkpatch.series.derive import record_of
@@ -42,6 +43,8 @@ class AdoptReport:
         patches: the names, in order.
         overlays: the commits that made each overlay, as ``<id> <subject>``, by path.
         left_out: the commits of which nothing became a patch, and the reason.
+        indented: the commits with a line in the message that would end it in a patch file; it is
+            indented by a blank.
     """
 
     upstream: str
@@ -50,6 +53,7 @@ class AdoptReport:
     patches: tuple[str, ...]
     overlays: Mapping[str, tuple[str, ...]]
     left_out: Mapping[str, str]
+    indented: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -115,12 +119,14 @@ def adopt(
         _check_overlays(fork, upstream, overlays)
         made = {path: tuple(step.label for step in steps if path in step.changes) for path in added}
         left_out: dict[str, str] = {}
+        indented: list[str] = []
         commits = [Commit(f"{upstream}\n".encode(), tree=upstream.tree)]
         for step in steps:
             kept = {path: entry for path, entry in step.changes.items() if path not in added}
             kept = {path: entry for path, entry in kept.items() if upstream.selects(path)}
             if kept:
                 commits.append(_commit(git, step, kept))
+                indented += [step.label] if commits[-1].message != step.message else []
             else:
                 left_out[step.label] = _reason(step, upstream)
         scratch = scratch_beside(target)
@@ -136,7 +142,7 @@ def adopt(
         plan = replace(plan, overlays=fork.overlays(upstream))
         write_series(target, patches, format_record(record_of(fork, plan)))
     names = tuple(patch.name for patch in patches)
-    return AdoptReport(name, upstream.version, target, names, made, left_out)
+    return AdoptReport(name, upstream.version, target, names, made, left_out, tuple(indented))
 
 
 @contextmanager
@@ -303,7 +309,8 @@ def _commit(git: Git, step: _Step, changes: Mapping[str, tuple[str, str]]) -> Co
     files = {
         path: None if entry[0] == _GONE else _file(git, entry) for path, entry in changes.items()
     }
-    return Commit(step.message, author=step.author, date=step.date, changes=files)
+    message = made_whole(step.message.decode("latin-1")).encode("latin-1")  # whatever it is in
+    return Commit(message, author=step.author, date=step.date, changes=files)
 
 
 def _reason(step: _Step, upstream: Upstream) -> str:

@@ -46,6 +46,31 @@ def test_recorded_resolution_serves_another_branch_and_another_clone(branches: F
     assert (branches.tree / PATH).read_bytes() == b"import os\n\n\n" + RESOLVED
 
 
+@pytest.mark.parametrize("case", ["renamed", "renamed back", "another change"])
+def test_recorded_resolution_serves_a_renamed_file(branches: ForkLab, case: str) -> None:
+    renamed = "python/calc/kernel.py"
+    git(branches.repo.path, "checkout", "-q", "-B", "next", "v1.0")
+    line = "a - b + 1" if case == "another change" else "abs(a - b)"
+    branches.repo.commit({PATH: None, renamed: core(sub=line)}, "3.0")
+    git(branches.repo.path, "tag", "v3.0")
+    branches.ok("lock", "--add", "calc=3.0")
+    (first, old), (second, new) = ("2.0", PATH), ("3.0", renamed)
+    if case == "renamed back":
+        first, old, second, new = second, new, first, old
+    assert branches.run("rebase", "calc", first).code == 1
+    (branches.root / ".work/rebase/calc/tree" / old).write_bytes(RESOLVED)
+    assert "resolved by hand" in branches.ok("rebase", "calc", "--continue").out
+    done = branches.run("rebase", "calc", second)
+    if case == "another change":
+        assert done.code == 1 and "resolved as recorded" not in done.out
+        return
+    assert "turn-sub.patch: adapted: conflict: resolved as recorded" in done.out, done.err
+    branches.edit_lock('calc = "1.0"', f'calc = "{second}"')
+    branches.ok("apply")
+    assert (branches.tree / new).read_bytes() == RESOLVED
+    assert not (branches.tree / old).exists()
+
+
 def test_without_the_record_or_in_another_conflict_a_person_is_asked(branches: ForkLab) -> None:
     resolve(branches)
     for path in (branches.patches.parent / "resolutions").glob("*/0.postimage"):

@@ -64,6 +64,27 @@ def test_new_files_may_stay_in_patches_and_all_be_one(branch: ForkLab) -> None:
     assert again.code == 2 and "exists" in again.err
 
 
+def test_message_with_a_line_that_would_end_it_is_kept(branch: ForkLab) -> None:
+    repo = branch.repo
+    git(repo.path, "checkout", "-q", "ours")
+    body = (
+        "Before.\n\n---\n\nAfter.\n\ndiff --git a/x b/x\nIndex: x\n ---\n\nUpstream-Status: Pending"
+    )
+    repo.commit({"src/run.c": b"int run;\n"}, f"Run\n\n{body}")
+    git(repo.path, "checkout", "-q", "main")
+    done = branch.ok("adopt", "calc", str(repo.path), "ours")
+    label = git(repo.path, "show", "--no-patch", "--format=%h %s", "ours")
+    assert f"message of {label}: a line that would end it in a patch file is indented" in done.out
+    branch.ok("apply")
+    message = git(branch.tree, "show", "--no-patch", "--format=%B", "HEAD")
+    said = "\n".join(
+        f" {line}" if line[:3] in ("---", "dif", "Ind") else line for line in body.split("\n")
+    )
+    assert message.startswith(f"Run\n\n{said}\n")
+    assert tree_of(branch) == git(repo.path, "rev-parse", "ours^{tree}")
+    assert branch.ok("export", "--check").out.endswith("unchanged\n")
+
+
 def test_branch_with_merges_is_made_straight_or_refused(branch: ForkLab) -> None:
     repo = branch.repo
     git(repo.path, "checkout", "-q", "-b", "side", "ours~3")
