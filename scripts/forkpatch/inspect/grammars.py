@@ -195,10 +195,10 @@ def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     guard = _guard(lines)
     here: tuple[str, ...] = ()
-    for row, line in enumerate(lines):
-        if not line.lstrip().startswith(b"#"):
-            found.append(here)
-            continue
+    signs = (row for row, line in enumerate(lines) if b"#" in line)  # few have one at all
+    for row in (row for row in signs if lines[row].lstrip().startswith(b"#")):
+        found += [here] * (row - len(found))
+        line = lines[row]
         word, _, rest = line.strip().lstrip(b"#").strip().partition(b" ")
         text = " ".join(rest.decode("utf-8", "replace").split())
         directive = word.decode("latin-1")
@@ -211,7 +211,7 @@ def conditions(lines: list[bytes]) -> list[tuple[str, ...]]:
             stack.pop()
         here = tuple(filter(None, stack))
         found.append(here)
-    return found
+    return found + [here] * (len(lines) - len(found))
 
 
 def _negated(text: str) -> str:

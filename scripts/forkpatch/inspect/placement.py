@@ -15,7 +15,6 @@ The rule behind all four: while the old place lives on elsewhere, another is not
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -23,7 +22,6 @@ from forkpatch.inspect.changes import Change, ChangedLine, Misplacement, among_l
 from forkpatch.inspect.symbols import MODULE, Outline, Symbol
 from forkpatch.model.diffs import FileDiff, Hunk
 
-_COUNTED = re.compile(r"#\d+$")
 _LIKE_LINES = 50  # of so many lines that read alike in one symbol, the block need not be tried
 
 
@@ -60,7 +58,7 @@ def misplaced(
 def same_symbol(one: Symbol, first: Outline, other: Symbol, second: Outline) -> bool:
     """True when ``other`` of the outline ``second`` is certainly ``one`` of ``first``."""
     if one.name == other.name:
-        return _twins(one.name, first) == _twins(one.name, second)
+        return first.twins(one.name) == second.twins(one.name)
     if one.family != other.family or MODULE in (one.name, other.name):
         return False
     is_new = one.name not in second.symbols and other.name not in first.symbols
@@ -76,11 +74,6 @@ def counterpart(one: Symbol, first: Outline, second: Outline) -> Symbol | None:
 
 def _family(one: Symbol, known: Outline) -> list[Symbol]:
     return [item for item in known.symbols.values() if item.family == one.family]
-
-
-def _twins(name: str, known: Outline) -> int:
-    stem = _COUNTED.sub("", name)
-    return sum(_COUNTED.sub("", item) == stem for item in known.symbols)
 
 
 def _moved(mine: Change, theirs: Change) -> Iterator[Misplacement]:

@@ -17,7 +17,7 @@ import ast
 import hashlib
 import re
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -49,6 +49,7 @@ _C_COMMENT = re.compile(
 _HASH_COMMENT = re.compile(
     rb"(?:^|(?<=\s))\#[^\n]*" rb'|("(?:\\.|[^"\\\n])*"|' rb"'(?:\\.|[^'\\\n])*')"
 )
+_COUNTED = re.compile(r"#\d+$")
 _PythonNodes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -151,6 +152,14 @@ class Outline:
             owners[symbol.first - 1 : symbol.last] = [symbol] * (symbol.last - symbol.first + 1)
         return owners, outer
 
+    @cached_property
+    def _stems(self) -> Counter[str]:
+        return Counter(_COUNTED.sub("", name) for name in self.symbols)
+
+    def twins(self, name: str) -> int:
+        """How many symbols have this name, but for the number that tells them apart."""
+        return self._stems[_COUNTED.sub("", name)]
+
     def own_lines(self, name: str) -> Counter[bytes]:
         """The lines of a symbol, without those of the symbols inside of it, and their number."""
         if name not in self._own_lines:
@@ -175,10 +184,10 @@ class Outline:
 
     @cached_property
     def _rows(self) -> dict[bytes, list[int]]:
-        found: dict[bytes, list[int]] = {}
+        found: defaultdict[bytes, list[int]] = defaultdict(list)
         for row, line in enumerate(self.lines):
-            found.setdefault(line, []).append(row)
-        return found
+            found[line].append(row)
+        return dict(found)
 
     def has_line(self, line: bytes) -> bool:
         """True when the file has a line."""
