@@ -34,7 +34,19 @@ void Attention::Attend(const std::vector<Query>& queries, const std::vector<Toke
     }
     Fill(layers, &tokens[at], std::min<uint64_t>(most, tokens.size() - at), chunks.back());
   }
+  if (products_->record().wanted()) RecordTokens(tokens, width);
   Run(queries, chunks, tokens.size(), layers, scale);
+}
+
+void Attention::RecordTokens(const std::vector<Token>& tokens, uint64_t width) {
+  std::vector<std::int8_t> rounded(tokens.size() * width);
+  std::vector<float> scales(tokens.size());
+  for (const float* Token::*part : {&Token::key, &Token::value}) {
+    for (uint64_t t = 0; t < tokens.size(); ++t) {
+      scales[t] = Quantise(tokens[t].*part, width, &rounded[t * width], "a token");
+    }
+    products_->record().Append(rounded.data(), scales.data(), tokens.size(), width);
+  }
 }
 
 Attention::Chunk* Attention::NewChunk(const Layers& layers, const float* key) {
@@ -81,16 +93,18 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
   const uint64_t rows = queries.size(), most = layers.keys->outputs, width = layers.keys->inputs;
   const uint64_t stride = chunks.size() * most;
   std::vector<std::int8_t> rounded(rows * width);
-  std::vector<double> scores(rows * stride), scales(rows);
+  std::vector<double> scores(rows * stride);
+  std::vector<float> scales(rows);
   for (uint64_t r = 0; r < rows; ++r) {
     scales[r] = Quantise(queries[r].values, width, &rounded[r * width], "a query");
   }
+  products_->record().Append(rounded.data(), scales.data(), rows, width);
   std::vector<std::int32_t> sums(rows * std::max(most, width));
   for (uint64_t c = 0; c < chunks.size(); ++c) {
     products_->Multiply(*layers.keys, chunks[c]->keys, rounded.data(), rows, sums.data());
     for (uint64_t r = 0; r < rows; ++r) {
       for (uint64_t t = 0; t < most; ++t) {
-        const double sum = sums[r * most + t] * scales[r] * chunks[c]->key_scales[t];
+        const double sum = sums[r * most + t] * double{scales[r]} * chunks[c]->key_scales[t];
         scores[r * stride + c * most + t] = sum * scale;
       }
     }
@@ -98,7 +112,7 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
   // Probabilities, by chunk as the second product takes them; zeros where nothing is seen.
   std::vector<std::int8_t> weights(chunks.size() * rows * most);
   std::vector<float> row(stride);
-  std::vector<std::int8_t> near(stride);
+  std::vector<std::int8_t> near(stride), seen_weights(rows * tokens);
   for (uint64_t r = 0; r < rows; ++r) {
     const uint64_t seen = std::min(queries[r].visible, tokens);
     double* of_row = &scores[r * stride];
@@ -113,8 +127,10 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
     for (uint64_t t = 0; t < stride; ++t) {
       weights[(t / most * rows + r) * most + t % most] = near[t];
     }
+    std::copy_n(near.begin(), tokens, seen_weights.begin() + r * tokens);
     *queries[r].lse = seen ? static_cast<float>(largest * kLog2E + std::log2(total)) : kEmptyLse;
   }
+  products_->record().Append(seen_weights.data(), scales.data(), rows, tokens);
   std::vector<std::int64_t> mixed(rows * width);
   for (uint64_t c = 0; c < chunks.size(); ++c) {
     products_->Multiply(*layers.values, chunks[c]->values, &weights[c * rows * most], rows,

@@ -63,6 +63,8 @@ class Attention {
   // A chunk for a cache's token, or for tokens that no cache keeps.
   Chunk* NewChunk(const Layers& layers, const float* key);
   void Fill(const Layers& layers, const Token* tokens, std::uint64_t count, Chunk* chunk);
+  // Keys and values of all tokens, as they are rounded wherever they lie.
+  void RecordTokens(const std::vector<Token>& tokens, std::uint64_t width);
   void Run(const std::vector<Query>& queries, const std::vector<Chunk*>& chunks,
            std::uint64_t tokens, const Layers& layers, float scale);
 

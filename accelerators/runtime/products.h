@@ -7,6 +7,7 @@
 #include <map>
 
 #include "runtime/device.h"
+#include "runtime/record.h"
 
 namespace accelerator {
 
@@ -35,6 +36,7 @@ class Products {
 
   const AcceleratorImage& image() const { return image_; }
   Device& device() { return device_; }
+  Record& record() { return record_; }
 
  private:
   struct Part;
@@ -45,6 +47,7 @@ class Products {
   const AcceleratorImage& image_;
   Device device_;
   Stream stream_;
+  Record record_;
   std::map<const AcceleratorProgram*, Buffer> micro_ops_;
 };
 

@@ -47,8 +47,6 @@ DEFAULT_PHASES = "prefill:512,decode:1024"
 PROJECT = Path(__file__).resolve().parents[2]
 PROMPT = "What is the capital of France?"
 PINNED = "smollm2-135m"
-# As large as the last bits of float32 that two orders of a sum leave.
-DISTURBANCE = 1e-6
 
 
 def parser() -> argparse.ArgumentParser:
@@ -231,8 +229,10 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     print(f"largest error of a logit against float32: {max(at.error for at in found):.2%}")
     if attention:
         print(f"the same with attention in float32: {max(at.linear for at in found):.2%}")
-    moved = model.sensitivity(loaded, prompt, DISTURBANCE, attention)
-    print(f"embeddings disturbed by up to {DISTURBANCE:.0e} of each move a logit by {moved:.2%}")
+    moved = model.sensitivity(loaded, prompt, model.DISTURBANCE, attention)
+    print(
+        f"embeddings disturbed by up to {model.DISTURBANCE:.0e} of each move a logit by {moved:.2%}"
+    )
     return 0 if equal else 1
 
 

@@ -34,8 +34,12 @@ from crosslab.models.sources.gguf_import import BoundedReader
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
 
 MOST = 127
+Rounded = Callable[[F32], tuple[Int8, F32]]
+"""A matrix as int8 values, and the scale of each row."""
 EMBEDDING = "token_embd.weight"
 _DEVICE = "device"
+# As large as the last bits of float32 that two orders of a sum leave.
+DISTURBANCE = 1e-6
 
 
 def add_attention(to: argparse.ArgumentParser) -> None:
@@ -62,6 +66,7 @@ def attend(
     value: F32,
     visible: npt.NDArray[np.bool_],
     sums: Callable[[Int8, Int8], Int32],
+    rounded: Rounded | None = None,
 ) -> F32:
     """Attention of queries that share a head of keys and values, both products in int8.
 
@@ -77,19 +82,22 @@ def attend(
         value: tokens x width.
         visible: rows x tokens, true where a query sees a token; each sees one.
         sums: integer products of values and the transpose of weights.
+        rounded: rounds in place of :func:`quantise`, in the order of keys, values, queries,
+            probabilities.
 
     Returns:
         rows x width.
     """
-    queries, query_scales = quantise(query)
-    keys, key_scales = quantise(key)
-    values, value_scales = quantise(value)
+    rounded = rounded or quantise
+    keys, key_scales = rounded(key)
+    values, value_scales = rounded(value)
+    queries, query_scales = rounded(query)
     scores = sums(queries, keys) * query_scales.astype(np.float64)[:, None] * key_scales
     scores *= np.float32(query.shape[1] ** -0.5)
     seen = np.where(visible, scores, -np.inf)
     seen = np.exp(seen - seen.max(axis=1, keepdims=True))
     seen = seen / seen.sum(axis=1, keepdims=True) * value_scales
-    weights, weight_scales = quantise(seen.astype(np.float32))
+    weights, weight_scales = rounded(seen.astype(np.float32))
     mixed = sums(weights, np.ascontiguousarray(values.T))
     return np.asarray(mixed * weight_scales.astype(np.float64)[:, None], dtype=np.float32)
 
@@ -107,18 +115,20 @@ class IntegerProduct:
     Attributes:
         device: that multiplies, on its functional simulator; None: numpy does.
         weights: int8 weights and scales that were made so far, by name.
+        rounded: rounds activations in place of :func:`quantise`.
     """
 
     device: Device | MatrixUnit | None = None
     weights: dict[str, tuple[Int8, F32]] = field(default_factory=dict)
+    rounded: Rounded = quantise
 
     def __call__(self, values: F32, name: str, tensors: Mapping[str, F32]) -> F32:
         """Values by the weights of a name, both rounded to int8: tokens x outputs."""
         if name not in self.weights:
             self.weights[name] = quantise(tensors[name])
         weights, channels = self.weights[name]
-        rounded, tokens = quantise(values)
-        sums = self.sums(rounded, weights)
+        near, tokens = self.rounded(values)
+        sums = self.sums(near, weights)
         return np.asarray(sums * tokens[:, None] * channels, dtype=np.float32)
 
     def sums(self, values: Int8, weights: Int8) -> Int32:

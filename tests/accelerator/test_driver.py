@@ -78,7 +78,7 @@ def probe(device: Device) -> Path:
     text = source(
         device, [programs_of(*size, device) for size in (*SIZES, *attention_sizes(WIDTH))]
     )
-    names = ("device.cc", "products.cc", "linear.cc", "attention.cc")
+    names = ("device.cc", "products.cc", "linear.cc", "attention.cc", "record.cc")
     parts = [FOLDER / "runtime" / name for name in names]
     parts += [FOLDER / "simulator" / "functional.cc", MAIN]
     common = cached_build(

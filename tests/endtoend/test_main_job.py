@@ -24,7 +24,6 @@ from crosslab.errors import LabError, UserError
 from crosslab.job import model_job
 from crosslab.job.job_options import Omission, parse_job, read_omissions
 from crosslab.job.main_job import Question, RunResult, check_words, counters, main, omissions
-from crosslab.models.reference import Answer
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
 from crosslab.models.weights_file import INDEX_FILE
@@ -171,7 +170,7 @@ def test_counters_part_prefill_from_steady_decode() -> None:
 def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
     tokenizer = text_probe.trained("gpt2")
     prompt, tokens = tuple(tokenizer.chat_ids("hello")), (5, 6)
-    question = Question(Path(), Path(), tokenizer, prompt, (), Answer(tokens, np.zeros((2, 9))))
+    question = Question(Path(), Path(), tokenizer, prompt, (), None)
     measured = Measurement(whole=Counts(), regions=(), threads=1)
     said = RunResult(
         tokens, tokenizer.decode(tokens), prompt, np.zeros((2, 9)), (), (), measured, 256

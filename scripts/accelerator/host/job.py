@@ -3,7 +3,8 @@
 
 The model is compiled with the passes that hand linear layers and attention to the device; the
 runner holds the device's runtime, its functional simulator and the layers' streams. The answer is
-compared with the lab's reference of the whole model in numpy, whose products are W8A8.
+compared with the lab's reference of the whole model in numpy, whose products are W8A8 and which
+takes the run's roundings (follow.py).
 """
 
 from __future__ import annotations
@@ -17,9 +18,18 @@ from pathlib import Path
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.host.driver import driver_objects
+from accelerator.host.follow import VARIABLE, Roundings
 from accelerator.host.params import int8_params
-from accelerator.model import IntegerProduct, add_attention, attend, on_device
-from crosslab.build.offload import LayerSize, Offload
+from accelerator.host.smooth import CALIBRATION, smoothed_params
+from accelerator.model import (
+    DISTURBANCE,
+    IntegerProduct,
+    add_attention,
+    attend,
+    on_device,
+    quantise,
+)
+from crosslab.build.offload import Arithmetic, LayerSize, Offload
 from crosslab.build.runtime import Runtime
 from crosslab.compile.modes import TILES, KernelMode
 from crosslab.host.toolchain import Toolchain
@@ -29,9 +39,8 @@ from crosslab.job.main_job import run
 from crosslab.models.formats import DEFAULT_FORMAT
 from crosslab.models.sources.model_folder import name_of
 
-# Float32 sums in another order move an activation now and then to the neighbouring whole number,
-# 1/127 of its token's largest.
-TOLERANCE = 1e-2
+# With the run's own roundings float32 is left, whose sums are added up in another order.
+TOLERANCE = 1e-4
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,8 +60,31 @@ def offload(device: Device, attention: bool) -> Offload:
     ) -> tuple[Path, ...]:
         return driver_objects(device, sizes, width, runtime, toolchain, cache)
 
-    attending = partial(attend, sums=IntegerProduct().sums) if attention else None
-    return Offload(device.name, objects, int8_params, IntegerProduct, attending, TOLERANCE)
+    return Offload(
+        name=device.name,
+        attention=attention,
+        objects=objects,
+        smooth=smoothed_params,
+        calibration=CALIBRATION,
+        params=int8_params,
+        arithmetic=partial(arithmetic, attention),
+        record=VARIABLE,
+        tolerance=TOLERANCE,
+        disturbance=DISTURBANCE,
+    )
+
+
+def arithmetic(attention: bool, record: bytes | None = None) -> Arithmetic:
+    """Products in W8A8 by numpy, with attention's or without.
+
+    Args:
+        attention: its products are the device's.
+        record: of a run, whose roundings are taken; None: numpy rounds.
+    """
+    roundings = None if record is None else Roundings(record)
+    product = IntegerProduct(rounded=roundings or quantise)
+    attending = partial(attend, sums=product.sums, rounded=product.rounded)
+    return Arithmetic(product, attending if attention else None, roundings)
 
 
 def parse(argv: Sequence[str]) -> Job:

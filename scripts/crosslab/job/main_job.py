@@ -32,11 +32,9 @@ from crosslab.job.contents import dist_of
 from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
 from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
-from crosslab.models.compare import Comparison, compare
-from crosslab.models.config import FAMILIES, read_family, read_table
-from crosslab.models.llama_params import param_widths
-from crosslab.models.params import ReadParams, read_index
-from crosslab.models.reference import Answer, answer, rounding_error
+from crosslab.job.verdict import Asked, Verdict, ask_reference, judge
+from crosslab.models.config import read_family
+from crosslab.models.params import read_index
 from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
 from crosslab.run.counter import Measurement, phase_counts, run_counted
 from crosslab.run.emulator import GuestMachine
@@ -54,13 +52,11 @@ class Question:
 
     Attributes:
         model: the imported model.
-        params: folder of the stored parameters.
+        params: folder of the parameters that the runner loads.
         tokenizer: the model's tokenizer.
         prompt: token ids of the chat.
         options: the runner's, which hand it the prompt in text or in ids.
-        reference: the answer of the reference; None where there is none.
-        rounding: largest difference that int8 activations (on a device int8 weights, too) make to
-            a logit of that answer, as a part of its largest; None where nothing is rounded.
+        asked: the reference, and its answer; None where there is none.
     """
 
     model: ImportedModel
@@ -68,8 +64,7 @@ class Question:
     tokenizer: ChatTokenizer
     prompt: tuple[int, ...]
     options: tuple[str, ...]
-    reference: Answer | None
-    rounding: float | None = None
+    asked: Asked | None
 
 
 @dataclass(frozen=True)
@@ -87,6 +82,7 @@ class RunResult:
             the emulator cannot count.
         vlen: bits in a vector register that the library which ran was compiled for.
         device: counters of the device that multiplied; None without one.
+        record: what was rounded for it; None without one.
     """
 
     tokens: tuple[int, ...]
@@ -98,6 +94,7 @@ class RunResult:
     counted: Measurement | None
     vlen: int
     device: dict[str, int] | None = None
+    record: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class CheckedAnswer:
 
     vlen: int
     result: RunResult
-    verdict: Comparison | None
+    verdict: Verdict | None
 
     @property
     def is_right(self) -> bool:
@@ -125,7 +122,7 @@ class CheckedAnswer:
             "vlen": self.vlen,
             "text": self.result.text,
             "tokens": list(self.result.tokens),
-            "max_logit_error": self.verdict.logit_error if self.verdict else None,
+            "max_logit_error": self.verdict.comparison.logit_error if self.verdict else None,
             "right": self.is_right,
             "counters": counters(self.result),
             "prefill_seconds": list(self.result.prefill_seconds),
@@ -182,20 +179,8 @@ def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> 
     check_words(result, question)
     if result.vlen != vlen:
         raise LabError(f"a CPU of {vlen} bits took the library for registers of {result.vlen}")
-    return CheckedAnswer(vlen, result, judge_answer(job, result, question))
-
-
-def judge_answer(job: Job, result: RunResult, question: Question) -> Comparison | None:
-    """Compare an answer with the reference's; None where there is none.
-
-    Raises:
-        LabError: there is none, and the answer's logits are no numbers.
-    """
-    if question.reference is None:
-        if not np.isfinite(result.logits).all():
-            raise LabError("the model answers with logits that are no finite numbers")
-        return None
-    return compare(result.tokens, result.logits, question.reference, job.tolerance)
+    verdict = judge(job, result.tokens, result.logits, result.record, question.asked)
+    return CheckedAnswer(vlen, result, verdict)
 
 
 def _parts(
@@ -207,7 +192,7 @@ def _parts(
     shapes = [stored.shape for stored in read_index(question.params).values()]
     sizes = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
     config = question.model.folder / CONFIG_FILE
-    width = read_family(config).head_dim if job.offload.attend else 0
+    width = read_family(config).head_dim if job.offload.attention else 0
     return job.offload.objects(sizes, width, runtime, toolchain, job.cache)
 
 
@@ -232,34 +217,13 @@ def ask(job: Job, clock: Clock) -> Question:
         check_length(job, len(prompt), model.folder)
     with clock.step("params"):
         params = store_params(job.recipe(model.folder), job.cache)
+        if job.offload:
+            calibration = tokenizer.chat_ids(job.offload.calibration)
+            params = job.offload.smooth(model.folder, params, calibration, job.cache)
     with clock.step("reference"):
-        reference, rounding = _reference(job, model.folder, params, prompt, tokenizer.stop_ids)
+        asked = ask_reference(job, model.folder, params, prompt, tokenizer.stop_ids)
     options = _prompt_options(job, model.folder, tokenizer, prompt)
-    return Question(model, params, tokenizer, tuple(prompt), options, reference, rounding)
-
-
-def _reference(
-    job: Job, model: Path, params: Path, prompt: Sequence[int], stop: Sequence[int]
-) -> tuple[Answer | None, float | None]:
-    """The reference's answer, and what int8 activations change in it; None: it has none."""
-    if job.unchecked and read_table(model / CONFIG_FILE).get("model_type", "llama") not in FAMILIES:
-        _progress.print("[yellow]not checked:[/] no reference computes this model")
-        return None, None
-    config = read_family(model / CONFIG_FILE)
-    values = ReadParams(params, param_widths(config), job.weights.packing)
-    product = job.offload.product() if job.offload else None
-    said = answer(
-        config,
-        values,
-        prompt,
-        max_new=job.max_new,
-        stop=stop,
-        int8=job.int8,
-        product=product,
-        attend=job.offload.attend if job.offload else None,
-    )
-    rounded = job.int8 or product is not None
-    return said, rounding_error(config, values, prompt, said) if rounded else None
+    return Question(model, params, tokenizer, tuple(prompt), options, asked)
 
 
 def _prompt_options(
@@ -283,16 +247,18 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
         f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer, "
         f"VLEN {vlen}"
     )
-    machine = GuestMachine(vlen=vlen, threads=job.threads)
     step = "emulator" if len(job.vlens) == 1 else f"emulator {vlen}"
     with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step(step):
-        logits = Path(scratch) / "logits.bin"
+        logits, record = (Path(scratch) / name for name in ("logits.bin", "record.bin"))
+        recording = {job.offload.record: str(record)} if job.offload else {}
+        machine = GuestMachine(vlen=vlen, threads=job.threads, environment=recording)
         arguments = ["--params", str(question.params), *question.options]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
         result, counted = run_counted(runner, arguments, machine, job.cache)
         if counted is None:
             _progress.print("[yellow]not counted:[/] this qemu-riscv64 was built without plugins")
-        return _read_answer(result.stdout, logits, counted)
+        found = _read_answer(result.stdout, logits, counted)
+        return replace(found, record=record.read_bytes()) if record.exists() else found
 
 
 def _read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResult:
@@ -369,9 +335,10 @@ def report_of(
         **shown.table(),
         "text": question.tokenizer.decode(result.tokens),
         "checked": verdict is not None,
-        "reference_tokens": list(question.reference.tokens) if question.reference else None,
-        "logit_error_bound": verdict.tolerance if verdict else None,
-        "int8_rounding_error": question.rounding,
+        "reference_tokens": list(verdict.reference.tokens) if verdict else None,
+        "logit_error_bound": verdict.comparison.tolerance if verdict else None,
+        "int8_rounding_error": question.asked.rounding if question.asked else None,
+        "alone": verdict.alone.table if verdict and verdict.alone else None,
         "answers": [one.table() for one in answers],
         "tensorized": library.tensorized,
         "device": result.device,

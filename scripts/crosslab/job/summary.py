@@ -21,6 +21,16 @@ def summary(report: Mapping[str, Any]) -> Table:
     if (rounding := report["int8_rounding_error"]) is not None:
         what = "activations change" if report["activations"] == "int8" else "products change"
         error += f"; int8 {what} {rounding:.1e}"
+    beside = {}
+    if alone := report.get("alone"):
+        same = "equal" if report["tokens"] == alone["tokens"] else f"not its {alone['tokens']}"
+        beside = {
+            "roundings": f"{alone['other']:,} of {alone['taken']:,} are not the reference's own, "
+            f"at most {alone['farthest']:.1e} of a step from the middle",
+            "numpy alone": f"tokens {same}; logits {alone['logit_error']:.1e} apart, its own move "
+            f"by {alone['moved']:.1e} when disturbed",
+            "float32": f"logit error {alone['float32']:.1e}",
+        }
     prefill, decode = report["prefill_seconds"], report["decode_seconds"]
     counters = report["counters"]
     about = ("model", "quantization", "path", "target")
@@ -30,6 +40,7 @@ def summary(report: Mapping[str, Any]) -> Table:
         "model": ", ".join([*(str(report[name]) for name in about), *int8]),
         "tokens": f"{len(report['tokens'])}, {tokens}",
         "logit error": error,
+        **beside,
         "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
         "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(prefill):.1f} s"
         + _millions(counters["prefill"]),

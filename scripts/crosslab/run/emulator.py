@@ -30,6 +30,7 @@ class GuestMachine:
         timeout: seconds after which the guest is killed.
         features: further CPU properties, such as ``{"zfh": "true"}``.
         sysroot: where dynamically linked guests find their libraries.
+        environment: further variables that the guest sees.
     """
 
     vlen: int = 256
@@ -38,6 +39,7 @@ class GuestMachine:
     timeout: float = 3600.0
     features: Mapping[str, str] = field(default_factory=dict)
     sysroot: Path = SYSROOT
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.vlen and self.vlen not in VLENS:
@@ -124,7 +126,7 @@ def _execute(command: Sequence[str], machine: GuestMachine, cwd: Path | None) ->
         done = subprocess.run(
             command,
             cwd=cwd,
-            env={"TVM_NUM_THREADS": str(machine.threads)},
+            env={"TVM_NUM_THREADS": str(machine.threads), **machine.environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=machine.timeout,

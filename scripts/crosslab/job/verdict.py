@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference's answer to a job's question, and how an answer compares with it.
+
+Rounding to int8 makes a deep model chaotic: where two hosts add up float32 in different orders,
+activations fall to other whole numbers, and the answers go apart as far as the rounding itself
+moves them. So the reference of a device takes the run's own roundings, each checked against its
+values: what is left is float32, and the bound is tight, since a wrong scale, row or layer is a
+rounding that the values do not explain. How far apart the answer is from a reference that rounds by
+itself is told beside what that moves by when float32's last bits are disturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from crosslab.build.offload import Offload
+from crosslab.errors import LabError
+from crosslab.job.job_options import Job
+from crosslab.models.compare import Comparison, compare
+from crosslab.models.config import FAMILIES, FamilyConfig, read_family, read_table
+from crosslab.models.llama_params import param_widths
+from crosslab.models.params import ReadParams
+from crosslab.models.reference import F32, Answer, ReferenceLlama, answer, rounding_error
+from crosslab.models.sources.model_folder import CONFIG_FILE
+
+_progress = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """How an answer compares with a reference that rounds by itself.
+
+    Attributes:
+        tokens: the reference's.
+        logit_error: largest difference of a logit, over the steps that read the same tokens.
+        moved: by how much the reference's own logits move when its products' values are disturbed.
+        float32: largest difference of the answer's logits to those without any rounding.
+        taken: values that the other reference took as the run rounded them.
+        other: of these, those that it rounds to another whole number.
+        farthest: from the middle between two, of these, in steps.
+    """
+
+    tokens: tuple[int, ...]
+    logit_error: float
+    moved: float
+    float32: float
+    taken: int
+    other: int
+    farthest: float
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The same for machines."""
+        return {**asdict(self), "tokens": list(self.tokens)}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an answer compares with the reference's.
+
+    Attributes:
+        reference: the reference's answer; on a device, with the run's roundings.
+        comparison: with that.
+        alone: on a device, with the reference that rounds by itself.
+    """
+
+    reference: Answer
+    comparison: Comparison
+    alone: Alone | None = None
+
+    @property
+    def right(self) -> bool:
+        """The answer is the reference's."""
+        return self.comparison.right
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model that a reference computes, and the reference's own answer.
+
+    Attributes:
+        config: the model's sizes.
+        values: its parameters in float32.
+        prompt: token ids.
+        answer: the reference's.
+        rounding: largest difference that int8 activations (on a device int8 weights, too) make to
+            a logit of that, as a part of its largest; None where nothing is rounded.
+        moved: see :class:`Alone`; None without a device.
+    """
+
+    config: FamilyConfig
+    values: Mapping[str, F32]
+    prompt: Sequence[int]
+    answer: Answer
+    rounding: float | None = None
+    moved: float | None = None
+
+
+def ask_reference(
+    job: Job, model: Path, params: Path, prompt: Sequence[int], stop: Sequence[int]
+) -> Asked | None:
+    """Let the reference answer; None: no reference computes the model, and none is wanted."""
+    if job.unchecked and read_table(model / CONFIG_FILE).get("model_type", "llama") not in FAMILIES:
+        _progress.print("[yellow]not checked:[/] no reference computes this model")
+        return None
+    config = read_family(model / CONFIG_FILE)
+    values = ReadParams(params, param_widths(config), job.weights.packing)
+    device = job.offload.arithmetic(None) if job.offload else None
+    said = answer(
+        config,
+        values,
+        prompt,
+        max_new=job.max_new,
+        stop=stop,
+        int8=job.int8,
+        product=device.product if device else None,
+        attend=device.attend if device else None,
+    )
+    rounded = job.int8 or device is not None
+    change = rounding_error(config, values, prompt, said) if rounded else None
+    moved = sensitivity(config, values, prompt, job.offload) if job.offload else None
+    return Asked(config, values, prompt, said, change, moved)
+
+
+def sensitivity(
+    config: FamilyConfig, values: Mapping[str, F32], prompt: Sequence[int], device: Offload
+) -> float:
+    """Largest move of a logit after a prompt, as a part of the largest, by a small disturbance."""
+    # Both take the same int8 weights.
+    arithmetic = device.arithmetic(None)
+    random = np.random.default_rng(0)
+
+    def disturbed(x: F32, name: str, params: Mapping[str, F32]) -> F32:
+        errors = random.uniform(-device.disturbance, device.disturbance, x.shape)
+        return arithmetic.product((x * (1 + errors)).astype(np.float32), name, params)
+
+    first, second = (
+        ReferenceLlama(config, values, product=product, attend=arithmetic.attend).read(prompt)
+        for product in (arithmetic.product, disturbed)
+    )
+    return float(np.abs(second - first).max() / np.abs(first).max())
+
+
+def judge(
+    job: Job, tokens: Sequence[int], logits: F32, record: bytes | None, asked: Asked | None
+) -> Verdict | None:
+    """Compare an answer with the reference's; None where there is none.
+
+    Args:
+        job: whose bounds count.
+        tokens: that were generated.
+        logits: [len(tokens), vocab] float32.
+        record: what a run with a device rounded.
+        asked: the model, and the reference's answer.
+
+    Raises:
+        LabError: there is no reference, and the answer's logits are no numbers.
+        AcceleratorError: the run rounded what its values do not explain.
+    """
+    if asked is None:
+        if not np.isfinite(logits).all():
+            raise LabError("the model answers with logits that are no finite numbers")
+        return None
+    if job.offload is None or record is None or asked.moved is None:
+        return Verdict(asked.answer, compare(tokens, logits, asked.answer, job.tolerance))
+    by_itself = compare(tokens, logits, asked.answer, job.tolerance)
+    device = job.offload.arithmetic(record)
+    model = ReferenceLlama(asked.config, asked.values, product=device.product, attend=device.attend)
+    rows = [model.read(asked.prompt), *(model.read([token]) for token in tokens[:-1])]
+    roundings = device.roundings
+    if roundings is None:
+        raise LabError(f"{job.offload.name}: no roundings of the run were taken")
+    roundings.end()
+    said = Answer(tuple(int(row.argmax()) for row in rows), np.stack(rows))
+    plain = rounding_error(asked.config, asked.values, asked.prompt, Answer(tuple(tokens), logits))
+    alone = Alone(
+        asked.answer.tokens,
+        by_itself.logit_error,
+        asked.moved,
+        plain,
+        roundings.taken,
+        roundings.other,
+        roundings.farthest,
+    )
+    return Verdict(said, compare(tokens, logits, said, job.tolerance), alone)

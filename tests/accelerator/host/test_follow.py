@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reference that takes a run's roundings: right runs are right, and no fault hides in rounding.
+
+The run is numpy with other last bits of float32, and faults put in, as a device would have them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accelerator.device import load_device
+from accelerator.errors import AcceleratorError
+from accelerator.host.follow import Roundings
+from accelerator.host.job import TOLERANCE, offload
+from accelerator.host.smooth import scaled, smoothing
+from accelerator.layer import Int8
+from accelerator.model import IntegerProduct, attend, quantise
+from crosslab.job.verdict import Asked, Verdict, judge, sensitivity
+from crosslab.models.config import FamilyConfig
+from crosslab.models.reference import F32, ReferenceLlama, answer
+
+CONFIG = FamilyConfig(
+    hidden=48, intermediate=96, heads=4, kv_heads=2, head_dim=12, layers=6, vocab=60
+)
+PROMPT, NEW = (5, 17, 3, 8, 41, 50, 2, 9, 33, 7, 12), 4
+LAST_BITS = 1e-5
+OUTLIER, FACTOR = 7, 40
+Params = Mapping[str, F32]
+
+
+@cache
+def weights() -> dict[str, F32]:
+    random = np.random.default_rng(4)
+    hidden, inner, width = CONFIG.hidden, CONFIG.intermediate, CONFIG.head_dim
+    rows = (CONFIG.heads + 2 * CONFIG.kv_heads) * width
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (CONFIG.vocab, hidden),
+        "lm_head.weight": (CONFIG.vocab, hidden),
+    }
+    for layer in range(CONFIG.layers):
+        at = f"model.layers.{layer}"
+        shapes[f"{at}.self_attn.qkv_proj.weight"] = (rows, hidden)
+        shapes[f"{at}.self_attn.o_proj.weight"] = (hidden, CONFIG.heads * width)
+        shapes[f"{at}.mlp.gate_up_proj.weight"] = (2 * inner, hidden)
+        shapes[f"{at}.mlp.down_proj.weight"] = (hidden, inner)
+    found = {name: random.normal(0, 0.2, size).astype(np.float32) for name, size in shapes.items()}
+    # A channel that makes the scale of all others coarse, and little weights that read it.
+    for name, weight in found.items():
+        if "qkv" in name or "gate_up" in name:
+            weight[:, OUTLIER] /= FACTOR
+    norms = [f"model.layers.{n}.{k}_layernorm" for n in range(CONFIG.layers) for k in KINDS]
+    for name in (*norms, "model.norm"):
+        norm = random.uniform(0.5, 1.5, hidden)
+        norm[OUTLIER] *= FACTOR
+        found[f"{name}.weight"] = norm.astype(np.float32)
+    return found
+
+
+KINDS = ("input", "post_attention")
+
+
+@dataclass
+class Run:
+    """A run that rounds by itself and writes it down."""
+
+    record: bytearray = field(default_factory=bytearray)
+
+    def rounded(self, matrix: F32) -> tuple[Int8, F32]:
+        values, scales = quantise(matrix)
+        self.record += struct.pack("<II", *values.shape) + scales.tobytes() + values.tobytes()
+        return values, scales
+
+
+def run(
+    attention: bool, fault: Callable[[dict[str, F32]], Any], stale: bool = False
+) -> tuple[list[int], F32, bytes]:
+    """Tokens, logits and record of a run whose weights have a fault, or its cache an old token."""
+    params, random, device = dict(weights()), np.random.default_rng(1), Run()
+    fault(params)
+    product = IntegerProduct(rounded=device.rounded)
+
+    def other_bits(x: F32, name: str, params: Params) -> F32:
+        bits = 1 + random.uniform(-LAST_BITS, LAST_BITS, x.shape)
+        return product((x * bits).astype(np.float32), name, params)
+
+    def attending(query: F32, key: F32, value: F32, visible: Any) -> F32:
+        def sums(values: Int8, weights: Int8) -> Any:
+            old = weights.copy()
+            if stale and len(key) > len(PROMPT) and len(weights) == len(key):
+                old[1] = old[0]
+            return product.sums(values, old)
+
+        return attend(query, key, value, visible, sums, device.rounded)
+
+    said = answer(
+        CONFIG,
+        params,
+        PROMPT,
+        max_new=NEW,
+        product=other_bits,
+        attend=attending if attention else None,
+    )
+    return list(said.tokens), said.logits, bytes(device.record)
+
+
+@cache
+def asked(attention: bool) -> tuple[Any, Asked]:
+    device = offload(load_device("vta-1x16x16"), attention)
+    job = SimpleNamespace(offload=device, tolerance=device.tolerance)
+    numpy = device.arithmetic(None)
+    said = answer(
+        CONFIG, weights(), PROMPT, max_new=NEW, product=numpy.product, attend=numpy.attend
+    )
+    moved = sensitivity(CONFIG, weights(), PROMPT, device)
+    return job, Asked(CONFIG, weights(), PROMPT, said, None, moved)
+
+
+def judged(attention: bool, fault: Callable[[dict[str, F32]], Any], stale: bool = False) -> Verdict:
+    job, question = asked(attention)
+    found = judge(job, *run(attention, fault, stale), question)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("attention", [True, False], ids=["attention", "linear"])
+def test_a_run_with_other_last_bits_is_right(attention: bool) -> None:
+    found = judged(attention, lambda _: None)
+    assert found.right
+    assert found.comparison.logit_error < TOLERANCE
+    assert found.alone is not None
+    # It did not round as the reference does, and so is far from one that rounds by itself.
+    assert 0 < found.alone.other < found.alone.taken / 100
+    assert found.alone.farthest < 1e-2
+    assert found.alone.logit_error > TOLERANCE
+
+
+def _scale(name: str) -> Callable[[dict[str, F32]], Any]:
+    return lambda params: params.update({name: params[name] * np.float32(1.01)})
+
+
+def _swap(name: str) -> Callable[[dict[str, F32]], Any]:
+    return lambda params: params.update({name: params[name][[1, 0, *range(2, len(params[name]))]]})
+
+
+def _missing(name: str) -> Callable[[dict[str, F32]], Any]:
+    return lambda params: params.update({name: np.zeros_like(params[name])})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.0.self_attn.qkv_proj.weight",
+        "model.layers.3.self_attn.o_proj.weight",
+        "model.layers.5.mlp.gate_up_proj.weight",
+        "model.layers.5.mlp.down_proj.weight",
+        "lm_head.weight",
+    ],
+)
+@pytest.mark.parametrize("fault", [_scale, _swap, _missing])
+def test_a_fault_in_any_layer_is_seen(name: str, fault: Any) -> None:
+    try:
+        assert not judged(True, fault(name)).right
+    except AcceleratorError as error:
+        assert error.exit_code == 1
+        assert "of the runner: row" in error.what
+
+
+def test_an_old_token_in_the_cache_is_seen() -> None:
+    with pytest.raises(AcceleratorError, match="of the runner: row"):
+        judged(True, lambda _: None, stale=True)
+
+
+MATRIX = np.array([[1.0, -0.5, 0.25], [3.0, 1.5, -3.0]], np.float32)
+
+
+def recorded(values: Int8, scales: F32) -> bytes:
+    return struct.pack("<II", *values.shape) + scales.tobytes() + values.tobytes()
+
+
+def test_a_rounding_near_to_the_middle_is_taken_and_no_other() -> None:
+    values, scales = quantise(MATRIX)
+    assert np.array_equal(values, [[127, -64, 32], [127, 64, -127]])  # -63.5, 63.5: the middle
+    near = values.copy()
+    near[0, 1] = -63
+    taking = Roundings(recorded(near, scales))
+    assert np.array_equal(taking(MATRIX)[0], near)
+    taking.end()
+    assert (taking.taken, taking.other) == (6, 1)
+    near[0, 2] = 31  # of 31.75
+    with pytest.raises(AcceleratorError, match=r"rounding 1 of .*: row 0, column 2 is 31, not 32"):
+        Roundings(recorded(near, scales))(MATRIX)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda values, scales: recorded(values, scales * 1.01), "row 0 has a scale of"),
+        (lambda values, scales: recorded(values, scales * np.nan), "row 0 has a scale of nan"),
+        (lambda values, scales: recorded(values.T.copy(), scales), "rounded 3 x 2, not 2 x 3"),
+        (lambda values, scales: recorded(values, scales)[:-1], "rounded 2 x 3, not 2 x 3|nothing"),
+        (lambda _values, _scales: b"", "the runner rounded nothing more"),
+    ],
+    ids=["scale", "nan", "shape", "cut", "empty"],
+)
+def test_a_record_that_does_not_fit_is_refused(change: Any, message: str) -> None:
+    values, scales = quantise(MATRIX)
+    with pytest.raises(AcceleratorError, match=message):
+        Roundings(change(values, scales.astype(np.float32)))(MATRIX)
+
+
+def test_what_is_left_over_is_refused() -> None:
+    taking = Roundings(recorded(*quantise(MATRIX)) + b"\0")
+    taking(MATRIX)
+    with pytest.raises(AcceleratorError, match="the reference rounds nothing more"):
+        taking.end()
+
+
+def test_smoothing_changes_no_bit_in_float32_and_makes_rounding_finer() -> None:
+    factors = smoothing(CONFIG, weights(), [4, 9, 30, 21, 55, 6])
+    smooth = {name: scaled(value, *factors[name]) for name, value in weights().items()}
+    assert any(not np.array_equal(smooth[name], value) for name, value in weights().items())
+    for of_name in factors.values():
+        assert all((np.frexp(part)[0] == 0.5).all() for part in of_name)
+    plain = ReferenceLlama(CONFIG, weights()).read_all(PROMPT)
+    assert np.array_equal(ReferenceLlama(CONFIG, smooth).read_all(PROMPT), plain)
+
+    def error(params: Params) -> float:
+        product = IntegerProduct()
+        attending = partial(attend, sums=product.sums)
+        model = ReferenceLlama(CONFIG, params, product=product, attend=attending)
+        return float(np.sqrt(np.mean((model.read_all(PROMPT) - plain) ** 2)))
+
+    assert error(smooth) < 0.7 * error(weights())
