@@ -195,7 +195,10 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
                 study.prove(one.program)
             _write(args, phase, one)
             studied.append(one)
-        drawn[phase.name] = studied
+        linear = {layer for layer, _ in study.products(phase, form, attention=False)}
+        drawn[phase.name] = [one for one in studied if one.layer in linear]
+        if others := [one for one in studied if one.layer not in linear]:
+            drawn[f"{phase.name}, attention"] = others
         records.append(_record(phase, studied))
         _show(console, records[-1], device, args.prove)
     if args.roofline:

@@ -42,10 +42,10 @@ _DEVICE = "device"
 DISTURBANCE = 1e-6
 
 
-def add_attention(to: argparse.ArgumentParser) -> None:
+def add_attention(to: argparse.ArgumentParser, default: str = _DEVICE) -> None:
     """Add the option that says who does attention's products."""
-    who = "who multiplies queries by keys and probabilities by values (device)"
-    to.add_argument("--attention", choices=(_DEVICE, "cpu"), default=_DEVICE, help=who)
+    who = f"who multiplies queries by keys and probabilities by values ({default})"
+    to.add_argument("--attention", choices=(_DEVICE, "cpu"), default=default, help=who)
 
 
 def on_device(attention: str) -> bool:

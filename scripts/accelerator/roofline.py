@@ -28,7 +28,7 @@ def draw_roofline(path: Path, device: Device, phases: Mapping[str, Sequence[Stud
     Args:
         path: of the file; its folder is made.
         device: whose roofs are drawn.
-        phases: layers by what they are part of. A marker's area is a layer's part of the time.
+        phases: layers by what they are part of. A marker's area is a layer's part of its time.
     """
     save(path, lambda _: _figure(device, phases), ())
 

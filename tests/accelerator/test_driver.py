@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from support import shared_builds
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.host.driver import FOLDERS
+from accelerator.host.follow import VARIABLE, Roundings
 from accelerator.host.image import (
     CHUNK,
     MOST_ROWS,
@@ -97,7 +99,10 @@ def probe(device: Device) -> Path:
 
 
 def run(
-    device: Device, cases: Sequence[Case | AttentionCase], fault: str = "none"
+    device: Device,
+    cases: Sequence[Case | AttentionCase],
+    fault: str = "none",
+    record: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     given = b""
     for each in cases:
@@ -108,7 +113,10 @@ def run(
         sizes = np.array([len(values), *weights.shape], np.uint64)
         given += sizes.tobytes() + weights.tobytes() + values.tobytes()
     command = [str(probe(device)), fault]
-    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)
+    variables = os.environ if record is None else {**os.environ, VARIABLE: str(record)}
+    return subprocess.run(
+        command, input=given, capture_output=True, check=False, timeout=120, env=variables
+    )
 
 
 def case(random: np.random.Generator, size: tuple[int, int], rows: int) -> Case:
@@ -166,6 +174,30 @@ def test_attention_is_numpys_and_a_cache_is_written_once(device: Device) -> None
     cached = [first + i for i in range(more + 1)]
     cached += [cached[-1] + second + i for i in range(others + 1)]
     assert written == [*cached, cached[-1] + first]
+
+
+def test_what_was_rounded_is_written_in_numpys_order(tmp_path: Path) -> None:
+    random = np.random.default_rng(8)
+    layer, attention = case(random, SMALL, 5), texts(random)
+    record = tmp_path / "record"
+    assert run(DEVICES[0], [layer, *attention], record=record).returncode == 0
+    taking = Roundings(record.read_bytes())
+    product = IntegerProduct(rounded=taking)
+    product(layer[1], "w", {"w": layer[0]})
+    for each in attention:
+        attend(each.query, each.key, each.value, each.mask, product.sums, taking)
+    taking.end()
+    assert taking.taken > 0
+    assert (taking.other, taking.farthest) == (0, 0)
+
+
+def test_a_record_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], record=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"the file that {VARIABLE} names cannot be written" in done.stderr.decode()
+    if Path("/dev/full").exists():
+        done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], record=Path("/dev/full"))
+        assert (done.returncode, done.stdout) == (2, b"")
 
 
 def test_a_query_that_sees_nothing_is_zero() -> None:

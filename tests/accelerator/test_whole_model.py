@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from support.tiny_runner import CHUNK, CONFIG, VLEN
 
 from accelerator.device import load_device
 from accelerator.host.driver import driver_objects
+from accelerator.host.follow import VARIABLE
+from accelerator.host.job import offload
 from accelerator.host.params import int8_params
 from accelerator.model import IntegerProduct, attend
 from crosslab.build.link import LinkRequest, link_runner
@@ -25,7 +28,8 @@ from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget
-from crosslab.models.config import LlamaConfig
+from crosslab.job.verdict import Asked, judge
+from crosslab.models.config import FamilyConfig, LlamaConfig
 from crosslab.models.params import read_index, read_params
 from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine, run_guest
@@ -69,6 +73,11 @@ def linked_for(
     )
 
 
+def recording(logits: Path) -> dict[str, str]:
+    """Variables of a run that writes down what it rounds, beside its logits."""
+    return {VARIABLE: str(logits.with_suffix(".record"))}
+
+
 def words(params: Path, logits: Path, prompt: Sequence[int] = PROMPT) -> list[str]:
     ids = ",".join(map(str, prompt))
     asked = ["--params", str(params), "--tokens", ids, "--max-new", str(NEW)]
@@ -108,6 +117,16 @@ def check(
     rows = np.fromfile(logits, "<f4").reshape(-1, config.vocab)
     largest = np.abs(integer.logits).max()
     assert np.abs(rows - integer.logits).max() < CLOSE * largest
+    # The roundings are the reference's, but for some that are near to the middle.
+    device = offload(DEVICE, attention)
+    job: Any = SimpleNamespace(offload=device, tolerance=device.tolerance)
+    asked = Asked(FamilyConfig(**asdict(config)), weights, PROMPT, integer, None, 0.0)
+    record = Path(recording(logits)[VARIABLE]).read_bytes()
+    verdict = judge(job, report["tokens"], rows, record, asked)
+    assert verdict is not None
+    assert verdict.right
+    assert verdict.alone is not None
+    assert verdict.alone.other < verdict.alone.taken / 1000
     # That the CPU did not multiply in its place:
     for without in (plain, other):
         assert CLOSE * largest < np.abs(rows[0] - without.logits[0]).max() < ROUNDED * largest
@@ -124,7 +143,7 @@ def test_answers_on_this_machine(tmp_path: Path, attention: bool) -> None:
     (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
     done = subprocess.run(
         [str(runner), *words(rounded, logits)],
-        env=tiny_runner.host_environment(),
+        env={**tiny_runner.host_environment(), **recording(logits)},
         capture_output=True,
         text=True,
         check=False,
@@ -141,7 +160,8 @@ def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path) -> None:
     parts = (shared_builds.runtime(), shared_builds.cross())
     runner = linked(model, LinkRequest(*parts, vlens=(VLEN,)), attention=True)
     (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
-    done = run_guest(runner, words(rounded, logits), GuestMachine(vlen=VLEN, timeout=120))
+    machine = GuestMachine(vlen=VLEN, timeout=120, environment=recording(logits))
+    done = run_guest(runner, words(rounded, logits), machine)
     check(params, json.loads(done.stdout), logits, attention=True)
 
 
@@ -165,5 +185,6 @@ def test_mlc_llms_pipeline_runs_the_same_passes(tmp_path: Path) -> None:
     parts = (shared_builds.runtime(), shared_builds.cross())
     runner = linked_for(sizes, config.head_dim, model, LinkRequest(*parts, vlens=(VLEN,)))
     rounded, logits = int8_params(params, tmp_path / "cache"), tmp_path / "logits"
-    done = run_guest(runner, words(rounded, logits), GuestMachine(vlen=VLEN, timeout=120))
+    machine = GuestMachine(vlen=VLEN, timeout=120, environment=recording(logits))
+    done = run_guest(runner, words(rounded, logits), machine)
     check(params, json.loads(done.stdout), logits, attention=True, config=config)

@@ -48,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
     found = job_options.parser()
     found.prog = f"accelerator {BUILD_AND_TEST}"
     found.add_argument("--accelerator", required=True, help="a device's name, or its TOML file")
-    add_attention(found)
+    # SmolLM2 says other words with attention in int8, see docs/accelerator.md.
+    add_attention(found, "cpu")
     return found
 
 
