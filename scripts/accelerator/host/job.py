@@ -29,7 +29,7 @@ from accelerator.model import (
     on_device,
     quantise,
 )
-from crosslab.build.offload import Arithmetic, LayerSize, Offload
+from crosslab.build.offload import DeviceArithmetic, LayerSize, Offload
 from crosslab.build.runtime import Runtime
 from crosslab.compile.modes import TILES, KernelMode
 from crosslab.host.toolchain import Toolchain
@@ -75,7 +75,7 @@ def offload(device: Device, attention: bool) -> Offload:
     )
 
 
-def arithmetic(attention: bool, record: bytes | None = None) -> Arithmetic:
+def arithmetic(attention: bool, record: bytes | None = None) -> DeviceArithmetic:
     """Products in W8A8 by numpy, with attention's or without.
 
     Args:
@@ -85,7 +85,7 @@ def arithmetic(attention: bool, record: bytes | None = None) -> Arithmetic:
     roundings = None if record is None else Roundings(record)
     product = IntegerProduct(rounded=roundings or quantise)
     attending = partial(attend, sums=product.sums, rounded=product.rounded)
-    return Arithmetic(product, attending if attention else None, roundings)
+    return DeviceArithmetic(product, attending if attention else None, roundings)
 
 
 def parse(argv: Sequence[str]) -> Job:

@@ -16,7 +16,7 @@ LayerSize = tuple[int, int]
 """Outputs and inputs of a linear layer."""
 
 
-class Roundings(Protocol):
+class RunRoundings(Protocol):
     """Values that a reference took as a run rounded them.
 
     Attributes:
@@ -34,8 +34,8 @@ class Roundings(Protocol):
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """What a device computes, in numpy; made anew for each model.
+class DeviceArithmetic:
+    """A device's products in numpy; made anew for each model.
 
     Attributes:
         product: linear layers.
@@ -45,7 +45,7 @@ class Arithmetic:
 
     product: Product
     attend: Attend | None
-    roundings: Roundings | None = None
+    roundings: RunRoundings | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Offload:
     smooth: Callable[[Path, Path, Sequence[int], Path], Path]
     calibration: str
     params: Callable[[Path, Path], Path]
-    arithmetic: Callable[[bytes | None], Arithmetic]
+    arithmetic: Callable[[bytes | None], DeviceArithmetic]
     record: str
     tolerance: float
     disturbance: float

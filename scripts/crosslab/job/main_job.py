@@ -32,7 +32,7 @@ from crosslab.job.contents import dist_of
 from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
 from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
-from crosslab.job.verdict import Asked, Verdict, ask_reference, judge
+from crosslab.job.verdict import AnswerVerdict, Asked, ask_reference, judge
 from crosslab.models.config import read_family
 from crosslab.models.params import read_index
 from crosslab.models.sources.model_folder import CONFIG_FILE, ImportedModel, import_model
@@ -109,7 +109,7 @@ class CheckedAnswer:
 
     vlen: int
     result: RunResult
-    verdict: Verdict | None
+    verdict: AnswerVerdict | None
 
     @property
     def is_right(self) -> bool:

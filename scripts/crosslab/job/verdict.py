@@ -34,7 +34,7 @@ _progress = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Alone:
-    """How an answer compares with a reference that rounds by itself.
+    """Comparison of an answer with a reference that rounds by itself.
 
     Attributes:
         tokens: the reference's.
@@ -61,8 +61,8 @@ class Alone:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """How an answer compares with the reference's.
+class AnswerVerdict:
+    """Comparison of an answer with the reference's.
 
     Attributes:
         reference: the reference's answer; on a device, with the run's roundings.
@@ -149,7 +149,7 @@ def sensitivity(
 
 def judge(
     job: Job, tokens: Sequence[int], logits: F32, record: bytes | None, asked: Asked | None
-) -> Verdict | None:
+) -> AnswerVerdict | None:
     """Compare an answer with the reference's; None where there is none.
 
     Args:
@@ -168,7 +168,7 @@ def judge(
             raise LabError("the model answers with logits that are no finite numbers")
         return None
     if job.offload is None or record is None or asked.moved is None:
-        return Verdict(asked.answer, compare(tokens, logits, asked.answer, job.tolerance))
+        return AnswerVerdict(asked.answer, compare(tokens, logits, asked.answer, job.tolerance))
     by_itself = compare(tokens, logits, asked.answer, job.tolerance)
     device = job.offload.arithmetic(record)
     model = ReferenceLlama(asked.config, asked.values, product=device.product, attend=device.attend)
@@ -188,4 +188,4 @@ def judge(
         roundings.other,
         roundings.farthest,
     )
-    return Verdict(said, compare(tokens, logits, said, job.tolerance), alone)
+    return AnswerVerdict(said, compare(tokens, logits, said, job.tolerance), alone)

@@ -23,7 +23,7 @@ from accelerator.host.job import TOLERANCE, offload
 from accelerator.host.smooth import scaled, smoothing
 from accelerator.layer import Int8
 from accelerator.model import IntegerProduct, attend, quantise
-from crosslab.job.verdict import Asked, Verdict, judge, sensitivity
+from crosslab.job.verdict import AnswerVerdict, Asked, judge, sensitivity
 from crosslab.models.config import FamilyConfig
 from crosslab.models.reference import F32, ReferenceLlama, answer
 
@@ -123,7 +123,9 @@ def asked(attention: bool) -> tuple[Any, Asked]:
     return job, Asked(CONFIG, weights(), PROMPT, said, None, moved)
 
 
-def judged(attention: bool, fault: Callable[[dict[str, F32]], Any], stale: bool = False) -> Verdict:
+def judged(
+    attention: bool, fault: Callable[[dict[str, F32]], Any], stale: bool = False
+) -> AnswerVerdict:
     job, question = asked(attention)
     found = judge(job, *run(attention, fault, stale), question)
     assert found is not None
