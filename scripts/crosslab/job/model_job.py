@@ -12,6 +12,7 @@ from rich.console import Console
 
 from crosslab.artifact.manifest import file_entry
 from crosslab.artifact.package import package
+from crosslab.errors import UserError
 from crosslab.job.job_options import MODEL, parse_job
 from crosslab.job.main_job import run
 
@@ -26,6 +27,11 @@ def main(argv: Sequence[str]) -> int:
         LabError: a step fails.
     """
     job = parse_job(argv, MODEL)
+    if job.applied is None:
+        raise UserError(
+            "a tarball tells which patches went in, and no --applied FILE does",
+            remedy="build it with: nox -s model -- MODEL, which gives the file",
+        )
     code = run(job)
     if code == 0:
         tarball = package(job.dist, job.project / "dist")

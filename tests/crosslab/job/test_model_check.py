@@ -16,7 +16,7 @@ from support.shared_builds import PROJECT
 
 from crosslab.build.runner import Clock
 from crosslab.errors import UserError
-from crosslab.job import model_check
+from crosslab.job import model_check, model_job
 from crosslab.job.main_job import ask
 from crosslab.job.model_check import check_model
 from crosslab.models.sources.hub import parse_reference
@@ -136,6 +136,13 @@ def test_a_prompt_and_its_answer_have_to_fit(plain: Path, tmp_path: Path) -> Non
         ask(asked, Clock())
     assert "--context" in caught.value.remedy
     assert not list((tmp_path / "cache").glob("params-*"))
+
+
+def test_what_cannot_be_packed_is_not_built(plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no --applied FILE") as caught:
+        model_job.main([str(plain), "--tvm-tree", "tvm", "--cache", str(tmp_path / "cache")])
+    assert "nox -s model" in caught.value.remedy
+    assert not (tmp_path / "cache").exists()
 
 
 def test_no_sequence_is_longer_than_the_model_reads(plain: Path, tmp_path: Path) -> None:
