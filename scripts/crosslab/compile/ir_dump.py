@@ -42,7 +42,7 @@ class ModuleDump:
             self._text = module.script()
             (self.folder / "000-input.py").write_text(self._text, encoding="utf-8")
             title = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# A model through the passes"
-            self._rows.append(f"{title}\n\n`000-input.py`\n\n```python\n{self._text}\n```\n")
+            self._rows.append(f"{title}\n\n`000-input.py`\n\n```text\n{self._text}\n```\n")
         self._running.append(str(info.name))
 
     def run_after_pass(self, module: Any, info: Any) -> None:

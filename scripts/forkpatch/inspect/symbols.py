@@ -157,7 +157,7 @@ class Outline:
         return Counter(_COUNTED.sub("", name) for name in self.symbols)
 
     def twins(self, name: str) -> int:
-        """How many symbols have this name, but for the number that tells them apart."""
+        """Number of symbols that have this name, but for the number that tells them apart."""
         return self._stems[_COUNTED.sub("", name)]
 
     def own_lines(self, name: str) -> Counter[bytes]:
