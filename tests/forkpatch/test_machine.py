@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forklab import SCRIPTS, ForkLab
+from forklab import SCRIPTS, ForkLab, core, git
 
 MakeDisk = Callable[..., Any]
 
@@ -44,6 +45,32 @@ def test_full_work_folder_keeps_the_old_tree(lab: ForkLab, disk: MakeDisk) -> No
     work.grow("64m")
     lab.ok("apply")
     assert (lab.tree / "python" / "calc" / "large.py").stat().st_size > 6 << 20
+
+
+def test_export_on_a_full_disk_names_the_place_and_what_is_written(
+    lab: ForkLab, disk: MakeDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patches = disk("4k", lab.root / "patches")
+    lab.ok("apply")
+    (lab.tree / "python/calc/core.py").write_bytes(core(add="b + a"))
+    git(lab.tree, "commit", "-q", "-a", "-m", "Turn add\n\nWhy.")
+    done = lab.run("export")
+    assert done.code == 2
+    assert f"{lab.patches}: No space left on device" in done.err
+    assert not lab.patches.exists()
+    patches.grow("1m")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tree")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("forkpatch.series.export.write_tree", full)
+        done = lab.run("export")
+    assert done.code == 1
+    assert f"{lab.patches} is written, but {lab.tree}" in done.err
+    assert "/tree: No space left on device" in done.err
+    assert (lab.patches / "series").is_file()
+    lab.ok("export")
 
 
 def test_full_cache_is_said_and_filled_later(lab: ForkLab, disk: MakeDisk) -> None:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from common.errors import USER_MISTAKE
+from common.files import naming
 from forkpatch.errors import ForkError
 from forkpatch.machine import full
 
@@ -165,7 +167,10 @@ class Git:
         if process.returncode not in tuple(ok):
             # Looked at now: what the call has written may be cleared away before it is told.
             remedy = full(place for place in (self.git_dir, self.work_tree) if place)
-            raise GitError(args, process.returncode, err.decode("utf-8", "replace"), remedy)
+            failed = GitError(args, process.returncode, err.decode("utf-8", "replace"), remedy)
+            if remedy:  # as where Python meets the full disk
+                failed.exit_code = USER_MISTAKE
+            raise failed
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     @contextmanager
@@ -206,11 +211,12 @@ def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:
     """Make an empty repository that keeps every byte as it is, and return it."""
     git_dir.mkdir(parents=True, exist_ok=True)
     Git(git_dir).run("init", "-q", "--bare")
-    if work_tree is not None:
-        config = git_dir / "config"
-        text = config.read_text(encoding="utf-8")
-        config.write_text(text.replace("bare = true", "bare = false"), encoding="utf-8")
-    info = git_dir / "info"
-    info.mkdir(exist_ok=True)
-    (info / "attributes").write_text(NEUTRAL_ATTRIBUTES, encoding="ascii")
+    with naming(git_dir):
+        if work_tree is not None:
+            config = git_dir / "config"
+            text = config.read_text(encoding="utf-8")
+            config.write_text(text.replace("bare = true", "bare = false"), encoding="utf-8")
+        info = git_dir / "info"
+        info.mkdir(exist_ok=True)
+        (info / "attributes").write_text(NEUTRAL_ATTRIBUTES, encoding="ascii")
     return Git(git_dir, work_tree)

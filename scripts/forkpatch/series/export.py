@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forkpatch.errors import IntegrityError, UserError
+from forkpatch.errors import ForkError, IntegrityError, UserError
 from forkpatch.git.calls import Git
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.lock import Upstream
@@ -84,6 +84,7 @@ def export_upstream(
             way, or the patch files changed since it was built.
         UserError: another version's series names a patch that would be gone.
         UserError: a commit cannot be a patch: a merge, or a change to an overlay.
+        ForkError: the series is written, and then the tree could not be.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
     commits = _commits(folder, upstream)
@@ -113,7 +114,14 @@ def export_upstream(
         for name, (_, text) in messages.items():
             write_back(fork, upstream, next(one for one in known if one.name == name), text)
         write_series(series, patches, record)
-        _rebuild(plan, folder, release, fork.settings.builds)
+        try:
+            _rebuild(plan, folder, release, fork.settings.builds)
+        except (OSError, ForkError) as error:
+            failed = UserError.from_os_error(error) if isinstance(error, OSError) else error
+            raise ForkError(
+                f"{series} is written, but {folder} could not be made anew from it: {failed.what}",
+                remedy=failed.remedy or "type the same command again",
+            ) from error
     names = tuple(patch.name for patch in patches)
     return ExportReport(upstream.name, upstream.version, series, names, changes, notes)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.files import naming
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
@@ -246,10 +247,11 @@ def write_series(
                 if path.name not in old:
                     target = scratch / path.name
                     shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
-        for name, data in _files(folder, patches, record).items():
-            (scratch / name).write_bytes(data)
-        if extra is not None:
-            extra(scratch)
+        with naming(folder):
+            for name, data in _files(folder, patches, record).items():
+                (scratch / name).write_bytes(data)
+            if extra is not None:
+                extra(scratch)
         swap_in(scratch, folder)
     except BaseException:
         discard(scratch)

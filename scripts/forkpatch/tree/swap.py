@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from common.files import sync_rename, sync_tree
+from common.files import naming, sync_rename, sync_tree
 from common.locks import folder_locked
 from forkpatch.errors import ForkError, UserError
 
@@ -76,7 +76,8 @@ def new_folder(final: Path, *, durable: bool = True) -> Iterator[Path]:
         with contextlib.suppress(OSError):  # some file systems have no locks of folders
             stack.enter_context(folder_locked(scratch))
         try:
-            yield scratch
+            with naming(final):
+                yield scratch
             if durable:
                 sync_tree(scratch)
             scratch.rename(final)

@@ -58,6 +58,9 @@ def test_patch_that_needs_a_missing_one_is_named(three: ForkLab, tmp_path: Path)
     assert done.code == 2
     assert "swap.patch cannot be without a patch that is left out" in done.err
     assert "--without swap.patch" in done.err
+    done = three.run("tree", "calc", "--only", "swap", "--output", str(tmp_path / "v"))
+    assert done.code == 2
+    assert "take as well: --only long.patch swap.patch" in done.err
     assert not (tmp_path / "v").exists()
 
 
