@@ -188,7 +188,7 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFindin
     if ends_early(patch.message):
         yield LintFinding(
             f"{where}:{subject_line}",
-            "a line of the message would be taken for the diff",
+            "a line of the message would be taken for the diff or for another mail",
             "indent the line",
         )
 

@@ -30,7 +30,10 @@ Positions = Mapping[str, tuple[int, ...]]
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
 _CRLF = re.compile(rb"^(?:diff --git |--- |\+\+\+ |@@ )[^\n]*\r$", re.MULTILINE)
 _SUBJECT_TAG = re.compile(r"^\s*\[PATCH[^\]]*\]\s*")
-_ENDS_MESSAGE = re.compile(r"^(?=---[ \t]*$|diff -|Index: )", re.MULTILINE)
+# The last begins the next mail of a mailbox.
+_ENDS_MESSAGE = re.compile(
+    r"^(?=---[ \t]*$|diff -|Index: |From \S+ .*\d:\d\d:\d\d .*\d{4}$)", re.MULTILINE
+)
 _TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): (.*)$")
 
 
@@ -377,7 +380,7 @@ def _git_date(value: str, where: str) -> str:
 
 
 def ends_early(message: str) -> bool:
-    """True when git, or this module, takes a line of the message for the beginning of the diff."""
+    """True when git, or this module, takes a line for the beginning of the diff or of a mail."""
     return _ENDS_MESSAGE.search(message) is not None
 
 

@@ -237,6 +237,21 @@ def test_git_formats_come_and_go(lab: ForkLab, tmp_path: Path, layout: str) -> N
         assert found == wanted
 
 
+def test_a_mail_in_the_head_of_a_patch_stays_in_its_message(lab: ForkLab, tmp_path: Path) -> None:
+    first = "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001"
+    turn = change(
+        CORE_PATH, "    return a - b", "    return b - a", f"Turn it\n\n{first}\nFrom: A\n"
+    )
+    imported(lab, write(tmp_path / "q", {"series": "turn.patch\n", "turn.patch": turn}))
+    assert any(first in line for line in content(lab.patches)["turn.patch"].decode().splitlines())
+    (name,) = (name for name in back(lab, "format-patch") if name.endswith(".patch"))
+    mails = tmp_path / "mails"
+    mails.mkdir()
+    assert (
+        git(lab.root, "mailsplit", f"-o{mails}", str(lab.root / "out/format-patch" / name)) == "1"
+    )
+
+
 def test_mail_in_transport_encoding(lab: ForkLab, tmp_path: Path) -> None:
     diff = change(CORE_PATH, "    return a * b", "    return 0  # =3D").replace("=3D", "=")
     body = f"Größe\n---\n{diff}".encode("latin-1").replace(b"=", b"=3D")
