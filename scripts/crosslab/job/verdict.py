@@ -160,15 +160,18 @@ def judge(
         asked: the model, and the reference's answer.
 
     Raises:
-        LabError: there is no reference, and the answer's logits are no numbers.
+        LabError: there is no reference, and the answer's logits are no numbers; or a run with a
+            device left no record.
         AcceleratorError: the run rounded what its values do not explain.
     """
     if asked is None:
         if not np.isfinite(logits).all():
             raise LabError("the model answers with logits that are no finite numbers")
         return None
-    if job.offload is None or record is None or asked.moved is None:
+    if job.offload is None or asked.moved is None:
         return AnswerVerdict(asked.answer, compare(tokens, logits, asked.answer, job.tolerance))
+    if record is None:
+        raise LabError(f"{job.offload.name}: the run wrote no record of what it rounded")
     by_itself = compare(tokens, logits, asked.answer, job.tolerance)
     device = job.offload.arithmetic(record)
     model = ReferenceLlama(asked.config, asked.values, product=device.product, attend=device.attend)

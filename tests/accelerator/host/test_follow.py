@@ -23,6 +23,7 @@ from accelerator.host.job import TOLERANCE, offload
 from accelerator.host.smooth import scaled, smoothing
 from accelerator.layer import Int8
 from accelerator.model import IntegerProduct, attend, quantise
+from crosslab.errors import LabError
 from crosslab.job.verdict import AnswerVerdict, Asked, judge, sensitivity
 from crosslab.models.config import FamilyConfig
 from crosslab.models.reference import F32, ReferenceLlama, answer
@@ -173,6 +174,13 @@ def test_a_fault_in_any_layer_is_seen(name: str, fault: Any) -> None:
     except AcceleratorError as error:
         assert error.exit_code == 1
         assert "of the runner: row" in error.what
+
+
+def test_a_run_without_a_record_is_not_compared() -> None:
+    job, question = asked(False)
+    tokens, logits, _ = run(False, lambda _: None)
+    with pytest.raises(LabError, match="wrote no record"):
+        judge(job, tokens, logits, None, question)
 
 
 def test_an_old_token_in_the_cache_is_seen() -> None:
