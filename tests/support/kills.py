@@ -50,6 +50,8 @@ _LEFT = (
     "fork/**/.*.new-????????",
     "clone/.git/**/*.lock",
 )
+# Another verb wrote the series that a rebase makes: it says so, and --abort is the way out.
+_OVERTAKEN = "changed since the rebase began"
 _AGAIN = ("exists", "already", "no rebase", "has a branch")
 
 
@@ -101,6 +103,9 @@ class Scene:
         """Run the verb again; returns the reason why a user is stuck, if one is."""
         words = self.again(root) if self.again else self.typed(root)
         code, out = run(root, words) if words else (0, "")
+        if _OVERTAKEN in out:
+            words = ["rebase", "calc", "--abort"]
+            code, out = run(root, words)
         if code and not any(word in out for word in _AGAIN):
             return f"{' '.join(words)}: exit {code}: {out.strip()}"
         return ""
