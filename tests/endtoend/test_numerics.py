@@ -117,9 +117,9 @@ def question_of(job: Job) -> Question:
     reference = answer(config, values, ids, max_new=1 + STEPS, int8=job.int8)
     no_stop = ChatTokenizer(tokenizer, {})
     options = ("--tokens", ",".join(map(str, ids)))
-    return replace(
-        asked, tokenizer=no_stop, prompt=tuple(ids), options=options, reference=reference
-    )
+    assert asked.asked is not None
+    own = replace(asked.asked, prompt=ids, answer=reference)
+    return replace(asked, tokenizer=no_stop, prompt=tuple(ids), options=options, asked=own)
 
 
 @pytest.fixture(scope="module", params=MODELS, ids="-".join)
@@ -137,7 +137,7 @@ def test_the_text_is_as_long_as_it_says(answered: Answered) -> None:
 
 
 def test_every_step_says_what_the_reference_says(answered: Answered) -> None:
-    reference = answered.question.reference
+    reference = answered.question.asked.answer
     assert answered.said.tokens == reference.tokens
     if answered.job.model == PINNED:
         # A model that says one thing over and over would hide mistakes of position.
@@ -156,7 +156,7 @@ def test_activations_are_rounded_where_that_is_asked_for(answered: Answered) -> 
     heard = ReferenceLlama(config, values, int8=not answered.job.int8)
     other = heard.read_all([*asked.prompt, *said.tokens[:-1]])[len(asked.prompt) - 1 :]
     apart = deviation(said.logits, other.astype(np.float64)).mean()
-    near = deviation(said.logits, asked.reference.logits.astype(np.float64)).mean()
+    near = deviation(said.logits, asked.asked.answer.logits.astype(np.float64)).mean()
     print(f"\nmean logit error {near:.2e}; of the other rounding's {apart:.2e}")
     assert near < apart / 2
 
@@ -167,9 +167,9 @@ def test_the_logits_tell_positions_apart(answered: Answered) -> None:
     config, values = read_model(answered.job, asked)
     turned = replace(config, rope_theta=config.rope_theta * 1.1)
     other = answer(turned, values, asked.prompt, max_new=1 + STEPS, int8=answered.job.int8)
-    steps = [a == b for a, b in zip(other.tokens, asked.reference.tokens, strict=True)]
+    steps = [a == b for a, b in zip(other.tokens, asked.asked.answer.tokens, strict=True)]
     same = [*steps, False].index(False) + 1  # as long as both have read the same tokens
-    apart = deviation(other.logits[:same], asked.reference.logits[:same].astype(np.float64))
+    apart = deviation(other.logits[:same], asked.asked.answer.logits[:same].astype(np.float64))
     print(f"\nlargest difference with other positions {apart.max():.2e}")
     assert apart.max() > (2 if answered.job.int8 else 10) * answered.bound
 
