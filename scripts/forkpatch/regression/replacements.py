@@ -52,11 +52,10 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
     table = fork.overlay_folder(plan.upstream) / SHADOWS
     paths = {shadow.path for shadow in shadows if shadow.path.endswith(".py")}
     here = _contents(plan.pristine, paths)
-    elsewhere = [
-        _contents(pristine, paths)
-        for other in fork.lock.versions(plan.upstream.name).values()
-        if other != plan.upstream and (pristine := fork.cache.find(other.tree))
-    ]
+    versions = fork.lock.versions(plan.upstream.name).values()
+    trees = [fork.cache.find(other.tree) for other in versions if other != plan.upstream]
+    elsewhere = [_contents(tree, paths) for tree in trees if tree]
+    lacking = len(elsewhere) < len(trees)  # as check says of each
     for shadow in shadows:
         file = plan.overlays.get(shadow.by)
         if file is None:
@@ -81,9 +80,11 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
             if (found := signatures(contents.get(shadow.path, b"")).get(shadow.symbol))
         )
         for excused in shadow.defaults:
-            if not any(excused in one.defaults for one in (theirs, *others)):
+            if not lacking and not any(excused in one.defaults for one in (theirs, *others)):
                 what = f"{shadow.symbol}: no version of upstream has a default of {excused}"
                 yield Mismatch(table, shadow.line, what, "take it out of defaults")
+        if lacking and shadow.defaults:  # they may be those of a version that is not here
+            others += (ours[name],)
         path = fork.overlay_folder(plan.upstream) / shadow.by
         for departure in departures(theirs, ours[name], others, frozenset(shadow.defaults)):
             at = _line(file.data, name)

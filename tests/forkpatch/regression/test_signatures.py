@@ -119,6 +119,14 @@ def test_check_wants_an_excuse_to_be_of_use(shadowing: ForkLab) -> None:
     assert found(shadowing) == [
         "overlays/calc/shadows.toml:2: mul: no version of upstream has a default of tile"
     ]
+    # A version that is not in the cache may have it, and at that position.
+    overlay(shadowing, "def mul(a, b, tile=8):\n    return a * b\n")
+    assert len(found(shadowing)) == 2
+    with (shadowing.root / "VERSIONS.lock").open("a") as lock:
+        ids = f'commit = "{40 * "1"}"\ntree = "{40 * "2"}"\n'
+        lock.write(f'\n[upstreams.calc.versions."2.0"]\n{ids}')
+    done = shadowing.ok("check")
+    assert "not checked: calc 2.0: its tree is not in the cache" in done.out + done.err
 
 
 def test_check_compares_functions_that_a_patch_changes(shadowing: ForkLab) -> None:
