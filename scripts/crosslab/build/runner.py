@@ -66,6 +66,7 @@ class Recipe:
         mode: what the kernels of linear layers read.
         imported: a module in place of the model; quantization and sizes say nothing then.
         dump_ir: keep the module after each pass beside the library, without MLC-LLM alone.
+        tuned: database of schedules for functions without a kernel, without MLC-LLM alone.
     """
 
     model: Path
@@ -84,6 +85,7 @@ class Recipe:
     mode: KernelMode = TILES
     imported: ImportedModule | None = None
     dump_ir: bool = False
+    tuned: Path | None = None
 
     @property
     def longest(self) -> int:
@@ -198,6 +200,7 @@ def _compile(
         mode=recipe.mode,
         prefix=prefix,
         dump_ir=recipe.dump_ir,
+        tuned=recipe.tuned,
     )
     return compile_llama(own, cache)
 

@@ -30,6 +30,7 @@ LAST_LINES = 15
 WORK_FILE = "work.json"
 # In a library's folder: the module after each pass, where that was asked for.
 IR_FOLDER = "ir"
+UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
 # A system library: objects to be linked into a program.
 LIBRARY = "model.tar"
 
@@ -72,6 +73,7 @@ class CompileRequest:
         mode: what the kernels of linear layers read.
         prefix: of the library's symbols, by which a program tells several apart.
         dump_ir: keep the module after each pass, as :mod:`crosslab.compile.ir_dump` writes it.
+        tuned: folder of a MetaSchedule database, for functions without a kernel; None: none.
     """
 
     tvm_tree: Path
@@ -87,6 +89,7 @@ class CompileRequest:
     mode: KernelMode = field(default_factory=KernelMode)
     prefix: str = ""
     dump_ir: bool = False
+    tuned: Path | None = None
 
     @property
     def python(self) -> Path:
@@ -183,6 +186,7 @@ def _key(request: CompileRequest) -> str:
         *(own / name for name in ("worker.py", "llama.py", "pipeline.py", "ir_dump.py")),
         PASSES,
         *((request.kernels,) if request.kernels else ()),
+        *((request.tuned,) if request.tuned else ()),
         *(request.config.files if isinstance(request.config, ImportedModule) else ()),
     ]
     return digest(*parts)
@@ -207,11 +211,14 @@ def _run(request: CompileRequest, folder: Path) -> None:
         for file in request.config.files:
             shutil.copyfile(file, folder / file.name)
         environment["MLC_RVV_COST_REPORT"] = str(folder / WORK_FILE)
+        environment["MLC_RVV_SCHEDULES_REPORT"] = str(folder)
     environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
     if request.steps is not None:
         environment["MLC_RVV_STEPS"] = ",".join(request.steps)
     if request.prefix:
         environment[PREFIX_VARIABLE] = request.prefix
+    if request.tuned:
+        environment["MLC_RVV_TUNED"] = str(request.tuned.resolve())
     if request.require_tensorize:
         environment["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
     command = [sys.executable, "-m", "crosslab.compile.worker", str(spec)]

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.table import Table
 from common.files import atomic_write_json
 from crosslab.build.runner import Clock
 from crosslab.cached_build import default_cache
-from crosslab.compile.driver import IR_FOLDER
+from crosslab.compile.driver import IR_FOLDER, TUNED, UNSCHEDULED
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError
@@ -26,9 +27,39 @@ from crosslab.job.job_options import vlen_of
 from crosslab.pytorch.job import TOLERANCE, TorchResult, build, judge
 from crosslab.pytorch.program import TorchModel, import_model
 from crosslab.run.emulator import GuestMachine
+from crosslab.tune import WORKLOADS
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """Functions without a kernel that run as loops.
+
+    Attributes:
+        tuned: names of those that took a schedule from the database.
+        unscheduled: TVMScript of the others whose shapes are static.
+    """
+
+    tuned: list[str]
+    unscheduled: str
+
+    @classmethod
+    def read(cls, library: Path) -> Schedules:
+        """The report of a library's compilation."""
+        tuned = json.loads((library / TUNED).read_text(encoding="utf-8"))
+        return cls(tuned, str(library / UNSCHEDULED))
+
+    @property
+    def told(self) -> str:
+        """Both for people."""
+        text = Path(self.unscheduled).read_text(encoding="utf-8")
+        names = ", ".join(self.tuned)
+        return (
+            f"{len(self.tuned)} functions take tuned schedules{f': {names}' if names else ''}; "
+            f"{text.count('@T.prim_func')} are left to tune in {self.unscheduled}"
+        )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,6 +85,10 @@ def parser() -> argparse.ArgumentParser:
     add("--vlen", type=int, choices=VLENS, help="bits in a vector register (256)")
     add("--core", metavar="NAME", help="count its cycles: a core, a file in PROJECT/cores")
     add("--dump-ir", type=Path, metavar="DIR", help="write the module after each pass there")
+    add(
+        "--tuned", type=Path, metavar="DIR",
+        help="schedules of functions without a kernel: a database of nox -s farm -- tune",
+    )  # fmt: skip
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
@@ -75,13 +110,16 @@ def main(argv: Sequence[str]) -> int:
     core = read_core(project / "cores", args.core) if args.core else None
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
+    if args.tuned and not (args.tuned / WORKLOADS).is_file():
+        raise UserError(f"--tuned: no database in {args.tuned}", remedy="nox -s farm -- tune")
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
         _progress.print(f"importing {model.name}")
         with clock.step("import"):
             program = import_model(model, args.tvm_tree, Path(scratch))
         dump = args.dump_ir is not None
-        runner = build(program, args.tvm_tree, vlen, args.cache, clock, dump_ir=dump)
+        kept = {"dump_ir": dump, "tuned": args.tuned}
+        runner = build(program, args.tvm_tree, vlen, args.cache, clock, **kept)
         if dump:
             shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)
             _progress.print(f"[bold]passes[/] {args.dump_ir / 'README.md'}", soft_wrap=True)
@@ -91,8 +129,11 @@ def main(argv: Sequence[str]) -> int:
             result = judge(program, runner, machine, core, args.cache, Path(scratch))
     about = {"model": model.name, "release": args.release, "vlen": vlen, "core": args.core}
     report = args.report or project / "out" / "torch.json"
-    atomic_write_json(report, {**about, **report_of(result), "seconds": clock.seconds})
+    schedules = Schedules.read(runner.library.folder)
+    table = {**about, **report_of(result), "seconds": clock.seconds, **asdict(schedules)}
+    atomic_write_json(report, table)
     show(result)
+    _answers.print(schedules.told, soft_wrap=True)
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     return 0 if result.right else 1
 

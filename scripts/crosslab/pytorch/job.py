@@ -70,8 +70,11 @@ def build(
     clock: Clock,
     *,
     dump_ir: bool = False,
+    tuned: Path | None = None,
 ) -> Runner:
     """A runner with the model in it; with ``dump_ir`` its library has the module of each pass.
+
+    Functions without a kernel take their schedules from the database ``tuned``.
 
     Raises:
         UserError: a tree or a tool is missing.
@@ -87,6 +90,7 @@ def build(
         strip=False,
         imported=ImportedModule(program.folder),
         dump_ir=dump_ir,
+        tuned=tuned,
     )
     return build_runner(recipe, cache, clock)
 

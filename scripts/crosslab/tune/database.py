@@ -11,8 +11,7 @@ from typing import Any
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
 from crosslab.errors import LabError
-
-WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+from crosslab.tune import RECORDS, WORKLOADS
 
 
 def open_database(folder: Path) -> Any:

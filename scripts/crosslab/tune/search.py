@@ -18,13 +18,13 @@ from tvm import ir, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.support import cc
 
+from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import LabError
 from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import CompilerKind, find_cross
 from crosslab.tune.database import keep, open_database
 from crosslab.tune.runner import FarmRunner, TrialAttempt, Trials
 from crosslab.tune.trial import (
-    FUNCTION,
     Arrays,
     SessionHungError,
     SessionLostError,
@@ -164,7 +164,8 @@ def tune_function(
     tracker, key, boards = farm
     # The search's rules ask for it; what is generated is for one.
     aim = tvm.target.Target({**target, "num-cores": 1})
-    mod = ir.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
+    # The compiler's pass looks records up by the same.
+    mod = load_pass("apply_tuned_schedules").workload_of(function)
     shapes = tuple(tuple(map(int, b.shape)) for b in buffers_of(function))
     dtypes = tuple(str(b.dtype) for b in buffers_of(function))
     question = TrialQuestion(tracker, key, shapes, dtypes, seconds)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import IRModule, tirx
+from tvm import IRModule, relax, tirx
 from tvm.target import Target
 
 # Gives the new function for a name and a function; None keeps the old one.
@@ -48,3 +48,12 @@ def rewrite_functions(mod: IRModule, rewrite: Rewrite) -> IRModule:
 def is_scheduled(func: tirx.PrimFunc) -> bool:
     """True if a schedule or a pass has claimed the function."""
     return bool(func.attrs is not None and func.attrs.get("tirx.is_scheduled"))
+
+
+def is_reshape(func: tirx.PrimFunc) -> bool:
+    """True if the function copies its elements in their order: it becomes a view later."""
+    try:
+        return bool(relax.analysis.has_reshape_pattern(func))
+    # It does not take indices of two integer types, which MLC-LLM's copies of experts' rows have.
+    except tvm.error.InternalError:
+        return False

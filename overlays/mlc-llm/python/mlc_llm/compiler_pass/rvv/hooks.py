@@ -64,6 +64,7 @@ PASSES = (
     Pass(HookPhase.SCHEDULING, "linear.call_kernels", "CallLinearKernels", "linear"),
     Pass(HookPhase.SCHEDULING, "vectors.vectorize_rotary", "VectorizeRotary", "rotary"),
     Pass(HookPhase.SCHEDULING, "vectors.vectorize_loops", "VectorizeLoops", "loops"),
+    Pass(HookPhase.SCHEDULING, "apply_tuned_schedules", "ApplyTunedSchedules"),
     Pass(HookPhase.SCHEDULING, "half.convert_by_bits", "ConvertByBits", "halves"),
     Pass(HookPhase.EMISSION, "linear.describe_int8_weights", "DescribeInt8Weights"),
     Pass(HookPhase.EMISSION, "sort_shape_stores", "SortShapeStores"),

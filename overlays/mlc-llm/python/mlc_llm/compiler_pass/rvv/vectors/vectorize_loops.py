@@ -13,10 +13,10 @@ import itertools
 from typing import Any
 
 import tvm
-from tvm import arith, relax, s_tir, tirx
+from tvm import arith, s_tir, tirx
 from tvm.target import Target
 
-from ..functions import Rewrite, function_pass, is_scheduled
+from ..functions import Rewrite, function_pass, is_reshape, is_scheduled
 from ..stages import Stage, stages_of
 from ..targets import Vectors, vectors_of
 from ..tir import is_one, nodes_of, uses
@@ -55,7 +55,7 @@ def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc |
     if not _is_data_parallel(func) and not (stages and all(map(_is_known, stages))):
         return None
     inlined = _inline(func)
-    if _is_reshape(inlined):
+    if is_reshape(inlined):
         return None if inlined.same_as(func) else inlined
     plain = _without_scalars(with_vector_sums(inlined, vectors.most))
     body = _with_arithmetic(plain)
@@ -64,14 +64,6 @@ def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc |
     if vectorized.same_as(body):
         return None
     return inlined.with_body(_with_threads(vectorized)).with_attr("tirx.is_scheduled", True)
-
-
-def _is_reshape(func: tirx.PrimFunc) -> bool:
-    try:
-        return bool(relax.analysis.has_reshape_pattern(func))
-    # It does not take indices of two integer types, which MLC-LLM's copies of experts' rows have.
-    except tvm.error.InternalError:
-        return False
 
 
 def _blocks(statement: Any) -> list[Any]:

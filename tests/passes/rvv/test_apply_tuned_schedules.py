@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ApplyTunedSchedules: a record of the function and of the target's vectors is applied."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.passes.functions import VECTORS, riscv64
+
+from crosslab.compile.overlaypass import load_pass
+
+
+def _function(size: int) -> Any:
+    from tvm import te  # noqa: PLC0415 - the patched tree's
+
+    x = te.placeholder((size,), name="x")
+    return te.create_prim_func([x, te.compute((size,), lambda i: x[i] + 1.0, name="y")])
+
+
+@pytest.mark.parametrize(("features", "applied"), [(VECTORS, ["f"]), (("+zve64d",), [])])
+def test_a_record_is_applied_to_its_workload_and_vectors(
+    tvm: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    features: tuple[str, ...],
+    applied: list[str],
+) -> None:
+    from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord  # noqa: PLC0415
+
+    tuned = load_pass("apply_tuned_schedules")
+    workload = tuned.workload_of(_function(8))
+    schedule = tvm.s_tir.Schedule(workload)
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("y"))[0])
+    database = JSONDatabase(work_dir=str(tmp_path))
+    entry = database.commit_workload(workload)
+    record = TuningRecord(schedule.trace, entry, [1e-6], riscv64(*features), [])
+    database.commit_tuning_record(record)
+    monkeypatch.setenv(tuned.DATABASE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(tuned.REPORT_VARIABLE, str(tmp_path))
+    mod = tvm.IRModule({"f": _function(8), "g": _function(16)})
+    result = tuned.ApplyTunedSchedules(riscv64(*VECTORS))(mod)
+    assert ("T.vectorized" in result["f"].script()) == bool(applied)
+    assert "T.vectorized" not in result["g"].script()
+    assert json.loads((tmp_path / tuned.TUNED).read_text(encoding="utf-8")) == applied
+    left = tvm.script.from_source((tmp_path / tuned.UNSCHEDULED).read_text(encoding="utf-8"))
+    assert {g.name_hint for g in left.functions} == {"f", "g"} - set(applied)
