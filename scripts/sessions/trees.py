@@ -132,8 +132,11 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
     install(session, "forkpatch")
     trees = apply(session, tree_options)
     install_lab(session, trees)
-    if any(option.partition("=")[0] == "--peer" for option in command_options):
+    names = {option.partition("=")[0] for option in command_options}
+    if "--peer" in names:
         install(session, "peers")
+    if names & {"--scheduler", "--worker"}:
+        install(session, "farm", release=trees.release)
     return trees, command_options
 
 

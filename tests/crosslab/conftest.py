@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small model's folder, as tests of crosslab take it."""
+"""A small model's folder, and a Dask scheduler, as tests of crosslab take them."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.models.model_folder import write_folder, write_tokenizer
+from support.shared_builds import PROJECT
+
+from crosslab.farm.processes import free_port
+from crosslab.farm.protocol import Address
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +27,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain(tokenizer: Path, tmp_path: Path) -> Path:
     """Folder of a plain Llama."""
     return write_folder(tmp_path / "My Llama", "plain", tokenizer)
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Address]:
+    """Address of a Dask scheduler."""
+    pytest.importorskip("distributed")
+    address = Address("127.0.0.1", free_port())
+    command = [sys.executable, "-m", "crosslab", "farm", "scheduler", "--port", str(address.port)]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == f"scheduler at {address}\n".encode()
+        yield address
+        process.terminate()

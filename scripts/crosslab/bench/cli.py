@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections import Counter
@@ -16,14 +17,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from crosslab.bench.batches import batch_tables, measure_batches, write_batches
-from crosslab.bench.options import Variant, parse_bench
+from crosslab.bench.options import Bench, Variant, bench_of, parse_bench, parser
 from crosslab.bench.peers import check_peer, peer_rows
+from crosslab.bench.remote import cells_of, check_remote, label, own_options
 from crosslab.bench.rows import PHASES, Row, measured_row, write_rows
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import show
 from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
+from crosslab.farm.cells import Cell, compute, scheduler_of, serve_worker
+from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import require_qemu
 from crosslab.run.counter import Measurement, build_plugin, count_guest, phases_of
 from crosslab.run.emulator import GuestMachine
@@ -72,13 +76,18 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option, a tree or a tool is not right.
         LabError: a step fails.
     """
-    bench = parse_bench(argv)
+    args = parser().parse_args(argv)
+    bench = bench_of(args)
+    machine = scheduler_of(args, _say)
     require_qemu()
+    if machine and args.worker:
+        serve_worker(machine, label(__name__, args), own_options(args), args.worker_port, _say)
+        return 0
     subject = Subject(bench)
     bench.check_context(subject.config)
     if bench.peer:
         check_peer(subject)
-    rows = list(measure_all(subject))
+    rows = _computed(machine, args, bench) if machine else list(measure_all(subject))
     show(rows, _results, bench.core)
     if bench.together > 1:
         batches = list(measure_batches(subject, _progress.print))
@@ -88,6 +97,32 @@ def main(argv: Sequence[str]) -> int:
     write_rows(rows, bench.report)
     _progress.print(f"[bold]report[/] {bench.report}", soft_wrap=True)
     return 0
+
+
+def _computed(scheduler: Address, args: argparse.Namespace, bench: Bench) -> list[Row]:
+    """The same rows, from a scheduler's workers."""
+    check_remote(args)
+    cells, rows = cells_of(__name__, args, bench), dict[Cell, list[Row]]()
+    with Progress(*COLUMNS, console=_progress, transient=True) as progress:
+        task = progress.add_task("counting", total=len(cells))
+        for cell, measured in compute(scheduler, label(__name__, args), cells, _say):
+            rows[cell] = measured
+            progress.console.print(f"counted: {cell}", markup=False, soft_wrap=True)
+            progress.advance(task)
+    return [row for cell in cells for row in rows[cell]]
+
+
+def compute_cell(options: Sequence[str]) -> list[Row]:
+    """Rows of one quantization, VLEN and prompt, on a worker.
+
+    Raises:
+        LabError: a step fails; UserError's code is kept.
+    """
+    return list(measure_all(Subject(parse_bench(options))))
+
+
+def _say(text: str) -> None:
+    _progress.print(text, markup=False, soft_wrap=True)
 
 
 def measure_all(subject: Subject) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError
+from crosslab.farm.cells import add_options
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, REFERENCE_FORMATS
 
@@ -202,16 +203,21 @@ def parser() -> argparse.ArgumentParser:
     add("--peer", choices=PEERS, help="build another program and count it beside ours")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_options(add)
     return options
 
 
 def parse_bench(argv: Sequence[str]) -> Bench:
-    """Read the options.
+    """Read the options; errors as :func:`bench_of`."""
+    return bench_of(parser().parse_args(argv))
+
+
+def bench_of(args: argparse.Namespace) -> Bench:
+    """The measurements that options ask for.
 
     Raises:
         UserError: values that cannot be, or cannot go together.
     """
-    args = parser().parse_args(argv)
     prompts = _unique(args.prefill or [128])
     if min(prompts) < 1 or args.decode < 3 or args.threads < 1:
         raise UserError(

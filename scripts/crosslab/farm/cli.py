@@ -7,6 +7,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError
 from crosslab.farm.agent import Agent
 from crosslab.farm.board_program import build_board
+from crosslab.farm.cells import serve_scheduler
 from crosslab.farm.emulated import EmulatedBoard
 from crosslab.farm.meter import Meter
 from crosslab.farm.processes import (
@@ -41,6 +43,7 @@ VERBS = {
     "status": "say what runs, and what the tracker knows",
     "down": "end them",
     "board": "be one board, until stopped",
+    "scheduler": "be a Dask scheduler, whose workers compute the cells of zoo and bench",
     "simulate": "time a tracker with boards and clients that only sleep",
 }
 
@@ -53,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         prog="crosslab farm",
         description="Emulated boards that join TVM's RPC tracker; a session's timer gives a "
         "core's cycles as nanoseconds, or instructions where no core is named.",
-        epilog="\n".join(f"{name:7} {text}" for name, text in VERBS.items()),
+        epilog="\n".join(f"{name:9} {text}" for name, text in VERBS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -69,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     add("--vlen", type=int, choices=VLENS, help=f"the core's, else {DEFAULT_VLEN}")
     add("--join", metavar="HOST:PORT", help="join this tracker, start none")
     add("--key", help="under which clients ask for these boards (rvv and the vector length)")
-    add("--port", type=int, default=0, help="of the tracker that is started (any that is free)")
+    add("--port", type=int, default=0, help="of the tracker or scheduler that is started (any)")
     add("--board-port", type=int, default=0, help="of a board, for a tunnel to it (any)")
     add("--trials", type=int, default=256, help="of the simulation (256)")
     add("--seconds", type=float, default=1.0, help="that a simulated trial takes (1)")
@@ -89,6 +92,10 @@ def main(argv: Sequence[str]) -> int:
     file = state_file(args.project)
     if args.verb == "board":
         return _board(args)
+    if args.verb == "scheduler":
+        with suppress(KeyboardInterrupt):
+            serve_scheduler(Address("127.0.0.1", _port(args)), lambda text: print(text, flush=True))
+        return 0
     file.parent.mkdir(parents=True, exist_ok=True)
     if args.verb == "simulate":
         print(simulate(_boards(args), args.trials, args.seconds))

@@ -4,17 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +16,15 @@ from common.files import atomic_write
 from crosslab.cached_build import default_cache
 from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
+from crosslab.farm.cells import Cell, add_options, compute, label_of, scheduler_of, serve_worker
 from crosslab.host.toolchain import find_cross, require_qemu
 from crosslab.job.job_options import read_omissions
 from crosslab.models.formats import FORMATS
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
-from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, first_reason
+from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus
+from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
 
@@ -41,7 +33,6 @@ SUPPLY_MLC = (
     "nox -s zoo -- --mirror mlc-llm=PATH_OR_URL"
 )
 TIMEOUT = 1800.0
-SCRIPTS = Path(__file__).resolve().parents[2]
 ABOUT = Path(__file__).with_name("about.md")
 
 _progress = Console(stderr=True, highlight=False)
@@ -77,90 +68,8 @@ def parser() -> argparse.ArgumentParser:
         "--work", type=Path, metavar="DIR", help="write the work of compiled models there, for cost"
     )
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_options(add)
     return options
-
-
-@dataclass
-class FamilyProcesses:
-    """Runs specs in processes of their own.
-
-    Attributes:
-        timeout: seconds after which one is ended.
-        running: what is running now, to be ended with the command.
-    """
-
-    timeout: float
-    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stopped: bool = False
-
-    def run(self, spec: Spec) -> FamilyOutcome:
-        """One family in one quantization.
-
-        Raises:
-            LabError: the process itself failed; UserError's code is kept.
-        """
-        own = (spec.family, spec.quantization)
-        logs = spec.cache / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        log = logs / f"zoo-{spec.family}-{spec.quantization}.log"
-        with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
-            asked, told = Path(folder) / "spec.json", Path(folder) / "outcome.json"
-            asked.write_text(json.dumps(spec.table()), encoding="utf-8")
-            try:
-                code = self._wait([str(asked), str(told)], log)
-            except subprocess.TimeoutExpired:
-                reason = f"it took more than {self.timeout:g} s"
-                return FamilyOutcome(
-                    *own, FamilyStatus.TIMEOUT, reason=reason, seconds=self.timeout
-                )
-            if code == 0:
-                return FamilyOutcome.read(json.loads(told.read_text(encoding="utf-8")))
-        said = first_reason(log.read_text(encoding="utf-8", errors="replace"))
-        message = f"{spec.family}, {spec.quantization}: {said}"
-        raise LabError(message, remedy=f"all it said is in {log}", exit_code=2 if code == 2 else 1)
-
-    def _wait(self, arguments: Sequence[str], log: Path) -> int:
-        command = [sys.executable, "-m", "crosslab.zoo.job", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
-        with log.open("wb") as sink:
-            # A session of its own: what it starts is ended with it.
-            process = subprocess.Popen(
-                command, env=environment, stdout=sink, stderr=sink, start_new_session=True
-            )
-            with self._known(process):
-                try:
-                    return process.wait(self.timeout)
-                except subprocess.TimeoutExpired:
-                    _end(process)
-                    raise
-
-    @contextmanager
-    def _known(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        with self.lock:
-            self.running.add(process)
-            if self.stopped:
-                _end(process)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.running.discard(process)
-
-    def stop(self) -> None:
-        """End all that is running, and whatever would start."""
-        with self.lock:
-            self.stopped = True
-            for process in self.running:
-                _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -175,6 +84,14 @@ def main(argv: Sequence[str]) -> int:
         for family in families().values():
             print(f"{family.name:12} {family.like}")
         return 0
+    if args.scheduler and args.work:
+        raise UserError("--work: a worker's files stay there", remedy="leave out --scheduler")
+    machine = scheduler_of(args, _say)
+    if machine and args.worker:
+        _check(args)
+        serve_worker(machine, _label(args), _own_options(args), args.worker_port, _say)
+        return 0
+    args.scheduler = machine
     wanted = chosen(args.family)
     report = args.report or args.project / "out" / "zoo.json"
     known = read_report(report)
@@ -183,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     if not args.report_only:
         _check(args)
         about = {"release": args.release, "vlen": args.vlen}
-        todo = _specs(args, _todo(args, asked, known))
+        todo = _todo(args, asked, known)
         done = _run_all(args, todo, lambda new: write_report(report, about, merged(known, new)))
         known = merged(known, done)
     shown = [o for o in known if (o.family, o.quantization) in asked]
@@ -235,29 +152,61 @@ def _todo(
     return todo
 
 
-def _run_all(args: argparse.Namespace, specs: Sequence[Spec], save: Any) -> list[FamilyOutcome]:
-    runner, done = FamilyProcesses(args.timeout), list[FamilyOutcome]()
+def _run_all(
+    args: argparse.Namespace, asked: Sequence[tuple[str, str]], save: Any
+) -> list[FamilyOutcome]:
+    done = list[FamilyOutcome]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with (
-        Progress(*columns, TimeElapsedColumn(), console=_progress, transient=True) as bar,
-        ThreadPoolExecutor(args.jobs) as pool,
-    ):
-        task = bar.add_task("zoo", total=len(specs))
-        futures = {pool.submit(runner.run, spec): spec for spec in specs}
-        try:
-            for future in as_completed(futures):
-                outcome = future.result()
-                done.append(outcome)
-                save(done)
-                bar.update(task, advance=1)
-                name = f"{outcome.family} {outcome.quantization}"
-                bar.console.print(f"{name}: {cell(outcome)}, {outcome.seconds:g} s", markup=False)
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            runner.stop()
-            raise
+    with Progress(*columns, TimeElapsedColumn(), console=_progress, transient=True) as bar:
+        task = bar.add_task("zoo", total=len(asked))
+        for outcome in _outcomes(args, asked):
+            done.append(outcome)
+            save(done)
+            bar.update(task, advance=1)
+            name = f"{outcome.family} {outcome.quantization}"
+            bar.console.print(f"{name}: {cell(outcome)}, {outcome.seconds:g} s", markup=False)
     return done
+
+
+def _outcomes(
+    args: argparse.Namespace, asked: Sequence[tuple[str, str]]
+) -> Iterator[FamilyOutcome]:
+    if args.scheduler is None:
+        yield from outcomes_here(_specs(args, asked), args.jobs, args.timeout)
+        return
+    shared = ("--vlen", str(args.vlen), "--timeout", str(args.timeout))
+    cells = [
+        Cell(__name__, ("--family", family, "--quantization", quantization, *shared))
+        for family, quantization in asked
+    ]
+    computed = compute(args.scheduler, _label(args), cells, _say)
+    yield from (outcome for _, outcome in computed)
+
+
+def _label(args: argparse.Namespace) -> str:
+    return label_of(__name__, args.project, f"plain: {args.plain_tree is not None}")
+
+
+def _own_options(args: argparse.Namespace) -> list[str]:
+    """The options that are a machine's own: trees and folders."""
+    own = {"--project": args.project, "--tvm-tree": args.tvm_tree, "--mlc-tree": args.mlc_tree}
+    own |= {"--plain-tree": args.plain_tree, "--cache": args.cache}
+    return [text for name, path in own.items() if path for text in (name, str(path.resolve()))]
+
+
+def compute_cell(options: Sequence[str]) -> FamilyOutcome:
+    """Outcome of one family in one quantization, on a worker.
+
+    Raises:
+        LabError: a process of ours fails; UserError's code is kept.
+    """
+    args = parser().parse_args(options)
+    specs = _specs(args, [(args.family[0], args.quantization[0])])
+    return next(outcomes_here(specs, 1, args.timeout))
+
+
+def _say(text: str) -> None:
+    _progress.print(text, markup=False, soft_wrap=True)
 
 
 def _terminal(outcomes: Sequence[FamilyOutcome]) -> Table:

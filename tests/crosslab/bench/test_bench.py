@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from crosslab.bench.rows import Function, Row, write_rows
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import HEADINGS, show
 from crosslab.errors import UserError
+from crosslab.farm.protocol import Address
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
 from crosslab.run.counter import Counts, phase_counts
@@ -72,6 +75,17 @@ SHIPPED = replace(
     layers="as shipped",
     source="its best",
 )
+
+
+@contextmanager
+def worker(scheduler: Address, *options: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "crosslab", "bench", *options, "--worker", str(scheduler)]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts")}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        assert process.stderr.readline() == f"joined {scheduler}\n"
+        yield
+        process.kill()
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
@@ -260,13 +274,16 @@ def test_random_models_hold_the_same_weights_on_both_paths(tmp_path: Path) -> No
 
 
 @pytest.mark.emulator
-def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_model_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scheduler: Address
+) -> None:
     need_emulator(plugins=True)
     cross()
     write_config(TINY, tmp_path / "config.json")
     report, tree = tmp_path / "bench.json", tvm_tree()
-    options = ["--project", str(PROJECT), "--tvm-tree", str(tree), "--json", str(report)]
+    options = ["--project", str(PROJECT), "--tvm-tree", str(tree)]
     options += ["--variant", f"upstream={tree}", "--variant", f"ours={tree},kernels"]
+    options += ["--json", str(report)]
     options += ["--model", str(tmp_path / "config.json"), "--prefill", "9", "--decode", "3"]
     assert main([*options, "--profile", "--core", "spacemit-x60", "--caches"]) == 0
     rows = json.loads(report.read_text(encoding="utf-8"))
@@ -299,8 +316,10 @@ def test_a_small_model_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert "millions of cycles on SpacemiT X60" in printed
     assert "Banana Pi BPI-F3" in printed
-    # Without a profile both phases come from one run, and are the same.
+    # Without a profile both phases come from one run, and are the same; on another machine, too.
     again = tmp_path / "again.json"
-    assert main([*options, "--json", str(again)]) == 0
+    with worker(scheduler, *options[:8]):
+        assert main([*options, "--json", str(again), "--scheduler", str(scheduler)]) == 0
     for row, other in zip(json.loads(again.read_text(encoding="utf-8")), rows, strict=True):
+        assert (row["variant"], row["phase"]) == (other["variant"], other["phase"])
         assert row["insns"] == pytest.approx(other["insns"], rel=0.01)

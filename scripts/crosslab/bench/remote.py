@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bench on the workers of a Dask scheduler: a cell is a quantization, a VLEN and a prompt."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import product
+
+from crosslab.bench.options import Bench, Variant
+from crosslab.errors import UserError
+from crosslab.farm.cells import Cell, label_of
+
+# The options that every cell shares, by the name of their value.
+VALUES = ("model", "path", "against", "decode", "threads", "weights", "activations", "core")
+SWITCHES = ("profile", "caches")
+
+
+def check_remote(args: argparse.Namespace) -> None:
+    """Refuse what no worker computes.
+
+    Raises:
+        UserError: a peer, or several sequences together.
+    """
+    if args.peer or args.together > 1:
+        what = f"--peer {args.peer}" if args.peer else f"--together {args.together}"
+        raise UserError(f"{what}: workers do not count that", remedy="leave out --scheduler")
+
+
+def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Cell]:
+    """The cells, in the order of the table.
+
+    Args:
+        module: with ``compute_cell``.
+        args: the options.
+        bench: what they ask for.
+    """
+    shared = [text for name in SWITCHES if getattr(args, name) for text in (f"--{name}",)]
+    for name in VALUES:
+        if getattr(args, name) is not None:
+            shared += [f"--{name}", str(getattr(args, name))]
+    return [
+        Cell(module, ("--quantization", q, "--vlen", str(v), "--prefill", str(p), *shared))
+        for q, v, p in product(bench.quantizations, bench.vlens, bench.prompts)
+    ]
+
+
+def own_options(args: argparse.Namespace) -> list[str]:
+    """The options that are a machine's own: trees and folders."""
+    own = {"--project": args.project, "--tvm-tree": args.tvm_tree, "--cache": args.cache}
+    options = [text for name, path in own.items() for text in (name, str(path.resolve()))]
+    return [*options, *(text for variant in args.variant for text in ("--variant", variant))]
+
+
+def label(module: str, args: argparse.Namespace) -> str:
+    """Label of this code, the variants among it: their trees are each machine's own."""
+    variants = (Variant.parse(text) for text in args.variant)
+    named = (f"{v.name} {v.mlc_tree is not None} {v.kernels} {v.steps}" for v in variants)
+    return label_of(module, args.project, *named)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells of a matrix (zoo, bench) on the workers of a Dask scheduler.
+
+Scheduler and workers run this project's code: ``nox -s farm -- scheduler``, and ``--worker`` of a
+command. A worker takes cells of its own command alone, from clients whose code is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from common.hashing import digest
+from crosslab.errors import LabError, UserError
+from crosslab.farm.protocol import Address, check_address
+
+# What decides a cell's result, beside TVM's version and its options.
+CODE = ("VERSIONS.lock", "cores", "kernels", "overlays", "patches", "runner", "scripts")
+# A cell that ends as many workers is at fault itself.
+ATTEMPTS = 3
+CONNECT_SECONDS = 30.0
+LOOK_SECONDS = 10.0
+START = "nox -s farm -- scheduler --port PORT"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a matrix.
+
+    Attributes:
+        module: whose ``compute_cell(options)`` makes its result.
+        options: of the module's command, those aside that are the worker's own (trees, folders).
+    """
+
+    module: str
+    options: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join(self.options)
+
+
+def add_options(add: Callable[..., Any]) -> None:
+    """Add the options of a command whose cells can be computed elsewhere."""
+    add("--scheduler", metavar="HOST:PORT", help="compute on the workers of this Dask scheduler")
+    add("--worker", metavar="HOST:PORT", help="compute what clients of this scheduler ask for")
+    add("--worker-port", type=int, default=0, metavar="PORT", help="of a worker behind a tunnel")
+    add("--force", action="store_true", help="take a scheduler's address that others reach, too")
+
+
+def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Address | None:
+    """The scheduler that the options name, as a client's or a worker's.
+
+    Raises:
+        UserError: both are given, it is no address, other machines reach it, or none answers.
+    """
+    if args.scheduler and args.worker:
+        raise UserError("--scheduler and --worker: a command is one of them")
+    text = args.scheduler or args.worker
+    if not text:
+        return None
+    address = Address.parse(text.removeprefix("tcp://"))
+    if warning := check_address(address, force=args.force):
+        say(f"warning: {warning}")
+    try:
+        socket.create_connection(address.pair, CONNECT_SECONDS).close()
+    except OSError as error:
+        why = f"no scheduler answers at {address}: {error.strerror or error}"
+        raise UserError(why, remedy=f"start one: {START}") from error
+    return address
+
+
+def label_of(module: str, project: Path, *parts: str) -> str:
+    """Label of a command's code: a cell goes to workers of the same label.
+
+    Args:
+        module: of the command.
+        project: the project's root.
+        parts: whatever else has to be the same.
+    """
+    try:
+        tvm = version("apache-tvm")
+    except PackageNotFoundError:
+        tvm = "none"
+    files = [project / name for name in CODE if (project / name).exists()]
+    return f"{module}-{digest(module, tvm, *CODE, *files, *parts)}"
+
+
+def compute(
+    scheduler: Address, label: str, cells: Sequence[Cell], say: Callable[[str], None]
+) -> Iterator[tuple[Cell, Any]]:
+    """Let workers compute cells; yields each with its result as it is done.
+
+    A cell whose worker ends is given to another one. What runs when the caller stops is finished by
+    its worker, and thrown away.
+
+    Args:
+        scheduler: its address.
+        label: of this code.
+        cells: what to compute.
+        say: gets a line where workers are missing.
+
+    Raises:
+        UserError: no worker of this code has joined; or a cell's own.
+        LabError: a cell fails, or ended every worker that took it.
+    """
+    from distributed import Client, KilledWorker, wait  # noqa: PLC0415 - not in every environment
+
+    with Client(f"tcp://{scheduler}", timeout=CONNECT_SECONDS) as client:
+        _need_worker(client, label, scheduler)
+        futures = {
+            client.submit(
+                run_cell, cell, key=f"{label}-{digest(*cell.options)}", resources={label: 1}
+            ): cell
+            for cell in cells
+        }
+        warned = False
+        while futures:
+            with suppress(TimeoutError):
+                wait(list(futures), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
+            done = [future for future in futures if future.done()]
+            for future in done:
+                cell = futures.pop(future)
+                try:
+                    yield cell, future.result()
+                except KilledWorker as error:
+                    raise LabError(
+                        f"{cell}: {ATTEMPTS} workers ended while they computed it"
+                    ) from error
+            if not done and not warned and not _joined(client, label):
+                say(f"no worker is left at {scheduler}; waiting for one: --worker {scheduler}")
+                warned = True
+
+
+def run_cell(cell: Cell) -> Any:
+    """Compute a cell; runs on a worker, whose own options come first."""
+    from distributed import get_worker  # noqa: PLC0415
+
+    module = importlib.import_module(cell.module)
+    return module.compute_cell([*get_worker().own_options, *cell.options])
+
+
+def _joined(client: Any, label: str) -> int:
+    workers = client.scheduler_info()["workers"].values()
+    return sum(label in worker["resources"] for worker in workers)
+
+
+def _need_worker(client: Any, label: str, scheduler: Address) -> None:
+    others = len(client.scheduler_info()["workers"])
+    if _joined(client, label):
+        return
+    why = f"{others} have, all with other code or for another command" if others else "none has"
+    raise UserError(
+        f"no worker at {scheduler} computes this: {why}",
+        remedy=f"on the same commit: the same command with --worker {scheduler} and no options",
+    )
+
+
+def serve_scheduler(address: Address, say: Callable[[str], None]) -> None:
+    """Be a scheduler until stopped.
+
+    Raises:
+        UserError: the address is taken.
+    """
+    from distributed import Scheduler  # noqa: PLC0415
+
+    # Its own account of every connection.
+    logging.disable(logging.INFO)
+
+    async def run() -> None:
+        try:
+            async with Scheduler(
+                host=address.host,
+                port=address.port,
+                dashboard_address="127.0.0.1:0",
+                allowed_failures=ATTEMPTS - 1,
+            ) as scheduler:
+                say(f"scheduler at {scheduler.address.removeprefix('tcp://')}")
+                await scheduler.finished()
+        except OSError as error:
+            raise UserError(
+                f"{address}: {error.strerror or error}", remedy="give another --port"
+            ) from error
+
+    asyncio.run(run())
+
+
+def serve_worker(
+    scheduler: Address, label: str, own: Sequence[str], port: int, say: Callable[[str], None]
+) -> None:
+    """Be a worker, of one cell at a time, until stopped or the scheduler ends.
+
+    Args:
+        scheduler: its address.
+        label: of this code.
+        own: options of the command that are this machine's: trees and folders.
+        port: where the scheduler reaches it; 0: any.
+        say: gets a line for each event.
+    """
+    from distributed import Worker  # noqa: PLC0415
+
+    logging.disable(logging.INFO)
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory(prefix="worker-") as folder:
+            worker = Worker(
+                f"tcp://{scheduler}",
+                nthreads=1,
+                resources={label: 1},
+                local_directory=folder,
+                # A cell's emulator and compiler are processes of their own.
+                memory_limit=None,
+                host="127.0.0.1" if scheduler.is_loopback else None,
+                port=port,
+                dashboard_address="127.0.0.1:0",
+            )
+            worker.own_options = tuple(own)
+            async with worker:
+                say(f"joined {scheduler}")
+                await worker.finished()
+        say("ended")
+
+    asyncio.run(run())

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families in processes of their own, so that one that hangs or takes all memory can be ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crosslab.errors import LabError
+from crosslab.zoo.job import Spec
+from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, first_reason
+
+SCRIPTS = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class FamilyProcesses:
+    """Runs specs in processes of their own.
+
+    Attributes:
+        timeout: seconds after which one is ended.
+        running: what is running now, to be ended with the command.
+    """
+
+    timeout: float
+    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
+
+    def run(self, spec: Spec) -> FamilyOutcome:
+        """One family in one quantization.
+
+        Raises:
+            LabError: the process itself failed; UserError's code is kept.
+        """
+        own = (spec.family, spec.quantization)
+        logs = spec.cache / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        log = logs / f"zoo-{spec.family}-{spec.quantization}.log"
+        with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+            asked, told = Path(folder) / "spec.json", Path(folder) / "outcome.json"
+            asked.write_text(json.dumps(spec.table()), encoding="utf-8")
+            try:
+                code = self._wait([str(asked), str(told)], log)
+            except subprocess.TimeoutExpired:
+                reason = f"it took more than {self.timeout:g} s"
+                return FamilyOutcome(
+                    *own, FamilyStatus.TIMEOUT, reason=reason, seconds=self.timeout
+                )
+            if code == 0:
+                return FamilyOutcome.read(json.loads(told.read_text(encoding="utf-8")))
+        said = first_reason(log.read_text(encoding="utf-8", errors="replace"))
+        message = f"{spec.family}, {spec.quantization}: {said}"
+        raise LabError(message, remedy=f"all it said is in {log}", exit_code=2 if code == 2 else 1)
+
+    def _wait(self, arguments: Sequence[str], log: Path) -> int:
+        command = [sys.executable, "-m", "crosslab.zoo.job", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+        with log.open("wb") as sink:
+            # A session of its own: what it starts is ended with it.
+            process = subprocess.Popen(
+                command, env=environment, stdout=sink, stderr=sink, start_new_session=True
+            )
+            with self._known(process):
+                try:
+                    return process.wait(self.timeout)
+                except subprocess.TimeoutExpired:
+                    _end(process)
+                    raise
+
+    @contextmanager
+    def _known(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        with self.lock:
+            self.running.add(process)
+            if self.stopped:
+                _end(process)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.running.discard(process)
+
+    def stop(self) -> None:
+        """End all that is running, and whatever would start."""
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                _end(process)
+
+
+def outcomes_here(specs: Sequence[Spec], jobs: int, timeout: float) -> Iterator[FamilyOutcome]:
+    """Run specs on this machine, so many at a time; yields each outcome as it is there.
+
+    What runs is ended where the caller stops.
+
+    Raises:
+        LabError: a process itself failed; UserError's code is kept.
+    """
+    processes = FamilyProcesses(timeout)
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(processes.run, spec) for spec in specs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            processes.stop()
+            raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()

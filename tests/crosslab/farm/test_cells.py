@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells on a Dask scheduler's workers: results, workers that end, failures, other code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed")
+
+from support.shared_builds import PROJECT
+
+from crosslab.bench.options import bench_of, parser
+from crosslab.bench.remote import cells_of, check_remote, label, own_options
+from crosslab.errors import LabError, UserError
+from crosslab.farm.cells import ATTEMPTS, Cell, compute, label_of
+from crosslab.farm.protocol import Address
+from crosslab.zoo.cli import main as zoo
+
+LABEL = "made-up-0"
+# A command whose cells do what their options say; the worker's own option is a folder.
+MADE_UP = """
+import os, signal
+from pathlib import Path
+
+from crosslab.errors import UserError
+
+def compute_cell(options):
+    folder, what, number = options
+    if what == "refuse":
+        raise UserError("no such number", remedy="another one")
+    seen = Path(folder) / f"{what}-{number}"
+    if what == "end" or (what == "end-once" and not seen.exists()):
+        seen.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return int(number) ** 2
+"""
+WORKER = """
+import sys
+from crosslab.farm.cells import serve_worker
+from crosslab.farm.protocol import Address
+serve_worker(Address.parse(sys.argv[1]), sys.argv[2], sys.argv[3:], 0, print)
+"""
+StartWorker = Callable[[str], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start_worker(scheduler: Address, tmp_path: Path) -> Iterator[StartWorker]:
+    (tmp_path / "made_up.py").write_text(MADE_UP, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": f"{PROJECT / 'scripts'}:{tmp_path}"}
+    command = [sys.executable, "-u", "-c", WORKER, str(scheduler)]
+    with ExitStack() as ended:
+
+        def start(label: str) -> subprocess.Popen[bytes]:
+            own = [*command, label, str(tmp_path)]
+            process = subprocess.Popen(own, env=environment, stdout=subprocess.PIPE)
+            ended.enter_context(process)
+            ended.callback(process.kill)
+            return process
+
+        yield start
+
+
+def _await(*workers: subprocess.Popen[bytes]) -> None:
+    for worker in workers:
+        assert worker.stdout
+        assert worker.stdout.readline().startswith(b"joined")
+
+
+def _cell(what: str, number: int) -> Cell:
+    return Cell("made_up", (what, str(number)))
+
+
+def test_workers_that_end_lose_no_cell(scheduler: Address, start_worker: StartWorker) -> None:
+    missing = list[str]()
+    with pytest.raises(UserError, match="none has"):
+        list(compute(scheduler, LABEL, [_cell("square", 1)], missing.append))
+    workers = [start_worker(LABEL) for _ in range(ATTEMPTS + 1)]
+    _await(*workers)
+    cells = [_cell("end-once", 2), *(_cell("square", number) for number in range(9))]
+    results = dict(compute(scheduler, LABEL, cells, missing.append))
+    assert results == {cell: int(cell.options[1]) ** 2 for cell in cells}
+    assert [worker.poll() is None for worker in workers].count(False) == 1
+    with pytest.raises(UserError, match="3 have"):
+        list(compute(scheduler, "made-up-1", cells, missing.append))
+    with pytest.raises(UserError, match="no such number") as refused:
+        list(compute(scheduler, LABEL, [_cell("refuse", 1)], missing.append))
+    assert refused.value.remedy == "another one"
+    with pytest.raises(LabError, match=f"end 5: {ATTEMPTS} workers ended"):
+        list(compute(scheduler, LABEL, [_cell("end", 5)], missing.append))
+    assert not missing
+
+
+def test_other_code_has_another_label(tmp_path: Path) -> None:
+    (tmp_path / "patches").mkdir()
+    (tmp_path / "patches" / "series").write_text("one.patch\n", encoding="utf-8")
+    first = label_of("m", tmp_path)
+    assert first == label_of("m", tmp_path)
+    assert first not in (label_of("n", tmp_path), label_of("m", tmp_path, "more"))
+    (tmp_path / "patches" / "series").write_text("two.patch\n", encoding="utf-8")
+    assert first != label_of("m", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--scheduler", "127.0.0.1:1", "--worker", "127.0.0.1:1"], "a command is one of them"),
+        (["--scheduler", "tcp://127.0.0.1:1"], "no scheduler answers at 127.0.0.1:1"),
+        (["--worker", "192.0.2.1:8786"], "not this machine's loopback"),
+        (["--worker", "here"], "is no HOST:PORT"),
+        (["--scheduler", "127.0.0.1:1", "--work", "w"], "a worker's files stay there"),
+    ],
+)
+def test_schedulers_that_cannot_be_are_refused(options: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        zoo(options)
+
+
+def test_cells_of_the_bench_and_a_worker_make_the_options_of_one_machine() -> None:
+    trees = ["--tvm-tree", "T", "--variant", "upstream=U", "--variant", "ours=O,kernels"]
+    asked = ["--prefill", "9", "20", "--vlen", "128", "256", "--profile", "--decode", "4"]
+    one = parser().parse_args([*trees, *asked])
+    worker = parser().parse_args([*trees, "--worker", "127.0.0.1:1"])
+    cells = cells_of("m", one, bench_of(one))
+    assert len(cells) == 4
+    for cell in cells:
+        made = bench_of(parser().parse_args([*own_options(worker), *cell.options]))
+        assert (made.profile, made.decode, made.model) == (True, 4, "S")
+        assert [variant.name for variant in made.variants] == ["upstream", "ours"]
+    assert label("m", one) == label("m", worker)
+    with pytest.raises(UserError, match="--together 4"):
+        check_remote(parser().parse_args([*trees, "--together", "4"]))
