@@ -34,7 +34,8 @@
 //   gemv_<packed>_prepare_tiles.
 // gemm_<packed>_int8, of formats that have it, whose groups are MLC_RVV_INT8_GROUP long and whose
 //   zero point is q4's: the same for int8 activations, which quantize_int8 has put into `ready`,
-//   MLC_RVV_INT8_BLOCK bytes for each group of MLC_RVV_INT8_GROUP inputs, row by row: values of
+//   MLC_RVV_INT8_BLOCK bytes for each group of MLC_RVV_INT8_GROUP inputs, group by group those of
+//   all `rows` (quantize_int8 writes m of them, from the one that `ready` points to): values of
 //   int8, x = value * scale, |value| <= 127; the scale, float32, which is the largest |x| / 127;
 //   and -zero_point * (the sum of the values), int32. A group whose largest is not above
 //   MLC_RVV_INT8_LEAST is zeros. NaN and infinity in x give NaN or infinity.
@@ -82,7 +83,8 @@ void mlc_rvv_take_f32(float *out, const int32_t *rows, const float *b, int64_t c
 void mlc_rvv_gemm_f32_tiles(float *c, const float *a, const float *b, int64_t m, int64_t n,
                             int64_t k, int64_t ld_c, int64_t ld_a, int64_t tile);
 
-void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x);
+void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x,
+                           int64_t rows);
 
 typedef void mlc_rvv_take_packed(float *out, const int32_t *rows, const uint32_t *quants,
                                  const float *scales, int64_t count, int64_t n, int64_t k,

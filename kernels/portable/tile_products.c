@@ -111,10 +111,11 @@ typedef struct {
 
 _Static_assert(sizeof(int8_block) == MLC_RVV_INT8_BLOCK, "a block has gaps");
 
-void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x) {
-  int8_block *block = ready;
+void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x,
+                           int64_t rows) {
   for (int64_t i = 0; i < m; ++i) {
-    for (int64_t first = 0; first < k; first += MLC_RVV_INT8_GROUP, ++block) {
+    int8_block *block = (int8_block *)ready + i;
+    for (int64_t first = 0; first < k; first += MLC_RVV_INT8_GROUP, block += rows) {
       const float *group = x + i * ld_x + first;
       const int64_t count = fewer(k - first, MLC_RVV_INT8_GROUP);
       float largest = 0.0f;
@@ -143,7 +144,7 @@ enum { INT8_ROWS = 4 };
 
 static inline __attribute__((always_inline)) void int8_rows(
     float *c, const int8_block *x, const uint8_t *bytes, const float *scales, int rows,
-    int64_t groups, int64_t lanes, int64_t step, int64_t ld_c) {
+    int64_t ld_x, int64_t groups, int64_t lanes, int64_t step, int64_t ld_c) {
   enum { HALF = MLC_RVV_Q4_GROUP / 2 };
   float total[INT8_ROWS][MOST_LANES];
   int32_t sum[INT8_ROWS][MOST_LANES];
@@ -152,11 +153,11 @@ static inline __attribute__((always_inline)) void int8_rows(
   }
   for (int64_t group = 0; group < groups; ++group, bytes += HALF * step, scales += step) {
     for (int i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < lanes; ++j) sum[i][j] = x[i * groups + group].bias;
+      for (int64_t j = 0; j < lanes; ++j) sum[i][j] = x[i + group * ld_x].bias;
     }
     for (int p = 0; p < HALF; ++p) {
       for (int i = 0; i < rows; ++i) {
-        const int8_t *values = x[i * groups + group].values + 2 * p;
+        const int8_t *values = x[i + group * ld_x].values + 2 * p;
         const int low = values[0], high = values[1];
         for (int64_t j = 0; j < lanes; ++j) {
           const int byte = bytes[p * step + j];
@@ -165,7 +166,7 @@ static inline __attribute__((always_inline)) void int8_rows(
       }
     }
     for (int i = 0; i < rows; ++i) {
-      const int8_block *block = x + i * groups + group;
+      const int8_block *block = x + i + group * ld_x;
       for (int64_t j = 0; j < lanes; ++j) {
         total[i][j] += (float)sum[i][j] * block->scale * scales[j];
       }
@@ -189,12 +190,11 @@ void mlc_rvv_gemm_q4_int8(float *c, const void *ready, const uint32_t *quants, c
       const int8_block *x = ready;
       int64_t i = 0;
       for (; i + INT8_ROWS <= m; i += INT8_ROWS) {
-        int8_rows(out + i * ld_c, x + i * groups, bytes + column, factors, INT8_ROWS, groups,
-                  lanes, step, ld_c);
+        int8_rows(out + i * ld_c, x + i, bytes + column, factors, INT8_ROWS, m, groups, lanes,
+                  step, ld_c);
       }
       for (; i < m; ++i) {
-        int8_rows(out + i * ld_c, x + i * groups, bytes + column, factors, 1, groups, lanes, step,
-                  ld_c);
+        int8_rows(out + i * ld_c, x + i, bytes + column, factors, 1, m, groups, lanes, step, ld_c);
       }
     }
   }

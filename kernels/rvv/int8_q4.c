@@ -16,31 +16,15 @@
 // scale, times the activations' (a scalar, which costs an X60 more in a product than in a
 // multiply-add). At VLEN 256, a group of 64 outputs (LMUL 2 for bytes, 8 for sums) of
 // one row is 16 loads, 32 instructions to unpack, 32 to multiply, and 5. Several rows share the
-// first two kinds. Their sums fill the registers at half the width (TALL), which many rows take.
+// first two kinds. Their sums fill the registers at half the width (TALL); more than eight rows
+// write the sums of groups down instead, where that width is whole (int8_many.h).
 // Up to eight rows, as when answers are decoded together, keep their sums in memory and take the
 // whole width, four at a time (LONG): half as many instructions, and about as many cycles.
 
-#include <riscv_vector.h>
-#include <stddef.h>
-
-#include "mlc_rvv_linear.h"
-
-_Static_assert(MLC_RVV_Q4_GROUP == 32 && MLC_RVV_Q4_ZERO_POINT == 7, "sums of 16 bits fit q4 alone");
-_Static_assert(MLC_RVV_INT8_BLOCK == 40, "offsets in the assembly below are those of a block of 40");
+#include "int8_group.h"
+#include "int8_many.h"
 
 enum { MLC_I8_FEW_ROWS = 8 };  // so many keep their sums in memory: answers of a batch
-
-#define MLC_I8_1(DO, ...) DO(0, __VA_ARGS__)
-#define MLC_I8_2(DO, ...) MLC_I8_1(DO, __VA_ARGS__) DO(1, __VA_ARGS__)
-#define MLC_I8_3(DO, ...) MLC_I8_2(DO, __VA_ARGS__) DO(2, __VA_ARGS__)
-#define MLC_I8_4(DO, ...) MLC_I8_3(DO, __VA_ARGS__) DO(3, __VA_ARGS__)
-
-// Activations of a row: eight are loaded at once, and an instruction takes the lowest. They are
-// shifted, which cores do two at a time, rather than loaded one by one.
-#define MLC_I8_X_0 "t0"
-#define MLC_I8_X_1 "t1"
-#define MLC_I8_X_2 "t2"
-#define MLC_I8_X_3 "t3"
 
 // Registers: float sums and those of a group. One row may take groups of eight registers for its
 // sum (WIDE); up to four take four each (TALL), or four for a group's sums alone (LONG).
@@ -68,34 +52,10 @@ enum { MLC_I8_FEW_ROWS = 8 };  // so many keep their sums in memory: answers of 
 #define MLC_I8_HIGH_2 "v26"
 #define MLC_I8_HIGH_3 "v30"
 
-#define MLC_I8_TYPE(e, m) "vsetvli zero, zero, " e ", " m ", ta, ma\n\t"
-#define MLC_I8_FETCH(b) "vle8.v " b ", (%[q])\n\tadd %[q], %[q], %[step]\n\t"
-#define MLC_I8_LOAD(r, i) "ld " MLC_I8_X_##r ", 2*" #i "(%[x" #r "])\n\t"
-#define MLC_I8_SHIFT(r, _) "srli " MLC_I8_X_##r ", " MLC_I8_X_##r ", 8\n\t"
-#define MLC_I8_FIRST(r, S, b) "vwmul.vx " MLC_I8_##S##_PART_##r ", " b ", " MLC_I8_X_##r "\n\t"
-#define MLC_I8_MORE(r, S, b) "vwmacc.vx " MLC_I8_##S##_PART_##r ", " MLC_I8_X_##r ", " b "\n\t"
-
-// Two inputs: what comes next is fetched before, then nibbles of b are taken apart into b and h.
-#define MLC_I8_PAIR(R, S, FIRST, NEXT, b, h)                                 \
-  NEXT "vmulhu.vx " h ", " b ", %[c16]\n\tvnmsac.vx " b ", %[c16], " h "\n\t" \
-  R(FIRST, S, b) R(MLC_I8_SHIFT, ) R(MLC_I8_MORE, S, h)
-#define MLC_I8_TWO(R, S, FIRST, NEXT, b, h, c, d)                            \
-  MLC_I8_PAIR(R, S, FIRST, MLC_I8_FETCH(c), b, h) R(MLC_I8_SHIFT, )          \
-  MLC_I8_PAIR(R, S, MLC_I8_MORE, NEXT, c, d)
-#define MLC_I8_FOUR(R, S, i, FIRST, LAST, b, h, c, d)                        \
-  R(MLC_I8_LOAD, i) MLC_I8_TWO(R, S, FIRST, MLC_I8_FETCH(b), b, h, c, d)     \
-  R(MLC_I8_SHIFT, ) MLC_I8_TWO(R, S, MLC_I8_MORE, LAST, b, h, c, d)
-#define MLC_I8_GROUP(R, S, b, h, c, d)                                       \
-  MLC_I8_FETCH(b) MLC_I8_FOUR(R, S, 0, MLC_I8_FIRST, MLC_I8_FETCH(b), b, h, c, d) \
-  MLC_I8_FOUR(R, S, 4, MLC_I8_MORE, MLC_I8_FETCH(b), b, h, c, d)             \
-  MLC_I8_FOUR(R, S, 8, MLC_I8_MORE, MLC_I8_FETCH(b), b, h, c, d)             \
-  MLC_I8_FOUR(R, S, 12, MLC_I8_MORE, , b, h, c, d)
-
 // The end of a group: what the zero point takes off, and scales. `t` becomes a row's sum as float;
 // a second row's overwrites both, which are converted already (or lie at the end of what it takes).
 #define MLC_I8_BIAS(r, S)                                                    \
-  "lw " MLC_I8_X_##r ", 36(%[x" #r "])\n\tflw ft" #r ", 32(%[x" #r "])\n\t"   \
-  "addi %[x" #r "], %[x" #r "], 40\n\t"                                      \
+  "lw " MLC_I8_X_##r ", 40*" #r "+36(%[x])\n\tflw ft" #r ", 40*" #r "+32(%[x])\n\t" \
   "vadd.vx " MLC_I8_##S##_PART_##r ", " MLC_I8_##S##_PART_##r ", " MLC_I8_X_##r "\n\t"
 #define MLC_I8_FLOAT(r, S, t) "vfwcvt.f.x.v " t ", " MLC_I8_##S##_PART_##r "\n\t"
 #define MLC_I8_ADD(r, S, t, s) \
@@ -112,17 +72,6 @@ enum { MLC_I8_FEW_ROWS = 8 };  // so many keep their sums in memory: answers of 
 
 #define MLC_I8_ZERO(r, S) "vmv.v.i " MLC_I8_##S##_SUM_##r ", 0\n\t"
 #define MLC_I8_STORE(r, S) "vse32.v " MLC_I8_##S##_SUM_##r ", (%[c])\n\tadd %[c], %[c], %[ld_c]\n\t"
-#define MLC_I8_ROW(r, _) , [x##r] "+r"(x##r)
-#define MLC_I8_POINTER(r, _) const uint8_t *x##r = x + (r) * by->ld_x;
-
-// What is the same for all rows.
-typedef struct {
-  int64_t groups;  // of inputs, at least one
-  int64_t ld_c;    // distance between rows of c, in floats
-  int64_t ld_x;    // the same of x, in bytes
-  int64_t step;    // lanes of the tile: distance between its rows of bytes, and of scales in floats
-  size_t lanes;    // columns
-} mlc_i8_by;
 
 typedef void mlc_i8_rows(float *c, const uint8_t *x, const uint8_t *q, const float *s,
                          const mlc_i8_by *by);
@@ -132,23 +81,21 @@ typedef void mlc_i8_rows(float *c, const uint8_t *x, const uint8_t *q, const flo
   __attribute__((noinline)) static void NAME(float *c, const uint8_t *x, const uint8_t *q,      \
                                              const float *s, const mlc_i8_by *by) {             \
     const float *end = s + by->groups * by->step;                                               \
-    MLC_I8_##R(MLC_I8_POINTER, )                                                                \
     __asm__ volatile(                                                                           \
         "vsetvli zero, %[lanes], e32, " E32 ", ta, ma\n\t" MLC_I8_##R(MLC_I8_ZERO, S)           \
         "1:\n\tvle32.v " SCALE ", (%[s])\n\tadd %[s], %[s], %[scale_step]\n\t"                  \
         MLC_I8_TYPE("e8", E8)                                                                   \
         MLC_I8_EXPAND(MLC_I8_GROUP, MLC_I8_##R, S, REGISTERS)                                   \
         MLC_I8_TYPE("e16", E16) MLC_I8_##R(MLC_I8_BIAS, S) END                                  \
-        "bne %[s], %[end], 1b\n\t" MLC_I8_##R(MLC_I8_STORE, S)                                  \
-        : [c] "+r"(c), [q] "+r"(q), [s] "+r"(s)MLC_I8_##R(MLC_I8_ROW, )                         \
-        : [lanes] "r"(by->lanes), [step] "r"(by->step), [scale_step] "r"(by->step * 4),         \
+        "add %[x], %[x], %[ld_x]\n\tbne %[s], %[end], 1b\n\t" MLC_I8_##R(MLC_I8_STORE, S)      \
+        : [c] "+r"(c), [x] "+r"(x), [q] "+r"(q), [s] "+r"(s)                                    \
+        : [ld_x] "r"(by->ld_x), [lanes] "r"(by->lanes), [step] "r"(by->step), [scale_step] "r"(by->step * 4),         \
           [ld_c] "r"(by->ld_c * 4), [end] "r"(end), [c16] "r"(16l)                              \
         : "memory", "vl", "vtype", "t0", "t1", "t2", "t3", "ft0", "ft1",                        \
           "ft2", "ft3", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9",      \
           "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21",   \
           "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");                \
   }
-#define MLC_I8_EXPAND(DO, ...) DO(__VA_ARGS__)
 #define MLC_I8_WIDE_BYTES "v4", "v6", "v16", "v18"
 #define MLC_I8_TALL_BYTES "v0", "v1", "v2", "v3"
 #define MLC_I8_DEFINE_TALL(R, M, E8, E16, E32)                                              \
@@ -181,7 +128,6 @@ static mlc_i8_rows *const *mlc_i8_for(size_t lanes) {
 #define MLC_I8_KEEP(r, HALF, t)                                                                \
   "vle32.v v12, (" MLC_I8_AT_##HALF(r) ")\n\tvfmul.vv " t ", " t ", v8\n\t"                    \
   "vfmacc.vf v12, ft" #r ", " t "\n\tvse32.v v12, (" MLC_I8_AT_##HALF(r) ")\n\t"
-#define MLC_I8_TYPE_OF(e, m, vl) "vsetvli zero, %[" vl "], " e ", " m ", ta, ma\n\t"
 #define MLC_I8_KEEP_TWO(r, r2, HALF, vl, SCALES)                                               \
   MLC_I8_TYPE_OF("e16", "m2", vl) MLC_I8_WIDEN(r, HALF, "v0") MLC_I8_WIDEN(r2, HALF, "v4")     \
   MLC_I8_TYPE_OF("e32", "m4", vl) SCALES MLC_I8_KEEP(r, HALF, "v0") MLC_I8_KEEP(r2, HALF, "v4")
@@ -203,7 +149,7 @@ static mlc_i8_rows *const *mlc_i8_for(size_t lanes) {
     const float *end = s + by->groups * by->step;                                              \
     const size_t half = __riscv_vsetvlmax_e32m4();                                             \
     const vfloat32m8_t zero = __riscv_vfmv_v_f_f32m8(0.0f, by->lanes);                         \
-    MLC_I8_##R(MLC_I8_CLEAR, ) MLC_I8_##R(MLC_I8_POINTER, )                                    \
+    MLC_I8_##R(MLC_I8_CLEAR, )                                                                 \
     __asm__ volatile(                                                                          \
         "1:\n\t" MLC_I8_TYPE_OF("e8", "m2", "lanes")                                           \
         MLC_I8_EXPAND(MLC_I8_GROUP, MLC_I8_##R, LONG, MLC_I8_LONG_BYTES)                       \
@@ -212,9 +158,9 @@ static mlc_i8_rows *const *mlc_i8_for(size_t lanes) {
         "add t0, %[s], %[half_step]\n\tadd %[s], %[s], %[scale_step]\n\t"                      \
         MLC_I8_TYPE_OF("e32", "m4", "rest") "vle32.v v8, (t0)\n\t"                             \
         MLC_I8_##R(MLC_I8_GO_HIGH, ) MLC_I8_KEEP_HALF_##R(HIGH, "rest", )                      \
-        "bne %[s], %[end], 1b\n\t"                                                             \
-        : [q] "+r"(q), [s] "+r"(s)MLC_I8_##R(MLC_I8_ROW, )                                     \
-        : [lanes] "r"(by->lanes), [step] "r"(by->step), [scale_step] "r"(by->step * 4),        \
+        "add %[x], %[x], %[ld_x]\n\tbne %[s], %[end], 1b\n\t"                                 \
+        : [x] "+r"(x), [q] "+r"(q), [s] "+r"(s)                                                \
+        : [ld_x] "r"(by->ld_x), [lanes] "r"(by->lanes), [step] "r"(by->step), [scale_step] "r"(by->step * 4),        \
           [half] "r"(half), [half_step] "r"(half * 4), [rest] "r"(by->lanes - half),           \
           [end] "r"(end), [c16] "r"(16l)MLC_I8_##R(MLC_I8_SUM_ROW, )                           \
         : "memory", "vl", "vtype", "t0", "t1", "t2", "t3", "ft0", "ft1",                       \
@@ -234,17 +180,21 @@ static void mlc_i8_tile(float *c, const uint8_t *x, const uint8_t *q, const floa
   const int64_t most = (int64_t)__riscv_vsetvlmax_e32m4();
   if (m <= MLC_I8_FEW_ROWS && by->step > most) {
     by->lanes = (size_t)by->step;
-    for (; m > 0; m -= 4, c += 4 * by->ld_c, x += 4 * by->ld_x) {
+    for (; m > 0; m -= 4, c += 4 * by->ld_c, x += 4 * MLC_RVV_INT8_BLOCK) {
       mlc_i8_m8[m < 4 ? m - 1 : 3](c, x, q, s, by);
     }
     return;
   }
   for (int64_t column = 0; column < by->step; column += most) {
     by->lanes = (size_t)(by->step - column < most ? by->step - column : most);
+    if (m > MLC_I8_FEW_ROWS && (int64_t)by->lanes == most) {
+      mlc_i8_many(c + column, x, q + column, s + column, m, by);
+      continue;
+    }
     mlc_i8_rows *const *run = mlc_i8_for(by->lanes);
     for (int64_t row = 0; row < m;) {
       const int64_t rows = m - row < 4 ? m - row : 4;
-      run[rows - 1](c + row * by->ld_c + column, x + row * by->ld_x, q + column, s + column, by);
+      run[rows - 1](c + row * by->ld_c + column, x + row * MLC_RVV_INT8_BLOCK, q + column, s + column, by);
       row += rows;
     }
   }
@@ -255,71 +205,11 @@ void mlc_rvv_gemm_q4_int8(float *c, const void *ready, const uint32_t *quants, c
   const int64_t groups = MLC_RVV_GROUPS(k, MLC_RVV_Q4_GROUP);
   const uint8_t *q = (const uint8_t *)quants;
   while (n > 0) {
-    mlc_i8_by by = {groups, ld_c, groups * MLC_RVV_INT8_BLOCK, n < tile ? n : tile, 0};
+    mlc_i8_by by = {groups, ld_c, m * MLC_RVV_INT8_BLOCK, n < tile ? n : tile, 0};
     mlc_i8_tile(c, ready, q, scales, m, &by);
     c += by.step;
     q += by.step * groups * (MLC_RVV_Q4_GROUP / 2);
     scales += by.step * groups;
     n -= by.step;
   }
-}
-
-// One group of activations at LMUL M, which holds 32 floats; H is a half of it, in words as well as
-// in sums. The largest is found in the bits, doubled to lose the sign: those of NaN are larger than
-// infinity's, so that neither is lost in silence.
-#define MLC_I8_QUANTIZE_DEFINE(M, H, HALVE)                                                      \
-  __attribute__((noinline)) static void mlc_i8_quantize_m##M(uint8_t *out, const float *x,       \
-                                                             int64_t m, int64_t k, int64_t ld) { \
-    const size_t lanes = MLC_RVV_Q4_GROUP;                                                       \
-    const vuint32m1_t none = __riscv_vmv_s_x_u32m1(0, 1);                                        \
-    const vint16m1_t zero = __riscv_vmv_s_x_i16m1(0, 1);                                         \
-    const vfloat32m##M##_t pad = __riscv_vfmv_v_f_f32m##M(0.0f, lanes);                          \
-    for (; m > 0; --m, x += ld) {                                                                \
-      for (int64_t i = 0; i < k; i += (int64_t)lanes, out += MLC_RVV_INT8_BLOCK) {               \
-        const vfloat32m##M##_t group =                                                           \
-            k - i >= (int64_t)lanes ? __riscv_vle32_v_f32m##M(x + i, lanes)                      \
-                                    : __riscv_vle32_v_f32m##M##_tu(pad, x + i, (size_t)(k - i)); \
-        const vuint32m##M##_t bits = __riscv_vreinterpret_v_f32m##M##_u32m##M(group);            \
-        const vuint32m##M##_t doubled = __riscv_vadd_vv_u32m##M(bits, bits, lanes);              \
-        HALVE                                                                                    \
-        const uint32_t word = __riscv_vmv_x_s_u32m1_u32(most) >> 1;                              \
-        float largest;                                                                           \
-        __builtin_memcpy(&largest, &word, sizeof(largest));                                      \
-        const float factor = largest > MLC_RVV_INT8_LEAST ? 127.0f / largest : 0.0f;             \
-        const vint16m##H##_t wide = __riscv_vfncvt_x_f_w_i16m##H(                                \
-            __riscv_vfmul_vf_f32m##M(group, factor, lanes), lanes);                              \
-        MLC_I8_NARROW_##M                                                                        \
-        const int sum = (int16_t)__riscv_vmv_x_s_i16m1_i16(                                      \
-            __riscv_vredsum_vs_i16m##H##_i16m1(wide, zero, lanes));                              \
-        *(float *)(out + 32) = largest * (1.0f / 127.0f);                                        \
-        *(int32_t *)(out + 36) = -MLC_RVV_Q4_ZERO_POINT * sum;                                   \
-      }                                                                                          \
-    }                                                                                            \
-  }
-#define MLC_I8_STORE_BYTES(to, value) __riscv_vse8_v_i8##to((int8_t *)out, value, lanes);
-#define MLC_I8_NARROW_8 MLC_I8_STORE_BYTES(m2, __riscv_vncvt_x_x_w_i8m2(wide, lanes))
-#define MLC_I8_NARROW_4 MLC_I8_STORE_BYTES(m1, __riscv_vncvt_x_x_w_i8m1(wide, lanes))
-#define MLC_I8_NARROW_2 MLC_I8_STORE_BYTES(mf2, __riscv_vncvt_x_x_w_i8mf2(wide, lanes))
-#define MLC_I8_NARROW_1 MLC_I8_STORE_BYTES(mf4, __riscv_vncvt_x_x_w_i8mf4(wide, lanes))
-#define MLC_I8_MAX(to, of, from)                                                                 \
-  const vuint32m##to##_t of = __riscv_vmaxu_vv_u32m##to(                                         \
-      __riscv_vget_v_u32m##from##_u32m##to(of##_2, 0),                                           \
-      __riscv_vget_v_u32m##from##_u32m##to(of##_2, 1), __riscv_vsetvlmax_e32m##to());
-#define MLC_I8_HALVE_1 \
-  const vuint32m1_t most = __riscv_vredmaxu_vs_u32m1_u32m1(one, none, __riscv_vsetvl_e32m1(32));
-#define MLC_I8_HALVE_2 const vuint32m2_t one_2 = two; MLC_I8_MAX(1, one, 2) MLC_I8_HALVE_1
-#define MLC_I8_HALVE_4 const vuint32m4_t two_2 = four; MLC_I8_MAX(2, two, 4) MLC_I8_HALVE_2
-#define MLC_I8_HALVE_8 const vuint32m8_t four_2 = doubled; MLC_I8_MAX(4, four, 8) MLC_I8_HALVE_4
-
-MLC_I8_QUANTIZE_DEFINE(8, 4, MLC_I8_HALVE_8)
-MLC_I8_QUANTIZE_DEFINE(4, 2, const vuint32m4_t four = doubled; MLC_I8_HALVE_4)
-MLC_I8_QUANTIZE_DEFINE(2, 1, const vuint32m2_t two = doubled; MLC_I8_HALVE_2)
-MLC_I8_QUANTIZE_DEFINE(1, f2, const vuint32m1_t one = doubled; MLC_I8_HALVE_1)
-
-void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x) {
-  const size_t words = __riscv_vsetvlmax_e32m1();
-  (words >= 32   ? mlc_i8_quantize_m1
-   : words == 16 ? mlc_i8_quantize_m2
-   : words == 8  ? mlc_i8_quantize_m4
-                 : mlc_i8_quantize_m8)(ready, x, m, k, ld_x);
 }

@@ -257,13 +257,20 @@ def test_every_number_of_rows(rvv: list[str], rows: int) -> None:
     run(["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0", *rvv], calls)
 
 
+@pytest.mark.parametrize("vlen", VLENS)
+def test_int8_rows_that_are_longer_than_the_buffer(rvv: list[str], vlen: int) -> None:
+    """Many rows write down sums of 38 groups at most (VLEN 128, 13 rows): these have 44."""
+    call = Call("gemm_q4_int8", 27, vlen // 4 + 3, 1400, (1, 2, 3), 32, vlen // 4, 0)
+    run(["qemu-riscv64", "-cpu", f"rv64,v=true,vlen={vlen},vext_spec=v1.0", *rvv], [call])
+
+
 @pytest.mark.parametrize("stored", [0, 15])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_sums_of_int8_fit_16_bits(
     rvv: list[str], monkeypatch: pytest.MonkeyPatch, stored: int, sign: int
 ) -> None:
     """All activations and weights of a group are the largest there are, of either sign."""
-    calls = [Call("gemm_q4_int8", rows, 70, 64, (0, 0, 0), 32, 64, 0) for rows in (1, 4)]
+    calls = [Call("gemm_q4_int8", rows, 70, 64, (0, 0, 0), 32, 64, 0) for rows in (1, 4, 13)]
     plain = Call.buffers
 
     def largest(call: Call) -> tuple[Floats, Floats, NDArray[np.uint32] | Floats, Floats]:

@@ -49,7 +49,7 @@ static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
             mlc_rvv_gemv_##name##_tiles(c, scratch, b, scales, s.n, s.k, s.panel_columns))
 #define CALL_INT8(name, bits, group, zero_point)                                                \
   REORDERED("gemm_" #name "_int8", bits, group,                                                 \
-            mlc_rvv_quantize_int8(scratch, a, s.m, s.k, s.ld_a);                                \
+            mlc_rvv_quantize_int8(scratch, a, s.m, s.k, s.ld_a, s.m);                            \
             mlc_rvv_gemm_##name##_int8(c, scratch, b, scales, s.m, s.n, s.k, s.ld_c,            \
                                        s.panel_columns))
 #define REORDERED(name, bits, group, ...)                                                       \

@@ -134,9 +134,9 @@ def _gemm_int8(linear: LinearLayer, out: Any, routines: Routines) -> Any:
         return [*pointers, *_weights(linear, start), *sizes]
 
     def quantize(first: Any, count: Any) -> Any:
-        to = ready.access_ptr("w", offset=first * words)
+        to = ready.access_ptr("w", offset=first * INT8_WORDS)
         pointers = [to, linear.data.access_ptr("r", offset=first * k)]
-        return _call(routines.symbol("quantize_int8", None), [*pointers, count, k, k])
+        return _call(routines.symbol("quantize_int8", None), [*pointers, count, k, k, rows])
 
     rounded = quantize(_int64(0), rows)
     if not linear.single:
