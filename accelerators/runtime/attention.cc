@@ -63,7 +63,6 @@ Attention::Chunk* Attention::NewChunk(const Layers& layers, const float* key) {
 
 void Attention::Fill(const Layers& layers, const Token* tokens, uint64_t count, Chunk* chunk) {
   const uint64_t width = layers.keys->inputs, bytes = width * sizeof(float);
-  Device& device = products_->device();
   std::vector<std::int8_t> row(width);
   for (uint64_t token = 0; token < count; ++token) {
     float* key = &chunk->sources[2 * token * width];
@@ -75,11 +74,11 @@ void Attention::Fill(const Layers& layers, const Token* tokens, uint64_t count, 
     chunk->filled = token;
     chunk->key_scales[token] = Quantise(tokens[token].key, width, row.data(), "a key");
     for (uint64_t i = 0; i < width; ++i) {
-      device.Write(chunk->keys, &row[i], 1, products_->WeightAt(*layers.keys, token, i));
+      products_->Write(chunk->keys, &row[i], 1, products_->WeightAt(*layers.keys, token, i));
     }
     chunk->value_scales[token] = Quantise(tokens[token].value, width, row.data(), "a value");
     for (uint64_t i = 0; i < width; ++i) {
-      device.Write(chunk->values, &row[i], 1, products_->WeightAt(*layers.values, i, token));
+      products_->Write(chunk->values, &row[i], 1, products_->WeightAt(*layers.values, i, token));
     }
     std::memcpy(key, tokens[token].key, bytes);
     std::memcpy(value, tokens[token].value, bytes);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <vector>
@@ -21,9 +22,9 @@ namespace {
 
 // One device for the program, made when the first weight comes.
 struct Driver {
-  Products products{mlc_rvv_accelerator_image};
-  LinearLayers layers{&products};
-  Attention attention{&products};
+  std::unique_ptr<Products> products = MakeProducts(mlc_rvv_accelerator_image);
+  LinearLayers layers{products.get()};
+  Attention attention{products.get()};
 };
 
 Driver& Running() {
@@ -119,12 +120,7 @@ void Attend(const Texts& texts, bool resident,
 tvm::ffi::String Counters() {
   std::ostringstream text;
   Do([&] {
-    const AcceleratorCounts& counts = Running().products.device().counts();
-    text << "{\"instructions\":" << Running().products.device().instructions()
-         << ",\"gemm_steps\":" << counts.gemm_steps << ",\"reset_steps\":" << counts.reset_steps
-         << ",\"alu_steps\":" << counts.alu_steps << ",\"read_bytes\":"
-         << counts.micro_op_bytes + counts.weight_bytes + counts.input_bytes + counts.sum_bytes
-         << ",\"written_bytes\":" << counts.output_bytes
+    text << "{" << Running().products->Counters()
          << ",\"tokens_written\":" << Running().attention.written() << "}";
   });
   return text.str();

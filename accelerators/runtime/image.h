@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device that a runner was linked for and the programs of its model's layers, which
+// The device or matrix unit that a runner was linked for and the programs of its model's layers, which
 // scripts/accelerator/host/image.py writes as C++ source.
 #ifndef MLC_RVV_ACCELERATORS_RUNTIME_IMAGE_H_
 #define MLC_RVV_ACCELERATORS_RUNTIME_IMAGE_H_
 
 #include <cstdint>
 
-#include "simulator/functional.h"
+#include "runtime/spec.h"
 
 extern "C" {
 
-// A layer's stream for so many rows, with the addresses that it was made for.
+// A layer's stream for so many rows, whose blocks lie in tiles of so many, with the addresses that
+// it was made for. A matrix unit has no micro-ops.
 struct AcceleratorProgram {
   std::uint32_t rows;
+  std::uint32_t tile_rows;
   std::uint64_t micro_ops_at, weights_at, values_at, results_at;
   const std::uint8_t* micro_ops;
   std::uint64_t micro_op_bytes;

@@ -41,7 +41,7 @@ void LinearLayers::LoadRows(const void* key, const Row& row_of, uint64_t outputs
       tiles[products_->WeightAt(layer, output, input)] = row[input];
     }
   }
-  products_->device().Write(made.weights, tiles.data(), tiles.size());
+  products_->Write(made.weights, tiles.data(), tiles.size());
   resident_.insert_or_assign(key, std::move(made));
 }
 

@@ -1,55 +1,93 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer products on a device: int8 values by the transpose of int8 weights in its memory.
+// Integer products on a device or a matrix unit: int8 values by the transpose of int8 weights in its
+// memory.
 #ifndef MLC_RVV_ACCELERATORS_RUNTIME_PRODUCTS_H_
 #define MLC_RVV_ACCELERATORS_RUNTIME_PRODUCTS_H_
 
 #include <cstdint>
-#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
-#include "runtime/device.h"
+#include "runtime/image.h"
 #include "runtime/record.h"
 
 namespace accelerator {
+
+// What the device, or somebody who asks too much of it, did wrong.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A range of the device's memory; both in bytes.
+struct Buffer {
+  std::uint64_t at = 0;
+  std::uint64_t bytes = 0;
+};
 
 // Rounds a row to int8, ties to even; gives the scale by which it was divided.
 // Throws DeviceError, which names `what`, where a number is not finite.
 float Quantise(const float* row, std::uint64_t count, std::int8_t* to, const char* what);
 
+inline std::uint64_t Blocks(std::uint64_t extent, std::uint64_t block) {
+  return (extent + block - 1) / block;
+}
+
+// The same for every kind of device: order of blocks, programs by rows. What runs them is linked in.
 class Products {
  public:
-  // Throws DeviceError when the image is none of a device.
-  explicit Products(const AcceleratorImage& image);
+  explicit Products(const AcceleratorImage& image) : image_(image) {}
+  virtual ~Products() = default;
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
 
   // Throws DeviceError where no program of that size was linked in.
   const AcceleratorLayer& LayerOf(std::uint64_t outputs, std::uint64_t inputs) const;
 
   // Room for a layer's weights in tiles, zeros. Throws DeviceError when memory is full.
-  Buffer AllocateWeights(const AcceleratorLayer& layer);
+  virtual Buffer AllocateWeights(const AcceleratorLayer& layer) = 0;
   // Place of a weight in the tiles, in bytes.
   std::uint64_t WeightAt(const AcceleratorLayer& layer, std::uint64_t output,
                          std::uint64_t input) const;
+  // Copies into a buffer. Throws DeviceError where it is not that large.
+  virtual void Write(const Buffer& to, const void* from, std::uint64_t bytes,
+                     std::uint64_t offset = 0) = 0;
 
   // sums [rows, outputs] = values [rows, inputs] by the transpose of the weights.
   // Throws DeviceError with the device's message.
-  void Multiply(const AcceleratorLayer& layer, const Buffer& weights, const std::int8_t* values,
-                std::uint64_t rows, std::int32_t* sums);
+  virtual void Multiply(const AcceleratorLayer& layer, const Buffer& weights,
+                        const std::int8_t* values, std::uint64_t rows, std::int32_t* sums) = 0;
+
+  // Counters since the program's begin: fields of a JSON object.
+  virtual std::string Counters() const = 0;
 
   const AcceleratorImage& image() const { return image_; }
-  Device& device() { return device_; }
   Record& record() { return record_; }
 
+ protected:
+  // Rows that one program multiplies.
+  struct Part {
+    std::uint64_t first;  // row
+    std::uint64_t rows;
+    const AcceleratorProgram* program;
+  };
+
+  // Programs for so many rows: whole ones, and the one that fits the rest best.
+  static std::vector<Part> PartsOf(const AcceleratorLayer& layer, std::uint64_t rows);
+  std::uint64_t WeightBytes(const AcceleratorLayer& layer) const;
+  // A part's values in the order in which its program loads them; rows beyond its own are zeros.
+  std::vector<std::int8_t> InBlocks(const AcceleratorLayer& layer, const Part& part,
+                                    const std::int8_t* values) const;
+
  private:
-  struct Part;
-
-  Buffer MicroOpsOf(const AcceleratorProgram& program);
-  void Collect(const Part& part, const AcceleratorLayer& layer, std::int32_t* sums) const;
-
   const AcceleratorImage& image_;
-  Device device_;
-  Stream stream_;
   Record record_;
-  std::map<const AcceleratorProgram*, Buffer> micro_ops_;
 };
+
+// Defined by the kind of device that is linked in. Throws DeviceError when the image is none of it.
+std::unique_ptr<Products> MakeProducts(const AcceleratorImage& image);
 
 }  // namespace accelerator
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "runtime/device.h"
+#include "runtime/products.h"
 
 namespace accelerator {
 namespace {

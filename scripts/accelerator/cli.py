@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         BUILD_AND_TEST, help="the lab's main job, with products on a device", add_help=False
     )
     about = verbs.add_parser("describe", help="print what a device's description makes of it")
-    about.add_argument("device", help="as above, but no CPU's matrix unit")
+    about.add_argument("device", help="as above")
     text = verbs.add_parser("disassemble", help="print a stream as text")
     text.add_argument("device", help="as above")
     text.add_argument("stream", metavar="FILE", type=Path)
@@ -112,7 +112,7 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write(disassemble(_given(args.stream, "a stream").read_bytes(), device))
         return 0
     if args.verb == "describe":
-        sys.stdout.write(_described(load_device(args.device)))
+        sys.stdout.write(_described(load_target(args.device)))
         return 0
     target = load_target(args.device)
     if args.verb == "answer":
@@ -131,7 +131,15 @@ def _given(path: Path, what: str) -> Path:
     return path
 
 
-def _described(device: Device) -> str:
+def _described(device: Device | MatrixUnit) -> str:
+    if isinstance(device, MatrixUnit):
+        rows, inputs = device.rows, device.inputs
+        return (
+            f"{device.name}: {device.description}\n"
+            f"  an instruction: {rows} x {inputs} by {rows} x {inputs}, {rows * rows * inputs} "
+            f"multiply-accumulates; registers of {device.vlen} bits\n"
+            "  simulated, and unproved on silicon\n"
+        )
     block = f"{device.batch} x {device.inputs} by {device.outputs} x {device.inputs}"
     rate = device.dram_bandwidth * device.clock / 1e9
     names = {memory: memory.name.lower().replace("_", "-") for memory in MemoryId}

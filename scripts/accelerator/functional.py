@@ -17,8 +17,8 @@ from common.hashing import digest
 from crosslab.cached_build import cached_build, default_cache
 from crosslab.host.toolchain import find_native
 
-SOURCES = DEVICES / "simulator"
-EXTENSION = DEVICES / "extension"
+SOURCES = ("vta/functional.cc", "extension/functional.cc")
+HEADERS = ("vta/functional.h", "extension/functional.h", "runtime/spec.h")
 FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
 ORDERS = 6  # in which three queues can be looked at
 _MESSAGE_BYTES = 512
@@ -65,10 +65,11 @@ def library() -> ctypes.CDLL:
         AcceleratorError: it does not compile.
     """
     tools = find_native()
-    key = digest(tools.digest, shlex.join(FLAGS), SOURCES, EXTENSION)
+    files = (DEVICES / name for name in (*SOURCES, *HEADERS))
+    key = digest(tools.digest, shlex.join(FLAGS), *files)
 
     def make(out: Path) -> None:
-        sources = [str(folder / "functional.cc") for folder in (SOURCES, EXTENSION)]
+        sources = [str(DEVICES / name) for name in SOURCES]
         command = [*tools.cxx, *FLAGS, f"-I{DEVICES}", *sources, "-o", str(out / _LIBRARY)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

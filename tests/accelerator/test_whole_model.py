@@ -17,7 +17,8 @@ import pytest
 from support import mlc_tree, shared_builds, tiny_runner
 from support.tiny_runner import CHUNK, CONFIG, VLEN
 
-from accelerator.device import load_device
+from accelerator.device import Device, load_device
+from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host.driver import driver_objects
 from accelerator.host.follow import VARIABLE
 from accelerator.host.job import offload
@@ -50,17 +51,26 @@ def compiled(target: LabTarget, attention: bool) -> CompiledModel:
     return compile_llama(request, shared_builds.CACHE)
 
 
-def linked(model: CompiledModel, request: LinkRequest, attention: bool) -> Path:
+def linked(
+    model: CompiledModel,
+    request: LinkRequest,
+    attention: bool,
+    device: Device | MatrixUnit = DEVICE,
+) -> Path:
     shapes = [param["shape"] for param in model.metadata["params"]]
     sizes = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
-    return linked_for(sizes, CONFIG.head_dim if attention else 0, model, request)
+    return linked_for(sizes, CONFIG.head_dim if attention else 0, model, request, device)
 
 
 def linked_for(
-    sizes: Sequence[tuple[int, int]], width: int, model: CompiledModel, request: LinkRequest
+    sizes: Sequence[tuple[int, int]],
+    width: int,
+    model: CompiledModel,
+    request: LinkRequest,
+    device: Device | MatrixUnit = DEVICE,
 ) -> Path:
     objects = driver_objects(
-        DEVICE,
+        device,
         sizes,
         width,
         request.runtime,
@@ -97,6 +107,7 @@ def check(
     logits: Path,
     attention: bool,
     config: LlamaConfig = CONFIG,
+    driven: Device | MatrixUnit = DEVICE,
 ) -> None:
     weights, product = read_params(params), IntegerProduct()
     attending = partial(attend, sums=product.sums)
@@ -108,7 +119,9 @@ def check(
     # Each token's products, but for the last layer's, which a prompt has once.
     head = config.vocab * config.hidden
     matrices = sum(w.size for w in weights.values() if w.ndim == 2) - head * (2 - config.tied)
-    block = DEVICE.batch * DEVICE.outputs * DEVICE.inputs
+    rows = driven.rows if isinstance(driven, MatrixUnit) else driven.batch
+    outputs = driven.rows if isinstance(driven, MatrixUnit) else driven.outputs
+    block = rows * outputs * driven.inputs
     read = len(PROMPT) + NEW - 1
     assert report["device"]["gemm_steps"] * block >= read * matrices + NEW * head
     # A prompt's tokens come without the cache, and lie in it when the next one is read.
@@ -118,7 +131,7 @@ def check(
     largest = np.abs(integer.logits).max()
     assert np.abs(rows - integer.logits).max() < CLOSE * largest
     # The roundings are the reference's, but for some that are near to the middle.
-    device = offload(DEVICE, attention)
+    device = offload(driven, attention)
     job: Any = SimpleNamespace(offload=device, tolerance=device.tolerance)
     asked = Asked(FamilyConfig(**asdict(config)), weights, PROMPT, integer, None, 0.0)
     record = Path(recording(logits)[VARIABLE]).read_bytes()
@@ -154,15 +167,17 @@ def test_answers_on_this_machine(tmp_path: Path, attention: bool) -> None:
 
 
 @pytest.mark.emulator
-def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [DEVICE.name, "spacemit-ime"])
+def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path, name: str) -> None:
     shared_builds.need_emulator()
     model = compiled(LabTarget("riscv64", VLEN), attention=True)
     parts = (shared_builds.runtime(), shared_builds.cross())
-    runner = linked(model, LinkRequest(*parts, vlens=(VLEN,)), attention=True)
+    device = load_target(name)
+    runner = linked(model, LinkRequest(*parts, vlens=(VLEN,)), attention=True, device=device)
     (params, rounded), logits = parameters(model, tmp_path), tmp_path / "logits"
     machine = GuestMachine(vlen=VLEN, timeout=120, environment=recording(logits))
     done = run_guest(runner, words(rounded, logits), machine)
-    check(params, json.loads(done.stdout), logits, attention=True)
+    check(params, json.loads(done.stdout), logits, attention=True, driven=device)
 
 
 @pytest.mark.emulator

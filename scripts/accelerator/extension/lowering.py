@@ -50,14 +50,19 @@ class ExtensionProgram:
         return struct.pack(f"<{len(self.words)}I", *self.words)
 
     @property
-    def weights_at(self) -> int:
-        """Address of the weights; the values begin at 0."""
-        return _blocks(self.down) * self.deep * self.unit.register
+    def values_at(self) -> int:
+        """Address of the values; the weights begin at 0."""
+        return _blocks(self.across) * self.deep * self.unit.register
 
     @property
     def results_at(self) -> int:
         """Address of the sums."""
-        return self.weights_at + _blocks(self.across) * self.deep * self.unit.register
+        return self.values_at + _blocks(self.down) * self.deep * self.unit.register
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Blocks of values and of weights in a tile that is whole."""
+        return self.down[0][2], self.across[0][2]
 
     @property
     def size(self) -> int:
@@ -70,7 +75,7 @@ class ExtensionProgram:
         block = (self.unit.rows, self.unit.inputs)
         parts = [
             _in_tiles(pack(matrix, *block), segments)
-            for matrix, segments in ((values, self.down), (weights, self.across))
+            for matrix, segments in ((weights, self.across), (values, self.down))
         ]
         return bytearray(b"".join(parts).ljust(self.size, b"\0"))
 
@@ -112,8 +117,16 @@ def _in_tiles(blocks: Int8, segments: tuple[Segment, ...]) -> bytes:
     return b"".join(parts)
 
 
-def lower_extension(layer: LinearLayer, unit: MatrixUnit) -> ExtensionProgram:
+def lower_extension(
+    layer: LinearLayer, unit: MatrixUnit, wide: int | None = None
+) -> ExtensionProgram:
     """The program of a layer.
+
+    Args:
+        layer: its extents.
+        unit: what multiplies.
+        wide: blocks of weights in a tile, so that programs for several numbers of rows read the
+            same order of weights; None: what is best for these rows.
 
     Raises:
         AcceleratorError: its operands pass a GiB, or its sums are to be narrowed, which the CPU
@@ -125,13 +138,13 @@ def lower_extension(layer: LinearLayer, unit: MatrixUnit) -> ExtensionProgram:
             remedy="leave out --requantise",
         )
     blocks = [-(-extent // unit.rows) for extent in (layer.rows, layer.outputs)]
-    down, across = map(_segments, blocks, unit.tile(blocks[0]))
+    down, across = map(_segments, blocks, unit.tile(blocks[0], wide))
     deep = -(-layer.inputs // unit.inputs)
     program = ExtensionProgram(layer, unit, (), down, across, deep)
     if program.size > _MOST:
         raise AcceleratorError(f"{layer.name}: its operands and sums pass {_MOST} bytes")
     words = [
-        *encoding.load_immediate(_START, 0),
+        *encoding.load_immediate(_START, program.values_at),
         *encoding.load_immediate(_RESULTS, program.results_at),
     ]
     for _, rows, high in down:
@@ -141,7 +154,7 @@ def lower_extension(layer: LinearLayer, unit: MatrixUnit) -> ExtensionProgram:
 
 def _rows(program: ExtensionProgram, count: int, high: int) -> list[int]:
     """Tiles of equal height, each across all weights."""
-    body = encoding.load_immediate(_WEIGHTS, program.weights_at)
+    body = encoding.load_immediate(_WEIGHTS, 0)
     for _, columns, wide in program.across:
         body += _loop(_ACROSS, columns, _tile(program, high, wide))
     body.append(encoding.addi(_START, _VALUES, 0))

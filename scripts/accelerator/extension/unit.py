@@ -41,7 +41,7 @@ class MatrixUnit:
         """Bytes of a vector register."""
         return self.vlen // 8
 
-    def tile(self, blocks: int) -> tuple[int, int]:
+    def tile(self, blocks: int, wide: int | None = None) -> tuple[int, int]:
         """Registers of values and of weights that sums are kept for at once.
 
         All sums of a tile, its values and its weights are in registers; of the tiles that fit, the
@@ -49,11 +49,12 @@ class MatrixUnit:
 
         Args:
             blocks: registers that all rows take: more are of no use.
+            wide: registers of weights; None: any number.
         """
         fitting = [
             (values, weights)
             for values in range(1, min(blocks, REGISTERS) + 1)
-            for weights in range(1, REGISTERS)
+            for weights in (range(1, REGISTERS) if wide is None else (wide,))
             # Sums begin at an even register.
             if SUM_REGISTERS * (values * weights + -(-(values + weights) // 2)) <= REGISTERS
         ]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from accelerator.device import DEVICES, Device
+from accelerator.extension.unit import MatrixUnit
 from accelerator.host.image import attention_sizes, programs_of, source
 from common.hashing import digest
 from crosslab.build.link import WARNINGS
@@ -16,16 +17,21 @@ from crosslab.build.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import Toolchain
 
-FOLDERS = ("runtime", "simulator")
 # The simulator is what takes the time of an answer.
 FLAGS = ("-O3", "-g0", "-ffunction-sections", "-fdata-sections")
 IMAGE = "image.cc"
 _PACKAGE = Path(__file__).parents[1]
 _LOWERING = ("host/image.py", "lowering.py", "mapping.py", "tokens.py", "layer.py", "isa")
+_UNITS = ("extension/lowering.py", "extension/encoding.py", "extension/unit.py")
+
+
+def folders_of(device: Device | MatrixUnit) -> tuple[str, ...]:
+    """Folders of the C++ sources that drive a device, in ``accelerators/``."""
+    return ("runtime", "extension" if isinstance(device, MatrixUnit) else "vta")
 
 
 def driver_objects(
-    device: Device,
+    device: Device | MatrixUnit,
     sizes: Iterable[tuple[int, int]],
     width: int,
     runtime: Runtime,
@@ -58,14 +64,18 @@ def driver_objects(
         shlex.join([*FLAGS, *plain, *WARNINGS, *sanitizers]),
         repr(device),
         repr(wanted),
-        *(DEVICES / folder for folder in FOLDERS),
-        *(_PACKAGE / name for name in _LOWERING),
+        *(DEVICES / folder for folder in folders_of(device)),
+        *(_PACKAGE / name for name in (*_LOWERING, *_UNITS)),
     )
 
     def make(out: Path) -> None:
         text = source(device, [programs_of(outputs, inputs, device) for outputs, inputs in wanted])
         (out / IMAGE).write_text(text, encoding="utf-8")
-        found = [path for folder in FOLDERS for path in sorted((DEVICES / folder).glob("*.cc"))]
+        found = [
+            path
+            for folder in folders_of(device)
+            for path in sorted((DEVICES / folder).glob("*.cc"))
+        ]
         sources = [path.relative_to(DEVICES).as_posix() for path in found]
         maps = [f"-ffile-prefix-map={place}={name}" for place, name in _places(runtime, out)]
         command = [*toolchain.cxx, *flags, *maps, f"-I{DEVICES}"]

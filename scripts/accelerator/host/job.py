@@ -15,8 +15,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from accelerator.device import Device, load_device
+from accelerator.device import Device
 from accelerator.errors import AcceleratorError
+from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host.driver import driver_objects
 from accelerator.host.follow import VARIABLE, Roundings
 from accelerator.host.params import int8_params
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def offload(device: Device, attention: bool) -> Offload:
+def offload(device: Device | MatrixUnit, attention: bool) -> Offload:
     """The device as the lab knows it."""
 
     def objects(
@@ -98,7 +99,7 @@ def parse(argv: Sequence[str]) -> Job:
     """
     args = vars(parser().parse_args(argv))
     given, attention = args.pop("accelerator"), on_device(args.pop("attention"))
-    device = load_device(given)
+    device = load_target(given)
     if name_of(device.name) != device.name:
         raise AcceleratorError(
             f"{given}: the name {device.name!r} is none of a folder in dist/",

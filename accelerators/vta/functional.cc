@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "functional.h"
+#include "vta/functional.h"
 
 #include <algorithm>
 #include <array>

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functional simulator of an accelerator with VTA's instruction set: every byte, no time.
-#ifndef MLC_RVV_ACCELERATORS_SIMULATOR_FUNCTIONAL_H_
-#define MLC_RVV_ACCELERATORS_SIMULATOR_FUNCTIONAL_H_
+#ifndef MLC_RVV_ACCELERATORS_VTA_FUNCTIONAL_H_
+#define MLC_RVV_ACCELERATORS_VTA_FUNCTIONAL_H_
 
 #include <cstddef>
 #include <cstdint>
 
-extern "C" {
+#include "runtime/spec.h"
 
-// Block of the GEMM core, and depths of the buffers in elements (powers of two).
-struct AcceleratorSpec {
-  std::uint32_t batch, inputs, outputs;
-  std::uint32_t micro_ops, weights, values, sums;
-};
+extern "C" {
 
 // Bytes moved by buffer, steps of the GEMM core and of the ALU.
 struct AcceleratorCounts {
@@ -32,4 +28,4 @@ int accelerator_run(void* device, std::uint8_t* dram, std::uint64_t dram_bytes,
                     AcceleratorCounts* counts, char* message, std::size_t message_bytes);
 }
 
-#endif  // MLC_RVV_ACCELERATORS_SIMULATOR_FUNCTIONAL_H_
+#endif  // MLC_RVV_ACCELERATORS_VTA_FUNCTIONAL_H_

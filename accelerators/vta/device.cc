@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/device.h"
+#include "vta/device.h"
 
 #include <sys/mman.h>
 

@@ -1,29 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver of an accelerator with VTA's instruction set: memory, buffers, streams. The device behind
 // it is the functional simulator, which has memory of its own; the host copies in and out.
-#ifndef MLC_RVV_ACCELERATORS_RUNTIME_DEVICE_H_
-#define MLC_RVV_ACCELERATORS_RUNTIME_DEVICE_H_
+#ifndef MLC_RVV_ACCELERATORS_VTA_DEVICE_H_
+#define MLC_RVV_ACCELERATORS_VTA_DEVICE_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <vector>
 
-#include "runtime/image.h"
+#include "runtime/products.h"
+#include "vta/functional.h"
 
 namespace accelerator {
-
-// What the device, or somebody who asks too much of it, did wrong.
-class DeviceError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-// A range of the device's memory; both in bytes.
-struct Buffer {
-  std::uint64_t at = 0;
-  std::uint64_t bytes = 0;
-};
 
 class Device {
  public:
@@ -89,4 +76,4 @@ class Stream {
 
 }  // namespace accelerator
 
-#endif  // MLC_RVV_ACCELERATORS_RUNTIME_DEVICE_H_
+#endif  // MLC_RVV_ACCELERATORS_VTA_DEVICE_H_
