@@ -26,7 +26,7 @@ from crosslab.bench.table import show
 from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
-from crosslab.farm.cells import Cell, compute, scheduler_of, serve_worker
+from crosslab.farm.cells import MatrixCell, compute, scheduler_of, serve_worker
 from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import require_qemu
 from crosslab.run.counter import Measurement, build_plugin, count_guest, phases_of
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
 def _computed(scheduler: Address, args: argparse.Namespace, bench: Bench) -> list[Row]:
     """The same rows, from a scheduler's workers."""
     check_remote(args)
-    cells, rows = cells_of(__name__, args, bench), dict[Cell, list[Row]]()
+    cells, rows = cells_of(__name__, args, bench), dict[MatrixCell, list[Row]]()
     with Progress(*COLUMNS, console=_progress, transient=True) as progress:
         task = progress.add_task("counting", total=len(cells))
         for cell, measured in compute(scheduler, label(__name__, args), cells, _say):

@@ -8,7 +8,7 @@ from itertools import product
 
 from crosslab.bench.options import Bench, Variant
 from crosslab.errors import UserError
-from crosslab.farm.cells import Cell, label_of
+from crosslab.farm.cells import MatrixCell, label_of
 
 # The options that every cell shares, by the name of their value.
 VALUES = ("model", "path", "against", "decode", "threads", "weights", "activations", "core")
@@ -26,7 +26,7 @@ def check_remote(args: argparse.Namespace) -> None:
         raise UserError(f"{what}: workers do not count that", remedy="leave out --scheduler")
 
 
-def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Cell]:
+def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[MatrixCell]:
     """The cells, in the order of the table.
 
     Args:
@@ -39,7 +39,7 @@ def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Cell]:
         if getattr(args, name) is not None:
             shared += [f"--{name}", str(getattr(args, name))]
     return [
-        Cell(module, ("--quantization", q, "--vlen", str(v), "--prefill", str(p), *shared))
+        MatrixCell(module, ("--quantization", q, "--vlen", str(v), "--prefill", str(p), *shared))
         for q, v, p in product(bench.quantizations, bench.vlens, bench.prompts)
     ]
 

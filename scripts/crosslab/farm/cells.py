@@ -34,7 +34,7 @@ START = "nox -s farm -- scheduler --port PORT"
 
 
 @dataclass(frozen=True)
-class Cell:
+class MatrixCell:
     """One cell of a matrix.
 
     Attributes:
@@ -96,8 +96,8 @@ def label_of(module: str, project: Path, *parts: str) -> str:
 
 
 def compute(
-    scheduler: Address, label: str, cells: Sequence[Cell], say: Callable[[str], None]
-) -> Iterator[tuple[Cell, Any]]:
+    scheduler: Address, label: str, cells: Sequence[MatrixCell], say: Callable[[str], None]
+) -> Iterator[tuple[MatrixCell, Any]]:
     """Let workers compute cells; yields each with its result as it is done.
 
     A cell whose worker ends is given to another one. What runs when the caller stops is finished by
@@ -141,7 +141,7 @@ def compute(
                 warned = True
 
 
-def run_cell(cell: Cell) -> Any:
+def run_cell(cell: MatrixCell) -> Any:
     """Compute a cell; runs on a worker, whose own options come first."""
     from distributed import get_worker  # noqa: PLC0415
 

@@ -17,7 +17,14 @@ from crosslab.cached_build import default_cache
 from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
 from crosslab.errors import UserError
-from crosslab.farm.cells import Cell, add_options, compute, label_of, scheduler_of, serve_worker
+from crosslab.farm.cells import (
+    MatrixCell,
+    add_options,
+    compute,
+    label_of,
+    scheduler_of,
+    serve_worker,
+)
 from crosslab.host.toolchain import find_cross, require_qemu
 from crosslab.job.job_options import read_omissions
 from crosslab.models.formats import FORMATS
@@ -176,7 +183,7 @@ def _outcomes(
         return
     shared = ("--vlen", str(args.vlen), "--timeout", str(args.timeout))
     cells = [
-        Cell(__name__, ("--family", family, "--quantization", quantization, *shared))
+        MatrixCell(__name__, ("--family", family, "--quantization", quantization, *shared))
         for family, quantization in asked
     ]
     computed = compute(args.scheduler, _label(args), cells, _say)

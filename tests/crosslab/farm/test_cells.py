@@ -19,7 +19,7 @@ from support.shared_builds import PROJECT
 from crosslab.bench.options import bench_of, parser
 from crosslab.bench.remote import cells_of, check_remote, label, own_options
 from crosslab.errors import LabError, UserError
-from crosslab.farm.cells import ATTEMPTS, Cell, compute, label_of
+from crosslab.farm.cells import ATTEMPTS, MatrixCell, compute, label_of
 from crosslab.farm.protocol import Address
 from crosslab.zoo.cli import main as zoo
 
@@ -73,8 +73,8 @@ def _await(*workers: subprocess.Popen[bytes]) -> None:
         assert worker.stdout.readline().startswith(b"joined")
 
 
-def _cell(what: str, number: int) -> Cell:
-    return Cell("made_up", (what, str(number)))
+def _cell(what: str, number: int) -> MatrixCell:
+    return MatrixCell("made_up", (what, str(number)))
 
 
 def test_workers_that_end_lose_no_cell(scheduler: Address, start_worker: StartWorker) -> None:
