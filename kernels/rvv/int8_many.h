@@ -10,7 +10,7 @@
 
 #include "int8_group.h"
 
-enum { MLC_I8_MANY_ROWS = 14, MLC_I8_PARTS = 8192 };
+enum { MLC_I8_MANY_ROWS = 14, MLC_I8_PARTS = 10240 };
 
 // Sums of a group. Two rows are written down at once, as the words that fill their registers.
 #define MLC_I8_MANY_PART_0 "v4"
@@ -75,22 +75,25 @@ MLC_I8_DEFINE_PARTS(14)
 #define MLC_I8_OF_ROW(r) \
   "lw " MLC_I8_X_##r ", 40*" #r "+36(%[x])\n\tflw ft" #r ", 40*" #r "+32(%[x])\n\t"
 #define MLC_I8_TAKE_BIAS(r, v) "vadd.vx " v ", " v ", " MLC_I8_X_##r "\n\t"
-#define MLC_I8_SCALE_ROW(r, v) \
-  "vfmul.vv " v ", " v ", v8\n\tvfmacc.vf " MLC_I8_SCALED_##r ", ft" #r ", " v "\n\t"
-#define MLC_I8_SCALE_ONE(r)                                                                       \
-  "vle16.v v0, (%[p])\n\tadd %[p], %[p], %[pair]\n\t" MLC_I8_OF_ROW(r)                         \
-  MLC_I8_TYPE("e16", "m2") MLC_I8_TAKE_BIAS(r, "v0") "vfwcvt.f.x.v v4, v0\n\t"                   \
-  MLC_I8_TYPE("e32", "m4") MLC_I8_SCALE_ROW(r, "v4")
-#define MLC_I8_SCALE_TWO(r, r2)                                                                   \
-  "vle32.v v0, (%[p])\n\tadd %[p], %[p], %[pair]\n\t" MLC_I8_OF_ROW(r) MLC_I8_OF_ROW(r2)       \
+// A row's sum begins with a product (FIRST), and goes on with multiply-adds (NEXT).
+#define MLC_I8_SCALE_FIRST(r, v) "vfmul.vf " MLC_I8_SCALED_##r ", " v ", ft" #r "\n\t"
+#define MLC_I8_SCALE_NEXT(r, v) "vfmacc.vf " MLC_I8_SCALED_##r ", ft" #r ", " v "\n\t"
+#define MLC_I8_SCALE_ROW(r, v, HOW) "vfmul.vv " v ", " v ", v8\n\t" MLC_I8_SCALE_##HOW(r, v)
+#define MLC_I8_SCALE_ONE(r, HOW)                                                                  \
+  "vle16.v v0, (%[p])\n\tadd %[p], %[p], %[pair]\n\t" MLC_I8_OF_ROW(r)                            \
+  MLC_I8_TYPE("e16", "m2") MLC_I8_TAKE_BIAS(r, "v0") "vfwcvt.f.x.v v4, v0\n\t"                    \
+  MLC_I8_TYPE("e32", "m4") MLC_I8_SCALE_ROW(r, "v4", HOW)
+#define MLC_I8_SCALE_TWO(r, r2, HOW)                                                              \
+  "vle32.v v0, (%[p])\n\tadd %[p], %[p], %[pair]\n\t" MLC_I8_OF_ROW(r) MLC_I8_OF_ROW(r2)          \
   MLC_I8_TYPE("e16", "m2") MLC_I8_TAKE_BIAS(r, "v0") MLC_I8_TAKE_BIAS(r2, "v2")                   \
-  "vfwcvt.f.x.v v4, v0\n\tvfwcvt.f.x.v v0, v2\n\t"                                              \
-  MLC_I8_TYPE("e32", "m4") MLC_I8_SCALE_ROW(r, "v4") MLC_I8_SCALE_ROW(r2, "v0")
-#define MLC_I8_SCALE_2 MLC_I8_SCALE_TWO(0, 1)
-#define MLC_I8_SCALE_3 MLC_I8_SCALE_2 MLC_I8_SCALE_ONE(2)
-#define MLC_I8_SCALE_4 MLC_I8_SCALE_2 MLC_I8_SCALE_TWO(2, 3)
-#define MLC_I8_SCALE_5 MLC_I8_SCALE_4 MLC_I8_SCALE_ONE(4)
-#define MLC_I8_SCALED_ZERO(r, _) "vmv.v.i " MLC_I8_SCALED_##r ", 0\n\t"
+  "vfwcvt.f.x.v v4, v0\n\tvfwcvt.f.x.v v0, v2\n\t"                                                \
+  MLC_I8_TYPE("e32", "m4") MLC_I8_SCALE_ROW(r, "v4", HOW) MLC_I8_SCALE_ROW(r2, "v0", HOW)
+#define MLC_I8_SCALE_3(HOW) MLC_I8_SCALE_TWO(0, 1, HOW) MLC_I8_SCALE_ONE(2, HOW)
+#define MLC_I8_SCALE_4(HOW) MLC_I8_SCALE_TWO(0, 1, HOW) MLC_I8_SCALE_TWO(2, 3, HOW)
+#define MLC_I8_SCALE_5(HOW) MLC_I8_SCALE_4(HOW) MLC_I8_SCALE_ONE(4, HOW)
+#define MLC_I8_SCALE_GROUP(R, HOW)                                                                \
+  "vle32.v v8, (%[s])\n\tadd %[s], %[s], %[scale_step]\n\t" MLC_I8_SCALE_##R(HOW)                 \
+  "add %[p], %[p], %[rest]\n\tadd %[x], %[x], %[ld_x]\n\t"
 #define MLC_I8_SCALED_LOAD(r, _) \
   "vle32.v " MLC_I8_SCALED_##r ", (%[from])\n\tadd %[from], %[from], %[ld_c]\n\t"
 #define MLC_I8_SCALED_STORE(r, _) \
@@ -108,11 +111,10 @@ typedef void mlc_i8_scale(float *c, const int16_t *p, const uint8_t *x, const fl
     const int64_t pair = 4 * (int64_t)__riscv_vsetvlmax_e8m1();                                   \
     float *from = c;                                                                              \
     __asm__ volatile(                                                                             \
-        "vsetvli zero, %[lanes], e32, m4, ta, ma\n\tbnez %[more], 2f\n\t"                        \
-        MLC_I8_##R(MLC_I8_SCALED_ZERO, ) "j 1f\n2:\n\t" MLC_I8_##R(MLC_I8_SCALED_LOAD, )         \
-        "1:\n\tvle32.v v8, (%[s])\n\tadd %[s], %[s], %[scale_step]\n\t"                         \
-        MLC_I8_SCALE_##R "add %[p], %[p], %[rest]\n\tadd %[x], %[x], %[ld_x]\n\t"                \
-        "bne %[x], %[end], 1b\n\t" MLC_I8_##R(MLC_I8_SCALED_STORE, )                             \
+        "vsetvli zero, %[lanes], e32, m4, ta, ma\n\tbnez %[more], 2f\n\t"                         \
+        MLC_I8_SCALE_GROUP(R, FIRST) "beq %[x], %[end], 3f\n\tj 1f\n"                             \
+        "2:\n\t" MLC_I8_##R(MLC_I8_SCALED_LOAD, ) "1:\n\t" MLC_I8_SCALE_GROUP(R, NEXT)            \
+        "bne %[x], %[end], 1b\n3:\n\t" MLC_I8_##R(MLC_I8_SCALED_STORE, )                          \
         : [c] "+r"(c), [from] "+r"(from), [p] "+r"(p), [x] "+r"(x), [s] "+r"(s)                   \
         : [ld_c] "r"(by->ld_c * 4), [ld_x] "r"(by->ld_x), [lanes] "r"(by->lanes),                 \
           [scale_step] "r"(by->step * 4), [pair] "r"(pair), [end] "r"(end), [more] "r"(more),     \
@@ -122,7 +124,6 @@ typedef void mlc_i8_scale(float *c, const int16_t *p, const uint8_t *x, const fl
           "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24",     \
           "v25", "v26", "v27", "v28", "v29", "v30", "v31");                                       \
   }
-MLC_I8_DEFINE_SCALE(2)
 MLC_I8_DEFINE_SCALE(3)
 MLC_I8_DEFINE_SCALE(4)
 MLC_I8_DEFINE_SCALE(5)
@@ -133,17 +134,16 @@ static void mlc_i8_block(float *c, const uint8_t *x, const uint8_t *q, const flo
   static mlc_i8_parts *const parts[] = {mlc_i8_parts_7,  mlc_i8_parts_8,  mlc_i8_parts_9,
                                         mlc_i8_parts_10, mlc_i8_parts_11, mlc_i8_parts_12,
                                         mlc_i8_parts_13, mlc_i8_parts_14};
-  static mlc_i8_scale *const scale[] = {mlc_i8_scale_2, mlc_i8_scale_3, mlc_i8_scale_4,
-                                        mlc_i8_scale_5};
+  static mlc_i8_scale *const scale[] = {mlc_i8_scale_3, mlc_i8_scale_4, mlc_i8_scale_5};
   int16_t buffer[MLC_I8_PARTS];
   const int64_t row = (int64_t)__riscv_vsetvlmax_e16m2(), group = (rows + 1) / 2 * 2 * row;
   const int64_t most = MLC_I8_PARTS / group;
   for (int64_t first = 0; first < by->groups;) {
     const int64_t groups = by->groups - first < most ? by->groups - first : most;
     parts[rows - 7](buffer, x, q, groups, by);
-    for (int64_t i = 0; i < rows;) {
-      const int64_t some = rows - i > 5 ? 4 : rows - i;
-      scale[some - 2](c + i * by->ld_c, buffer + i * row, x + i * MLC_RVV_INT8_BLOCK, s, groups,
+    for (int64_t i = 0, left = (rows + 4) / 5; left > 0; --left) {
+      const int64_t some = (rows - i + left - 1) / left;
+      scale[some - 3](c + i * by->ld_c, buffer + i * row, x + i * MLC_RVV_INT8_BLOCK, s, groups,
                       group * 2, first, by);
       i += some;
     }
@@ -154,11 +154,11 @@ static void mlc_i8_block(float *c, const uint8_t *x, const uint8_t *q, const flo
   }
 }
 
-// The same for m rows, 7 or more, in blocks of like sizes.
+// The same for m rows, 7 or more, in blocks of like sizes, even ones but the last.
 static void mlc_i8_many(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
                         const mlc_i8_by *by) {
   for (int64_t left = (m + MLC_I8_MANY_ROWS - 1) / MLC_I8_MANY_ROWS; left > 0; --left) {
-    const int64_t rows = m / left;
+    const int64_t rows = left > 1 ? (m / left + 1) / 2 * 2 : m;
     mlc_i8_block(c, x, q, s, rows, by);
     c += rows * by->ld_c;
     x += rows * MLC_RVV_INT8_BLOCK;
