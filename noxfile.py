@@ -122,7 +122,10 @@ def farm(session: nox.Session) -> None:
     """Boards for TVM's RPC tracker: -- up --boards N --core NAME, status, down; tune FILE."""
     applied, options = trees.prepare(session, "crosslab", "farm")
     environments.install(session, "farm", release=applied.release)
-    inner = options if options[:1] == ["tune"] else ["farm", *options, *applied.arguments()]
+    if options[:1] == ["tune"]:
+        inner = [*options, "--tvm-tree", str(applied.paths["tvm"])]
+    else:
+        inner = ["farm", *options, *applied.arguments()]
     environments.run_module(session, "crosslab", *inner)
 
 

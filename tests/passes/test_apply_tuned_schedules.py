@@ -48,3 +48,40 @@ def test_a_record_is_applied_to_its_workload_and_vectors(
     assert json.loads((tmp_path / tuned.TUNED).read_text(encoding="utf-8")) == applied
     left = tvm.script.from_source((tmp_path / tuned.UNSCHEDULED).read_text(encoding="utf-8"))
     assert {g.name_hint for g in left.functions} == {"f", "g"} - set(applied)
+
+
+@pytest.mark.parametrize(("transposed", "kinds"), [(True, {True, False}), (False, {False})])
+def test_where_elements_are_strided_either_loop_may_become_vectors(
+    tvm: ModuleType, transposed: bool, kinds: set[bool]
+) -> None:
+    from tvm import te  # noqa: PLC0415
+    from tvm.s_tir import meta_schedule as ms  # noqa: PLC0415
+
+    # With the patched tree's tvm.
+    from crosslab.tune.search import without_intrinsics  # noqa: PLC0415
+    from crosslab.tune.space import design_space  # noqa: PLC0415
+
+    x = te.placeholder((32, 64), name="x")
+    size = (64, 32) if transposed else (32, 64)
+    y = te.compute(size, lambda i, j: (x[j, i] if transposed else x[i, j]) + 1.0, name="y")
+    mod = load_pass("apply_tuned_schedules").workload_of(te.create_prim_func([x, y]))
+    target = tvm.target.Target({**riscv64(*VECTORS).export(), "num-cores": 1})
+    with without_intrinsics():
+        context = ms.TuneContext(
+            mod=mod, target=target, space_generator=design_space(), search_strategy="replay-trace"
+        )
+        found = context.generate_design_space()
+    assert {"T.vectorized" in one.mod.script() for one in found} == kinds
+    for one in found:
+        one.trace.apply_to_schedule(tvm.s_tir.Schedule(mod), remove_postproc=False)
+
+
+def test_a_sigmoid_becomes_arithmetic_with_its_schedule(tvm: ModuleType) -> None:
+    from tvm import te  # noqa: PLC0415
+
+    x = te.placeholder((8,), name="x")
+    y = te.compute((8,), lambda i: te.sigmoid(x[i]), name="y")
+    tuned = load_pass("apply_tuned_schedules")
+    mod = tuned.workload_of(te.create_prim_func([x, y]))
+    assert "T.sigmoid" in mod.script()
+    assert "T.sigmoid" not in tuned.compiled_form(mod).script()

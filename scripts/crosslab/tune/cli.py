@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +17,7 @@ import tvm
 from tvm import tirx
 
 from common.files import atomic_write_json
+from crosslab.compile.driver import tree_environment
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.farm.processes import FarmState, state_file
@@ -31,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("functions", type=Path, help="TVMScript of the functions, with static shapes")
+    add("--tvm-tree", type=Path, help="patched TVM tree, which compiles candidates")
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--trials", type=int, default=32, help="candidates of each function (32)")
     add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")
@@ -50,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     if args.trials < 1 or args.seconds <= 0:
         raise UserError("--trials and --seconds have to be more than 0")
+    _use_tree(args.tvm_tree, argv)
     functions = read_functions(args.functions)
     logging.getLogger("tvm").setLevel(logging.WARNING)
     state = FarmState.read(state_file(args.project))
@@ -68,6 +73,16 @@ def main(argv: Sequence[str]) -> int:
         atomic_write_json(report, about)
     print("\n".join(table(done, state.measure)))
     return 0
+
+
+def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
+    """Start anew with a tree's Python, if ``tvm`` is another one."""
+    if tree is None or not (tree / "python" / "tvm" / "__init__.py").is_file():
+        said = f"{tree} is not a TVM tree" if tree else "no TVM tree was given"
+        raise UserError(said, remedy="nox -s farm -- tune FILE gives it; or --tvm-tree DIR")
+    if not Path(tvm.__file__).is_relative_to(tree.resolve()):
+        command = [sys.executable, "-m", "crosslab", "tune", *argv]
+        os.execve(sys.executable, command, tree_environment(tree))
 
 
 def read_functions(file: Path) -> dict[str, Any]:
@@ -112,6 +127,8 @@ def table(done: Sequence[Tuned], measure: str) -> list[str]:
         lines.append(f"| {' | '.join(cells)} | {len(one.rejected)} |")
     ratios = [one.before / max(1, one.after) for one in done]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    lines += ["", f"geometric mean: {mean:.2f} times fewer"]
+    before, after = sum(one.before for one in done), sum(one.after for one in done)
+    total = f"all together: {before} to {after}, {before / max(1, after):.2f} times fewer"
+    lines += ["", f"{total}; geometric mean: {mean:.2f} times fewer"]
     lines += [f"* {one.name}: {reason}" for one in done for reason in one.rejected]
     return lines

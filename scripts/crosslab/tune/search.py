@@ -24,6 +24,7 @@ from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import CompilerKind, find_cross
 from crosslab.tune.database import keep, open_database
 from crosslab.tune.runner import FarmRunner, TrialAttempt, Trials
+from crosslab.tune.space import design_space
 from crosslab.tune.trial import (
     Arrays,
     SessionHungError,
@@ -76,10 +77,15 @@ class Tuned:
     rejected: tuple[str, ...] = field(default=())
 
 
-def build_library(mod: ir.IRModule, target: Any, _params: Any = None) -> Any:
-    """Compile a candidate: :func:`tvm.compile` alone, as upstream's own reads 496 intrinsics."""
+def build_library(mod: ir.IRModule, target: Any) -> Any:
+    """Compile a function: :func:`tvm.compile` alone, as upstream's own reads 496 intrinsics."""
     mod = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
     return tvm.compile(mod, target=target)
+
+
+def build_candidate(mod: ir.IRModule, target: Any, _params: Any = None) -> Any:
+    """Compile a candidate in the form in which a model's compile takes its schedule."""
+    return build_library(load_pass("apply_tuned_schedules").compiled_form(mod), target)
 
 
 def export_library(library: Any) -> str:
@@ -89,50 +95,6 @@ def export_library(library: Any) -> str:
     compiler = cc.cross_compiler(cross.cc[0], options=[*cross.cc[1:], *cross.link])
     library.export_library(str(file), fcompile=compiler)
     return str(file)
-
-
-def space() -> Any:
-    """The schedules that are searched.
-
-    Without threads: a board's cost is that of one.
-    """
-    rule, post, mutate = ms.schedule_rule, ms.postproc, ms.mutator
-    return ms.space_generator.PostOrderApply(
-        sch_rules=[
-            rule.AutoInline(
-                into_producer=False,
-                into_consumer=True,
-                inline_const_tensor=True,
-                disallow_if_then_else=True,
-                require_injective=True,
-                require_ordered=True,
-                disallow_op=["tirx.exp"],
-            ),
-            rule.AddRFactor(max_jobs_per_core=16, max_innermost_factor=64),
-            rule.MultiLevelTiling(
-                structure="SSRSRS",
-                max_innermost_factor=64,
-                reuse_write=rule.ReuseType(req="may", levels=[1, 2], scope="global"),
-            ),
-            rule.ParallelizeVectorizeUnroll(
-                max_jobs_per_core=-1,
-                max_vectorize_extent=64,
-                unroll_max_steps=[0, 16, 64, 512],
-                unroll_explicit=True,
-            ),
-            rule.RandomComputeLocation(),
-        ],
-        postprocs=[
-            post.DisallowDynamicLoop(),
-            post.RewriteParallelVectorizeUnroll(),
-            post.RewriteReductionBlock(),
-        ],
-        mutator_probs={
-            mutate.MutateTileSize(): 0.9,
-            mutate.MutateComputeLocation(): 0.05,
-            mutate.MutateUnroll(): 0.05,
-        },
-    )
 
 
 def tune_function(
@@ -165,11 +127,12 @@ def tune_function(
     # The search's rules ask for it; what is generated is for one.
     aim = tvm.target.Target({**target, "num-cores": 1})
     # The compiler's pass looks records up by the same.
-    mod = load_pass("apply_tuned_schedules").workload_of(function)
+    known = load_pass("apply_tuned_schedules")
+    mod = known.workload_of(function)
     shapes = tuple(tuple(map(int, b.shape)) for b in buffers_of(function))
     dtypes = tuple(str(b.dtype) for b in buffers_of(function))
     question = TrialQuestion(tracker, key, shapes, dtypes, seconds)
-    untuned = Path(export_library(build_library(mod, aim)))
+    untuned = Path(export_library(build_library(known.alone(function), aim)))
     try:
         right, before = _untuned(question, untuned)
     finally:
@@ -188,15 +151,16 @@ def tune_function(
             builder=ms.builder.LocalBuilder(
                 max_workers=boards,
                 timeout_sec=BUILD_SECONDS,
-                f_build=build_library,
+                f_build=build_candidate,
                 f_export=export_library,
             ),
             runner=runner,
             database=database,
             cost_model=ms.cost_model.RandomModel(),
-            space=space(),
+            space=design_space(),
+            # A small space is searched to its end: one candidate that is new suffices to go on.
             strategy=ms.search_strategy.EvolutionarySearch(
-                population_size=POPULATION, init_min_unmeasured=PER_ITERATION, genetic_num_iters=2
+                population_size=POPULATION, init_min_unmeasured=1, genetic_num_iters=2
             ),
             num_tuning_cores=1,
             seed=seed,
@@ -237,7 +201,7 @@ def _winner(
             return before
         schedule = tvm.s_tir.Schedule(mod)
         found.trace.apply_to_schedule(schedule, remove_postproc=False)
-        library = export_library(build_library(schedule.mod, target))
+        library = export_library(build_candidate(schedule.mod, target))
         checker = FarmRunner(runner.question, checks, 1, runner.trials)
         attempt: TrialAttempt = checker.attempt(library)
         cost, reason = attempt.result()

@@ -20,12 +20,14 @@ from tvm.target import Target
 
 from .functions import is_reshape, is_scheduled
 from .targets import Vectors, vectors_of
+from .vectors.vectorize_loops import with_arithmetic
 
 DATABASE_VARIABLE = "MLC_RVV_TUNED"
 REPORT_VARIABLE = "MLC_RVV_SCHEDULES_REPORT"
 UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
 # Name of the one function of a workload.
 FUNCTION = "main"
+RULE = "schedule_rule"
 # Records of a workload that are looked through for one of the target's vectors.
 RECORDS = 64
 
@@ -68,12 +70,34 @@ def may_be_tuned(func: tirx.PrimFunc) -> bool:
     )
 
 
-def workload_of(func: tirx.PrimFunc) -> IRModule:
-    """The module by which a database knows a function: its name and notes do not count."""
+def alone(func: tirx.PrimFunc) -> IRModule:
+    """A module of one function, as it is compiled by itself; its name and notes do not count."""
     for name in dict(func.attrs or {}):
         func = func.without_attr(name)
     about = {"global_symbol": FUNCTION, "tirx.noalias": True, "s_tir": True}
     return IRModule({FUNCTION: func.with_attrs(about)})
+
+
+def workload_of(func: tirx.PrimFunc) -> IRModule:
+    """The module by which a database knows a function, and from which a search begins.
+
+    No block of it wishes for a rule of its own (``schedule_rule``), which would keep a search's
+    rules away from it.
+    """
+    schedule = s_tir.Schedule(alone(func))
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        if RULE in (schedule.get(block).annotations or {}):
+            schedule.unannotate(block, RULE)
+    return schedule.mod
+
+
+def compiled_form(mod: IRModule) -> IRModule:
+    """A scheduled workload as it is compiled.
+
+    Elementary functions are arithmetic: a call of a library makes no vectors.
+    """
+    func = mod[FUNCTION]
+    return IRModule({FUNCTION: func.with_body(with_arithmetic(func.body))})
 
 
 def _best_schedules(functions: dict[Any, Any], folder: Path, vectors: Vectors) -> dict[Any, Any]:
@@ -100,7 +124,7 @@ def _best_schedules(functions: dict[Any, Any], folder: Path, vectors: Vectors) -
             if record.target is not None and vectors_of(record.target) == vectors:
                 schedule = s_tir.Schedule(workload)
                 record.trace.apply_to_schedule(schedule, remove_postproc=False)
-                result[g_var] = _named_as(schedule.mod[FUNCTION], func)
+                result[g_var] = _named_as(compiled_form(schedule.mod)[FUNCTION], func)
                 break
     return result
 
@@ -114,6 +138,6 @@ def _named_as(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _write_report(folder: Path, left: dict[Any, Any], found: dict[Any, Any]) -> None:
     names = sorted(g_var.name_hint for g_var in found)
     (folder / TUNED).write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
-    others = {g.name_hint: workload_of(f)[FUNCTION] for g, f in left.items() if g not in found}
+    others = {g.name_hint: alone(f)[FUNCTION] for g, f in left.items() if g not in found}
     named = {n: f.with_attr("global_symbol", n) for n, f in sorted(others.items())}
     (folder / UNSCHEDULED).write_text(IRModule(named).script() + "\n", encoding="utf-8")

@@ -58,7 +58,7 @@ def vectorize_function(func: tirx.PrimFunc, vectors: Vectors) -> tirx.PrimFunc |
     if is_reshape(inlined):
         return None if inlined.same_as(func) else inlined
     plain = _without_scalars(with_vector_sums(inlined, vectors.most))
-    body = _with_arithmetic(plain)
+    body = with_arithmetic(plain)
     most = vectors.most if body.same_as(plain) else vectors.most_with_math
     vectorized = _with_vectors(body, most)
     if vectorized.same_as(body):
@@ -147,7 +147,7 @@ def _put(statement: Any, buffer: Any, value: Any) -> Any:
     return tirx.stmt_functor.ir_transform(statement, None, replace, ["tirx.BufferLoad"])
 
 
-def _with_arithmetic(body: Any) -> Any:
+def with_arithmetic(body: Any) -> Any:
     """Elementary functions of float32 as arithmetic."""
 
     def replace(node: Any) -> Any:
@@ -164,7 +164,7 @@ def _with_vectors(body: Any, most: int) -> Any:
         if not isinstance(loop.extent, tirx.IntImm) or loop.kind != tirx.ForKind.SERIAL:
             return None
         pieces = pieces_of(int(loop.extent), most)
-        if not pieces or not _is_contiguous(loop):
+        if not pieces or not is_contiguous(loop):
             return None
 
         def body_at(_: Any, index: Any) -> Any:
@@ -177,7 +177,7 @@ def _with_vectors(body: Any, most: int) -> Any:
     return tirx.stmt_functor.ir_transform(body, None, replace, ["tirx.For"])
 
 
-def _is_contiguous(loop: Any) -> bool:
+def is_contiguous(loop: Any) -> bool:
     """True if each iteration accesses the neighbour of the last one's elements, or the same."""
     calls = nodes_of(loop.body, tvm.ir.Call)
     if nodes_of(loop.body, (tirx.For, tirx.While)) or any(
