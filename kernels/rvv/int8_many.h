@@ -128,24 +128,24 @@ MLC_I8_DEFINE_SCALE(3)
 MLC_I8_DEFINE_SCALE(4)
 MLC_I8_DEFINE_SCALE(5)
 
-// `rows` of c, 7 to 14 of them, in as many columns as LMUL 4 has floats.
+// `rows` of c, 7 to 14 of them, in as many columns as LMUL 4 has floats; `most` groups fit in the
+// buffer. Nothing here divides, which would cost a percent of the whole.
 static void mlc_i8_block(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t rows,
-                         const mlc_i8_by *by) {
+                         int64_t most, const mlc_i8_by *by) {
   static mlc_i8_parts *const parts[] = {mlc_i8_parts_7,  mlc_i8_parts_8,  mlc_i8_parts_9,
                                         mlc_i8_parts_10, mlc_i8_parts_11, mlc_i8_parts_12,
                                         mlc_i8_parts_13, mlc_i8_parts_14};
   static mlc_i8_scale *const scale[] = {mlc_i8_scale_3, mlc_i8_scale_4, mlc_i8_scale_5};
+  static const uint8_t some[][3] = {{4, 3},    {4, 4},    {5, 4},    {5, 5},
+                                    {4, 4, 3}, {4, 4, 4}, {5, 4, 4}, {5, 5, 4}};
   int16_t buffer[MLC_I8_PARTS];
-  const int64_t row = (int64_t)__riscv_vsetvlmax_e16m2(), group = (rows + 1) / 2 * 2 * row;
-  const int64_t most = MLC_I8_PARTS / group;
+  const int64_t row = (int64_t)__riscv_vsetvlmax_e16m2(), group = (rows + 1) / 2 * 4 * row;
   for (int64_t first = 0; first < by->groups;) {
     const int64_t groups = by->groups - first < most ? by->groups - first : most;
     parts[rows - 7](buffer, x, q, groups, by);
-    for (int64_t i = 0, left = (rows + 4) / 5; left > 0; --left) {
-      const int64_t some = (rows - i + left - 1) / left;
-      scale[some - 3](c + i * by->ld_c, buffer + i * row, x + i * MLC_RVV_INT8_BLOCK, s, groups,
-                      group * 2, first, by);
-      i += some;
+    for (int64_t i = 0, part = 0; i < rows; i += some[rows - 7][part++]) {
+      scale[some[rows - 7][part] - 3](c + i * by->ld_c, buffer + i * row,
+                                      x + i * MLC_RVV_INT8_BLOCK, s, groups, group, first, by);
     }
     first += groups;
     x += groups * by->ld_x;
@@ -157,9 +157,12 @@ static void mlc_i8_block(float *c, const uint8_t *x, const uint8_t *q, const flo
 // The same for m rows, 7 or more, in blocks of like sizes, even ones but the last.
 static void mlc_i8_many(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
                         const mlc_i8_by *by) {
+  const int64_t row = (int64_t)__riscv_vsetvlmax_e16m2();
+  const int64_t most = MLC_I8_PARTS / (MLC_I8_MANY_ROWS * row);
   for (int64_t left = (m + MLC_I8_MANY_ROWS - 1) / MLC_I8_MANY_ROWS; left > 0; --left) {
-    const int64_t rows = left > 1 ? (m / left + 1) / 2 * 2 : m;
-    mlc_i8_block(c, x, q, s, rows, by);
+    int64_t rows = left > 1 ? 8 : m;
+    while (rows * left < m) rows += 2;
+    mlc_i8_block(c, x, q, s, rows, most, by);
     c += rows * by->ld_c;
     x += rows * MLC_RVV_INT8_BLOCK;
     m -= rows;
