@@ -67,7 +67,7 @@ def attend(
     visible: npt.NDArray[np.bool_],
     sums: Callable[[Int8, Int8], Int32],
     rounded: Rounded | None = None,
-) -> F32:
+) -> tuple[F32, F32]:
     """Attention of queries that share a head of keys and values, both products in int8.
 
     A token's keys have a scale, and its values have one, so that what is in a cache is never
@@ -86,7 +86,8 @@ def attend(
             probabilities.
 
     Returns:
-        rows x width.
+        rows x width; for each row the logarithm of the sum of its scores' exponentials, by which
+        parts of a text are put together.
     """
     rounded = rounded or quantise
     keys, key_scales = rounded(key)
@@ -95,11 +96,14 @@ def attend(
     scores = sums(queries, keys) * query_scales.astype(np.float64)[:, None] * key_scales
     scores *= np.float32(query.shape[1] ** -0.5)
     seen = np.where(visible, scores, -np.inf)
-    seen = np.exp(seen - seen.max(axis=1, keepdims=True))
-    seen = seen / seen.sum(axis=1, keepdims=True) * value_scales
+    largest = seen.max(axis=1, keepdims=True)
+    seen = np.exp(seen - largest)
+    total = seen.sum(axis=1, keepdims=True)
+    seen = seen / total * value_scales
     weights, weight_scales = rounded(seen.astype(np.float32))
     mixed = sums(weights, np.ascontiguousarray(values.T))
-    return np.asarray(mixed * weight_scales.astype(np.float64)[:, None], dtype=np.float32)
+    out = np.asarray(mixed * weight_scales.astype(np.float64)[:, None], dtype=np.float32)
+    return out, np.asarray(largest + np.log(total), dtype=np.float32)[:, 0]
 
 
 @lru_cache(maxsize=64)
@@ -179,7 +183,7 @@ class IntegerLlama(FloatLlama):
         rows = query.reshape(self.kept, -1, width)
         visible = np.tile(np.tri(tokens, dtype=bool), (heads // self.kept, 1))
         parts = [
-            attend(*operands, visible, self.integer.sums)
+            attend(*operands, visible, self.integer.sums)[0]
             for operands in zip(rows, key, value, strict=True)
         ]
         return np.stack(parts).reshape(query.shape)

@@ -25,6 +25,7 @@ from accelerator.host.job import offload
 from accelerator.host.params import int8_params
 from accelerator.model import IntegerProduct, attend
 from crosslab.build.link import LinkRequest, link_runner
+from crosslab.build.offload import Offload
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weight, device_of
 from crosslab.compile.modes import KernelMode
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.slow
 DEVICE = load_device("vta-1x16x16")
 PROMPT = [5, 17, 3, 88, 41, 60, 2, 9, 33, 71, 12]
 NEW = 6
+PART = 4
 # The device's sums are exact: what differs is the order of float32 sums around it.
 CLOSE = 1e-5
 ROUNDED = 0.2
@@ -88,8 +90,8 @@ def recording(logits: Path) -> dict[str, str]:
     return {VARIABLE: str(logits.with_suffix(".record"))}
 
 
-def words(params: Path, logits: Path, prompt: Sequence[int] = PROMPT) -> list[str]:
-    ids = ",".join(map(str, prompt))
+def words(params: Path, logits: Path) -> list[str]:
+    ids = ",".join(map(str, PROMPT))
     asked = ["--params", str(params), "--tokens", ids, "--max-new", str(NEW)]
     return [*asked, "--json", "--logits", str(logits)]
 
@@ -130,19 +132,25 @@ def check(
     rows = np.fromfile(logits, "<f4").reshape(-1, config.vocab)
     largest = np.abs(integer.logits).max()
     assert np.abs(rows - integer.logits).max() < CLOSE * largest
-    # The roundings are the reference's, but for some that are near to the middle.
-    device = offload(driven, attention)
-    job: Any = SimpleNamespace(offload=device, tolerance=device.tolerance)
     asked = Asked(FamilyConfig(**asdict(config)), weights, PROMPT, integer, None, 0.0)
+    follow(offload(driven, attention), report, logits, asked)
+    # That the CPU did not multiply in its place:
+    for without in (plain, other):
+        assert CLOSE * largest < np.abs(rows[0] - without.logits[0]).max() < ROUNDED * largest
+
+
+def follow(
+    device: Offload, report: dict[str, Any], logits: Path, asked: Asked, chunk: int = CHUNK
+) -> None:
+    """The roundings are the reference's, but for some that are near to the middle."""
+    job: Any = SimpleNamespace(offload=device, tolerance=device.tolerance)
     record = Path(recording(logits)[VARIABLE]).read_bytes()
-    verdict = judge(job, report["tokens"], rows, record, asked)
+    rows = np.fromfile(logits, "<f4").reshape(-1, asked.config.vocab)
+    verdict = judge(job, report["tokens"], rows, record, asked, chunk)
     assert verdict is not None
     assert verdict.right
     assert verdict.alone is not None
     assert verdict.alone.other < verdict.alone.taken / 1000
-    # That the CPU did not multiply in its place:
-    for without in (plain, other):
-        assert CLOSE * largest < np.abs(rows[0] - without.logits[0]).max() < ROUNDED * largest
 
 
 @pytest.mark.long
@@ -178,6 +186,14 @@ def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path, name: str
     machine = GuestMachine(vlen=VLEN, timeout=120, environment=recording(logits))
     done = run_guest(runner, words(rounded, logits), machine)
     check(params, json.loads(done.stdout), logits, attention=True, driven=device)
+    # A prompt in three chunks: the last two see themselves, then what was before.
+    chunks = [*words(rounded, logits), "--prefill-chunk", str(PART)]
+    said = json.loads(run_guest(runner, chunks, machine).stdout)
+    weights, family = read_params(params), FamilyConfig(**asdict(CONFIG))
+    whole = answer(CONFIG, weights, PROMPT, max_new=NEW)
+    follow(
+        offload(device, True), said, logits, Asked(family, weights, PROMPT, whole, None, 0.0), PART
+    )
 
 
 @pytest.mark.emulator

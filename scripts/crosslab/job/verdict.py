@@ -20,6 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from crosslab.build.offload import Offload
+from crosslab.compile.driver import DEFAULT_CHUNK
 from crosslab.errors import LabError
 from crosslab.job.job_options import Job
 from crosslab.models.compare import Comparison, compare
@@ -148,7 +149,12 @@ def sensitivity(
 
 
 def judge(
-    job: Job, tokens: Sequence[int], logits: F32, record: bytes | None, asked: Asked | None
+    job: Job,
+    tokens: Sequence[int],
+    logits: F32,
+    record: bytes | None,
+    asked: Asked | None,
+    chunk: int = DEFAULT_CHUNK,
 ) -> AnswerVerdict | None:
     """Compare an answer with the reference's; None where there is none.
 
@@ -158,6 +164,7 @@ def judge(
         logits: [len(tokens), vocab] float32.
         record: what a run with a device rounded.
         asked: the model, and the reference's answer.
+        chunk: most tokens of the prompt that the run read at once.
 
     Raises:
         LabError: there is no reference, and the answer's logits are no numbers; or a run with a
@@ -175,7 +182,10 @@ def judge(
     by_itself = compare(tokens, logits, asked.answer, job.tolerance)
     device = job.offload.arithmetic(record)
     model = ReferenceLlama(asked.config, asked.values, product=device.product, attend=device.attend)
-    rows = [model.read(asked.prompt), *(model.read([token]) for token in tokens[:-1])]
+    prompt = [
+        model.read(asked.prompt[at : at + chunk]) for at in range(0, len(asked.prompt), chunk)
+    ]
+    rows = [prompt[-1], *(model.read([token]) for token in tokens[:-1])]
     roundings = device.roundings
     if roundings is None:
         raise LabError(f"{job.offload.name}: no roundings of the run were taken")

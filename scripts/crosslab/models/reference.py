@@ -21,9 +21,9 @@ from crosslab.models.config import FamilyConfig, LlamaConfig
 F32 = NDArray[np.float32]
 Product = Callable[[F32, str, Mapping[str, F32]], F32]
 """Linear layer: activations [rows, inputs], name of the weight, parameters; [rows, outputs]."""
-Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], F32]
+Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], tuple[F32, F32]]
 """Attention of one head of keys: queries [rows, width], keys and values [tokens, width], which
-tokens each row sees; [rows, width]."""
+tokens each row sees; [rows, width], and the log-sum-exp of each row's scores."""
 INT8_GROUP = 32
 """Inputs that share a scale when activations are rounded to int8."""
 
@@ -147,17 +147,7 @@ class ReferenceLlama:
     def _mixed(self, grouped: F32, keys: F32, values: F32, hidden: NDArray[np.bool_]) -> F32:
         """Values weighted by attention: [rows, kv_heads, group, head_dim], as queries are."""
         if self.attend is not None:
-            visible = np.repeat(~hidden, grouped.shape[2], axis=0)
-            heads = [
-                self.attend(
-                    grouped[:, head].reshape(-1, keys.shape[2]),
-                    keys[:, head],
-                    values[:, head],
-                    visible,
-                )
-                for head in range(keys.shape[1])
-            ]
-            return np.stack([head.reshape(grouped[:, 0].shape) for head in heads], axis=1)
+            return _mixed_by(self.attend, grouped, keys, values, ~hidden)
         scores = np.einsum("qhgd,khd->hgqk", grouped, keys, optimize=True)
         scores *= np.float32(self.config.head_dim**-0.5)
         weights = _softmax(np.where(hidden, np.float32(-np.inf), scores))
@@ -173,6 +163,37 @@ class ReferenceLlama:
         cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
         a, b = x[..., :half], x[..., half:]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def _mixed_by(
+    attend: Attend, grouped: F32, keys: F32, values: F32, visible: NDArray[np.bool_]
+) -> F32:
+    """Attention by a function of one head, shapes as in ``ReferenceLlama._mixed``.
+
+    Several tokens that come after others see themselves first and the earlier ones then, as a paged
+    KV cache does it, and the two are put together by their log-sum-exps; one sees all at once.
+    """
+    rows, kept, group, width = grouped.shape
+    seen = np.repeat(visible, group, axis=0)
+    start = len(keys) - rows
+    parts = [slice(start, None), slice(start)] if start and rows > 1 else [slice(None)]
+    found = []
+    for part in parts:
+        heads = [
+            attend(
+                grouped[:, head].reshape(-1, width),
+                keys[part, head],
+                values[part, head],
+                seen[:, part],
+            )
+            for head in range(kept)
+        ]
+        out, scores = (np.stack(each) for each in zip(*heads, strict=True))
+        found.append((out.astype(np.float64), scores.astype(np.float64)[..., None]))
+    total = np.logaddexp.reduce([scores for _, scores in found])
+    mixed = sum(out * np.exp(scores - total) for out, scores in found)
+    shaped: F32 = np.asarray(mixed, np.float32).reshape(kept, rows, group, width)
+    return shaped.transpose(1, 0, 2, 3)
 
 
 def gelu(x: F32) -> F32:
