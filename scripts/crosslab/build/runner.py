@@ -66,7 +66,7 @@ class Recipe:
         mode: what the kernels of linear layers read.
         imported: a module in place of the model; quantization and sizes say nothing then.
         dump_ir: keep the module after each pass beside the library, without MLC-LLM alone.
-        tuned: database of schedules for functions without a kernel, without MLC-LLM alone.
+        tuned: database of schedules for functions without a kernel; None: none.
     """
 
     model: Path
@@ -229,7 +229,7 @@ def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> Compi
                 archive.addfile(member, io.BytesIO(data))
         longest = libraries[max(libraries)].folder
         for path in longest.iterdir():
-            if path.suffix == ".json":
+            if path.suffix in (".json", ".py"):
                 shutil.copyfile(path, out / path.name)
 
     key = digest(*(part for v, one in libraries.items() for part in (str(v), one.folder.name)))
@@ -256,6 +256,7 @@ def _mlc_request(
         sizes=recipe.sizes,
         mode=recipe.mode,
         prefix=prefix,
+        tuned=recipe.tuned,
     )
 
 

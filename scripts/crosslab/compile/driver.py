@@ -15,6 +15,7 @@ from typing import Any
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
+from crosslab.compile import schedules
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
@@ -30,7 +31,6 @@ LAST_LINES = 15
 WORK_FILE = "work.json"
 # In a library's folder: the module after each pass, where that was asked for.
 IR_FOLDER = "ir"
-UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
 # A system library: objects to be linked into a program.
 LIBRARY = "model.tar"
 
@@ -211,14 +211,12 @@ def _run(request: CompileRequest, folder: Path) -> None:
         for file in request.config.files:
             shutil.copyfile(file, folder / file.name)
         environment["MLC_RVV_COST_REPORT"] = str(folder / WORK_FILE)
-        environment["MLC_RVV_SCHEDULES_REPORT"] = str(folder)
+    environment.update(schedules.variables(request.tuned, folder))
     environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
     if request.steps is not None:
         environment["MLC_RVV_STEPS"] = ",".join(request.steps)
     if request.prefix:
         environment[PREFIX_VARIABLE] = request.prefix
-    if request.tuned:
-        environment["MLC_RVV_TUNED"] = str(request.tuned.resolve())
     if request.require_tensorize:
         environment["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
     command = [sys.executable, "-m", "crosslab.compile.worker", str(spec)]

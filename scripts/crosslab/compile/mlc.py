@@ -20,6 +20,7 @@ from rich.markup import escape
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
+from crosslab.compile import schedules
 from crosslab.compile.driver import LIBRARY, MAX_BATCH, CompiledModel, read_compiled
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
@@ -161,6 +162,7 @@ class MlcCompileRequest:
         sizes: further sizes that override the config's, as ``sliding_window_size``.
         mode: what the kernels of linear layers read; MLC-LLM's own runtime loads "stored" alone.
         prefix: of the library's symbols, by which a program tells several apart.
+        tuned: folder of a database of schedules, for functions without a kernel; None: none.
     """
 
     model: Path
@@ -175,6 +177,7 @@ class MlcCompileRequest:
     sizes: tuple[tuple[str, int], ...] = ()
     mode: KernelMode = field(default_factory=KernelMode)
     prefix: str = ""
+    tuned: Path | None = None
 
     def about(self) -> dict[str, Any]:
         """The request as a table: what the library was asked to be."""
@@ -189,11 +192,13 @@ class MlcCompileRequest:
             **self.mode.choices,
             **({"sizes": dict(self.sizes)} if self.sizes else {}),
             **({"prefix": self.prefix} if self.prefix else {}),
+            **({"tuned": digest(self.tuned)} if self.tuned else {}),
         }
 
     def variables(self, folder: Path) -> dict[str, str]:
         """Variables that the tensorization pass and the target read."""
-        variables = {**self.mode.variables, **dict(self.environment)}
+        known = {**self.mode.variables, **schedules.variables(self.tuned, folder)}
+        variables = known | dict(self.environment)
         variables["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
         variables.setdefault("MLC_RVV_COST_REPORT", str(folder / WORK_FILE))
         if self.kernels:

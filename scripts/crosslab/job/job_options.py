@@ -14,6 +14,7 @@ from crosslab.build.offload import Offload
 from crosslab.build.runner import Recipe
 from crosslab.cached_build import default_cache
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
+from crosslab.compile.schedules import add_tuned, check_database
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError
@@ -94,6 +95,7 @@ class Job:
         context: longest sequence, tokens; None: the model's own, or MLC-LLM's default.
         unchecked: a model that no reference computes is made all the same.
         offload: a device that computes linear layers; None: the CPU does.
+        tuned: database of schedules for functions without a kernel; None: none.
     """
 
     project: Path
@@ -115,6 +117,7 @@ class Job:
     context: int | None = None
     unchecked: bool = False
     offload: Offload | None = None
+    tuned: Path | None = None
 
     @property
     def targets(self) -> tuple[LabTarget, ...]:
@@ -141,6 +144,7 @@ class Job:
             mlc_tree=self.mlc_tree,
             mode=self.mode,
             context=self.context,
+            tuned=self.tuned,
         )
 
     @property
@@ -205,6 +209,7 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, help="threads of the model (1)")
     most = 8 if verb == MODEL else 32
     add("--max-new", type=int, default=most, help=f"most tokens to generate ({most})")
+    add_tuned(add)
     add("--unchecked", action="store_true", help="make what no reference computes as well")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
@@ -241,6 +246,7 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
     args["vlens"] = vlens_of(args["project"], args.pop("vlen"), args.pop("core"))
     default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
     args["quantization"] = args["quantization"] or default
+    check_database(args["tuned"])
     job = Job(**args)
     numbers = {"threads": job.threads, "max-new": job.max_new, "context": job.context}
     for option, number in numbers.items():

@@ -26,6 +26,7 @@ from crosslab.artifact.dist import write_dist
 from crosslab.build.runner import Clock, build_runner, store_params
 from crosslab.build.runtime import Runtime
 from crosslab.compile.driver import CompiledModel
+from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import Toolchain, require_qemu
 from crosslab.job.contents import dist_of
@@ -341,6 +342,7 @@ def report_of(
         "alone": verdict.alone.table if verdict and verdict.alone else None,
         "answers": [one.table() for one in answers],
         "tensorized": library.tensorized,
+        "schedules": Schedules.read(library.folder).told if job.tuned else None,
         "device": result.device,
         "skipped": [asdict(omission) for omission in left_out],
         "seconds": clock.seconds,

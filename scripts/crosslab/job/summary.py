@@ -42,6 +42,7 @@ def summary(report: Mapping[str, Any]) -> Table:
         "logit error": error,
         **beside,
         "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
+        **({"schedules": told} if (told := report.get("schedules")) else {}),
         "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(prefill):.1f} s"
         + _millions(counters["prefill"]),
         "decode": f"{len(decode)} tokens, {sum(decode):.1f} s"

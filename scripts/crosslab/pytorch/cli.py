@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from rich.table import Table
 from common.files import atomic_write_json
 from crosslab.build.runner import Clock
 from crosslab.cached_build import default_cache
-from crosslab.compile.driver import IR_FOLDER, TUNED, UNSCHEDULED
+from crosslab.compile.driver import IR_FOLDER
+from crosslab.compile.schedules import Schedules, add_tuned, check_database
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError
@@ -27,39 +27,9 @@ from crosslab.job.job_options import vlen_of
 from crosslab.pytorch.job import TOLERANCE, TorchResult, build, judge
 from crosslab.pytorch.program import TorchModel, import_model
 from crosslab.run.emulator import GuestMachine
-from crosslab.tune import WORKLOADS
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
-
-
-@dataclass(frozen=True)
-class Schedules:
-    """Functions without a kernel that run as loops.
-
-    Attributes:
-        tuned: names of those that took a schedule from the database.
-        unscheduled: TVMScript of the others whose shapes are static.
-    """
-
-    tuned: list[str]
-    unscheduled: str
-
-    @classmethod
-    def read(cls, library: Path) -> Schedules:
-        """The report of a library's compilation."""
-        tuned = json.loads((library / TUNED).read_text(encoding="utf-8"))
-        return cls(tuned, str(library / UNSCHEDULED))
-
-    @property
-    def told(self) -> str:
-        """Both for people."""
-        text = Path(self.unscheduled).read_text(encoding="utf-8")
-        names = ", ".join(self.tuned)
-        return (
-            f"{len(self.tuned)} functions take tuned schedules{f': {names}' if names else ''}; "
-            f"{text.count('@T.prim_func')} are left to tune in {self.unscheduled}"
-        )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,10 +55,7 @@ def parser() -> argparse.ArgumentParser:
     add("--vlen", type=int, choices=VLENS, help="bits in a vector register (256)")
     add("--core", metavar="NAME", help="count its cycles: a core, a file in PROJECT/cores")
     add("--dump-ir", type=Path, metavar="DIR", help="write the module after each pass there")
-    add(
-        "--tuned", type=Path, metavar="DIR",
-        help="schedules of functions without a kernel: a database of nox -s farm -- tune",
-    )  # fmt: skip
+    add_tuned(add)
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     return options
@@ -110,8 +77,7 @@ def main(argv: Sequence[str]) -> int:
     core = read_core(project / "cores", args.core) if args.core else None
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
-    if args.tuned and not (args.tuned / WORKLOADS).is_file():
-        raise UserError(f"--tuned: no database in {args.tuned}", remedy="nox -s farm -- tune")
+    check_database(args.tuned)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
         _progress.print(f"importing {model.name}")

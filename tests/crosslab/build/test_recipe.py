@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes of the main job, the bench and the zoo: one road, other ingredients."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from crosslab.bench.options import parse_bench
 from crosslab.bench.subject import Subject
+from crosslab.compile.mlc import MlcCompileRequest
+from crosslab.errors import UserError
 from crosslab.job.job_options import parse_job
 from crosslab.models.config import read_config
 from crosslab.models.reference import Answer
+from crosslab.tune import WORKLOADS
 from crosslab.zoo.families import chosen
 from crosslab.zoo.job import Spec, recipe_of
 from crosslab.zoo.reference import FamilyQuestion
@@ -53,3 +58,17 @@ def test_the_job_takes_mlc_llm_where_it_is_and_all_kernels() -> None:
     assert own.tvm_tree == own.runtime_tree == OURS
     quantized = ["--tvm-tree", "ours", "--mlc-tree", "mlc", "--quantization", "q4f32_1"]
     assert parse_job(quantized).recipe(MODEL).mlc_tree == MLC
+
+
+def test_a_database_of_schedules_is_looked_for_and_reaches_either_compiler(tmp_path: Path) -> None:
+    wanted = ["--tvm-tree", "ours", "--tuned", str(tmp_path)]
+    with pytest.raises(UserError, match="--tuned: no database in"):
+        parse_job(wanted)
+    (tmp_path / WORKLOADS).write_text("[]", encoding="utf-8")
+    assert parse_job(wanted).recipe(MODEL).tuned == tmp_path
+    request = MlcCompileRequest(MODEL, "q0f32", "cpu", tuned=tmp_path)
+    assert request.variables(tmp_path)["MLC_RVV_TUNED"] == str(tmp_path)
+    before = request.about()
+    (tmp_path / WORKLOADS).write_text("[1]", encoding="utf-8")
+    assert request.about() != before
+    assert "MLC_RVV_TUNED" not in replace(request, tuned=None).variables(tmp_path)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules of functions without a kernel: the database of a compile, and what it took of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import UserError
+from crosslab.tune import WORKLOADS
+
+# Files in a library's folder, and the variables of the pass that writes them.
+UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
+DATABASE_VARIABLE, REPORT_VARIABLE = "MLC_RVV_TUNED", "MLC_RVV_SCHEDULES_REPORT"
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """Functions without a kernel that run as loops.
+
+    Attributes:
+        tuned: names of those that took a schedule from the database.
+        unscheduled: TVMScript of the others whose shapes are static.
+    """
+
+    tuned: list[str]
+    unscheduled: str
+
+    @classmethod
+    def read(cls, library: Path) -> Schedules:
+        """The report of a library's compilation."""
+        tuned = json.loads((library / TUNED).read_text(encoding="utf-8"))
+        return cls(tuned, str(library / UNSCHEDULED))
+
+    @property
+    def told(self) -> str:
+        """Both for people."""
+        text = Path(self.unscheduled).read_text(encoding="utf-8")
+        names = ", ".join(self.tuned)
+        return (
+            f"{len(self.tuned)} functions take tuned schedules{f': {names}' if names else ''}; "
+            f"{text.count('@T.prim_func')} are left to tune in {self.unscheduled}"
+        )
+
+
+def variables(tuned: Path | None, folder: Path) -> dict[str, str]:
+    """Variables of a compile that reads a database, or none, and reports into a folder."""
+    database = {DATABASE_VARIABLE: str(tuned.resolve())} if tuned else {}
+    return {REPORT_VARIABLE: str(folder), **database}
+
+
+def add_tuned(add: Callable[..., Any]) -> None:
+    """Add the option that names a database."""
+    about = "schedules of functions without a kernel: a database of nox -s farm -- tune"
+    add("--tuned", type=Path, metavar="DIR", help=about)
+
+
+def check_database(folder: Path | None) -> None:
+    """Make sure that there is a database.
+
+    Raises:
+        UserError: there is none.
+    """
+    if folder and not (folder / WORKLOADS).is_file():
+        raise UserError(f"--tuned: no database in {folder}", remedy="nox -s farm -- tune")
