@@ -9,7 +9,7 @@ from pathlib import Path
 import nox
 
 from sessions.environments import install, run_module
-from sessions.trees import WORK, apply, split_options
+from sessions.trees import WORK, apply, check_device, split_options
 
 WORK_SUFFIX = ".work.json"
 STUDIED = ("gpt2", "smollm2")  # models of the studies that docs/cost shows
@@ -27,6 +27,8 @@ def estimate(session: nox.Session) -> None:
     parser.add_argument("--study")
     parser.add_argument("--of", nargs="+")
     known, rest = parser.parse_known_args(of_cost)
+    if known.accelerator:
+        check_device(session, known.accelerator)
     models = [known.model] if known.model else list(STUDIED) if known.study else []
     work = known.of or [m for m in models if m.endswith(WORK_SUFFIX)]
     if models and not work:
@@ -38,7 +40,7 @@ def estimate(session: nox.Session) -> None:
             words = ("workload", model, "--output", path)
             run_module(session, "crosslab", *words, FORKPATCH_TREES=str(trees.root))
     else:
-        install(session, "cost", *(["crosslab"] if known.accelerator else []))
+        install(session, "cost")
     if known.study:
         rest += ["--study", known.study, "--of", *work]
     elif known.model:

@@ -150,9 +150,14 @@ def module_of_job(session: nox.Session) -> str:
     device = parser.parse_known_args(session.posargs)[0].accelerator
     if device is None:
         return "crosslab"
+    check_device(session, device)
+    return "accelerator"
+
+
+def check_device(session: nox.Session, device: str) -> None:
+    """Refuse a device that is none, before anything is made for it."""
     install(session, "cost", "crosslab")
     run_module(session, "accelerator", "describe", device)
-    return "accelerator"
 
 
 def install_lab(session: nox.Session, trees: Trees) -> None:
