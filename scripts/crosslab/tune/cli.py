@@ -21,7 +21,7 @@ from crosslab.compile.driver import tree_environment
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.farm.processes import FarmState, state_file
-from crosslab.tune.search import Tuned, tune_function
+from crosslab.tune.search import NotTunableError, Tuned, tune_function
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,13 +65,18 @@ def main(argv: Sequence[str]) -> int:
     kept, report = args.database or out / "tuned", args.report or out / "tune.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     target, done = LabTarget("riscv64", args.vlen).table(), list[Tuned]()
+    refused = list[str]()
     for name, function in functions.items():
         farm = (state.tracker, state.key, boards)
         limits = {"trials": args.trials, "seconds": args.seconds}
-        done.append(tune_function(name, function, target, farm, kept, **limits))
+        try:
+            done.append(tune_function(name, function, target, farm, kept, **limits))
+        except NotTunableError as error:
+            refused.append(error.what)
         about = {"measure": state.measure, "functions": [asdict(one) for one in done]}
+        about["refused"] = refused
         atomic_write_json(report, about)
-    print("\n".join(table(done, state.measure)))
+    print("\n".join([*table(done, state.measure), *(f"* {why}" for why in refused)]))
     return 0
 
 
@@ -125,6 +130,8 @@ def table(done: Sequence[Tuned], measure: str) -> list[str]:
         ratio = one.before / max(1, one.after)
         cells = (one.name, f"{one.before}", f"{one.after}", f"{ratio:.2f}", f"{one.trials}")
         lines.append(f"| {' | '.join(cells)} | {len(one.rejected)} |")
+    if not done:
+        return ["no function was tuned"]
     ratios = [one.before / max(1, one.after) for one in done]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     before, after = sum(one.before for one in done), sum(one.after for one in done)

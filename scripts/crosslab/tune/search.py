@@ -77,6 +77,10 @@ class Tuned:
     rejected: tuple[str, ...] = field(default=())
 
 
+class NotTunableError(LabError):
+    """A function that MetaSchedule does not take."""
+
+
 def build_library(mod: ir.IRModule, target: Any) -> Any:
     """Compile a function: :func:`tvm.compile` alone, as upstream's own reads 496 intrinsics."""
     mod = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
@@ -121,6 +125,7 @@ def tune_function(
         seed: of the search.
 
     Raises:
+        NotTunableError: MetaSchedule does not take the function.
         LabError: the untuned function does not run, or the record cannot be written.
     """
     tracker, key, boards = farm
@@ -142,29 +147,33 @@ def tune_function(
     runner = FarmRunner(question, searched, boards, record)
     with tempfile.TemporaryDirectory(prefix="tune-") as work, aim, without_intrinsics():
         database = open_database(Path(work))
-        ms.tune_tir(
-            mod,
-            aim,
-            work,
-            max_trials_global=trials,
-            num_trials_per_iter=min(PER_ITERATION, trials),
-            builder=ms.builder.LocalBuilder(
-                max_workers=boards,
-                timeout_sec=BUILD_SECONDS,
-                f_build=build_candidate,
-                f_export=export_library,
-            ),
-            runner=runner,
-            database=database,
-            cost_model=ms.cost_model.RandomModel(),
-            space=design_space(),
-            # A small space is searched to its end: one candidate that is new suffices to go on.
-            strategy=ms.search_strategy.EvolutionarySearch(
-                population_size=POPULATION, init_min_unmeasured=1, genetic_num_iters=2
-            ),
-            num_tuning_cores=1,
-            seed=seed,
-        )
+        try:
+            ms.tune_tir(
+                mod,
+                aim,
+                work,
+                max_trials_global=trials,
+                num_trials_per_iter=min(PER_ITERATION, trials),
+                builder=ms.builder.LocalBuilder(
+                    max_workers=boards,
+                    timeout_sec=BUILD_SECONDS,
+                    f_build=build_candidate,
+                    f_export=export_library,
+                ),
+                runner=runner,
+                database=database,
+                cost_model=ms.cost_model.RandomModel(),
+                space=design_space(),
+                # A small space is searched to its end: one candidate that is new suffices to go on.
+                strategy=ms.search_strategy.EvolutionarySearch(
+                    population_size=POPULATION, init_min_unmeasured=1, genetic_num_iters=2
+                ),
+                num_tuning_cores=1,
+                seed=seed,
+            )
+        except tvm.error.InternalError as error:
+            why = str(error).strip().splitlines()[-1]
+            raise NotTunableError(f"{name}: MetaSchedule does not take it: {why}") from error
         after = _winner(database, mod, aim, runner, right, before, kept)
     reasons = tuple(reason for _, reason in record.rejected)
     return Tuned(name, before, after, record.measured, record.repeated, reasons)

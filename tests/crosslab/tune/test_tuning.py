@@ -132,5 +132,6 @@ def test_the_table_shows_what_was_thrown_out() -> None:
     lines = table([Tuned("f", 400, 100, 5, 0, ("wrong: x",)), Tuned("g", 9, 9, 5)], "cycles")
     assert "| f | 400 | 100 | 4.00 | 5 | 1 |" in lines
     total = "all together: 409 to 109, 3.75 times fewer"
+    assert table([], "cycles") == ["no function was tuned"]
     assert f"{total}; geometric mean: 2.00 times fewer" in lines
     assert lines[-1] == "* f: wrong: x"
