@@ -34,7 +34,16 @@ def scheduler() -> Iterator[Address]:
     """Address of a Dask scheduler."""
     pytest.importorskip("distributed")
     address = Address("127.0.0.1", free_port())
-    command = [sys.executable, "-m", "crosslab", "farm", "scheduler", "--port", str(address.port)]
+    command = [
+        sys.executable,
+        "-m",
+        "crosslab",
+        "farm",
+        "scheduler",
+        "--foreground",
+        "--port",
+        str(address.port),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout

@@ -23,11 +23,13 @@ from crosslab.farm.emulated import EmulatedBoard
 from crosslab.farm.meter import Meter
 from crosslab.farm.processes import (
     FarmState,
+    SchedulerState,
     answers,
     await_boards,
     boards_of,
     free_port,
     start_process,
+    start_scheduler,
     start_tracker,
     state_file,
 )
@@ -38,12 +40,13 @@ from crosslab.run.counter import build_plugin
 from crosslab.run.emulator import VLENS, GuestMachine
 
 MOST_BOARDS = 256
+SCHEDULER = "scheduler.json"
 VERBS = {
     "up": "start a tracker and boards, or what of them has ended",
     "status": "say what runs, and what the tracker knows",
     "down": "end them",
     "board": "be one board, until stopped",
-    "scheduler": "be a Dask scheduler, whose workers compute the cells of zoo and bench",
+    "scheduler": "start a Dask scheduler, whose workers compute the cells of zoo and bench",
     "simulate": "time a tracker with boards and clients that only sleep",
 }
 
@@ -74,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     add("--key", help="under which clients ask for these boards (rvv and the vector length)")
     add("--port", type=int, default=0, help="of the tracker or scheduler that is started (any)")
     add("--board-port", type=int, default=0, help="of a board, for a tunnel to it (any)")
+    add("--foreground", action="store_true", help=argparse.SUPPRESS)
     add("--trials", type=int, default=256, help="of the simulation (256)")
     add("--seconds", type=float, default=1.0, help="that a simulated trial takes (1)")
     add("--force", action="store_true", help="take an address that other machines reach, too")
@@ -92,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     file = state_file(args.project)
     if args.verb == "board":
         return _board(args)
-    if args.verb == "scheduler":
+    if args.verb == "scheduler" and args.foreground:
         with suppress(KeyboardInterrupt):
             serve_scheduler(Address("127.0.0.1", _port(args)), lambda text: print(text, flush=True))
         return 0
@@ -100,12 +104,9 @@ def main(argv: Sequence[str]) -> int:
     if args.verb == "simulate":
         print(simulate(_boards(args), args.trials, args.seconds))
         return 0
+    verbs = {"up": _up, "down": _down, "status": _status, "scheduler": _scheduler}
     with locked(file.with_name("lock"), "the farm"):
-        if args.verb == "up":
-            return _up(args, file)
-        if args.verb == "down":
-            return _down(file)
-        return _status(file)
+        return verbs[args.verb](args, file)
 
 
 def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
@@ -191,7 +192,16 @@ def _up(args: argparse.Namespace, file: Path) -> int:
     state.write(file)
     if joined is None:
         await_boards(state, len(state.boards))
-    return _status(file)
+    return _status(args, file)
+
+
+def _scheduler(args: argparse.Namespace, farm: Path) -> int:
+    file = farm.with_name(SCHEDULER)
+    known = SchedulerState.read(file)
+    if known is None or not known.process.alive:
+        known = start_scheduler(Address("127.0.0.1", _port(args)), file)
+    print(f"scheduler {known.address}: answers; `down` ends it")
+    return 0
 
 
 def _boards(args: argparse.Namespace) -> int:
@@ -219,7 +229,12 @@ def _same_farm(
     )
 
 
-def _down(file: Path) -> int:
+def _down(_args: argparse.Namespace, file: Path) -> int:
+    kept = file.with_name(SCHEDULER)
+    if scheduler := SchedulerState.read(kept):
+        scheduler.process.end()
+        kept.unlink()
+        print(f"ended: the scheduler {scheduler.address}")
     state = FarmState.read(file)
     if state is None:
         print("no farm is up")
@@ -231,7 +246,7 @@ def _down(file: Path) -> int:
     return 0
 
 
-def _status(file: Path) -> int:
+def _status(_args: argparse.Namespace, file: Path) -> int:
     """Print the state; 1 unless all of it runs."""
     state = FarmState.read(file)
     if state is None:

@@ -6,6 +6,7 @@ They outlive the command that starts them; a file says which they are.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -139,6 +140,51 @@ def start_tracker(address: Address, log: Path) -> FarmProcess:
         process.end()
         raise LabError(f"the tracker did not start at {address}{last_lines(log)}")
     return process
+
+
+@dataclass(frozen=True)
+class SchedulerState:
+    """A Dask scheduler as its file has it.
+
+    Attributes:
+        address: where it answers.
+        process: its own.
+    """
+
+    address: Address
+    process: FarmProcess
+
+    @classmethod
+    def read(cls, file: Path) -> SchedulerState | None:
+        """The state that was kept; None: there is none that can be read."""
+        try:
+            table = json.loads(file.read_text(encoding="utf-8"))
+            return cls(Address(**table["address"]), FarmProcess(**table["process"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def start_scheduler(address: Address, file: Path) -> SchedulerState:
+    """Start a Dask scheduler, wait until it answers, and keep its state.
+
+    Raises:
+        LabError: it does not; its last lines are in the message.
+    """
+    log = file.with_suffix(".log")
+    words = ["farm", "scheduler", "--foreground", "--port", str(address.port)]
+    state = SchedulerState(address, start_process("crosslab", words, log))
+    atomic_write_json(file, asdict(state))
+
+    def there() -> bool:
+        with contextlib.suppress(OSError):
+            socket.create_connection(address.pair, 1.0).close()
+            return True
+        return not state.process.alive
+
+    if not _wait_until(there, START_SECONDS) or not state.process.alive:
+        state.process.end()
+        raise LabError(f"the scheduler did not start at {address}{last_lines(log)}")
+    return state
 
 
 def await_boards(state: FarmState, wanted: int) -> None:

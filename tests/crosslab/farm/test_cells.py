@@ -20,6 +20,7 @@ from crosslab.bench.options import bench_of, parser
 from crosslab.bench.remote import cells_of, check_remote, label, own_options
 from crosslab.errors import LabError, UserError
 from crosslab.farm.cells import ATTEMPTS, MatrixCell, compute, label_of
+from crosslab.farm.cli import main as farm
 from crosslab.farm.protocol import Address
 from crosslab.zoo.cli import main as zoo
 
@@ -95,6 +96,20 @@ def test_workers_that_end_lose_no_cell(scheduler: Address, start_worker: StartWo
     with pytest.raises(LabError, match=f"end 5: {ATTEMPTS} workers ended"):
         list(compute(scheduler, LABEL, [_cell("end", 5)], missing.append))
     assert not missing
+
+
+def test_a_scheduler_goes_on_until_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "scripts"))
+    own = ["--project", str(tmp_path)]
+    said = []
+    for verb in ("scheduler", "scheduler", "down"):
+        assert farm([verb, *own]) == 0
+        said.append(capsys.readouterr().out.split(";")[0].splitlines()[0])
+    assert said[0] == said[1]
+    assert said[0].startswith("scheduler 127.0.0.1:")
+    assert said[2] == f"ended: the {said[0].removesuffix(': answers')}"
 
 
 def test_other_code_has_another_label(tmp_path: Path) -> None:
