@@ -14,3 +14,11 @@ class UserError(LabError):
     """A mistake of the user's: bad input, a missing option or tool (exit code 2)."""
 
     exit_code = USER_MISTAKE
+
+
+def supply_mlc(session: str) -> str:
+    """Remedy where MLC-LLM is missing: how a session of nox gets it."""
+    return (
+        f"give a git clone of https://github.com/mlc-ai/mlc-llm: nox -s {session} -- "
+        "--mirror mlc-llm=PATH_OR_URL"
+    )

@@ -16,7 +16,7 @@ from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, read_core
-from crosslab.errors import UserError
+from crosslab.errors import UserError, supply_mlc
 from crosslab.farm.cells import add_options
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, REFERENCE_FORMATS
@@ -26,10 +26,6 @@ OWN, MLC = "own", "mlc-llm"
 SWITCHES = ("kernels",)
 PEERS = ("llama.cpp",)
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
-SUPPLY_MLC = (
-    "supply it with: nox -s bench -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
-    f"https://github.com/mlc-ai/mlc-llm is; or leave it at --quantization {DEFAULT_FORMAT}"
-)
 
 # The small Llama that every figure in the documentation is measured on unless it says otherwise.
 MODEL_S = LlamaConfig(
@@ -327,4 +323,7 @@ def _check_paths(bench: Bench) -> None:
             )
         if not bench.variants_of(quantization):
             why = "--path mlc-llm" if bench.path else f"{quantization}, its own quantization,"
-            raise UserError(f"{why} goes through MLC-LLM, which is not here", remedy=SUPPLY_MLC)
+            raise UserError(
+                f"{why} goes through MLC-LLM, which is not here",
+                remedy=f"{supply_mlc('bench')}; or leave it at --quantization {DEFAULT_FORMAT}",
+            )

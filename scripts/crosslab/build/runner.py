@@ -18,6 +18,7 @@ from crosslab.build.link import LinkRequest, link_runner, read_objects
 from crosslab.build.runtime import Runtime, build_runtime
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import (
+    DEFAULT_CHUNK,
     LIBRARY,
     CompiledModel,
     CompileRequest,
@@ -26,7 +27,6 @@ from crosslab.compile.driver import (
     read_compiled,
 )
 from crosslab.compile.mlc import (
-    DEFAULT_CHUNK,
     DEFAULT_CONTEXT,
     MlcCompileRequest,
     MlcTools,

@@ -21,7 +21,7 @@ from rich.markup import escape
 from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.compile import schedules
-from crosslab.compile.driver import LIBRARY, MAX_BATCH, CompiledModel, read_compiled
+from crosslab.compile.driver import DEFAULT_CHUNK, LIBRARY, MAX_BATCH, CompiledModel, read_compiled
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
 from crosslab.errors import LabError, UserError
@@ -40,7 +40,6 @@ REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 # The work of a compiled model, as the cost estimate reads it.
 WORK_FILE = "work.json"
 DEFAULT_CONTEXT = 2048
-DEFAULT_CHUNK = 2048
 LAST_LINES = 15
 # Settings of one run must not leak into the next: what is wanted is said in the request.
 OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
@@ -197,8 +196,8 @@ class MlcCompileRequest:
 
     def variables(self, folder: Path) -> dict[str, str]:
         """Variables that the tensorization pass and the target read."""
-        known = {**self.mode.variables, **schedules.variables(self.tuned, folder)}
-        variables = known | dict(self.environment)
+        variables = self.mode.variables | schedules.variables(self.tuned, folder)
+        variables |= dict(self.environment)
         variables["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
         variables.setdefault("MLC_RVV_COST_REPORT", str(folder / WORK_FILE))
         if self.kernels:

@@ -17,7 +17,7 @@ from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
 from crosslab.compile.schedules import add_tuned, check_database
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.cores.core import read_core
-from crosslab.errors import UserError
+from crosslab.errors import UserError, supply_mlc
 from crosslab.models.formats import (
     DEFAULT_FORMAT,
     FORMATS,
@@ -31,10 +31,6 @@ BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
 DEFAULT_VLEN = 256
 PROMPT = "What is the capital of France?"
-SUPPLY_MLC = (
-    "supply it with: nox -s build_and_test -- --mirror mlc-llm=PATH_OR_URL, where a git clone of "
-    "https://github.com/mlc-ai/mlc-llm is"
-)
 
 
 @dataclass(frozen=True)
@@ -96,6 +92,7 @@ class Job:
         unchecked: a model that no reference computes is made all the same.
         offload: a device that computes linear layers; None: the CPU does.
         tuned: database of schedules for functions without a kernel; None: none.
+        verb: of the command.
     """
 
     project: Path
@@ -118,6 +115,12 @@ class Job:
     unchecked: bool = False
     offload: Offload | None = None
     tuned: Path | None = None
+    verb: str = BUILD_AND_TEST
+
+    @property
+    def supply_mlc(self) -> str:
+        """Remedy where MLC-LLM is missing."""
+        return supply_mlc(self.verb.replace("-", "_"))
 
     @property
     def targets(self) -> tuple[LabTarget, ...]:
@@ -247,7 +250,7 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
     default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
     args["quantization"] = args["quantization"] or default
     check_database(args["tuned"])
-    job = Job(**args)
+    job = Job(**args, verb=verb)
     numbers = {"threads": job.threads, "max-new": job.max_new, "context": job.context}
     for option, number in numbers.items():
         if number is not None and number < 1:
@@ -257,7 +260,7 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
         raise UserError(
             f"{job.quantization} is MLC-LLM's own quantization, and MLC-LLM is not here: "
             f"the project's own model definition takes {', '.join(OWN_FORMATS)} alone",
-            remedy=SUPPLY_MLC,
+            remedy=job.supply_mlc,
         )
     return job
 

@@ -30,7 +30,7 @@ from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import Toolchain, require_qemu
 from crosslab.job.contents import dist_of
-from crosslab.job.job_options import SUPPLY_MLC, Job, Omission, parse_job
+from crosslab.job.job_options import Job, Omission, parse_job
 from crosslab.job.model_check import check_length, check_model
 from crosslab.job.summary import summary
 from crosslab.job.verdict import AnswerVerdict, Asked, ask_reference, judge
@@ -200,7 +200,7 @@ def _parts(
 def omissions(job: Job) -> list[Omission]:
     """Everything that this run is made without."""
     named = {omission.what for omission in job.without}
-    unsaid = Omission("mlc-llm", "no tree of it was given", SUPPLY_MLC)
+    unsaid = Omission("mlc-llm", "no tree of it was given", job.supply_mlc)
     return [*job.without, *([unsaid] if not job.mlc_tree and "mlc-llm" not in named else [])]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from crosslab.compile.mlc import MlcTools, wanted_weights
 from crosslab.errors import UserError
-from crosslab.job.job_options import SUPPLY_MLC, Job
+from crosslab.job.job_options import Job
 from crosslab.models.config import (
     FAMILIES,
     WINDOW,
@@ -49,7 +49,7 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     kind = str(table.get("model_type", "llama"))
     _check_kind(folder, table, kind)
     if job.mlc_tree is None:
-        _check_own(folder)
+        _check_own(folder, job)
     elif not any(_is(family, kind) for family in families().values() if not family.known):
         _refuse_family(folder, kind)
     tokenizer = ChatTokenizer.load(folder)
@@ -176,12 +176,12 @@ def _full_attention_scaling(table: Mapping[str, Any]) -> object:
     return scaling
 
 
-def _check_own(folder: Path) -> None:
+def _check_own(folder: Path, job: Job) -> None:
     """The project's own definition, without MLC-LLM, is of plain Llamas."""
     try:
         read_config(folder / CONFIG_FILE)
     except UserError as error:
-        raise UserError(f"{error.what}, without MLC-LLM", remedy=SUPPLY_MLC) from error
+        raise UserError(f"{error.what}, without MLC-LLM", remedy=job.supply_mlc) from error
 
 
 def _is(family: Family, kind: str) -> bool:

@@ -16,7 +16,7 @@ from common.files import atomic_write
 from crosslab.cached_build import default_cache
 from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
-from crosslab.errors import UserError
+from crosslab.errors import UserError, supply_mlc
 from crosslab.farm.cells import (
     MatrixCell,
     add_options,
@@ -35,10 +35,6 @@ from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
 
-SUPPLY_MLC = (
-    "give a git clone of https://github.com/mlc-ai/mlc-llm: "
-    "nox -s zoo -- --mirror mlc-llm=PATH_OR_URL"
-)
 TIMEOUT = 1800.0
 ABOUT = Path(__file__).with_name("about.md")
 
@@ -126,7 +122,7 @@ def _check(args: argparse.Namespace) -> None:
         missing = read_omissions(args.applied)
         why = next((o.why for o in missing if o.what == "mlc-llm"), "no tree of it was given")
         raise UserError(
-            f"the zoo compiles with MLC-LLM, and it is not here: {why}", remedy=SUPPLY_MLC
+            f"the zoo compiles with MLC-LLM, and it is not here: {why}", remedy=supply_mlc("zoo")
         )
     if args.jobs < 1:
         raise UserError(f"--jobs {args.jobs}", remedy="give 1 or more")
