@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -109,6 +110,9 @@ def load_device(name: str) -> Device:
     return device_from(device_table(name))
 
 
+_NAME = re.compile("[a-z0-9][a-z0-9._-]*")
+
+
 def device_table(name: str) -> TomlTable:
     """The table of a shipped description by name, or of a TOML file by path.
 
@@ -123,6 +127,19 @@ def device_table(name: str) -> TomlTable:
             f"no accelerator {name!r}", remedy=f"give a file, or one of: {names}"
         )
     return read_toml(path)
+
+
+def name_from(table: TomlTable) -> str:
+    """A description's name, after which files and folders are called.
+
+    Raises:
+        CostError: it is none of a file; with the line.
+    """
+    name = str(table.get("name", str))
+    if not _NAME.fullmatch(name):
+        what = f"'name' is {name!r}, and files are called after it"
+        raise table.error("name", what, "use small letters, digits, -, _ and .")
+    return name
 
 
 def device_from(table: TomlTable) -> Device:
@@ -157,7 +174,7 @@ def device_from(table: TomlTable) -> Device:
         raise memory.error("bandwidth", "'bandwidth' must be positive")
     sizes = {key: _size(buffer, key) for key in _BUFFERS}
     device = Device(
-        name=table.get("name", str),
+        name=name_from(table),
         description=table.get("description", str, ""),
         clock=clock,
         batch=_power(gemm, "batch"),

@@ -23,7 +23,8 @@ _REMEDIES = {
     errno.EROFS: _MOVE_CACHE,
     errno.EACCES: f"make it writable; {_MOVE_CACHE}",
     errno.EPERM: f"make it writable; {_MOVE_CACHE}",
-    errno.ENOENT: "if something removed it while this ran, type the same command again",
+    errno.ENOENT: "name a place that there is; if something removed it while this ran, type the "
+    "same command again",
     errno.ENOMEM: "close other programs, then type the same command again",
 }
 

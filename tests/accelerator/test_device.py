@@ -53,6 +53,7 @@ def test_an_unknown_name_lists_the_known() -> None:
         ('latency = "5 cycles"', 'latency = "2.5 cycles"', "whole number"),
         ("[memory]", "[memory]\nbanks = 2", "unknown key 'banks'"),
         ("schema = 1", "schema = 2", "only schema 1"),
+        (f'name = "{DEFAULT}"', 'name = "a/b"', "files are called after it"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:

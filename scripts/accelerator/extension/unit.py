@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt
 
-from accelerator.device import Device, device_from, device_table
+from accelerator.device import Device, device_from, device_table, name_from
 from costmodel.accelerator.settings import SIZES, TomlTable
 
 REGISTERS = 32
@@ -81,4 +81,4 @@ def _unit_from(table: TomlTable) -> MatrixUnit:
         known = ", ".join(f"{one} bit" for one in _VLENS)
         what = f"'vlen' is {extension.values['vlen']!r}: registers of other sizes hold two blocks"
         raise extension.error("vlen", what, f"simulated are: {known}")
-    return MatrixUnit(table.get("name", str), table.get("description", str, ""), int(vlen))
+    return MatrixUnit(name_from(table), table.get("description", str, ""), int(vlen))

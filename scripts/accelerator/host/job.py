@@ -38,7 +38,6 @@ from crosslab.job import job_options
 from crosslab.job.job_options import BUILD_AND_TEST, Job
 from crosslab.job.main_job import run
 from crosslab.models.formats import DEFAULT_FORMAT
-from crosslab.models.sources.model_folder import name_of
 
 # With the run's own roundings float32 is left, whose sums are added up in another order.
 TOLERANCE = 1e-4
@@ -93,18 +92,13 @@ def parse(argv: Sequence[str]) -> Job:
     """Read the options.
 
     Raises:
-        AcceleratorError: there is no such device, its name is none of a folder, or an option is
-            not for it.
+        AcceleratorError: there is no such device, or an option is not for it.
+        CostError: its description is wrong.
         UserError: values that cannot go together.
     """
     args = vars(parser().parse_args(argv))
     given, attention = args.pop("accelerator"), on_device(args.pop("attention"))
     device = load_target(given)
-    if name_of(device.name) != device.name:
-        raise AcceleratorError(
-            f"{given}: the name {device.name!r} is none of a folder in dist/",
-            remedy="use small letters, digits, -, _ and .",
-        )
     job = job_options.job_of(args)
     if job.quantization != DEFAULT_FORMAT or job.mode != TILES:
         raise AcceleratorError(
