@@ -19,6 +19,7 @@ INSTRUCTION_BITS = 2 * WORD_BITS
 SRAM_ADDRESS_BITS = 16
 DRAM_ADDRESS_BITS = 32
 _WIDTHS = {"input": 8, "weight": 8, "accumulator": 32, "output": 8}
+_NAME = re.compile("[a-z0-9][a-z0-9._-]*")
 _BUFFERS = ("micro_op", "input", "weight", "accumulator")
 
 
@@ -108,9 +109,6 @@ def load_device(name: str) -> Device:
         CostError: the file is wrong; names the line.
     """
     return device_from(device_table(name))
-
-
-_NAME = re.compile("[a-z0-9][a-z0-9._-]*")
 
 
 def device_table(name: str) -> TomlTable:
