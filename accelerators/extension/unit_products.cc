@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products on a CPU's matrix unit, whose instructions a functional simulator runs. A layer's weights
-// begin a memory of their own; values and sums follow them for the time of a product.
+// begin a memory of their own; values and sums of a product follow them.
 #include "runtime/products.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class UnitProducts : public Products {
   std::string Counters() const override;
 
  private:
-  void Run(const AcceleratorProgram& program, std::vector<std::uint8_t>* memory);
+  void Run(const AcceleratorProgram& program, std::uint8_t* memory, uint64_t bytes);
   void Collect(const Part& part, const std::uint8_t* results, const AcceleratorLayer& layer,
                std::int32_t* sums) const;
 
@@ -62,19 +62,19 @@ void UnitProducts::Multiply(const AcceleratorLayer& layer, const Buffer& weights
     const uint64_t down = Blocks(part.program->rows, spec.batch);
     const uint64_t across = Blocks(layer.outputs, spec.outputs);
     const uint64_t count = down * across * spec.batch * spec.outputs;
-    memory.resize(part.program->results_at + count * sizeof(std::int32_t));
+    const uint64_t bytes = part.program->results_at + count * sizeof(std::int32_t);
+    if (memory.size() < bytes) memory.resize(bytes);
     std::memcpy(memory.data() + part.program->values_at, blocks.data(), blocks.size());
-    Run(*part.program, &memory);
+    Run(*part.program, memory.data(), bytes);
     Collect(part, memory.data() + part.program->results_at, layer, sums);
   }
-  memory.resize(weights.bytes);
 }
 
-void UnitProducts::Run(const AcceleratorProgram& program, std::vector<std::uint8_t>* memory) {
+void UnitProducts::Run(const AcceleratorProgram& program, std::uint8_t* memory, uint64_t bytes) {
   char message[kMessageBytes];
   ExtensionCounts counts;
-  if (extension_run(vlen_, memory->data(), memory->size(), program.stream, program.instructions,
-                    kMostInstructions, &counts, message, kMessageBytes)) {
+  if (extension_run(vlen_, memory, bytes, program.stream, program.instructions, kMostInstructions,
+                    &counts, message, kMessageBytes)) {
     throw DeviceError(message);
   }
   counts_.instructions += counts.instructions;
