@@ -79,6 +79,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     bench = bench_of(args)
     machine = scheduler_of(args, _say)
+    if args.scheduler:
+        check_remote(args)
     require_qemu()
     if machine and args.worker:
         serve_worker(machine, label(__name__, args), own_options(args), args.worker_port, _say)
@@ -101,7 +103,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _computed(scheduler: Address, args: argparse.Namespace, bench: Bench) -> list[Row]:
     """The same rows, from a scheduler's workers."""
-    check_remote(args)
     cells, rows = cells_of(__name__, args, bench), dict[MatrixCell, list[Row]]()
     with Progress(*COLUMNS, console=_progress, transient=True) as progress:
         task = progress.add_task("counting", total=len(cells))

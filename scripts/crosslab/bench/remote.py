@@ -8,7 +8,7 @@ from itertools import product
 
 from crosslab.bench.options import Bench, Variant
 from crosslab.errors import UserError
-from crosslab.farm.cells import MatrixCell, label_of
+from crosslab.farm.cells import MatrixCell, label_of, path_options
 
 # The options that every cell shares, by the name of their value.
 VALUES = ("model", "path", "against", "decode", "threads", "weights", "activations", "core")
@@ -47,8 +47,10 @@ def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Matrix
 def own_options(args: argparse.Namespace) -> list[str]:
     """The options that are a machine's own: trees and folders."""
     own = {"--project": args.project, "--tvm-tree": args.tvm_tree, "--cache": args.cache}
-    options = [text for name, path in own.items() for text in (name, str(path.resolve()))]
-    return [*options, *(text for variant in args.variant for text in ("--variant", variant))]
+    return [
+        *path_options(own),
+        *(text for variant in args.variant for text in ("--variant", variant)),
+    ]
 
 
 def label(module: str, args: argparse.Namespace) -> str:

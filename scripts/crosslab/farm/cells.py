@@ -13,7 +13,7 @@ import importlib
 import logging
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -55,6 +55,11 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--worker", metavar="HOST:PORT", help="compute what clients of this scheduler ask for")
     add("--worker-port", type=int, default=0, metavar="PORT", help="of a worker behind a tunnel")
     add("--force", action="store_true", help="take a scheduler's address that others reach, too")
+
+
+def path_options(paths: Mapping[str, Path | None]) -> list[str]:
+    """A machine's own trees and folders as options; those that it has not are left out."""
+    return [text for name, path in paths.items() if path for text in (name, str(path.resolve()))]
 
 
 def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Address | None:
@@ -136,7 +141,7 @@ def compute(
                     raise LabError(
                         f"{cell}: {ATTEMPTS} workers ended while they computed it"
                     ) from error
-            if not done and not warned and not _joined(client, label):
+            if not done and not warned and not any(label in labels for labels in _workers(client)):
                 say(f"no worker is left at {scheduler}; waiting for one: --worker {scheduler}")
                 warned = True
 
@@ -149,15 +154,16 @@ def run_cell(cell: MatrixCell) -> Any:
     return module.compute_cell([*get_worker().own_options, *cell.options])
 
 
-def _joined(client: Any, label: str) -> int:
-    workers = client.scheduler_info()["workers"].values()
-    return sum(label in worker["resources"] for worker in workers)
+def _workers(client: Any) -> list[Mapping[str, float]]:
+    """Labels of each worker."""
+    return [worker["resources"] for worker in client.scheduler_info()["workers"].values()]
 
 
 def _need_worker(client: Any, label: str, scheduler: Address) -> None:
-    others = len(client.scheduler_info()["workers"])
-    if _joined(client, label):
+    workers = _workers(client)
+    if any(label in labels for labels in workers):
         return
+    others = len(workers)
     why = f"{others} have, all with other code or for another command" if others else "none has"
     raise UserError(
         f"no worker at {scheduler} computes this: {why}",

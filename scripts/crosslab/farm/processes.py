@@ -134,12 +134,16 @@ def start_tracker(address: Address, log: Path) -> FarmProcess:
     """
     span = ["--port", str(address.port), "--port-end", str(address.port + 1)]
     process = start_process(TRACKER, ["--host", address.host, *span], log)
-    if not _wait_until(lambda: not process.alive or answers(address), START_SECONDS) or not (
-        process.alive
-    ):
-        process.end()
-        raise LabError(f"the tracker did not start at {address}{last_lines(log)}")
+    _await_service(process, f"the tracker did not start at {address}", lambda: answers(address))
     return process
+
+
+def _await_service(process: FarmProcess, failure: str, ready: Callable[[], bool]) -> None:
+    """Wait until a process serves; end it where it does not."""
+    done = _wait_until(lambda: not process.alive or ready(), START_SECONDS)
+    if not done or not process.alive:
+        process.end()
+        raise LabError(f"{failure}{last_lines(Path(process.log))}")
 
 
 @dataclass(frozen=True)
@@ -175,15 +179,13 @@ def start_scheduler(address: Address, file: Path) -> SchedulerState:
     state = SchedulerState(address, start_process("crosslab", words, log))
     atomic_write_json(file, asdict(state))
 
-    def there() -> bool:
+    def listens() -> bool:
         with contextlib.suppress(OSError):
             socket.create_connection(address.pair, 1.0).close()
             return True
-        return not state.process.alive
+        return False
 
-    if not _wait_until(there, START_SECONDS) or not state.process.alive:
-        state.process.end()
-        raise LabError(f"the scheduler did not start at {address}{last_lines(log)}")
+    _await_service(state.process, f"the scheduler did not start at {address}", listens)
     return state
 
 

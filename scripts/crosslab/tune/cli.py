@@ -73,8 +73,8 @@ def main(argv: Sequence[str]) -> int:
             done.append(tune_function(name, function, target, farm, kept, **limits))
         except NotTunableError as error:
             refused.append(error.what)
-        about = {"measure": state.measure, "functions": [asdict(one) for one in done]}
-        about["refused"] = refused
+        tuned = [asdict(one) for one in done]
+        about = {"measure": state.measure, "functions": tuned, "refused": refused}
         atomic_write_json(report, about)
     print("\n".join([*table(done, state.measure), *(f"* {why}" for why in refused)]))
     return 0

@@ -22,6 +22,7 @@ from crosslab.farm.cells import (
     add_options,
     compute,
     label_of,
+    path_options,
     scheduler_of,
     serve_worker,
 )
@@ -194,7 +195,7 @@ def _own_options(args: argparse.Namespace) -> list[str]:
     """The options that are a machine's own: trees and folders."""
     own = {"--project": args.project, "--tvm-tree": args.tvm_tree, "--mlc-tree": args.mlc_tree}
     own |= {"--plain-tree": args.plain_tree, "--cache": args.cache}
-    return [text for name, path in own.items() if path for text in (name, str(path.resolve()))]
+    return path_options(own)
 
 
 def compute_cell(options: Sequence[str]) -> FamilyOutcome:
