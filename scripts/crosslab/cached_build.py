@@ -7,7 +7,6 @@ Beside each lies the hash of every file in it, and nothing is reused that is not
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -35,6 +34,7 @@ def cached_build(
     make: Callable[[Path], None],
     *,
     known: Mapping[str, str] | None = None,
+    resumable: bool = False,
 ) -> Path:
     """Return ``root/name-key``, calling ``make(scratch)`` when it is not there yet.
 
@@ -49,6 +49,8 @@ def cached_build(
         key: hash of all that decides what it is.
         make: makes it.
         known: path in it to sha256, where that is known beforehand.
+        resumable: ``make`` is given what an interrupted run of the same inputs left, and checks
+            itself what of it is whole; what fails leaves nothing.
     """
     final = root / f"{name}-{key}"
     if final.is_dir() and not _damage(final, known):
@@ -63,19 +65,21 @@ def cached_build(
             _console.print(f"[yellow]{name}: damaged in the cache:[/] {damage}; made anew")
         else:
             _console.print(f"{name}: building ({key})")
-        for left in root.glob(f".{name}-{key}-*"):  # of a run that was killed: the lock is ours
-            shutil.rmtree(left, ignore_errors=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-{key}-", dir=root))
-        # mkdtemp makes private directories; a result is for whoever may read the cache.
-        scratch.chmod(0o777 & ~_umask())
+        scratch = root / f".{name}-{key}-part"
+        if not resumable:
+            for left in root.glob(f".{name}-{key}-*"):  # of a killed run: the lock is ours
+                shutil.rmtree(left, ignore_errors=True)
+        scratch.mkdir(exist_ok=resumable)
         try:
             make(scratch)
             if final.is_dir():
                 _remove(final)
             _record(final, scratch)
             scratch.rename(final)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        except BaseException as error:
+            if not (resumable and isinstance(error, KeyboardInterrupt)):
+                shutil.rmtree(scratch, ignore_errors=True)
+            raise
     return final
 
 
@@ -110,9 +114,3 @@ def _damage(final: Path, known: Mapping[str, str] | None) -> str:
     if not sums:
         _record(final, final)
     return ""
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config, write_config
-from crosslab.models.params import write_params
+from crosslab.models.params import finished_shards, write_params
 from crosslab.models.sources.gguf_import import F32
 from crosslab.models.weights_file import StoredWeights, save_weights
 
@@ -59,18 +59,20 @@ def sources_of(name: str) -> list[str]:
     return [name]
 
 
-def fuse_weights(model: Path) -> Iterator[tuple[str, F32]]:
+def fuse_weights(model: Path, but: Collection[str] = ()) -> Iterator[tuple[str, F32]]:
     """Parameters of a model in Hugging Face's layout, one after the other.
 
     Args:
         model: folder with ``config.json`` and weights.
+        but: names of those that are left out.
 
     Raises:
         UserError: a weight is missing or of another shape.
     """
     weights = StoredWeights.of_model(model)
     shapes = param_shapes(read_config(model / "config.json"))
-    for name, shape in track(shapes.items(), "weights", console=_console, transient=True):
+    wanted = [(name, shape) for name, shape in shapes.items() if name not in but]
+    for name, shape in track(wanted, "weights", console=_console, transient=True):
         parts = [weights.read(source) for source in sources_of(name)]
         whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
         if whole.shape != shape:
@@ -98,9 +100,15 @@ def convert_params(model: Path, cache: Path) -> Path:
     """Parameters of an imported model in MLC-LLM's q0f32 format, made once per model."""
     # The folder is a cached build: its name holds the hash of what is in it.
     key = digest(model.name, Path(__file__), _writer())
-    return cached_build(
-        cache, "params-q0f32", key, lambda out: write_params(fuse_weights(model), out)
-    )
+
+    def make(out: Path) -> None:
+        done = finished_shards(out)
+        held = {record["name"] for shard in done for record in shard["records"]}
+        if done:
+            _console.print(f"params-q0f32: {len(done)} shards of an interrupted run reused")
+        write_params(fuse_weights(model, held), out, finished=done)
+
+    return cached_build(cache, "params-q0f32", key, make, resumable=True)
 
 
 def random_params(config: LlamaConfig, seed: int, cache: Path) -> Path:

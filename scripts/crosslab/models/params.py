@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from common.files import atomic_write
 from crosslab.errors import UserError
 from crosslab.models.formats import Packing
 
@@ -25,6 +26,7 @@ T = TypeVar("T")
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
 INDEX_FILE = "tensor-cache.json"
+JOURNAL = "finished-shards.jsonl"
 ENCODING = "f32-to-bf16"
 DTYPES = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 DTYPES |= {"bfloat16", "float16", "float32", "float64"}
@@ -62,6 +64,7 @@ class _Shards:
     folder: Path
     cap: int
     exact: bool = False
+    journal: Path | None = None
     done: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     pending: bytearray = field(default_factory=bytearray)
@@ -97,6 +100,9 @@ class _Shards:
             "md5sum": hashlib.md5(self.pending, usedforsecurity=False).hexdigest(),
         }
         self.done.append(entry)
+        if self.journal:
+            with self.journal.open("a", encoding="utf-8") as journal:
+                journal.write(json.dumps(entry) + "\n")
         self.records, self.pending = [], bytearray()
 
 
@@ -106,6 +112,7 @@ def write_params(
     *,
     shard_bytes: int = SHARD_BYTES,
     exact: bool = False,
+    finished: Sequence[dict[str, Any]] | None = None,
 ) -> None:
     """Write parameters, in the order given, into ``folder``.
 
@@ -114,15 +121,42 @@ def write_params(
         folder: gets the shards and their index.
         shard_bytes: most bytes of a shard, but of one with a larger parameter.
         exact: keep float32 as it is; else it is rounded to bfloat16, as MLC-LLM's q0f32 does.
+        finished: what :func:`finished_shards` found; ``params`` are those that follow. When
+            given, even empty, a run that is killed can be resumed.
     """
-    shards = _Shards(folder, shard_bytes, exact)
-    count = size = 0
+    journal = None if finished is None else folder / JOURNAL
+    shards = _Shards(folder, shard_bytes, exact, journal, list(finished or ()))
+    if journal:
+        # A line that was cut off goes away: the next one must not be appended to it.
+        atomic_write(journal, "".join(json.dumps(shard) + "\n" for shard in shards.done))
     for name, values in params:
         shards.add(name, values)
-        count, size = count + 1, size + values.nbytes
     shards.flush()
+    records = [record for shard in shards.done for record in shard["records"]]
+    count = len(records)
+    size = sum(math.prod(r["shape"]) * np.dtype(r["dtype"]).itemsize for r in records)
     index = {"metadata": {"ParamSize": count, "ParamBytes": size}, "records": shards.done}
     (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    if journal:
+        journal.unlink()
+
+
+def finished_shards(folder: Path) -> list[dict[str, Any]]:
+    """Entries of the first shards that a killed :func:`write_params` left whole, by their hash."""
+    done: list[dict[str, Any]] = []
+    try:
+        for line in (folder / JOURNAL).read_text(encoding="utf-8").splitlines():
+            shard = json.loads(line)
+            with (folder / shard["dataPath"]).open("rb") as file:
+                found = hashlib.file_digest(
+                    file, lambda: hashlib.md5(usedforsecurity=False)
+                ).hexdigest()
+            if found != shard["md5sum"]:
+                break
+            done.append(shard)
+    except (OSError, ValueError):
+        pass  # The journal ends here, or was never begun: what follows is made anew.
+    return done
 
 
 @dataclass(frozen=True)
