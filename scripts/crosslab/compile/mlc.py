@@ -26,6 +26,7 @@ from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.formats import FORMATS
+from crosslab.models.params import JOURNAL, resumed_shards
 from crosslab.models.weights_file import (
     INDEX_FILE,
     WEIGHTS_FILE,
@@ -68,6 +69,7 @@ table = source(model.config.from_file(path), QUANTIZATION[sys.argv[2]]).param_ma
 print(json.dumps(list(itertools.chain(*table.values()))))
 """
 
+_CONVERTER = Path(__file__).with_name("resumable_convert.py")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _console = Console(stderr=True, highlight=False)
 
@@ -238,6 +240,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
     key = digest(quantization, tools.key(), *about, contents)
 
     def make(folder: Path) -> None:
+        resumed_shards(folder)
         # MLC-LLM writes an index beside the weights: it gets a view of them to write to.
         with tempfile.TemporaryDirectory(prefix="mlc-weights-") as view:
             named = {path.name: path for path in about} | {file.name: file.path for file in files}
@@ -251,9 +254,10 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
             _run(tools, "convert_weight", [*arguments, "--output", str(folder)], {}, log)
         if not (folder / "tensor-cache.json").is_file():
             raise LabError("mlc_llm convert_weight left no tensor-cache.json", remedy=_see(log))
+        (folder / JOURNAL).unlink()
 
     log = _log(cache, f"mlc-params-{key}")
-    return cached_build(cache, f"mlc-params-{quantization}", key, make)
+    return cached_build(cache, f"mlc-params-{quantization}", key, make, resumable=True)
 
 
 def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
@@ -264,9 +268,8 @@ def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
     """
     tools.check()
     line = [str(tools.python), "-c", _WANTED, str(_config(model)), quantization]
-    done = subprocess.run(
-        line, env=tools.environment({}), capture_output=True, text=True, check=False
-    )
+    variables = tools.environment({})
+    done = subprocess.run(line, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise UserError(
@@ -310,11 +313,8 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
 
 def _overrides(request: MlcCompileRequest) -> str:
     about = request.about()
-    sizes = {
-        name: about[name]
-        for name in ("context_window_size", "prefill_chunk_size", "max_batch_size")
-    }
-    sizes = {**sizes, **dict(request.sizes)}
+    names = ("context_window_size", "prefill_chunk_size", "max_batch_size")
+    sizes = {name: about[name] for name in names} | dict(request.sizes)
     return ";".join(f"{name}={size}" for name, size in sizes.items())
 
 
@@ -337,10 +337,9 @@ def _check_quantization(name: str) -> None:
 
 
 def _config(model: Path) -> Path:
-    path = model / "config.json"
-    if not path.is_file():
-        raise UserError(f"no config.json in {model}", remedy="import the model first")
-    return path
+    if (path := model / "config.json").is_file():
+        return path
+    raise UserError(f"no config.json in {model}", remedy="import the model first")
 
 
 def _log(cache: Path, name: str) -> Path:
@@ -358,7 +357,8 @@ def _run(
     tools: MlcTools, command: str, arguments: Sequence[str], extra: Mapping[str, str], log: Path
 ) -> None:
     """Run one of MLC-LLM's commands, showing what it is at and keeping all it says in the log."""
-    line = [str(tools.python), "-m", "mlc_llm", command, *arguments]
+    start = ["-P", str(_CONVERTER)] if command == "convert_weight" else ["-m", "mlc_llm"]
+    line = [str(tools.python), *start, command, *arguments]
     with (
         tempfile.TemporaryDirectory(prefix="mlc-home-") as home,
         log.open("w", encoding="utf-8", buffering=1) as sink,

@@ -15,7 +15,7 @@ from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config, write_config
-from crosslab.models.params import finished_shards, write_params
+from crosslab.models.params import resumed_shards, write_params
 from crosslab.models.sources.gguf_import import F32
 from crosslab.models.weights_file import StoredWeights, save_weights
 
@@ -102,10 +102,8 @@ def convert_params(model: Path, cache: Path) -> Path:
     key = digest(model.name, Path(__file__), _writer())
 
     def make(out: Path) -> None:
-        done = finished_shards(out)
+        done = resumed_shards(out)
         held = {record["name"] for shard in done for record in shard["records"]}
-        if done:
-            _console.print(f"params-q0f32: {len(done)} shards of an interrupted run reused")
         write_params(fuse_weights(model, held), out, finished=done)
 
     return cached_build(cache, "params-q0f32", key, make, resumable=True)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
 from common.files import atomic_write
 from crosslab.errors import UserError
@@ -32,6 +33,7 @@ DTYPES = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 1
 DTYPES |= {"bfloat16", "float16", "float32", "float64"}
 SHARD_BYTES = 32 << 20
 _PIECE = 1 << 16  # values
+_console = Console(stderr=True, highlight=False)
 
 
 def to_bfloat16(values: F32) -> NDArray[np.uint16]:
@@ -121,14 +123,11 @@ def write_params(
         folder: gets the shards and their index.
         shard_bytes: most bytes of a shard, but of one with a larger parameter.
         exact: keep float32 as it is; else it is rounded to bfloat16, as MLC-LLM's q0f32 does.
-        finished: what :func:`finished_shards` found; ``params`` are those that follow. When
+        finished: what :func:`resumed_shards` found; ``params`` are those that follow. When
             given, even empty, a run that is killed can be resumed.
     """
     journal = None if finished is None else folder / JOURNAL
     shards = _Shards(folder, shard_bytes, exact, journal, list(finished or ()))
-    if journal:
-        # A line that was cut off goes away: the next one must not be appended to it.
-        atomic_write(journal, "".join(json.dumps(shard) + "\n" for shard in shards.done))
     for name, values in params:
         shards.add(name, values)
     shards.flush()
@@ -141,8 +140,11 @@ def write_params(
         journal.unlink()
 
 
-def finished_shards(folder: Path) -> list[dict[str, Any]]:
-    """Entries of the first shards that a killed :func:`write_params` left whole, by their hash."""
+def resumed_shards(folder: Path) -> list[dict[str, Any]]:
+    """Entries of the first shards that a killed run left whole, by their hash; says how many.
+
+    The journal in ``folder`` lists these from then on, and those that are finished later.
+    """
     done: list[dict[str, Any]] = []
     try:
         for line in (folder / JOURNAL).read_text(encoding="utf-8").splitlines():
@@ -156,6 +158,10 @@ def finished_shards(folder: Path) -> list[dict[str, Any]]:
             done.append(shard)
     except (OSError, ValueError):
         pass  # The journal ends here, or was never begun: what follows is made anew.
+    if done:
+        _console.print(f"{len(done)} finished shards of an interrupted run are reused")
+    # A line that was cut off goes away: the next one must not be appended to it.
+    atomic_write(folder / JOURNAL, "".join(json.dumps(shard) + "\n" for shard in done))
     return done
 
 

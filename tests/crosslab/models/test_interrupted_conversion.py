@@ -64,7 +64,7 @@ def test_a_killed_conversion_goes_on_after_its_last_whole_shard(
     again = convert(model, cache)
 
     assert again.returncode == 0, again.stderr
-    assert f"{reused} shards of an interrupted run reused" in again.stderr
+    assert f"{reused} finished shards of an interrupted run are reused" in again.stderr
     assert len(again.stdout.splitlines()) < len(param_shapes(CONFIG))
     assert result(cache) == result(whole)
     assert not list(cache.glob(".params-q0f32-*-part"))

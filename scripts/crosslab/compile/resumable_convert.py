@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLC-LLM's command line whose ``convert_weight`` goes on where an interrupted one ended.
+
+A program for :mod:`crosslab.compile.mlc`, with the patched trees on its path and nothing of ours.
+The journal beside the shards names those that are whole: what they hold is not made again. TVM
+starts a shard with nothing pending, so those that follow are the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from mlc_llm.__main__ import main
+from mlc_llm.loader.huggingface_loader import HuggingFaceLoader
+from tvm.contrib import tvmjs
+
+JOURNAL = Path(sys.argv[sys.argv.index("--output") + 1], "finished-shards.jsonl")
+DONE = [json.loads(line) for line in JOURNAL.read_text(encoding="utf-8").splitlines()]
+HELD = {record["name"]: record for shard in DONE for record in shard["records"]}
+PARENT = os.getppid()
+
+_dump = tvmjs.dump_tensor_cache
+_load = HuggingFaceLoader.load
+_load_or_quantize = HuggingFaceLoader._load_or_quantize
+
+
+class Shards(tvmjs.TensorCacheShardingManager):  # type: ignore[misc]
+    """Shards of which the first were written by an earlier run."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options | {"initial_shard_records": list(DONE)})
+
+    def append_or_update(self, data: bytes, name: str, *about: Any, **options: Any) -> None:
+        """Take a parameter in, unless it is held."""
+        if name not in HELD:
+            super().append_or_update(data, name, *about, **options)
+
+    def _commit_internal(self, data: bytes, records: list[dict[str, Any]]) -> None:
+        if os.getppid() != PARENT:
+            os._exit(1)  # Whoever started this was killed, and another run may be under way.
+        super()._commit_internal(data, records)
+        with JOURNAL.open("a", encoding="utf-8") as journal:
+            journal.write(json.dumps(self.shard_records[-1]) + "\n")
+
+
+def dump(params: Iterator[tuple[str, Any]], *arguments: Any, **options: Any) -> None:
+    """Store parameters; of those held, TVM sees the dtype alone."""
+    seen = (
+        (name, np.empty(0, np.float32 if value.dtype == "float32" else np.uint8))
+        if name in HELD
+        else (name, value)
+        for name, value in params
+    )
+    _dump(seen, *arguments, **options)
+
+
+def outputs(loader: Any, name: str) -> list[str]:
+    """Names under which a parameter is stored."""
+    quantized = loader.quantize_param_map
+    table = quantized.param_map if quantized else {}
+    return [str(output) for output in table.get(name, [name])]
+
+
+def load(self: Any, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]]:
+    """Load parameters; files are opened and counted as ever, those held are not computed."""
+    for name in self.extern_param_map.param_map:
+        if HELD.keys() >= set(outputs(self, name)):
+            self.extern_param_map.map_func[name] = lambda *_: np.empty(0, np.float32)
+    return _load(self, *arguments, **options)  # type: ignore[no-any-return]
+
+
+def load_or_quantize(self: Any, name: str, param: Any, device: Any) -> Iterator[tuple[str, Any]]:
+    """Stand-ins of the right shapes for a parameter that is held, else the parameter."""
+    names = outputs(self, name)
+    if not HELD.keys() >= set(names):
+        yield from _load_or_quantize(self, name, param, device)
+        return
+    for held in (HELD[output] for output in names):
+        yield held["name"], tvm.runtime.empty(tuple(held["shape"]), held["dtype"])
+
+
+tvmjs.TensorCacheShardingManager = Shards
+tvmjs.dump_tensor_cache = dump
+HuggingFaceLoader.load = load
+HuggingFaceLoader._load_or_quantize = load_or_quantize
+
+if __name__ == "__main__":
+    main()
