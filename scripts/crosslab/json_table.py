@@ -9,6 +9,8 @@ from typing import Any
 
 from crosslab.errors import UserError
 
+PUBLISHED = "give the file that was published with the model"
+
 
 def read_json_table(path: Path, *, optional: bool = False) -> dict[str, Any]:
     """The object that a JSON file holds.
@@ -27,7 +29,7 @@ def read_json_table(path: Path, *, optional: bool = False) -> dict[str, Any]:
             return {}
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
+        raise UserError(f"{path} is not JSON: {error}", remedy=PUBLISHED) from error
     if not isinstance(table, dict):
-        raise UserError(f"{path}: a table of fields was expected")
+        raise UserError(f"{path}: a table of fields was expected", remedy=PUBLISHED)
     return table

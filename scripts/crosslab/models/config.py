@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.errors import UserError
-from crosslab.json_table import read_json_table
+from crosslab.json_table import PUBLISHED, read_json_table
 
 DEFAULT_CONTEXT = 2048
 
@@ -241,9 +241,12 @@ def _from_hf(path: Path, table: dict[str, Any]) -> LlamaConfig:
             context=int(table.get("max_position_embeddings", DEFAULT_CONTEXT)),
         )
     except KeyError as error:
-        raise UserError(f"{path} lacks the field {error.args[0]!r}") from error
+        what = f"{path} lacks the field {error.args[0]!r}"
+        raise UserError(what, remedy=PUBLISHED) from error
     except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{path}: {error}", remedy=PUBLISHED) from error
+    except UserError as error:
+        raise UserError(f"{path}: {error.what}", remedy=PUBLISHED) from error
 
 
 def write_config(config: LlamaConfig, path: Path, **extra: object) -> None:

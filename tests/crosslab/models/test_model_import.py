@@ -2,6 +2,7 @@
 """The pinned model: its file, its tokenizer, its parameters, and the reference's words."""
 
 import json
+import re
 import struct
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -222,6 +223,20 @@ def test_a_config_that_is_not_ours_is_refused(
     path.write_text(json.dumps({**config.to_hf(), **change}), encoding="utf-8")
     with pytest.raises(UserError, match=message):
         read_config(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"num_hidden_layers": 0}, {"num_key_value_heads": 3}, {"head_dim": 5}, {"vocab_size": "x"}, 0],
+)
+def test_a_wrong_config_is_named_with_what_to_do(tmp_path: Path, wrong: object) -> None:
+    path = tmp_path / "config.json"
+    sizes = {"num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 8}
+    sizes |= {"num_hidden_layers": 1, "vocab_size": 9}
+    path.write_text(json.dumps(sizes | wrong if isinstance(wrong, dict) else wrong))
+    with pytest.raises(UserError, match=re.escape(str(path))) as caught:
+        read_config(path)
+    assert caught.value.remedy == "give the file that was published with the model"
 
 
 def test_config_survives_a_round_trip(tmp_path: Path) -> None:
