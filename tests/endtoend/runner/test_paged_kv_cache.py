@@ -48,6 +48,7 @@ def rotary(call: dict[str, Any]) -> tuple[float, float]:
     return call["scale"], call["base"]
 
 
+@pytest.mark.release
 def test_self_attention_rotates_by_the_base_of_its_layer(probe: Path) -> None:
     first, sliding, past, glob, glob_past = calls(probe, 0, "3,2", "3,2")[1:6]
     told = [c["kernel"] for c in (first, sliding, past, glob, glob_past)]
@@ -56,6 +57,7 @@ def test_self_attention_rotates_by_the_base_of_its_layer(probe: Path) -> None:
     assert [rotary(c) for c in (first, glob, glob_past)] == [GLOBAL] * 3
 
 
+@pytest.mark.release
 def test_decoding_rotates_by_the_base_of_its_layer(probe: Path) -> None:
     assert [(c["kernel"], rotary(c)) for c in calls(probe, 0, "3,2", "1,1")[2:]] == [
         ("sliding decode", SLIDING),
