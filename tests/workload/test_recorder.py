@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_generation_with_a_paged_cache(tmp_path: Path) -> None:
         module, params = llama.export(sizes)
         estimate = load_pass()
         report = estimate.workloads(estimate.lower_graph(module))
-        whole = llama.add_kv_cache(module, sizes, target)
+        whole = llama.add_kv_cache(module, asdict(sizes), target, sizes.rope_theta)
         bounds = {"seq_len": 16}
         config = {"tirx.disable_cse_tir": True}
         with tvm.transform.PassContext(config=config):

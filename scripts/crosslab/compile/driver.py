@@ -42,7 +42,8 @@ class ImportedModule:
     Attributes:
         folder: ``module.json``, TVM's own JSON, whose function ``main`` takes inputs and then the
             parameters as one tuple; ``model.json`` with ``inputs``, ``params`` and ``bounds`` (the
-            largest values of symbolic sizes).
+            largest values of symbolic sizes). Of a language model with a paged cache, MLC-LLM's
+            functions without that for the cache, and ``language``, the cache's sizes.
     """
 
     folder: Path
@@ -99,13 +100,12 @@ class CompileRequest:
     def specification(self) -> dict[str, Any]:
         """The request as JSON-ready data for the compiling process."""
         config = asdict(self.config) if isinstance(self.config, LlamaConfig) else None
-        chunk = min(self.prefill_chunk, config["context"]) if config else 0
         return {
             "config": config,
             "target": self.target.table(),
             "vlen": self.target.vlen,
             "form": self.form,
-            "prefill_chunk": chunk,
+            "prefill_chunk": self.prefill_chunk,
             "batch": MAX_BATCH,
             "steps": None if self.steps is None else list(self.steps),
             "gemv": self.gemv,

@@ -7,6 +7,7 @@ reduction over the weight as it lies ([out, in]): no transpose at run time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -33,14 +34,15 @@ def nt_matmul(x: Any, weight: Any) -> Any:
     return op.tensor_expr_op(product, "NT_matmul", [x, weight])
 
 
+def last_row_of(x: Any) -> Any:
+    """Tensor expression of the last row of x [1, rows, width]: [1, 1, width]."""
+    shape = (x.shape[0], 1, x.shape[2])
+    return te.compute(shape, lambda n, _, k: x[n, x.shape[1] - 1, k], name="last_row")
+
+
 def last_row(x: Any) -> Any:
     """Map x [1, rows, width] to [1, 1, width]: its last row."""
-
-    def pick(a: Any) -> Any:
-        shape = (a.shape[0], 1, a.shape[2])
-        return te.compute(shape, lambda n, _, k: a[n, a.shape[1] - 1, k], name="last_row")
-
-    return op.tensor_expr_op(pick, "last_row", [x])
+    return op.tensor_expr_op(last_row_of, "last_row", [x])
 
 
 class Linear(nn.Module):  # type: ignore[misc]
@@ -178,8 +180,16 @@ def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
     return module, table
 
 
-def add_kv_cache(module: Any, config: LlamaConfig, target: Any) -> Any:
+def add_kv_cache(
+    module: Any, sizes: Mapping[str, int], target: Any, rope_theta: float | None
+) -> Any:
     """Add ``create_tir_paged_kv_cache`` and the kernels that the cache calls.
+
+    Args:
+        module: of a language model.
+        sizes: ``layers``, ``heads``, ``kv_heads``, ``head_dim``.
+        target: code is generated for it.
+        rope_theta: base by which the cache turns queries and keys; None: the model turns them.
 
     Its five arguments are shapes of one dimension: batch, total length, prefill chunk, page
     size, and 0 or 1 for a sliding window.
@@ -192,26 +202,26 @@ def add_kv_cache(module: Any, config: LlamaConfig, target: Any) -> Any:
         "page_size",
         "support_sliding_window",
     )
-    sizes = {name: tirx.Var(name, "int64") for name in names}
-    arguments = [relax.Var(f"{n}_", relax.ShapeType([size])) for n, size in sizes.items()]
+    limits = {name: tirx.Var(name, "int64") for name in names}
+    arguments = [relax.Var(f"{n}_", relax.ShapeType([size])) for n, size in limits.items()]
     with builder.function("create_tir_paged_kv_cache", arguments):
         cache = kv_cache.TIRPagedKVCache(
             attn_kind="mha",
-            **sizes,
-            layer_partition=relax.ShapeExpr([0, config.layers]),
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            qk_head_dim=config.head_dim,
-            v_head_dim=config.head_dim,
+            **limits,
+            layer_partition=relax.ShapeExpr([0, sizes["layers"]]),
+            num_hidden_layers=sizes["layers"],
+            num_attention_heads=sizes["heads"],
+            num_key_value_heads=sizes["kv_heads"],
+            qk_head_dim=sizes["head_dim"],
+            v_head_dim=sizes["head_dim"],
             mla_original_qk_head_dim=0,
             mla_original_v_head_dim=0,
-            rope_mode=kv_cache.RopeMode.NORMAL,
+            rope_mode=kv_cache.RopeMode.NORMAL if rope_theta else kv_cache.RopeMode.NONE,
             rope_scale=1,
-            rope_theta=config.rope_theta,
+            rope_theta=rope_theta or 1.0,
             rope_scaling={},
             rope_ext_factors=relax.prim_value(0),
-            rotary_dim=config.head_dim,
+            rotary_dim=sizes["head_dim"],
             enable_disaggregation=False,
             dtype=DTYPE,
             target=target,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,25 @@ from crosslab.errors import LabError
 from crosslab.models.config import LlamaConfig
 
 
-def metadata(config: LlamaConfig, spec: dict[str, Any], params: list[Any]) -> dict[str, Any]:
-    """Metadata of the library under MLC-LLM's names."""
+def metadata(
+    kind: str, context: int, sizes: dict[str, int], spec: dict[str, Any], params: list[Any]
+) -> dict[str, Any]:
+    """Metadata of a language model's library under MLC-LLM's names.
+
+    Args:
+        kind: of model.
+        context: longest sequence, tokens.
+        sizes: of its cache, see :func:`crosslab.compile.llama.add_kv_cache`.
+        spec: the specification.
+        params: name, shape and dtype of the parameters in order.
+    """
     return {
-        "model_type": "llama",
+        "model_type": kind,
         "quantization": "q0f32",
-        "context_window_size": config.context,
+        "context_window_size": context,
         "sliding_window_size": -1,
         "attention_sink_size": -1,
-        "prefill_chunk_size": spec["prefill_chunk"],
+        "prefill_chunk_size": min(spec["prefill_chunk"], context),
         "tensor_parallel_shards": 1,
         "pipeline_parallel_stages": 1,
         "kv_state_kind": "kv_cache",
@@ -42,10 +53,10 @@ def metadata(config: LlamaConfig, spec: dict[str, Any], params: list[Any]) -> di
         "vlen": spec["vlen"],
         "params": params,
         "kv_cache": {
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "num_key_value_heads": config.kv_heads,
-            "head_dim": config.head_dim,
+            "num_hidden_layers": sizes["layers"],
+            "num_attention_heads": sizes["heads"],
+            "num_key_value_heads": sizes["kv_heads"],
+            "head_dim": sizes["head_dim"],
         },
     }
 
@@ -54,14 +65,22 @@ def define_llama(spec: dict[str, Any], target: Any) -> tuple[Any, dict[str, Any]
     """The project's own Llama: its module, metadata, and the largest values of its sizes."""
     config = LlamaConfig(**spec["config"])
     module, params = export(config)
-    bounds = {"seq_len": spec["prefill_chunk"], "batch_size": spec["batch"]}
-    return add_kv_cache(module, config, target), metadata(config, spec, params), bounds
+    sizes = asdict(config)
+    told = metadata("llama", config.context, sizes, spec, params)
+    bounds = {"seq_len": told["prefill_chunk_size"], "batch_size": spec["batch"]}
+    return add_kv_cache(module, sizes, target, config.rope_theta), told, bounds
 
 
-def read_imported(spec: dict[str, Any], folder: Path) -> tuple[Any, dict[str, Any], dict[str, int]]:
+def read_imported(
+    spec: dict[str, Any], folder: Path, target: Any
+) -> tuple[Any, dict[str, Any], dict[str, int]]:
     """The same of a module in a folder, see :class:`crosslab.compile.driver.ImportedModule`."""
     module = tvm.ir.load_json((folder / "module.json").read_text(encoding="utf-8"))
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    if language := about.get("language"):
+        sizes = language["attention"]
+        told = metadata("imported", language["context"], sizes, spec, about["params"])
+        return add_kv_cache(module, sizes, target, None), told, about["bounds"]
     told = {name: about[name] for name in ("inputs", "params")}
     return module, {**told, "vlen": spec["vlen"]}, about["bounds"]
 
@@ -70,7 +89,9 @@ def build(spec: dict[str, Any], output: Path) -> None:
     """Compile one model to ``output`` as the specification says."""
     target = tvm.target.Target(spec["target"])
     with target:
-        defined = define_llama(spec, target) if spec["config"] else read_imported(spec, output)
+        defined = (
+            define_llama(spec, target) if spec["config"] else read_imported(spec, output, target)
+        )
         module, about, bounds = defined
         passes = pipeline(target, bounds, about, gemv=spec["gemv"])
         dump = [ModuleDump(output / IR_FOLDER)] if spec["dump_ir"] else []

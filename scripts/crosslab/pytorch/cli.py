@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.files import atomic_write_json
-from crosslab.build.runner import Clock
+from crosslab.build.runner import Clock, Recipe
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import IR_FOLDER
 from crosslab.compile.schedules import Schedules, add_tuned, check_database
@@ -23,10 +23,17 @@ from crosslab.compile.targets import VLENS
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError
 from crosslab.host.toolchain import require_qemu
-from crosslab.job.job_options import vlen_of
-from crosslab.pytorch.job import TOLERANCE, TorchResult, build, judge
-from crosslab.pytorch.program import TorchModel, import_model
+from crosslab.job.job_options import PROMPT, vlen_of
+from crosslab.models.config import DEFAULT_CONTEXT, longest_of, read_table
+from crosslab.models.sources.model_folder import CONFIG_FILE, name_of
+from crosslab.models.sources.model_folder import import_model as import_folder
+from crosslab.pytorch.answer import compare_with_main_job
+from crosslab.pytorch.job import TOLERANCE, TorchResult, build, judge, judge_answer
+from crosslab.pytorch.program import LENGTH, ImportedProgram, TorchModel, import_model
 from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+
+DEFAULT_STEPS = 8
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
@@ -42,11 +49,25 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("model", metavar="FILE.py:FACTORY", help="the function that makes the model")
+    add(
+        "model", metavar="MODEL",
+        help="FILE.py:FACTORY, the function that makes the model; or a language model for "
+        "transformers: one that is pinned, a folder, a GGUF file, hf:OWNER/NAME",
+    )  # fmt: skip
     add(
         "--dynamic", action="append", default=[], metavar="NAME=MIN:MAX",
         help="let a size vary; the example, the least and the most are run",
     )  # fmt: skip
+    add(
+        "--paged", action="store_true",
+        help="a language model, inputs input_ids and position_ids: let its attention read TVM's "
+        "paged KV cache, and answer greedily",
+    )  # fmt: skip
+    add(
+        "--steps", type=int, default=DEFAULT_STEPS, metavar="N",
+        help=f"tokens of the answer, with --paged ({DEFAULT_STEPS})",
+    )  # fmt: skip
+    add("--prompt", default=PROMPT, help="the user's message to a model for transformers")
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--release", default="unnamed", help="name of the release, for the report")
     add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
@@ -69,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         LabError: a step fails.
     """
     args = parser().parse_args(argv)
-    model = TorchModel.parse(args.model, args.dynamic)
+    model = model_of(args)
     if not (args.tvm_tree / "python" / "tvm").is_dir():
         raise UserError(f"{args.tvm_tree} is no TVM tree", remedy="nox -s apply_patches")
     project, clock = args.project.resolve(), Clock()
@@ -80,7 +101,8 @@ def main(argv: Sequence[str]) -> int:
     check_database(args.tuned)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
-        _progress.print(f"importing {model.name}")
+        name = model.name if model.factory else args.model
+        _progress.print(f"importing {name}")
         with clock.step("import"):
             program = import_model(model, args.tvm_tree, Path(scratch))
         dump = args.dump_ir is not None
@@ -89,19 +111,81 @@ def main(argv: Sequence[str]) -> int:
         if dump:
             shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)
             _progress.print(f"[bold]passes[/] {args.dump_ir / 'README.md'}", soft_wrap=True)
-        _progress.print(f"emulator: {len(program.sizes)} runs")
+        _progress.print("emulator: " + told_of(program))
         with clock.step("emulator"):
             machine = GuestMachine(vlen=vlen)
-            result = judge(program, runner, machine, core, args.cache, Path(scratch))
-    about = {"model": model.name, "release": args.release, "vlen": vlen, "core": args.core}
+            if program.is_paged:
+                result = judge_answer(program, runner, machine, core, args.cache)
+            else:
+                result = judge(program, runner, machine, core, args.cache, Path(scratch))
+        beside = None
+        if result.answer and not model.factory:
+            recipe = main_job_recipe(args, program, model.file, vlen)
+            beside = compare_with_main_job(
+                recipe, model.prompt, result.answer, machine, core, args.cache, clock
+            )
+    about = {
+        "model": name,
+        "release": args.release,
+        "vlen": vlen,
+        "core": args.core,
+        "language": program.about.get("language"),
+    }
     report = args.report or project / "out" / "torch.json"
     schedules = Schedules.read(runner.library.folder)
     table = {**about, **report_of(result), "seconds": clock.seconds, **asdict(schedules)}
-    atomic_write_json(report, table)
     show(result)
+    if beside:
+        table["main_job"] = asdict(beside)
+        _answers.print(beside.shown())
+    atomic_write_json(report, table)
     _answers.print(schedules.told, soft_wrap=True)
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
-    return 0 if result.right else 1
+    return 0 if result.right and (beside is None or beside.same_tokens) else 1
+
+
+def main_job_recipe(
+    args: argparse.Namespace, program: ImportedProgram, folder: Path, vlen: int
+) -> Recipe:
+    """The main job's recipe for the same weights."""
+    road = "through MLC-LLM" if args.mlc_tree else "by the project's own definition"
+    _progress.print(f"main job, {road}")
+    context = int(program.about["language"]["context"])
+    return Recipe(
+        model=folder,
+        quantization="q0f32",
+        vlens=(vlen,),
+        tvm_tree=args.tvm_tree,
+        runtime_tree=args.tvm_tree,
+        mlc_tree=args.mlc_tree,
+        context=context,
+        prefill_chunk=context,
+        strip=False,
+    )
+
+
+def model_of(args: argparse.Namespace) -> TorchModel:
+    """The model that the options name.
+
+    Raises:
+        UserError: there is none, or an option does not fit it.
+    """
+    if ".py" in args.model:
+        return TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
+    if args.dynamic:
+        raise UserError("--dynamic: a model for transformers has one size that varies, its length")
+    folder = import_folder(args.model, name_of(args.model), args.project, args.cache).folder
+    prompt = tuple(ChatTokenizer.load(folder).chat_ids(args.prompt))
+    context = longest_of(read_table(folder / CONFIG_FILE)) or DEFAULT_CONTEXT
+    bounds = {LENGTH: (2, min(context, DEFAULT_CONTEXT))}
+    return TorchModel(folder, "", bounds, True, args.steps, prompt)
+
+
+def told_of(program: ImportedProgram) -> str:
+    """What is run of a program."""
+    if not program.is_paged:
+        return f"{len(program.sizes)} runs"
+    return f"{len(program.about['prompt'])} tokens of prompt, {program.about['steps']} of answer"
 
 
 def report_of(result: TorchResult) -> dict[str, Any]:

@@ -15,14 +15,21 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
+from crosslab.compile.llama import last_row_of
 from crosslab.pytorch import formulas
 
 Converter = Callable[[Any, Any], Any]
 
 
-def converters() -> dict[str, Converter]:
-    """Converter of each operator, by its name in the importer's table."""
+def converters(cache: Any = None) -> dict[str, Converter]:
+    """Converter of each operator, by its name in the importer's table.
+
+    Args:
+        cache: variable of the paged KV cache, for a program whose attention reads one.
+    """
     return {
+        "paged_attention": _paged_attention(cache),
+        "last_row": _last_row,
         "linear.default": _linear,
         "matmul.default": _matmul,
         "bmm.default": _matmul,
@@ -145,6 +152,41 @@ def _attention(node: Any, importer: Any) -> Any:
     return builder.emit_te(
         formulas.nt_batch_matmul, weights, turned, primfunc_name_hint="attention_values"
     )
+
+
+def _paged_attention(cache: Any) -> Converter:
+    """Attention over a cache, which keeps these keys and values, too: [1, heads, rows, width]."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        builder = importer.block_builder
+        _, heads, rows, width = importer.env[node.args[0]].ty.shape
+        turned = [
+            builder.emit(relax.op.permute_dims(importer.env[one], [0, 2, 1, 3]))
+            for one in node.args
+        ]
+        fused = builder.emit(relax.op.concat(turned, axis=2))
+        fused = builder.emit(relax.op.reshape(fused, [rows, fused.ty.shape[2], width]))
+        mixed = builder.emit(
+            relax.call_dps_packed(
+                "vm.builtin.attention_kv_cache_attention_with_fused_qkv",
+                [
+                    cache,
+                    relax.prim_value(node.kwargs["layer"]),
+                    relax.prim_value(node.kwargs["scale"]),
+                    fused,
+                ],
+                out_ty=relax.TensorType((rows, heads, width), "float32"),
+            )
+        )
+        mixed = builder.emit(relax.op.reshape(mixed, [1, rows, heads, width]))
+        return builder.emit(relax.op.permute_dims(mixed, [0, 2, 1, 3]))
+
+    return convert
+
+
+def _last_row(node: Any, importer: Any) -> Any:
+    x = importer.env[node.args[0]]
+    return importer.block_builder.emit_te(last_row_of, x, primfunc_name_hint="last_row")
 
 
 def _masked(scores: Any, mask: Any) -> Any:

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The importing process: ``python -m crosslab.pytorch.importer SPEC.json``.
 
-It runs on the patched tree, where torch is installed. SPEC has ``file``, ``factory`` and
-``dynamic`` (name of a size to its least and most). Into SPEC's folder go the model as TVM's module
+It runs on the patched tree, where torch is installed. SPEC is a
+:class:`crosslab.pytorch.program.TorchModel`. Into SPEC's folder go the model as TVM's module
 (``module.json``), its parameters (``params/``, in MLC-LLM's layout), ``cases/`` with inputs and
 torch's outputs, and ``model.json``, what is known of them.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import json
 import sys
-import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,83 +22,23 @@ import numpy as np
 import torch
 import tvm
 from safetensors.numpy import save_file
-from torch.utils._pytree import tree_leaves
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
+from crosslab.compile.driver import MAX_BATCH
 from crosslab.errors import LabError, UserError
 from crosslab.models.params import write_params
+from crosslab.pytorch.causal_attention import POSITIONS, TOKENS
+from crosslab.pytorch.causal_lm import read_causal_lm
 from crosslab.pytorch.converters import KEPT, converters
+from crosslab.pytorch.example import FACTORY, Example, load_factory, make_example
+from crosslab.pytorch.language import BATCH, check_inputs, import_language_model
 from crosslab.pytorch.operators import unknown_operators
 
-FACTORY = (
-    "a factory takes nothing and returns (module, inputs) or (module, inputs, dynamic): inputs is "
-    "a tuple of tensors or a table of them by name, dynamic is {input: {axis: name of a size}}"
-)
-Dynamic = Mapping[str, Mapping[int, str]]
+Bounds = Mapping[str, Sequence[int]]
 
 
-def load_factory(file: Path, name: str) -> Any:
-    """The factory, a function of a Python file of the user's.
-
-    Raises:
-        UserError: there is no such file or function, or the file cannot be run.
-    """
-    if not file.is_file():
-        raise UserError(f"there is no file {file}", remedy="give FILE.py:FACTORY")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{file} is no Python file", remedy="give FILE.py:FACTORY")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(file.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{file} cannot be run: {_told(error, file)}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise UserError(f"{file} has no function {name}", remedy=FACTORY)
-    return found
-
-
-def _told(error: BaseException, file: Path) -> str:
-    """An error of the user's code: its kind, its text, and the line in their file."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f"line {error.lineno}: {error.msg}"
-    place = f"line {frames[-1].lineno}: " if frames else ""
-    return f"{place}{type(error).__name__}: {error}"
-
-
-def make_example(factory: Any, file: Path) -> Example:
-    """The model of a factory and its inputs.
-
-    Raises:
-        UserError: it fails, or returns something else.
-    """
-    try:
-        made = factory()
-    except Exception as error:
-        raise UserError(f"the factory in {file} fails: {_told(error, file)}") from error
-    if not isinstance(made, tuple) or not 2 <= len(made) <= 3:
-        raise UserError(f"the factory in {file} returns {type(made).__name__}", remedy=FACTORY)
-    model, inputs, dynamic = (*made, {})[:3]
-    if not isinstance(model, torch.nn.Module) or not isinstance(inputs, tuple | list | dict):
-        kinds = f"({type(model).__name__}, {type(inputs).__name__})"
-        raise UserError(f"the factory in {file} returns {kinds}", remedy=FACTORY)
-    by_name = dict(inputs) if isinstance(inputs, dict) else {}
-    example = Example(model.eval(), () if by_name else tuple(inputs), by_name, dynamic)
-    for value in example.tensors():
-        if not isinstance(value, torch.Tensor):
-            raise UserError(
-                f"an input from the factory in {file} is {type(value).__name__}, not a tensor",
-                remedy="let a module around the model fill in what is no tensor",
-            )
-    return example
-
-
-def export(example: Example, bounds: Mapping[str, Sequence[int]]) -> Any:
+def export(example: Example, bounds: Bounds) -> Any:
     """The model as torch's ExportedProgram, its operators those that are converted.
 
     Raises:
@@ -137,7 +75,7 @@ def export(example: Example, bounds: Mapping[str, Sequence[int]]) -> Any:
         ) from error
 
 
-def _shapes(example: Example, bounds: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
     """The sizes that vary, by the names of the inputs, as torch.export takes them."""
     dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in bounds.items()}
     dynamic = example.dynamic
@@ -165,7 +103,7 @@ def check_operators(program: Any) -> None:
         )
 
 
-def import_program(program: Any) -> tuple[Any, dict[str, Any]]:
+def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]]:
     """The program as TVM's module, whose parameters come last, and these by name.
 
     Raises:
@@ -175,7 +113,7 @@ def import_program(program: Any) -> tuple[Any, dict[str, Any]]:
         module = translator.from_exported_program(
             program,
             keep_params_as_input=True,
-            custom_convert_map=converters(),
+            custom_convert_map=converters(cache),
             run_ep_decomposition=False,
         )
     except Exception as error:
@@ -187,81 +125,45 @@ def import_program(program: Any) -> tuple[Any, dict[str, Any]]:
     return module, dict(zip(names, values, strict=True))
 
 
+# Function of a module that computes what its other functions do with parameters alone.
+TRANSFORM = "transform_params"
+
+
+def _is_entry(function: Any) -> bool:
+    """Whether a function of a module is called from outside."""
+    return "num_input" in (function.attrs or {})
+
+
 def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Do now what a module does with its parameters alone, such as transposing them.
+    """Do now what a module's functions all do with their parameters alone, such as transposing.
 
     Returns:
-        the module, whose parameters come last in one tuple, and these by name.
+        the module, whose functions' parameters come last in one tuple, and these by name.
     """
     if not params:
         return module, params
-    module = relax.transform.LiftTransformParams()(module)
-    transform = tvm.IRModule(
-        {var: f for var, f in module.functions_items() if var.name_hint != "main"}
-    )
+    module = relax.transform.LiftTransformParams(shared_transform=True)(module)
+    kept = {
+        var: function
+        for var, function in module.functions_items()
+        if var.name_hint == TRANSFORM or not _is_entry(function)
+    }
+    transform = relax.transform.DeadCodeElimination([TRANSFORM])(tvm.IRModule(kept))
     built = tvm.compile(relax.transform.LegalizeOps()(transform), target="llvm")
-    values = relax.VirtualMachine(built, tvm.cpu())["main_transform_params"](list(params.values()))
-    del module["main_transform_params"]
-    inputs = int(module["main"].attrs["num_input"])
+    values = relax.VirtualMachine(built, tvm.cpu())[TRANSFORM](list(params.values()))
+    del module[TRANSFORM]
+    entry = next(f for f in module.functions.values() if _is_entry(f))
+    inputs = int(entry.attrs["num_input"])
     known = set(params)
     settled = {}
-    for place, (param, value) in enumerate(
-        zip(module["main"].params[inputs:], values, strict=True)
-    ):
+    for place, (param, value) in enumerate(zip(entry.params[inputs:], values, strict=True)):
         name = param.name if param.name in known else f"settled_{place}"
         settled[name] = value
     return relax.transform.BundleModelParams()(module), settled
 
 
-@dataclass(frozen=True)
-class Example:
-    """A model and the inputs that its factory gave.
-
-    Attributes:
-        model: torch's module.
-        by_place: inputs that it is called with by their place.
-        by_name: those by their name.
-        dynamic: input to axis to the name of a size that may vary.
-    """
-
-    model: Any
-    by_place: tuple[Any, ...]
-    by_name: dict[str, Any]
-    dynamic: Dynamic
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the inputs, in the order of the call."""
-        names = list(inspect.signature(self.model.forward).parameters)
-        return [*names[: len(self.by_place)], *self.by_name]
-
-    def resized(self, sizes: Mapping[str, int]) -> Example:
-        """The example with other sizes: its values repeat along the axis."""
-
-        def of(name: str, value: Any) -> Any:
-            for axis, size in self.dynamic.get(name, {}).items():
-                if size in sizes:
-                    value = value.index_select(axis, torch.arange(sizes[size]) % value.shape[axis])
-            return value
-
-        by_place = tuple(of(n, v) for n, v in zip(self.names, self.by_place, strict=False))
-        return replace(
-            self, by_place=by_place, by_name={n: of(n, v) for n, v in self.by_name.items()}
-        )
-
-    def tensors(self) -> list[Any]:
-        """Every tensor among the inputs, in the order of the exported program's."""
-        return list(tree_leaves((self.by_place, self.by_name)))
-
-    def outputs(self) -> list[Any]:
-        """The tensors that torch computes."""
-        with torch.no_grad():
-            made = self.model(*self.by_place, **self.by_name)
-        return [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
-
-
 def write_cases(
-    example: Example, names: Sequence[str], bounds: Mapping[str, Sequence[int]], folder: Path
+    example: Example, names: Sequence[str], bounds: Bounds, folder: Path
 ) -> list[dict[str, int]]:
     """Write inputs and torch's outputs: of the example, and of each size's least and most.
 
@@ -295,29 +197,110 @@ def run(spec: Mapping[str, Any], folder: Path) -> None:
     """
     file, bounds = Path(spec["file"]), spec["dynamic"]
     torch.manual_seed(0)
-    example = make_example(load_factory(file, spec["factory"]), file)
-    program = export(example, bounds)
-    check_operators(program)
-    module, params = settle_weights(*import_program(program))
-    kind = torch.export.graph_signature.InputKind.USER_INPUT
-    specs = [one for one in program.graph_signature.input_specs if one.kind is kind]
-    names = [one.arg.name for one in specs]
+    if spec["factory"]:
+        example = make_example(load_factory(file, spec["factory"]), file)
+    else:
+        example = make_example(partial(read_causal_lm, file, spec["prompt"]), file)
+    cases = folder / "cases"
+    if spec["paged"]:
+        module, params, about = _language_model(example, bounds, cases, spec["steps"])
+    else:
+        module, params, about = _function(example, bounds, cases)
     arrays = {name: value.numpy() for name, value in params.items()}
-    main = module["main"]
-    about = {
-        "inputs": [{"name": p.name, **_type_of(p)} for p in main.params[: len(names)]],
-        "params": [
-            {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)}
-            for name, value in arrays.items()
-        ],
-        "bounds": {k: int(v) for k, v in (main.attrs.get("tir_var_upper_bound") or {}).items()},
-        "cases": write_cases(example, names, bounds, folder / "cases"),
-    }
+    about["params"] = [
+        {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)}
+        for name, value in arrays.items()
+    ]
     (folder / "params").mkdir()
     write_params(arrays.items(), folder / "params", exact=True)
     (folder / "module.json").write_text(tvm.ir.save_json(module), encoding="utf-8")
     text = json.dumps(about, indent=2) + "\n"
     (folder / "model.json").write_text(text, encoding="utf-8")
+
+
+Made = tuple[Any, dict[str, Any], dict[str, Any]]
+
+
+def _function(example: Example, bounds: Bounds, cases: Path) -> Made:
+    """A model as the function ``main``, its parameters, and the table of what is known of it."""
+    program = export(example, bounds)
+    check_operators(program)
+    module, params = settle_weights(*import_program(program))
+    names, main = input_names(program), module["main"]
+    inputs = [{"name": p.name, **_type_of(p)} for p in main.params[: len(names)]]
+    about = {
+        "inputs": inputs,
+        "example_sizes": {
+            size: length
+            for entry, value in zip(inputs, example.tensors(), strict=True)
+            for size, length in zip(entry["shape"], value.shape, strict=True)
+            if isinstance(size, str)
+        },
+        "bounds": {k: int(v) for k, v in (main.attrs.get("tir_var_upper_bound") or {}).items()},
+        "cases": write_cases(example, names, bounds, cases),
+    }
+    return module, params, about
+
+
+def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
+    """The same of a language model with a paged cache, and torch's answer beside it."""
+    check_inputs(example.names)
+    if len(bounds) != 1 or {*example.dynamic.get(TOKENS, {})} != {1}:
+        raise UserError(
+            f"--paged: the length of {TOKENS} has to vary, and nothing else",
+            remedy=f"let the factory's third value be {{'{TOKENS}': {{1: 'n'}}, "
+            f"'{POSITIONS}': {{1: 'n'}}}} and give --dynamic n=2:512",
+        )
+    ((name, limits),) = bounds.items()
+    prompt = example.tensors()[example.names.index(TOKENS)]
+    if prompt.shape[1] + steps > limits[1]:
+        raise UserError(
+            f"--steps {steps}: with a prompt of {prompt.shape[1]} tokens that is more than the "
+            f"{limits[1]} of --dynamic {name}"
+        )
+    several, single = export(example, bounds), export(example.resized({name: 1}), {})
+    check_operators(several)
+    sized = [example, *(example.resized({name: limit}) for limit in limits)]
+    inputs = [dict(zip(one.names, one.tensors(), strict=True)) for one in sized]
+    module, params, told = import_language_model(several, single, inputs, import_program)
+    module, params = settle_weights(module, params)
+    cases.mkdir()
+    write_answer(example, steps, cases)
+    about = {
+        "inputs": [],
+        "example_sizes": {told["length"]: prompt.shape[1]},
+        "bounds": {told["length"]: limits[1], BATCH: MAX_BATCH, "seq_len": limits[1]},
+        "cases": [{}],
+        "language": {"attention": told["attention"], "context": limits[1]},
+        "prompt": prompt[0].tolist(),
+        "steps": steps,
+    }
+    return module, params, about
+
+
+def write_answer(example: Example, steps: int, folder: Path) -> None:
+    """Write torch's greedy answer: ``tokens`` [steps], and ``logits`` [steps, vocab] before each.
+
+    Every step reads the whole sequence anew.
+    """
+    tokens = example.tensors()[example.names.index(TOKENS)]
+    rows = []
+    for _ in range(steps):
+        given = {TOKENS: tokens, POSITIONS: torch.arange(tokens.shape[1])[None]}
+        ordered = {name: given[name] for name in example.names}
+        rows.append(replace(example, by_place=(), by_name=ordered).outputs()[0][0, -1])
+        tokens = torch.cat([tokens, rows[-1].argmax()[None, None]], 1)
+    answer = {"tokens": tokens[0, -steps:].numpy(), "logits": torch.stack(rows).numpy()}
+    save_file(
+        {name: np.ascontiguousarray(value) for name, value in answer.items()},
+        folder / "answer.safetensors",
+    )
+
+
+def input_names(program: Any) -> list[str]:
+    """Names of a program's inputs, in order."""
+    kind = torch.export.graph_signature.InputKind.USER_INPUT
+    return [one.arg.name for one in program.graph_signature.input_specs if one.kind is kind]
 
 
 def _type_of(param: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from crosslab.build.runner import Clock, Recipe, Runner, build_runner
 from crosslab.compile.driver import ImportedModule
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.pytorch.answer import Answer, ask
 from crosslab.pytorch.multiply_adds import MultiplyAdds, multiply_adds
 from crosslab.pytorch.program import ImportedProgram
 from crosslab.run.counter import Counts, run_counted
@@ -30,7 +31,7 @@ class CaseResult:
     """One run.
 
     Attributes:
-        sizes: those that are not the example's.
+        sizes: those that are not the example's; of an answer, its phase and its tokens.
         error: largest difference of any output from torch's, as a part of that output's largest.
         right: shapes and dtypes are torch's, and the error is within bounds.
         counts: instructions of the call; None where the emulator cannot count.
@@ -51,10 +52,12 @@ class TorchResult:
     Attributes:
         cases: of each size.
         work: multiply-adds of the example, and those that kernels do.
+        answer: of a language model with a paged cache.
     """
 
     cases: tuple[CaseResult, ...]
     work: MultiplyAdds
+    answer: Answer | None = None
 
     @property
     def right(self) -> bool:
@@ -127,8 +130,38 @@ def judge(
         cycles = cycles_of(core, counted.histogram(), 1) if core and counted else None
         counts = counted.region if counted else None
         results.append(CaseResult(sizes, error, right, counts, cycles))
-    example = load_file(program.case(0)[0])
-    return TorchResult(tuple(results), multiply_adds(runner.library, program.about, example))
+    work = multiply_adds(runner.library, "main", program.example_sizes)
+    return TorchResult(tuple(results), work)
+
+
+def judge_answer(
+    program: ImportedProgram,
+    runner: Runner,
+    machine: GuestMachine,
+    core: Core | None,
+    cache: Path,
+) -> TorchResult:
+    """Let a language model answer greedily in the emulator and compare with torch.
+
+    The arguments are :func:`judge`'s. There is a case for the prompt and one for the tokens
+    after it, whose counts are the mean of a call; the error is that of the logits.
+
+    Raises:
+        LabError: the run fails.
+    """
+    wanted = load_file(program.answer)
+    prompt = program.about["prompt"]
+    answer = ask(
+        runner.program, program.params, prompt, wanted["logits"].shape, machine, core, cache
+    )
+    error, right = compare({"logits": answer.logits}, {"logits": wanted["logits"]})
+    right = right and answer.tokens == tuple(wanted["tokens"].tolist())
+    results = tuple(
+        CaseResult({phase.name: phase.tokens}, error, right, phase.counts, phase.cycles)
+        for phase in answer.phases
+    )
+    sizes = {**program.example_sizes, "context": len(prompt)}
+    return TorchResult(results, multiply_adds(runner.library, "prefill", sizes), answer)
 
 
 def compare(

@@ -8,9 +8,6 @@ import json
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from crosslab.compile.driver import WORK_FILE, CompiledModel
 
@@ -21,6 +18,9 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+
+# Products of attention to the blocks of the functions that do them on a paged cache.
+ATTENTION = {"QK": "S_gemm", "PV": "O_gemm"}
 
 
 @dataclass(frozen=True)
@@ -43,32 +43,26 @@ class MultiplyAdds:
         return self.on_kernels / self.total if self.total else 1.0
 
 
-def multiply_adds(
-    library: CompiledModel, about: Mapping[str, Any], example: Mapping[str, NDArray[Any]]
-) -> MultiplyAdds:
-    """Count them for the example's sizes.
+def multiply_adds(library: CompiledModel, entry: str, sizes: Mapping[str, int]) -> MultiplyAdds:
+    """Count them for one call.
 
     Args:
         library: the compiled model, with its work and its report of kernels.
-        about: the importer's table.
-        example: inputs by name.
+        entry: function that is called.
+        sizes: values of those that vary, by name.
     """
-    sizes = {
-        size: length
-        for entry in about["inputs"]
-        for size, length in zip(entry["shape"], example[entry["name"]].shape, strict=True)
-        if isinstance(size, str)
-    }
     kernels = {(e["function"], e["block"]) for e in library.tensorized if e["symbol"]}
+    of_cache = {e["block"] for e in library.tensorized if not e["symbol"]}
     work = json.loads((library.folder / WORK_FILE).read_text(encoding="utf-8"))
     total, plain = 0, dict[str, int]()
-    for product in work["entries"]["main"]["products"]:
+    for product in work["entries"][entry]["products"]:
         extents = (product[name] for name in ("count", "batch", "m", "n", "k"))
         amount = 1
         for extent in extents:
             amount *= extent if isinstance(extent, int) else evaluate(extent, sizes)
         total += amount
-        if (product["function"], product["block"]) not in kernels:
+        block = ATTENTION.get(product["block"]) if product["kind"] == "attention" else None
+        if block in of_cache if block else (product["function"], product["block"]) not in kernels:
             plain[product["function"]] = plain.get(product["function"], 0) + amount
     return MultiplyAdds(total, total - sum(plain.values()), plain)
 

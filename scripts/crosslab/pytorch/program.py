@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from crosslab.compile.driver import LAST_LINES, tree_environment
 from crosslab.errors import LabError, UserError
 
+# The size of a model for transformers that varies: tokens of a call.
+LENGTH = "n"
 SUPPLY = "nox -s torch installs it; without nox: pip install torch"
 
 
@@ -45,6 +47,22 @@ class ImportedProgram:
         """Varying sizes of each case that are not the example's."""
         return list(self.about["cases"])
 
+    @property
+    def answer(self) -> Path:
+        """File of torch's answer, of a language model with a paged cache."""
+        return self.folder / "cases" / "answer.safetensors"
+
+    @property
+    def is_paged(self) -> bool:
+        """A language model with a paged cache."""
+        return "language" in self.about
+
+    @property
+    def example_sizes(self) -> dict[str, int]:
+        """Sizes that vary, of the example, by their names in the module."""
+        found: dict[str, int] = self.about["example_sizes"]
+        return found
+
     def case(self, number: int) -> tuple[Path, Path]:
         """Files of inputs and of torch's outputs."""
         cases = self.folder / "cases"
@@ -56,33 +74,43 @@ class TorchModel:
     """A model of PyTorch as its user names it.
 
     Attributes:
-        file: Python file.
-        factory: function in it that makes the model.
+        file: Python file, or a model's folder in Hugging Face's layout.
+        factory: function in the file that makes the model; empty for a folder.
         dynamic: name of a size that may vary to its least and most.
+        paged: it is a language model, whose attention is to read a paged KV cache.
+        steps: tokens of its answer.
+        prompt: token ids, for a folder.
     """
 
     file: Path
     factory: str
     dynamic: Mapping[str, tuple[int, int]]
+    paged: bool = False
+    steps: int = 0
+    prompt: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        """A name for the report."""
+        """A factory's name for the report."""
         return f"{self.file.name}:{self.factory}"
 
     @classmethod
-    def parse(cls, model: str, dynamic: list[str]) -> TorchModel:
+    def parse(
+        cls, model: str, dynamic: list[str], *, paged: bool = False, steps: int = 0
+    ) -> TorchModel:
         """Read ``FILE:FACTORY`` and texts of ``NAME=MIN:MAX``.
 
         Raises:
             UserError: one is malformed.
         """
         file, _, factory = model.rpartition(":")
-        if not file or not factory.isidentifier():
+        if not file.endswith(".py") or not factory.isidentifier():
             raise UserError(
                 f"{model!r} does not name a file and a function in it",
                 remedy="give FILE.py:FACTORY",
             )
+        if steps < 0 or paged > steps:
+            raise UserError(f"--steps {steps}", remedy="give 1 or more")
         bounds: dict[str, tuple[int, int]] = {}
         for text in dynamic:
             name, _, limits = text.partition("=")
@@ -95,7 +123,7 @@ class TorchModel:
                     remedy="torch.export takes a size of 0 or 1 for a fixed one",
                 )
             bounds[name] = (int(low), int(high))
-        return cls(Path(file).resolve(), factory, bounds)
+        return cls(Path(file).resolve(), factory, bounds, paged, steps)
 
 
 def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedProgram:
@@ -110,12 +138,12 @@ def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedPro
         UserError: torch is missing, or the model cannot be taken.
         LabError: TVM's importer fails.
     """
-    if not model.file.is_file():
+    if not model.file.exists():
         raise UserError(f"there is no file {model.file}", remedy="give FILE.py:FACTORY")
     if importlib.util.find_spec("torch") is None:
         raise UserError("the package torch is not installed here", remedy=SUPPLY)
     spec = folder / "spec.json"
-    table = {"file": str(model.file), "factory": model.factory, "dynamic": dict(model.dynamic)}
+    table = {**asdict(model), "file": str(model.file), "dynamic": dict(model.dynamic)}
     spec.write_text(json.dumps(table), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "crosslab.pytorch.importer", str(spec)],

@@ -52,6 +52,59 @@ def test_a_model_computes_what_torch_does_on_kernels(
         assert least is None or least["insns"] * 8 < most["insns"]
 
 
+def test_a_language_model_answers_on_the_paged_cache_as_torch_does(
+    tree: Path, tmp_path: Path
+) -> None:
+    shared_builds.need_emulator()
+    shared_builds.cross()
+    report = tmp_path / "torch.json"
+    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
+    assert (
+        main([f"{MODELS}:decoder", "--paged", "--dynamic", "n=2:64", "--steps", "6", *where]) == 0
+    )
+    told = json.loads(report.read_text(encoding="utf-8"))
+    assert [case["sizes"] for case in told["cases"]] == [{"prefill": 6}, {"decode": 5}]
+    assert max(case["error"] for case in told["cases"]) < 1e-5
+    # Heads that the model repeats for several queries are kept once.
+    assert told["language"] == {
+        "attention": {"layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16},
+        "context": 64,
+    }
+    prefill, decode = (case["counts"] for case in told["cases"])
+    assert prefill is None or decode["insns"] * 2 < prefill["insns"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "dynamic", "message"),
+    [
+        ("windowed", ["n=2:64"], r"layers.0, .*hide just the later of 64 tokens"),
+        pytest.param("encoder", ["n=2:64"], "ids, mask, not input_ids", marks=pytest.mark.long),
+        pytest.param("decoder", [], "the length of input_ids", marks=pytest.mark.long),
+        pytest.param("decoder", ["n=2:8"], "more than the 8", marks=pytest.mark.long),
+    ],
+)
+def test_a_model_that_fits_no_paged_cache_is_refused(
+    tree: Path, tmp_path: Path, factory: str, dynamic: list[str], message: str
+) -> None:
+    model = TorchModel.parse(f"{MODELS}:{factory}", dynamic, paged=True, steps=4)
+    with pytest.raises(UserError, match=message):
+        import_model(model, tree, tmp_path)
+
+
+@pytest.mark.long
+def test_smollm2_of_transformers_gives_the_tokens_of_the_main_job(
+    tree: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    report = tmp_path / "torch.json"
+    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
+    project = ["--project", str(shared_builds.PROJECT), "--core", "spacemit-x60"]
+    assert main(["smollm2-135m", *project, *where]) == 0
+    beside = json.loads(report.read_text(encoding="utf-8"))["main_job"]
+    assert beside["same_tokens"]
+    assert max(own / other for _, _, other, own in beside["rows"]) <= 1.3
+
+
 @pytest.mark.long
 def test_the_shown_page_of_passes_is_that_of_the_command(tree: Path, tmp_path: Path) -> None:
     where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE)]

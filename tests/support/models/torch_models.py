@@ -90,6 +90,60 @@ class Vision(nn.Module):
         return self.head(self.norm(self.layers(x))[:, 0])
 
 
+class DecoderLayer(nn.Module):
+    """A layer as Llama has it: grouped heads, rotary embeddings, a gate; without norms."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head = heads, kv_heads, width // heads
+        self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.key, self.value = (nn.Linear(width, kv_heads * self.head) for _ in range(2))
+        self.gate, self.up = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor, angles: Tensor, mask: Tensor) -> Tensor:
+        _, rows, width = x.shape
+
+        def split(y: Tensor, heads: int) -> Tensor:
+            return y.view(1, rows, heads, self.head).transpose(1, 2)
+
+        def turn(y: Tensor) -> Tensor:
+            first, second = y.chunk(2, -1)
+            return y * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+
+        query, key = turn(split(self.query(x), self.heads)), turn(split(self.key(x), self.kv_heads))
+        times = self.heads // self.kv_heads
+        value = split(self.value(x), self.kv_heads).repeat_interleave(times, 1)
+        mixed = nn.functional.scaled_dot_product_attention(
+            query, key.repeat_interleave(times, 1), value, attn_mask=mask
+        )
+        x = x + self.out(mixed.transpose(1, 2).reshape(1, rows, width))
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+class Decoder(nn.Module):
+    """A language model; with a window, a token sees so many before it, else all."""
+
+    def __init__(self, window: int = 0) -> None:
+        super().__init__()
+        self.window = window
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.ModuleList([DecoderLayer(WIDTH, 4, 2) for _ in range(2)])
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.register_buffer("speeds", 100.0 ** -torch.arange(0, 1, 2 * 4 / WIDTH))
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        rows = input_ids.shape[1]
+        mask = torch.ones(rows, rows, dtype=torch.bool).tril()
+        if self.window:
+            mask = mask & torch.ones(rows, rows, dtype=torch.bool).triu(1 - self.window)
+        angles = position_ids[:, None, :, None] * self.speeds
+        x = self.words(input_ids)
+        for layer in self.layers:
+            x = layer(x, torch.cat([angles, angles], -1), mask)
+        return self.head(x)
+
+
 class Spectrum(nn.Module):
     """A model with an operator that nobody converts."""
 
@@ -135,6 +189,18 @@ def convnet() -> tuple[nn.Module, tuple[Tensor, ...]]:
             nn.init.normal_(layer.running_mean)
             nn.init.uniform_(layer.running_var, 0.5, 2)
     return model, (torch.randn(1, 3, 32, 32),)
+
+
+def decoder(window: int = 0) -> tuple[nn.Module, dict[str, Tensor], dict[str, Any]]:
+    """The language model and a prompt, whose length may vary."""
+    torch.manual_seed(0)
+    inputs = {"input_ids": torch.randint(0, WORDS, (1, 6)), "position_ids": torch.arange(6)[None]}
+    return Decoder(window), inputs, {name: {1: "n"} for name in inputs}
+
+
+def windowed() -> tuple[nn.Module, dict[str, Tensor], dict[str, Any]]:
+    """The same, whose tokens see 8 before them."""
+    return decoder(8)
 
 
 def perceptron() -> tuple[nn.Module, tuple[Tensor, ...]]:

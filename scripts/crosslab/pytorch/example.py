@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of PyTorch and its inputs, as a factory in its user's file gives them."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from crosslab.errors import LabError, UserError
+
+FACTORY = (
+    "a factory takes nothing and returns (module, inputs) or (module, inputs, dynamic): inputs is "
+    "a tuple of tensors or a table of them by name, dynamic is {input: {axis: name of a size}}"
+)
+Dynamic = Mapping[str, Mapping[int, str]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model and the inputs that its factory gave.
+
+    Attributes:
+        model: torch's module.
+        by_place: inputs that it is called with by their place.
+        by_name: those by their name.
+        dynamic: input to axis to the name of a size that may vary.
+    """
+
+    model: Any
+    by_place: tuple[Any, ...]
+    by_name: dict[str, Any]
+    dynamic: Dynamic
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the inputs, in the order of the call."""
+        names = list(inspect.signature(self.model.forward).parameters)
+        return [*names[: len(self.by_place)], *self.by_name]
+
+    def resized(self, sizes: Mapping[str, int]) -> Example:
+        """The example with other sizes: its values repeat along the axis."""
+
+        def of(name: str, value: Any) -> Any:
+            for axis, size in self.dynamic.get(name, {}).items():
+                if size in sizes:
+                    value = value.index_select(axis, torch.arange(sizes[size]) % value.shape[axis])
+            return value
+
+        by_place = tuple(of(n, v) for n, v in zip(self.names, self.by_place, strict=False))
+        return replace(
+            self, by_place=by_place, by_name={n: of(n, v) for n, v in self.by_name.items()}
+        )
+
+    def tensors(self) -> list[Any]:
+        """Every tensor among the inputs, in the order of the exported program's."""
+        return list(tree_leaves((self.by_place, self.by_name)))
+
+    def outputs(self) -> list[Any]:
+        """The tensors that torch computes."""
+        with torch.no_grad():
+            made = self.model(*self.by_place, **self.by_name)
+        return [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+
+
+def load_factory(file: Path, name: str) -> Any:
+    """The factory, a function of a Python file of the user's.
+
+    Raises:
+        UserError: there is no such file or function, or the file cannot be run.
+    """
+    if not file.is_file():
+        raise UserError(f"there is no file {file}", remedy="give FILE.py:FACTORY")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} is no Python file", remedy="give FILE.py:FACTORY")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{file} cannot be run: {_told(error, file)}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise UserError(f"{file} has no function {name}", remedy=FACTORY)
+    return found
+
+
+def _told(error: BaseException, file: Path) -> str:
+    """An error of the user's code: its kind, its text, and the line in their file."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"line {error.lineno}: {error.msg}"
+    place = f"line {frames[-1].lineno}: " if frames else ""
+    return f"{place}{type(error).__name__}: {error}"
+
+
+def make_example(factory: Any, file: Path) -> Example:
+    """The model of a factory and its inputs.
+
+    Raises:
+        UserError: it fails, or returns something else.
+    """
+    try:
+        made = factory()
+    except LabError:
+        raise
+    except Exception as error:
+        raise UserError(f"the factory in {file} fails: {_told(error, file)}") from error
+    if not isinstance(made, tuple) or not 2 <= len(made) <= 3:
+        raise UserError(f"the factory in {file} returns {type(made).__name__}", remedy=FACTORY)
+    model, inputs, dynamic = (*made, {})[:3]
+    if not isinstance(model, torch.nn.Module) or not isinstance(inputs, tuple | list | dict):
+        kinds = f"({type(model).__name__}, {type(inputs).__name__})"
+        raise UserError(f"the factory in {file} returns {kinds}", remedy=FACTORY)
+    by_name = dict(inputs) if isinstance(inputs, dict) else {}
+    example = Example(model.eval(), () if by_name else tuple(inputs), by_name, dynamic)
+    for value in example.tensors():
+        if not isinstance(value, torch.Tensor):
+            raise UserError(
+                f"an input from the factory in {file} is {type(value).__name__}, not a tensor",
+                remedy="let a module around the model fill in what is no tensor",
+            )
+    return example
