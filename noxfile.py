@@ -155,7 +155,7 @@ def model(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def torch(session: nox.Session) -> None:
-    """Compile a PyTorch model, run it under QEMU, compare with torch: -- FILE.py:FACTORY."""
+    """Compile a PyTorch model, run it under QEMU, compare with torch: -- MODEL."""
     applied, options = trees.prepare(session, "crosslab", "torch")
     trees.install_torch_packages(session, applied)
     environments.run_module(session, "crosslab", "torch", *applied.arguments(), *options)

@@ -22,7 +22,7 @@ from crosslab.run.emulator import GuestMachine
 
 
 @dataclass(frozen=True)
-class Phase:
+class CountedPhase:
     """Counts of a phase of an answer.
 
     Attributes:
@@ -47,7 +47,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CountedAnswer:
     """A language model's greedy answer in the emulator.
 
     Attributes:
@@ -58,7 +58,7 @@ class Answer:
 
     tokens: tuple[int, ...]
     logits: NDArray[Any]
-    phases: tuple[Phase, ...]
+    phases: tuple[CountedPhase, ...]
 
 
 def ask(
@@ -69,7 +69,7 @@ def ask(
     machine: GuestMachine,
     core: Core | None,
     cache: Path,
-) -> Answer:
+) -> CountedAnswer:
     """Let a language model answer greedily in the emulator.
 
     Args:
@@ -105,12 +105,12 @@ def ask(
             counts = phase.counts(counted.regions)
             histogram = counted.histogram(phase.regions)
             cycles = cycles_of(core, histogram, phase.calls) if core else None
-        phases.append(Phase(name, size, counts, cycles))
-    return Answer(tuple(table["tokens"]), rows, tuple(phases))
+        phases.append(CountedPhase(name, size, counts, cycles))
+    return CountedAnswer(tuple(table["tokens"]), rows, tuple(phases))
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AnswerComparison:
     """An answer beside the main job's to the same prompt, of the same weights.
 
     Attributes:
@@ -135,12 +135,12 @@ class Comparison:
 def compare_with_main_job(
     recipe: Recipe,
     prompt: Sequence[int],
-    answer: Answer,
+    answer: CountedAnswer,
     machine: GuestMachine,
     core: Core | None,
     cache: Path,
     clock: Clock,
-) -> Comparison:
+) -> AnswerComparison:
     """Let the main job's road answer the same prompt.
 
     Args:
@@ -164,4 +164,4 @@ def compare_with_main_job(
         for unit, own in one.figures.items():
             if own and (theirs := figures[unit]):
                 rows.append((one.name, unit, theirs, own))
-    return Comparison(other.tokens == answer.tokens, tuple(rows))
+    return AnswerComparison(other.tokens == answer.tokens, tuple(rows))

@@ -134,7 +134,7 @@ def _check_causal(program: Any, node: Any, cases: Sequence[Mapping[str, Any]]) -
 
 
 def is_causal(mask: Any, also_causal: bool = False) -> bool:
-    """Whether a mask [..., n, n], true or 0 where a key is seen, hides just the later keys."""
+    """True if a mask [..., n, n], true or 0 where a key is seen, hides just the later keys."""
     seen = mask if mask.dtype == torch.bool else mask == 0
     hidden = ~mask if mask.dtype == torch.bool else mask <= HIDDEN
     lower = torch.ones(mask.shape[-2:], dtype=torch.bool).tril()
@@ -153,7 +153,7 @@ def _ancestors(nodes: Iterable[Any]) -> set[Any]:
 
 
 def _reads_values(node: Any, name: str) -> bool:
-    """Whether a value depends on more of an input than its sizes."""
+    """True if a value depends on more of an input than its sizes."""
     return any(
         source.name == name
         for one in _ancestors([node])
@@ -215,7 +215,7 @@ def _chain(node: Any) -> list[Any]:
 
 
 def _repeats(source: Any, repeated: Any) -> bool:
-    """Whether a tensor [1, heads, n, width] has each head of another so many times in turn."""
+    """True if a tensor [1, heads, n, width] has each head of another so many times in turn."""
     if source.dim() != 4 or source.shape[2:] != repeated.shape[2:]:
         return False
     times, rest = divmod(repeated.shape[1], source.shape[1])

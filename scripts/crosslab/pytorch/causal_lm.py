@@ -32,7 +32,7 @@ class CausalLM(nn.Module):  # type: ignore[misc]
 
 
 def read_causal_lm(folder: Path, prompt: Sequence[int]) -> tuple[Any, ...]:
-    """What a factory returns, of a model's folder in Hugging Face's layout.
+    """The value of a factory, for a model's folder in Hugging Face's layout.
 
     Raises:
         UserError: transformers is missing, or cannot read the folder.

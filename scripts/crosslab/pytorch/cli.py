@@ -182,7 +182,7 @@ def model_of(args: argparse.Namespace) -> TorchModel:
 
 
 def told_of(program: ImportedProgram) -> str:
-    """What is run of a program."""
+    """Text about the runs of a program."""
     if not program.is_paged:
         return f"{len(program.sizes)} runs"
     return f"{len(program.about['prompt'])} tokens of prompt, {program.about['steps']} of answer"

@@ -130,7 +130,7 @@ TRANSFORM = "transform_params"
 
 
 def _is_entry(function: Any) -> bool:
-    """Whether a function of a module is called from outside."""
+    """True if a function of a module is called from outside."""
     return "num_input" in (function.attrs or {})
 
 

@@ -16,7 +16,7 @@ from crosslab.build.runner import Clock, Recipe, Runner, build_runner
 from crosslab.compile.driver import ImportedModule
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
-from crosslab.pytorch.answer import Answer, ask
+from crosslab.pytorch.answer import CountedAnswer, ask
 from crosslab.pytorch.multiply_adds import MultiplyAdds, multiply_adds
 from crosslab.pytorch.program import ImportedProgram
 from crosslab.run.counter import Counts, run_counted
@@ -57,7 +57,7 @@ class TorchResult:
 
     cases: tuple[CaseResult, ...]
     work: MultiplyAdds
-    answer: Answer | None = None
+    answer: CountedAnswer | None = None
 
     @property
     def right(self) -> bool:
