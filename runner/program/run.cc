@@ -5,10 +5,12 @@
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/dtype.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "input/errors.h"
@@ -27,6 +29,10 @@ const char kRunUsage[] =
     "  --params DIR         folder with tensor-cache.json and its shards\n"
     "  --inputs FILE        safetensors: a tensor for each of the model's inputs, by its name\n"
     "  --outputs FILE       safetensors to write: output_0, output_1, ...\n"
+    "  --steps N            call it so many times (1); the outputs are those of the last call\n"
+    "  --feed IN=OUT,...    after each call, give its output number OUT to the input named IN; of\n"
+    "                       logits, to an input of integers, the place of the largest of the last\n"
+    "                       row, which also goes to the file: chosen_IN, one a call\n"
     "  --lib FILE.so        model library; without it, the one that is linked in\n"
     "  --check-vlen BITS    refuse a CPU with shorter vector registers than this\n"
     "  --help               this text\n";
@@ -38,6 +44,7 @@ using tvm::runtime::Tensor;
 
 constexpr char kFunction[] = "main";
 constexpr int64_t kLongestRegister = 65536;
+constexpr int64_t kMostSteps = 1 << 20;
 
 struct RunOptions {
   std::map<std::string, std::string> values;
@@ -46,7 +53,8 @@ struct RunOptions {
 
 RunOptions ParseRun(const std::vector<std::string>& words) {
   RunOptions options;
-  for (const char* name : {"--params", "--inputs", "--outputs", "--lib", "--check-vlen"}) {
+  for (const char* name :
+       {"--params", "--inputs", "--outputs", "--lib", "--check-vlen", "--steps", "--feed"}) {
     options.values[name] = "";
   }
   for (size_t i = 0; i < words.size(); ++i) {
@@ -119,15 +127,74 @@ void Collect(const ffi::Any& result, std::vector<Tensor>* tensors) {
   for (const ffi::Any& part : result.cast<ffi::Array<ffi::Any>>()) Collect(part, tensors);
 }
 
-void WriteOutputs(const std::vector<Tensor>& outputs, const std::string& path) {
+// An output that becomes an input of the next call.
+struct Feed {
+  size_t input;
+  size_t output;
+};
+
+// The places of `text`, IN=OUT,..., among the inputs.
+std::vector<Feed> ParseFeeds(const std::string& text, const std::vector<std::string>& names) {
+  std::vector<Feed> feeds;
+  std::istringstream stream(text);
+  std::string part;
+  while (std::getline(stream, part, ',')) {
+    const size_t sign = part.find('=');
+    const auto input = std::find(names.begin(), names.end(), part.substr(0, sign));
+    if (sign == std::string::npos || input == names.end()) {
+      throw InputError("--feed '" + part + "': no INPUT=NUMBER of an input of the model");
+    }
+    const int64_t output = ParseInteger("--feed", part.substr(sign + 1), 0, kMostSteps);
+    feeds.push_back({static_cast<size_t>(input - names.begin()), static_cast<size_t>(output)});
+  }
+  return feeds;
+}
+
+// The place of the largest value in the last row of float32 logits; the first of several.
+int64_t LargestOfLastRow(const Tensor& logits) {
+  const int64_t width = logits->ndim > 0 ? logits->shape[logits->ndim - 1] : 0;
+  int64_t count = 1;
+  for (int axis = 0; axis < logits->ndim; ++axis) count *= logits->shape[axis];
+  if (count == 0) throw RunError("--feed: the model's logits are empty");
+  const char* data = static_cast<const char*>(logits->data) + logits->byte_offset;
+  const float* last = reinterpret_cast<const float*>(data) + count - width;
+  return std::max_element(last, last + width) - last;
+}
+
+// What an input gets from an output: the tensor itself, or the place of its largest value.
+Tensor Fed(const Tensor& output, const Tensor& input, std::vector<int64_t>* chosen) {
+  const DLDataType from = output->dtype;
+  const DLDataType to = input->dtype;
+  if (from.code == to.code && from.bits == to.bits && from.lanes == to.lanes) return output;
+  if (from.code != kDLFloat || from.bits != 32 || to.code != kDLInt || to.bits != 64) {
+    throw InputError("--feed: an output of " + std::string(ffi::DLDataTypeToString(from)) +
+                     " cannot become an input of " + std::string(ffi::DLDataTypeToString(to)));
+  }
+  chosen->push_back(LargestOfLastRow(output));
+  const std::vector<int64_t> one(static_cast<size_t>(input->ndim), 1);
+  Tensor place = Tensor::Empty(ffi::Shape(one), to, DLDevice{kDLCPU, 0});
+  std::memcpy(place->data, &chosen->back(), sizeof(int64_t));
+  return place;
+}
+
+using Named = std::vector<std::pair<std::string, Tensor>>;
+
+Tensor Listed(const std::vector<int64_t>& numbers) {
+  const ffi::Shape shape({static_cast<int64_t>(numbers.size())});
+  Tensor tensor = Tensor::Empty(shape, DLDataType{kDLInt, 64, 1}, DLDevice{kDLCPU, 0});
+  std::memcpy(tensor->data, numbers.data(), numbers.size() * sizeof(int64_t));
+  return tensor;
+}
+
+void WriteOutputs(const Named& outputs, const std::string& path) {
   std::vector<std::pair<std::string, TensorBytes>> named;
-  for (const Tensor& tensor : outputs) {
+  for (const auto& [name, tensor] : outputs) {
     const DLDataType dtype = tensor->dtype;
     std::vector<int64_t> shape(tensor->shape, tensor->shape + tensor->ndim);
     int64_t bytes = (dtype.bits + 7) / 8;
     for (const int64_t size : shape) bytes *= size;
     const char* data = static_cast<const char*>(tensor->data) + tensor->byte_offset;
-    named.emplace_back("output_" + std::to_string(named.size()),
+    named.emplace_back(name,
                        TensorBytes{ffi::DLDataTypeToString(dtype), std::move(shape),
                                    {data, static_cast<size_t>(bytes)}});
   }
@@ -151,17 +218,38 @@ int RunTensors(const std::vector<std::string>& words) {
   const int64_t bits = vlen.empty() ? 0 : ParseInteger("--check-vlen", vlen, 0, kLongestRegister);
   const Library library(options.values["--lib"], bits, {kFunction});
   const ffi::Function function = library.Function(kFunction);
-  const auto inputs = ReadInputs(options.values["--inputs"], InputNames(library));
+  const auto names = InputNames(library);
+  const std::string& often = options.values["--steps"];
+  const int64_t steps = often.empty() ? 1 : ParseInteger("--steps", often, 1, kMostSteps);
+  const auto feeds = ParseFeeds(options.values["--feed"], names);
+  auto inputs = ReadInputs(options.values["--inputs"], names);
   auto params = LoadParams(options.values["--params"], WantedParams(library.metadata()));
   library.ArrangeWeights(params);
-  ffi::Any result;
-  {
-    const RegionOfInterest call(true);
-    result = Call(function, inputs, params);
-  }
+  std::map<size_t, std::vector<int64_t>> chosen;
   std::vector<Tensor> outputs;
-  Collect(result, &outputs);
-  WriteOutputs(outputs, options.values["--outputs"]);
+  for (int64_t step = 0; step < steps; ++step) {
+    ffi::Any result;
+    {
+      const RegionOfInterest call(true);
+      result = Call(function, inputs, params);
+    }
+    outputs.clear();
+    Collect(result, &outputs);
+    for (const Feed& feed : feeds) {
+      if (feed.output >= outputs.size()) {
+        throw InputError("--feed: the model has " + std::to_string(outputs.size()) + " outputs");
+      }
+      inputs[feed.input] = Fed(outputs[feed.output], inputs[feed.input], &chosen[feed.input]);
+    }
+  }
+  Named named;
+  for (const Tensor& output : outputs) {
+    named.emplace_back("output_" + std::to_string(named.size()), output);
+  }
+  for (const auto& [input, places] : chosen) {
+    if (!places.empty()) named.emplace_back("chosen_" + names[input], Listed(places));
+  }
+  WriteOutputs(named, options.values["--outputs"]);
   return 0;
 }
 

@@ -83,6 +83,24 @@ def test_a_port_that_is_taken_is_told_before_anything_is_read(native: Path, tmp_
     assert f"cannot listen at http://127.0.0.1:{port}: the port is taken" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_server_that_is_open_to_all_without_a_key_says_so(
+    native: Path, tmp_path: Path, host: str, warned: bool
+) -> None:
+    done = subprocess.run(
+        # There is no model, which is told later.
+        [str(native), *words(tmp_path / "params", "--port", "0", "--host", host)],
+        env={**os.environ, **tiny_runner.host_environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert ("without --api-key-file, everybody" in done.stderr) is warned
+
+
 @pytest.fixture(scope="module")
 def expected(params: Path) -> dict[str, str]:
     """The reference's greedy answers to the prompts, in the model's chat."""

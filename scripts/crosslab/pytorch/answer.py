@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rich.table import Table
 from crosslab.build.runner import Clock, Recipe, build_runner, store_params
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
-from crosslab.run.counter import Counts, PhaseRegions, phases_of, run_counted
+from crosslab.run.counter import Counts, Measurement, PhaseRegions, phases_of, run_counted
 from crosslab.run.emulator import GuestMachine
 
 
@@ -61,6 +61,31 @@ class CountedAnswer:
     phases: tuple[CountedPhase, ...]
 
 
+def count_phases(
+    counted: Measurement | None, prefills: int, names: Mapping[str, int], core: Core | None
+) -> tuple[CountedPhase, ...]:
+    """Counts of the calls that came first, and of one of those after them.
+
+    Args:
+        counted: calls of a run; None where nothing was counted.
+        prefills: calls that came first.
+        names: of both phases, with what they read.
+        core: whose cycles are counted; None: none.
+    """
+    regions: tuple[PhaseRegions | None, ...] = (None, None)
+    if counted:
+        regions = phases_of(len(counted.regions), prefills)
+    phases = []
+    for (name, tokens), phase in zip(names.items(), regions, strict=True):
+        counts = cycles = None
+        if counted and phase:
+            counts = phase.counts(counted.regions)
+            histogram = counted.histogram(phase.regions)
+            cycles = cycles_of(core, histogram, phase.calls) if core else None
+        phases.append(CountedPhase(name, tokens, counts, cycles))
+    return tuple(phases)
+
+
 def ask(
     runner: Path,
     params: Path,
@@ -93,20 +118,9 @@ def ask(
         result, counted = run_counted(runner, arguments, machine, cache)
         table = json.loads(result.stdout)
         rows = np.fromfile(logits, np.float32).reshape(len(table["tokens"]), -1)
-    regions: tuple[PhaseRegions | None, ...] = (None, None)
-    if counted:
-        regions = phases_of(len(counted.regions), len(table["prefill_seconds"]))
-    phases = []
-    for name, size, phase in zip(
-        ("prefill", "decode"), (len(prompt), steps - 1), regions, strict=True
-    ):
-        counts = cycles = None
-        if counted and phase:
-            counts = phase.counts(counted.regions)
-            histogram = counted.histogram(phase.regions)
-            cycles = cycles_of(core, histogram, phase.calls) if core else None
-        phases.append(CountedPhase(name, size, counts, cycles))
-    return CountedAnswer(tuple(table["tokens"]), rows, tuple(phases))
+    names = {"prefill": len(prompt), "decode": steps - 1}
+    phases = count_phases(counted, len(table["prefill_seconds"]), names, core)
+    return CountedAnswer(tuple(table["tokens"]), rows, phases)
 
 
 @dataclass(frozen=True)

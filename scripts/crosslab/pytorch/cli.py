@@ -45,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
         prog="crosslab torch",
         description="Export a model of PyTorch, compile it for RVV, run it in the emulator, "
         "compare with torch. FACTORY is a function without arguments that returns (module, inputs) "
-        "or (module, inputs, {input: {axis: NAME}}), where NAME is a size that may vary.",
+        "or (module, inputs, {input: {axis: NAME}}), where NAME is a size that may vary, perhaps "
+        "with a fourth, {input: NUMBER}, the output that an input gets for the next call.",
         allow_abbrev=False,
     )
     add = options.add_argument
@@ -65,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         "--steps", type=int, default=DEFAULT_STEPS, metavar="N",
-        help=f"tokens of the answer, with --paged ({DEFAULT_STEPS})",
+        help="tokens of the answer, with --paged; calls of a model whose outputs are fed to its "
+        f"inputs ({DEFAULT_STEPS})",
     )  # fmt: skip
     add("--prompt", default=PROMPT, help="the user's message to a model for transformers")
     add("--project", type=Path, default=Path(), help="the project's root (.)")

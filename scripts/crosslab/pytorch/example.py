@@ -8,7 +8,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_leaves
 from crosslab.errors import LabError, UserError
 
 FACTORY = (
-    "a factory takes nothing and returns (module, inputs) or (module, inputs, dynamic): inputs is "
-    "a tuple of tensors or a table of them by name, dynamic is {input: {axis: name of a size}}"
+    "a factory takes nothing and returns (module, inputs[, dynamic[, feeds]]): inputs is a tuple "
+    "of tensors or a table of them by name, dynamic is {input: {axis: name of a size}}, feeds is "
+    "{input: number of the output that it gets for the next call}"
 )
 Dynamic = Mapping[str, Mapping[int, str]]
 
@@ -33,12 +34,15 @@ class Example:
         by_place: inputs that it is called with by their place.
         by_name: those by their name.
         dynamic: input to axis to the name of a size that may vary.
+        feeds: input to the number of the output that it gets for the next call; an input of
+            integers gets the place of the largest value in the last row of logits.
     """
 
     model: Any
     by_place: tuple[Any, ...]
     by_name: dict[str, Any]
     dynamic: Dynamic
+    feeds: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -60,6 +64,32 @@ class Example:
             self, by_place=by_place, by_name={n: of(n, v) for n, v in self.by_name.items()}
         )
 
+    def answer(self, steps: int) -> tuple[list[Any], dict[str, list[int]]]:
+        """The outputs of the last of some calls, and the places that inputs of integers got.
+
+        Raises:
+            UserError: an input cannot get its output.
+        """
+        example, chosen = self, dict[str, list[int]]()
+        for _ in range(steps):
+            outputs = example.outputs()
+            given = dict(zip(self.names, example.tensors(), strict=True))
+            for name, number in self.feeds.items():
+                if name not in given or not 0 <= number < len(outputs):
+                    raise UserError(
+                        f"feeds: {name}: {number}; the inputs are {', '.join(self.names)}, "
+                        f"the outputs 0 to {len(outputs) - 1}"
+                    )
+                value, before = outputs[number], given[name]
+                if value.dtype != before.dtype:
+                    chosen.setdefault(name, []).append(_largest_of_last_row(value, before))
+                    value = torch.full([1] * before.dim(), chosen[name][-1])
+                given[name] = value
+            by_place = tuple(given[name] for name in self.names[: len(self.by_place)])
+            by_name = {name: given[name] for name in self.by_name}
+            example = replace(example, by_place=by_place, by_name=by_name)
+        return outputs, chosen
+
     def tensors(self) -> list[Any]:
         """Every tensor among the inputs, in the order of the exported program's."""
         return list(tree_leaves((self.by_place, self.by_name)))
@@ -69,6 +99,20 @@ class Example:
         with torch.no_grad():
             made = self.model(*self.by_place, **self.by_name)
         return [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+
+
+def _largest_of_last_row(logits: Any, before: Any) -> int:
+    """Place of the largest value in the last row, for an input of integers.
+
+    Raises:
+        UserError: the values are no logits, or the input is none of integers.
+    """
+    if logits.dtype != torch.float32 or before.dtype != torch.int64 or not logits.numel():
+        raise UserError(
+            f"feeds: an output of {logits.dtype} cannot become an input of {before.dtype}",
+            remedy="feed an output of the same dtype, or float32 logits to an input of int64",
+        )
+    return int(logits.reshape(-1, logits.shape[-1])[-1].argmax())
 
 
 def load_factory(file: Path, name: str) -> Any:
@@ -116,14 +160,14 @@ def make_example(factory: Any, file: Path) -> Example:
         raise
     except Exception as error:
         raise UserError(f"the factory in {file} fails: {_told(error, file)}") from error
-    if not isinstance(made, tuple) or not 2 <= len(made) <= 3:
+    if not isinstance(made, tuple) or not 2 <= len(made) <= 4:
         raise UserError(f"the factory in {file} returns {type(made).__name__}", remedy=FACTORY)
-    model, inputs, dynamic = (*made, {})[:3]
+    model, inputs, dynamic, feeds = (*made, {}, {})[:4]
     if not isinstance(model, torch.nn.Module) or not isinstance(inputs, tuple | list | dict):
         kinds = f"({type(model).__name__}, {type(inputs).__name__})"
         raise UserError(f"the factory in {file} returns {kinds}", remedy=FACTORY)
     by_name = dict(inputs) if isinstance(inputs, dict) else {}
-    example = Example(model.eval(), () if by_name else tuple(inputs), by_name, dynamic)
+    example = Example(model.eval(), () if by_name else tuple(inputs), by_name, dynamic, feeds)
     for value in example.tensors():
         if not isinstance(value, torch.Tensor):
             raise UserError(

@@ -163,9 +163,11 @@ def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, 
 
 
 def write_cases(
-    example: Example, names: Sequence[str], bounds: Bounds, folder: Path
+    example: Example, names: Sequence[str], bounds: Bounds, folder: Path, steps: int
 ) -> list[dict[str, int]]:
     """Write inputs and torch's outputs: of the example, and of each size's least and most.
+
+    The example's are those of the last of some calls, between which outputs are fed to inputs.
 
     Returns:
         sizes that each case has in place of the example's.
@@ -180,7 +182,9 @@ def write_cases(
             {name: np.ascontiguousarray(value) for name, value in inputs.items()},
             folder / f"{number}-inputs.safetensors",
         )
-        outputs = {f"output_{i}": t.detach().numpy() for i, t in enumerate(one.outputs())}
+        made, chosen = one.answer(1 if number else steps)
+        outputs = {f"output_{i}": t.detach().numpy() for i, t in enumerate(made)}
+        outputs |= {f"chosen_{name}": np.array(places) for name, places in chosen.items()}
         save_file(
             {name: np.ascontiguousarray(value) for name, value in outputs.items()},
             folder / f"{number}-expected.safetensors",
@@ -202,10 +206,8 @@ def run(spec: Mapping[str, Any], folder: Path) -> None:
     else:
         example = make_example(partial(read_causal_lm, file, spec["prompt"]), file)
     cases = folder / "cases"
-    if spec["paged"]:
-        module, params, about = _language_model(example, bounds, cases, spec["steps"])
-    else:
-        module, params, about = _function(example, bounds, cases)
+    make = _language_model if spec["paged"] else _function
+    module, params, about = make(example, bounds, cases, spec["steps"])
     arrays = {name: value.numpy() for name, value in params.items()}
     about["params"] = [
         {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)}
@@ -221,8 +223,9 @@ def run(spec: Mapping[str, Any], folder: Path) -> None:
 Made = tuple[Any, dict[str, Any], dict[str, Any]]
 
 
-def _function(example: Example, bounds: Bounds, cases: Path) -> Made:
+def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
     """A model as the function ``main``, its parameters, and the table of what is known of it."""
+    steps = steps if example.feeds else 1
     program = export(example, bounds)
     check_operators(program)
     module, params = settle_weights(*import_program(program))
@@ -237,7 +240,9 @@ def _function(example: Example, bounds: Bounds, cases: Path) -> Made:
             if isinstance(size, str)
         },
         "bounds": {k: int(v) for k, v in (main.attrs.get("tir_var_upper_bound") or {}).items()},
-        "cases": write_cases(example, names, bounds, cases),
+        "feeds": dict(example.feeds),
+        "steps": steps,
+        "cases": write_cases(example, names, bounds, cases, steps),
     }
     return module, params, about
 

@@ -16,7 +16,7 @@ from crosslab.build.runner import Clock, Recipe, Runner, build_runner
 from crosslab.compile.driver import ImportedModule
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
-from crosslab.pytorch.answer import CountedAnswer, ask
+from crosslab.pytorch.answer import CountedAnswer, ask, count_phases
 from crosslab.pytorch.multiply_adds import MultiplyAdds, multiply_adds
 from crosslab.pytorch.program import ImportedProgram
 from crosslab.run.counter import Counts, run_counted
@@ -31,7 +31,8 @@ class CaseResult:
     """One run.
 
     Attributes:
-        sizes: those that are not the example's; of an answer, its phase and its tokens.
+        sizes: those that are not the example's; of an answer the phase and its tokens, of several
+            calls which of them.
         error: largest difference of any output from torch's, as a part of that output's largest.
         right: shapes and dtypes are torch's, and the error is within bounds.
         counts: instructions of the call; None where the emulator cannot count.
@@ -125,8 +126,17 @@ def judge(
         outputs = scratch / f"{number}-outputs.safetensors"
         arguments = ["run", "--params", str(program.params), "--inputs", str(inputs)]
         arguments += ["--outputs", str(outputs)]
+        feeds = ",".join(f"{name}={one}" for name, one in program.about["feeds"].items())
+        calls = 1 if number else program.about["steps"]
+        arguments += ["--steps", str(calls), *(("--feed", feeds) if feeds else ())]
         _, counted = run_counted(runner.program, arguments, machine, cache)
         error, right = compare(load_file(outputs), load_file(expected))
+        if calls > 1:
+            names = {"first call": 1, "later call": calls - 1}
+            for phase in count_phases(counted, 1, names, core):
+                which = {phase.name: phase.tokens}
+                results.append(CaseResult(which, error, right, phase.counts, phase.cycles))
+            continue
         cycles = cycles_of(core, counted.histogram(), 1) if core and counted else None
         counts = counted.region if counted else None
         results.append(CaseResult(sizes, error, right, counts, cycles))

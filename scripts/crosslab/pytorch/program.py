@@ -78,7 +78,7 @@ class TorchModel:
         factory: function in the file that makes the model; empty for a folder.
         dynamic: name of a size that may vary to its least and most.
         paged: it is a language model, whose attention is to read a paged KV cache.
-        steps: tokens of its answer.
+        steps: tokens of its answer; calls of a model whose outputs are fed to its inputs.
         prompt: token ids, for a folder.
     """
 
@@ -86,7 +86,7 @@ class TorchModel:
     factory: str
     dynamic: Mapping[str, tuple[int, int]]
     paged: bool = False
-    steps: int = 0
+    steps: int = 1
     prompt: tuple[int, ...] = ()
 
     @property
@@ -96,7 +96,7 @@ class TorchModel:
 
     @classmethod
     def parse(
-        cls, model: str, dynamic: list[str], *, paged: bool = False, steps: int = 0
+        cls, model: str, dynamic: list[str], *, paged: bool = False, steps: int = 1
     ) -> TorchModel:
         """Read ``FILE:FACTORY`` and texts of ``NAME=MIN:MAX``.
 
@@ -109,7 +109,7 @@ class TorchModel:
                 f"{model!r} does not name a file and a function in it",
                 remedy="give FILE.py:FACTORY",
             )
-        if steps < 0 or paged > steps:
+        if steps < 1:
             raise UserError(f"--steps {steps}", remedy="give 1 or more")
         bounds: dict[str, tuple[int, int]] = {}
         for text in dynamic:

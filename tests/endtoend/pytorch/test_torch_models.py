@@ -52,6 +52,19 @@ def test_a_model_computes_what_torch_does_on_kernels(
         assert least is None or least["insns"] * 8 < most["insns"]
 
 
+def test_a_cache_of_inputs_and_outputs_goes_from_call_to_call(tree: Path, tmp_path: Path) -> None:
+    shared_builds.need_emulator()
+    shared_builds.cross()
+    report = tmp_path / "torch.json"
+    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
+    sizes = ["--dynamic", "n=2:16", "--dynamic", "m=2:32", "--steps", "5"]
+    assert main([f"{MODELS}:cached", *sizes, *where]) == 0
+    cases = json.loads(report.read_text(encoding="utf-8"))["cases"]
+    assert [case["sizes"] for case in cases[:2]] == [{"first call": 1}, {"later call": 4}]
+    assert len(cases) == 6
+    assert max(case["error"] for case in cases) < 1e-5
+
+
 def test_a_language_model_answers_on_the_paged_cache_as_torch_does(
     tree: Path, tmp_path: Path
 ) -> None:

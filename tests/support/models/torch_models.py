@@ -144,6 +144,29 @@ class Decoder(nn.Module):
         return self.head(x)
 
 
+class Cached(nn.Module):
+    """A language model of one layer, whose keys and values are inputs and outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(
+        self, ids: Tensor, places: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rows, x = ids.shape[1], self.words(ids)
+        query, key, value = (
+            part(x).view(1, rows, 4, -1).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        keys, values = torch.cat([keys, key], 2), torch.cat([values, value], 2)
+        mask = torch.arange(keys.shape[2])[None] <= places[:, None]
+        mixed = nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        x = x + mixed.transpose(1, 2).reshape(1, rows, WIDTH)
+        return self.head(x), places[-1:] + 1, keys, values
+
+
 class Spectrum(nn.Module):
     """A model with an operator that nobody converts."""
 
@@ -201,6 +224,15 @@ def decoder(window: int = 0) -> tuple[nn.Module, dict[str, Tensor], dict[str, An
 def windowed() -> tuple[nn.Module, dict[str, Tensor], dict[str, Any]]:
     """The same, whose tokens see 8 before them."""
     return decoder(8)
+
+
+def cached() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any], dict[str, int]]:
+    """The one with a cache of 4 tokens, and 6 more; what it gives is what it takes next."""
+    torch.manual_seed(0)
+    past = [torch.randn(1, 4, 4, WIDTH // 4) for _ in range(2)]
+    inputs = (torch.randint(0, WORDS, (1, 6)), torch.arange(4, 10), *past)
+    dynamic = {"ids": {1: "n"}, "places": {0: "n"}, "keys": {2: "m"}, "values": {2: "m"}}
+    return Cached(), inputs, dynamic, {"ids": 0, "places": 1, "keys": 2, "values": 3}
 
 
 def perceptron() -> tuple[nn.Module, tuple[Tensor, ...]]:
