@@ -89,6 +89,10 @@ class TorchModel:
     steps: int = 1
     prompt: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UserError(f"--steps {self.steps}", remedy="give 1 or more")
+
     @property
     def name(self) -> str:
         """A factory's name for the report."""
@@ -109,8 +113,6 @@ class TorchModel:
                 f"{model!r} does not name a file and a function in it",
                 remedy="give FILE.py:FACTORY",
             )
-        if steps < 1:
-            raise UserError(f"--steps {steps}", remedy="give 1 or more")
         bounds: dict[str, tuple[int, int]] = {}
         for text in dynamic:
             name, _, limits = text.partition("=")

@@ -33,6 +33,11 @@ def test_a_size_varies_between_two_numbers(text: str) -> None:
         TorchModel.parse("net.py:make", [text])
 
 
+def test_an_answer_has_a_token() -> None:
+    with pytest.raises(UserError, match="--steps 0"):
+        TorchModel.parse("net.py:make", [], steps=0)
+
+
 def test_a_missing_file_is_refused_first(tmp_path: Path) -> None:
     model = TorchModel.parse(f"{tmp_path}/net.py:make", [])
     with pytest.raises(UserError, match="there is no file"):
