@@ -17,8 +17,7 @@ from tvm_ffi import structural_equal
 
 from crosslab.compile.llama import last_row_of
 from crosslab.pytorch import formulas
-
-Converter = Callable[[Any, Any], Any]
+from crosslab.pytorch.operators import Converter
 
 
 def converters(cache: Any = None) -> dict[str, Converter]:

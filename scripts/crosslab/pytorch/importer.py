@@ -33,7 +33,7 @@ from crosslab.pytorch.causal_lm import read_causal_lm
 from crosslab.pytorch.converters import KEPT, converters
 from crosslab.pytorch.example import FACTORY, Example, load_factory, make_example
 from crosslab.pytorch.language import BATCH, check_inputs, import_language_model
-from crosslab.pytorch.operators import unknown_operators
+from crosslab.pytorch.operators import REMEDY, unknown_operators, with_places
 
 Bounds = Mapping[str, Sequence[int]]
 
@@ -87,19 +87,22 @@ def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
     return {name: of(name) for name in example.names}
 
 
+def known_operators() -> set[str]:
+    """Operators that have a converter."""
+    return {*translator.ExportedProgramImporter().convert_map, *converters()}
+
+
 def check_operators(program: Any) -> None:
     """Make sure that every operator has a converter.
 
     Raises:
         UserError: names those that have none, with their places.
     """
-    known = {*translator.ExportedProgramImporter().convert_map, *converters()}
-    if lines := unknown_operators(program, known):
+    if lines := unknown_operators(program, known_operators()):
         listed = "\n  ".join(lines)
         raise UserError(
             f"{len(lines)} of torch's operators cannot be imported:\n  {listed}",
-            remedy="write these places with other operators, or add a converter to "
-            "scripts/crosslab/pytorch/converters.py",
+            remedy=REMEDY,
         )
 
 
@@ -107,15 +110,18 @@ def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]
     """The program as TVM's module, whose parameters come last, and these by name.
 
     Raises:
+        UserError: an operator cannot be converted, with its place.
         LabError: TVM's importer fails.
     """
     try:
         module = translator.from_exported_program(
             program,
             keep_params_as_input=True,
-            custom_convert_map=converters(cache),
+            custom_convert_map=with_places(converters(cache), known_operators()),
             run_ep_decomposition=False,
         )
+    except LabError:
+        raise
     except Exception as error:
         raise LabError(f"TVM cannot import the model: {type(error).__name__}: {error}") from error
     module, params = relax.frontend.detach_params(module)

@@ -4,8 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from crosslab.errors import UserError
+
+Converter = Callable[[Any, Any], Any]
+REMEDY = (
+    "write these places with other operators, or add a converter to "
+    "scripts/crosslab/pytorch/converters.py"
+)
 
 
 def unknown_operators(program: Any, known: Collection[str]) -> list[str]:
@@ -24,6 +32,32 @@ def unknown_operators(program: Any, known: Collection[str]) -> list[str]:
         for name, found in sorted(places.items())
         for place, count in found.items()
     ]
+
+
+def with_places(own: Mapping[str, Converter], known: Collection[str]) -> dict[str, Converter]:
+    """Converters that name their operator and its place when they fail.
+
+    Args:
+        own: the project's, by operator; TVM's convert the others.
+        known: operators that have a converter.
+    """
+    of_tvm: dict[str, Callable[[Any], Any]] = {}
+
+    def convert(node: Any, importer: Any) -> Any:
+        name = node.target.__name__
+        try:
+            if name in own:
+                return own[name](node, importer)
+            if not of_tvm:
+                of_tvm.update(importer.create_convert_map())
+            return of_tvm[name](node)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            raise UserError(
+                f"{node.target} in {place_of(node)} cannot be imported: {told}", remedy=REMEDY
+            ) from error
+
+    return dict.fromkeys([*known, *own], convert)
 
 
 def place_of(node: Any) -> str:

@@ -162,9 +162,12 @@ def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedPro
 
 def _failure(done: subprocess.CompletedProcess[str]) -> LabError:
     last = done.stderr.strip().splitlines()
-    try:
-        told = json.loads(last[-1])
-        kind = UserError if done.returncode == UserError.exit_code else LabError
-        return kind(told["what"], remedy=told["remedy"])
-    except (IndexError, ValueError, KeyError, TypeError):
-        return LabError("importing the model failed:\n  " + "\n  ".join(last[-LAST_LINES:]))
+    # TVM may print more when the process ends.
+    for line in reversed(last):
+        try:
+            told = json.loads(line)
+            kind = UserError if done.returncode == UserError.exit_code else LabError
+            return kind(told["what"], remedy=told["remedy"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return LabError("importing the model failed:\n  " + "\n  ".join(last[-LAST_LINES:]))

@@ -131,6 +131,7 @@ def test_the_shown_page_of_passes_is_that_of_the_command(tree: Path, tmp_path: P
     ("factory", "dynamic", "message"),
     [
         ("spectrum", [], r"aten._fft_r2c.default in module filter.1, .*torch_models.py:\d+"),
+        ("copied", [], r"aten.index_put.default in the model itself, .*torch_models.py:\d+ cannot"),
         pytest.param("nothing", [], "returns int", marks=pytest.mark.long),
         pytest.param("vision", ["n=2:64"], "--dynamic n: the sizes", marks=pytest.mark.long),
         pytest.param("missing", [], "has no function missing", marks=pytest.mark.long),

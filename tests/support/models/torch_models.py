@@ -178,6 +178,13 @@ class Spectrum(nn.Module):
         return self.filter(x)
 
 
+class Copied(nn.Module):
+    """A model with an operator that TVM knows, and cannot convert."""
+
+    def forward(self, x: Tensor, places: Tensor) -> Tensor:
+        return torch.zeros(2, 8, 16).index_copy(1, places, x)
+
+
 class _Fourier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.fft.rfft(x).abs()
@@ -244,6 +251,11 @@ def perceptron() -> tuple[nn.Module, tuple[Tensor, ...]]:
 def spectrum() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A model that cannot be imported."""
     return Spectrum(), (torch.randn(2, 16),)
+
+
+def copied() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Another model that cannot be imported."""
+    return Copied(), (torch.randn(2, 3, 16), torch.arange(3))
 
 
 def nothing() -> int:
