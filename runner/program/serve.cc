@@ -114,10 +114,6 @@ std::string ReadKey(const std::string& file) {
   return key;
 }
 
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
-}
-
 // A finished model's folder has the parameters in it, and is named after the model.
 std::string NameOf(const std::string& params) {
   const auto folder = std::filesystem::absolute(params).lexically_normal() / ".";
@@ -157,7 +153,7 @@ int Serve(const std::vector<std::string>& words) {
   // Before the model is read, which takes long: a port that is taken is told at once.
   HttpServer server(own.server);
   server.Bind();
-  if (own.server.key.empty() && !IsLoopback(own.server.host)) {
+  if (server.open_to_all()) {
     std::cerr << "runner: without --api-key-file, everybody who reaches " << own.server.host
               << " can use this server\n";
   }

@@ -40,6 +40,8 @@ class HttpServer : public httplib::Server {
   bool Listen() { return listen_after_bind(); }
   void Close();
   std::string address() const;
+  // Other machines reach it, and need no key.
+  bool open_to_all() const { return !loopback_ && options_.key.empty(); }
 
   // Answers one request from a stream. False when the connection is to be closed.
   bool Answer(httplib::Stream& stream);

@@ -258,11 +258,16 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
         result, counted = run_counted(runner, arguments, machine, job.cache)
         if counted is None:
             _progress.print("[yellow]not counted:[/] this qemu-riscv64 was built without plugins")
-        found = _read_answer(result.stdout, logits, counted)
+        found = read_answer(result.stdout, logits, counted)
         return replace(found, record=record.read_bytes()) if record.exists() else found
 
 
-def _read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResult:
+def read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResult:
+    """The answer that a runner printed as JSON, with the logits that it wrote.
+
+    Raises:
+        LabError: it is none.
+    """
     try:
         table = json.loads(text)
         tokens, prompt = tuple(table["tokens"]), tuple(table["prompt_ids"])

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
 from crosslab.build.runner import Clock, Recipe, build_runner, store_params
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.job.main_job import read_answer
 from crosslab.run.counter import Counts, Measurement, PhaseRegions, phases_of, run_counted
 from crosslab.run.emulator import GuestMachine
 
@@ -116,11 +115,10 @@ def ask(
         arguments += ["--max-new", str(steps), "--vocab", str(vocab)]
         arguments += ["--logits", str(logits), "--json"]
         result, counted = run_counted(runner, arguments, machine, cache)
-        table = json.loads(result.stdout)
-        rows = np.fromfile(logits, np.float32).reshape(len(table["tokens"]), -1)
+        found = read_answer(result.stdout, logits, counted)
     names = {"prefill": len(prompt), "decode": steps - 1}
-    phases = count_phases(counted, len(table["prefill_seconds"]), names, core)
-    return CountedAnswer(tuple(table["tokens"]), rows, phases)
+    phases = count_phases(counted, len(found.prefill_seconds), names, core)
+    return CountedAnswer(found.tokens, found.logits, phases)
 
 
 @dataclass(frozen=True)

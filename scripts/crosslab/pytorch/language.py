@@ -54,10 +54,9 @@ def import_language_model(
         import_program: imports one, whose attention reads the cache that it is given.
 
     Raises:
-        UserError: the model has no tokens of its own, no causal attention, or no head.
+        UserError: the model has no embedding, no causal attention, or no head.
         LabError: TVM's importer fails.
     """
-    check_inputs(list(cases[0]))
     sizes = page_attention(several, cases)
     one = {name: value[:, :1] for name, value in cases[0].items()}
     if page_attention(single, [one]) != sizes:
@@ -74,8 +73,8 @@ def import_language_model(
     decode, _ = _function(builder, single, import_program)
     _add(builder, "decode", decode)
     _embed(builder, prefill, weight)
-    longest = [n.name for n in _symbols(prefill)]
-    return builder.finalize(), params, {"attention": asdict(sizes), "length": longest[0]}
+    (length,) = _symbols(prefill)
+    return builder.finalize(), params, {"attention": asdict(sizes), "length": length.name}
 
 
 def _add(builder: Any, name: str, function: Any) -> None:

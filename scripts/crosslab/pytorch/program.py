@@ -145,7 +145,7 @@ def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedPro
     if importlib.util.find_spec("torch") is None:
         raise UserError("the package torch is not installed here", remedy=SUPPLY)
     spec = folder / "spec.json"
-    table = {**asdict(model), "file": str(model.file), "dynamic": dict(model.dynamic)}
+    table = {**asdict(model), "file": str(model.file)}
     spec.write_text(json.dumps(table), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "crosslab.pytorch.importer", str(spec)],
