@@ -18,6 +18,7 @@ from rich.console import Console
 from common.files import atomic_write_json
 from common.hashing import sha256_by_path, sha256_of
 from common.locks import locked
+from crosslab.errors import UserError
 
 _console = Console(stderr=True, highlight=False)
 
@@ -49,8 +50,8 @@ def cached_build(
         key: hash of all that decides what it is.
         make: makes it.
         known: path in it to sha256, where that is known beforehand.
-        resumable: ``make`` is given what an interrupted run of the same inputs left, and checks
-            itself what of it is whole; what fails leaves nothing.
+        resumable: ``make`` is given what an interrupted or failed run of the same inputs left, and
+            checks itself what of it is whole; inputs that it refuses leave nothing.
     """
     final = root / f"{name}-{key}"
     if final.is_dir() and not _damage(final, known):
@@ -77,8 +78,10 @@ def cached_build(
             _record(final, scratch)
             scratch.rename(final)
         except BaseException as error:
-            if not (resumable and isinstance(error, KeyboardInterrupt)):
+            if not resumable or isinstance(error, UserError):
                 shutil.rmtree(scratch, ignore_errors=True)
+            else:
+                _console.print(f"{name}: what is finished is kept for the next run in {scratch}")
             raise
     return final
 

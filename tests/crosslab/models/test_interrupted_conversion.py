@@ -17,10 +17,14 @@ CONFIG = LlamaConfig(
 )
 CONVERT = """
 import functools, os, pathlib, signal, sys
+from crosslab.errors import UserError
 from crosslab.models import llama_params as lab
 
 def traced(model, but=(), fuse=lab.fuse_weights):
     for number, (name, values) in enumerate(fuse(model, but)):
+        if number == int(sys.argv[3]) and len(sys.argv) > 4:
+            full = OSError(28, "No space left on device")
+            raise {"disk": full, "input": UserError("bad")}[sys.argv[4]]
         if number == int(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
         print(name, flush=True)
@@ -32,8 +36,10 @@ lab.convert_params(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
 """
 
 
-def convert(model: Path, cache: Path, killed_at: int = -1) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-c", CONVERT, str(model), str(cache), str(killed_at)]
+def convert(
+    model: Path, cache: Path, ends_at: int = -1, *error: str
+) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-c", CONVERT, str(model), str(cache), str(ends_at), *error]
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -48,7 +54,7 @@ def test_a_killed_conversion_goes_on_after_its_last_whole_shard(
     model = random_model(CONFIG, 1, tmp_path / "models")
     whole, cache = tmp_path / "whole", tmp_path / "cache"
     assert convert(model, whole).returncode == 0
-    killed = convert(model, cache, killed_at=14)
+    killed = convert(model, cache, ends_at=14)
     assert killed.returncode == -signal.SIGKILL
     assert not list(cache.glob("params-q0f32-*"))
     part = next(cache.glob(".params-q0f32-*-part"))
@@ -68,3 +74,18 @@ def test_a_killed_conversion_goes_on_after_its_last_whole_shard(
     assert len(again.stdout.splitlines()) < len(param_shapes(CONFIG))
     assert result(cache) == result(whole)
     assert not list(cache.glob(".params-q0f32-*-part"))
+
+
+@pytest.mark.parametrize(("error", "kept"), [("disk", True), ("input", False)])
+def test_a_full_disk_keeps_the_finished_shards_and_refused_weights_do_not(
+    tmp_path: Path, error: str, kept: bool
+) -> None:
+    model = random_model(CONFIG, 1, tmp_path / "models")
+    failed = convert(model, tmp_path, 14, error)
+    assert failed.returncode == 1
+    part = list(tmp_path.glob(".params-q0f32-*-part"))
+    assert bool(part) == kept
+    assert ("kept for the next run" in failed.stderr) == kept
+    again = convert(model, tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert ("are reused" in again.stderr) == kept
