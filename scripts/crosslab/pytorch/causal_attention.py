@@ -19,11 +19,11 @@ from crosslab.pytorch.operators import place_of
 
 TOKENS, POSITIONS = "input_ids", "position_ids"
 ATTENTION = "scaled_dot_product_attention.default"
-# Operators between heads of keys and the same heads repeated for several queries each.
-REPEATING = frozenset(
-    f"{name}.default"
-    for name in ("unsqueeze", "expand", "clone", "view", "_unsafe_view", "reshape", "contiguous")
+RESHAPES = frozenset(
+    f"{name}.default" for name in ("clone", "view", "_unsafe_view", "reshape", "contiguous")
 )
+# Operators between heads of keys and the same heads repeated for several queries each.
+REPEATING = RESHAPES | {"unsqueeze.default", "expand.default"}
 # A number added to a score below which the key is hidden.
 HIDDEN = -1e30
 UNPAGED = "without --paged the model runs as it is, without a cache"
@@ -232,7 +232,13 @@ def cut_embedding(program: Any) -> str:
         UserError: tokens are read by something else, too.
     """
     tokens = next(n for n in program.graph.nodes if n.op == "placeholder" and n.name == TOKENS)
-    readers = [n for n in tokens.users if n.target.__name__ != "sym_size.int" and n.users]
+    # GPT-2 gives its tokens the shape that they have.
+    for node in list(tokens.users):
+        reshaped = node.target.__name__ in RESHAPES
+        if reshaped and node.meta["val"].shape == tokens.meta["val"].shape:
+            node.replace_all_uses_with(tokens)
+    program.graph.eliminate_dead_code()
+    readers = [n for n in tokens.users if n.target.__name__ != "sym_size.int"]
     if [n.target.__name__ for n in readers] != ["embedding.default"]:
         listed = ", ".join(f"{n.target} in {place_of(n)}" for n in readers) or "nothing"
         raise UserError(

@@ -23,8 +23,9 @@ class CausalLM(nn.Module):  # type: ignore[misc]
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Read a whole sequence."""
-        rows = input_ids.shape[1]
-        mask = torch.ones(rows, rows, dtype=torch.bool).tril()[None, None]
+        # Without a mask of padding transformers makes one of the positions' values; given a mask of
+        # attention, it would forget sliding windows.
+        mask = torch.ones(1, input_ids.shape[1], dtype=torch.bool)
         logits: Tensor = self.model(
             input_ids=input_ids, position_ids=position_ids, attention_mask=mask, use_cache=False
         ).logits

@@ -33,6 +33,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "matmul.default": _matmul,
         "bmm.default": _matmul,
         "mm.default": _matmul,
+        "addmm.default": _addmm,
         "scaled_dot_product_attention.default": _attention,
         "convolution.default": _convolution,
         "slice.Tensor": _slice,
@@ -117,8 +118,25 @@ def _rows(x: Any, builder: Any) -> Any:
 
 
 def _matmul(node: Any, importer: Any) -> Any:
-    builder = importer.block_builder
     left, right = (importer.env[one] for one in node.args[:2])
+    return _product(left, right, importer.block_builder)
+
+
+def _addmm(node: Any, importer: Any) -> Any:
+    builder = importer.block_builder
+    added, left, right = (importer.env[one] for one in node.args[:3])
+    product = _scaled(_product(left, right, builder), node.kwargs.get("alpha", 1), builder)
+    added = _scaled(added, node.kwargs.get("beta", 1), builder)
+    return builder.emit(relax.op.add(product, added))
+
+
+def _scaled(value: Any, factor: float, builder: Any) -> Any:
+    if factor == 1:
+        return value
+    return builder.emit(relax.op.multiply(value, relax.const(factor, value.ty.dtype)))
+
+
+def _product(left: Any, right: Any, builder: Any) -> Any:
     sizes = [len(left.ty.shape), len(right.ty.shape)]
     if min(sizes) < 2 or (sizes[1] != 2 and not _same_batch(left, right)):
         return builder.emit(relax.op.matmul(left, right))

@@ -15,6 +15,7 @@ from crosslab.pytorch.cli import main
 from crosslab.pytorch.program import TorchModel, import_model
 
 MODELS = Path(__file__).parents[2] / "support" / "models" / "torch_models.py"
+TRANSFORMERS = MODELS.with_name("transformers_models.py")
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
 
@@ -32,6 +33,7 @@ def tree() -> Path:
         ("encoder", ["--dynamic", "n=2:64"], 3),
         pytest.param("convnet", [], 1, marks=pytest.mark.long),
         pytest.param("vision", [], 1, marks=pytest.mark.long),
+        pytest.param("scaled_sum", [], 1, marks=pytest.mark.long),
     ],
 )
 def test_a_model_computes_what_torch_does_on_kernels(
@@ -102,6 +104,25 @@ def test_a_model_that_fits_no_paged_cache_is_refused(
     model = TorchModel.parse(f"{MODELS}:{factory}", dynamic, paged=True, steps=4)
     with pytest.raises(UserError, match=message):
         import_model(model, tree, tmp_path)
+
+
+def test_a_window_of_a_model_of_transformers_is_not_forgotten(tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    model = TorchModel.parse(f"{TRANSFORMERS}:sliding", ["n=2:64"], paged=True, steps=4)
+    with pytest.raises(UserError, match=r"layers.0.*hide just the later of 64 tokens"):
+        import_model(model, tree, tmp_path)
+
+
+@pytest.mark.long
+def test_gpt2_of_transformers_answers_on_kernels(tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    report = tmp_path / "torch.json"
+    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
+    paged = ["--paged", "--dynamic", "n=2:64", "--steps", "4"]
+    assert main([f"{TRANSFORMERS}:gpt2", *paged, *where]) == 0
+    told = json.loads(report.read_text(encoding="utf-8"))
+    assert max(case["error"] for case in told["cases"]) < 1e-5
+    assert told["share_on_kernels"] == 1
 
 
 @pytest.mark.long

@@ -185,6 +185,18 @@ class Copied(nn.Module):
         return torch.zeros(2, 8, 16).index_copy(1, places, x)
 
 
+class ScaledSum(nn.Module):
+    """A product by a matrix that is not transposed, added with factors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(256, 128))
+        self.bias = nn.Parameter(torch.randn(128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight, beta=0.5, alpha=-2)
+
+
 class _Fourier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.fft.rfft(x).abs()
@@ -246,6 +258,12 @@ def perceptron() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A linear layer and its activation: the least that shows each pass at work."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU()), (torch.randn(8, 64),)
+
+
+def scaled_sum() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Inputs of 16 rows."""
+    torch.manual_seed(5)
+    return ScaledSum(), (torch.randn(16, 256),)
 
 
 def spectrum() -> tuple[nn.Module, tuple[Tensor, ...]]:
