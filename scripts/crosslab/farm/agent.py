@@ -33,6 +33,7 @@ class Agent:
         tracker: its address.
         key: under which clients ask for boards of this kind.
         session: serves one client.
+        measure: what its timer counts, for people.
         host: this board's own address.
         port: where clients come in; 0: any that is free.
         say: gets a line for each event.
@@ -42,6 +43,7 @@ class Agent:
     tracker: Address
     key: str
     session: Session
+    measure: str
     host: str = "127.0.0.1"
     port: int = 0
     say: Callable[[str], None] = print
@@ -70,7 +72,8 @@ class Agent:
 
     def _serve(self, tracker: TrackerConnection, door: socket.socket) -> None:
         own = [None, door.getsockname()[1]]
-        tracker.ask(TrackerCode.UPDATE_INFO, {"key": f"server:{self.key}", "addr": own})
+        about = {"key": f"server:{self.key}", "addr": own, "measure": self.measure}
+        tracker.ask(TrackerCode.UPDATE_INFO, about)
         while not self.stopped.is_set():
             found = self._client(tracker, door)
             if found is None:

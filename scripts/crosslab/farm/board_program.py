@@ -10,7 +10,7 @@ from common.hashing import digest
 from crosslab.build.objects import run_compiler
 from crosslab.build.runtime import SHIMS, Sources, build_runtime
 from crosslab.cached_build import cached_build
-from crosslab.host.toolchain import CompilerKind, find_cross
+from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross
 
 NATIVE = Path(__file__).parents[1] / "native" / "board"
 LINKING = "linking the board's program"
@@ -26,14 +26,19 @@ BOARD = Sources(
 OPTIONS = ("-rdynamic", "-static-libstdc++", "-static-libgcc", "-s")
 
 
-def build_board(tvm_tree: Path, cache: Path) -> Path:
-    """Cross-build the program; the same sources are built once.
+def build_board(tvm_tree: Path, cache: Path, toolchain: Toolchain | None = None) -> Path:
+    """Build the program; the same sources are built once.
+
+    Args:
+        tvm_tree: patched tree.
+        cache: folder of finished builds.
+        toolchain: of another machine than riscv64.
 
     Raises:
         UserError: the tree or a tool is missing.
         LabError: something does not compile.
     """
-    toolchain = find_cross(CompilerKind.CLANG)
+    toolchain = toolchain or find_cross(CompilerKind.CLANG)
     runtime = build_runtime(tvm_tree, toolchain, cache)
     board = build_runtime(tvm_tree, toolchain, cache, sources=BOARD)
     options = [*toolchain.link, *OPTIONS]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from crosslab.cached_build import default_cache
 from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError
 from crosslab.farm.agent import Agent
+from crosslab.farm.agent_tarball import NAME, write_agent
 from crosslab.farm.board_program import build_board
 from crosslab.farm.cells import serve_scheduler
 from crosslab.farm.emulated import EmulatedBoard
@@ -26,14 +28,14 @@ from crosslab.farm.processes import (
     SchedulerState,
     answers,
     await_boards,
-    boards_of,
     free_port,
+    measures_of,
     start_process,
     start_scheduler,
     start_tracker,
     state_file,
 )
-from crosslab.farm.protocol import Address, check_address
+from crosslab.farm.protocol import Address, check_address, check_key
 from crosslab.farm.simulation import simulate
 from crosslab.job.job_options import DEFAULT_VLEN, vlen_of
 from crosslab.run.counter import build_plugin
@@ -46,6 +48,7 @@ VERBS = {
     "status": "say what runs, and what the tracker knows",
     "down": "end them",
     "board": "be one board, until stopped",
+    "pack": "make a tarball of the agent for a real board",
     "scheduler": "start a Dask scheduler, whose workers compute the cells of zoo and bench",
     "simulate": "time a tracker with boards and clients that only sleep",
 }
@@ -70,7 +73,13 @@ def parser() -> argparse.ArgumentParser:
     add("--mlc-tree", type=Path, help=argparse.SUPPRESS)
     add("--release", default="unnamed", help=argparse.SUPPRESS)
     add("--applied", type=Path, help=argparse.SUPPRESS)
-    add("--boards", type=int, default=1, metavar="N", help="boards of this machine (1)")
+    add(
+        "--boards",
+        type=int,
+        default=1,
+        metavar="N",
+        help="emulated boards of this machine (1); 0: a tracker alone, for others",
+    )
     add("--core", metavar="NAME", help="count this core's cycles (cores/NAME.toml)")
     add("--vlen", type=int, choices=VLENS, help=f"the core's, else {DEFAULT_VLEN}")
     add("--join", metavar="HOST:PORT", help="join this tracker, start none")
@@ -104,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     if args.verb == "simulate":
         print(simulate(_boards(args), args.trials, args.seconds))
         return 0
-    verbs = {"up": _up, "down": _down, "status": _status, "scheduler": _scheduler}
+    verbs = {"pack": _pack, "up": _up, "down": _down, "status": _status, "scheduler": _scheduler}
     with locked(file.with_name("lock"), "the farm"):
         return verbs[args.verb](args, file)
 
@@ -123,10 +132,10 @@ def _board(args: argparse.Namespace) -> int:
     if warning := check_address(tracker, force=args.force):
         print(f"warning: {warning}", flush=True)
     board = EmulatedBoard(
-        build_board(_tree(args), args.cache),
-        build_plugin(args.cache),
-        GuestMachine(vlen=vlen),
-        Meter(core),
+        program=build_board(_tree(args), args.cache),
+        plugin=build_plugin(args.cache),
+        machine=GuestMachine(vlen=vlen),
+        costs=Meter(core),
     )
     # A session that runs is ended with its board.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -134,6 +143,7 @@ def _board(args: argparse.Namespace) -> int:
         tracker,
         _key(args, vlen),
         board.session,
+        board.costs.unit,
         port=args.board_port,
         say=lambda text: print(text, flush=True),
     )
@@ -145,10 +155,7 @@ def _board(args: argparse.Namespace) -> int:
 
 
 def _key(args: argparse.Namespace, vlen: int) -> str:
-    key = str(args.key or f"rvv{vlen}")
-    if not key.isprintable() or not key or any(c in key for c in ": \t"):
-        raise UserError(f"--key {key!r}", remedy="letters, digits, dots and dashes")
-    return key
+    return check_key(str(args.key or f"rvv{vlen}"))
 
 
 def _tree(args: argparse.Namespace) -> Path:
@@ -195,6 +202,14 @@ def _up(args: argparse.Namespace, file: Path) -> int:
     return _status(args, file)
 
 
+def _pack(args: argparse.Namespace, _file: Path) -> int:
+    tarball = write_agent(
+        build_board(_tree(args), args.cache), args.project, args.project.resolve() / "dist"
+    )
+    print(f"{tarball}\non the board: tar xf {tarball.name} && {NAME}/join.sh --help")
+    return 0
+
+
 def _scheduler(args: argparse.Namespace, farm: Path) -> int:
     file = farm.with_name(SCHEDULER)
     known = SchedulerState.read(file)
@@ -205,8 +220,10 @@ def _scheduler(args: argparse.Namespace, farm: Path) -> int:
 
 
 def _boards(args: argparse.Namespace) -> int:
-    if not 1 <= args.boards <= MOST_BOARDS:
-        raise UserError(f"--boards {args.boards}", remedy=f"give 1 to {MOST_BOARDS}")
+    # A tracker alone waits for boards that join it.
+    least = 0 if args.verb == "up" and not args.join else 1
+    if not least <= args.boards <= MOST_BOARDS:
+        raise UserError(f"--boards {args.boards}", remedy=f"give {least} to {MOST_BOARDS}")
     return int(args.boards)
 
 
@@ -256,7 +273,10 @@ def _status(_args: argparse.Namespace, file: Path) -> int:
     there = answers(state.tracker)
     print(f"tracker {state.tracker}: {'answers' if there else 'does not answer'}")
     print(f"boards of this machine: {alive} of {len(state.boards)} run, measuring {state.measure}")
-    print(f"boards that have joined as {state.key}: {boards_of(state.tracker, state.key)}")
+    joined = Counter(measures_of(state.tracker, state.key))
+    print(f"boards that have joined as {state.key}: {joined.total()}")
+    for measure, boards in sorted(joined.items()):
+        print(f"  {boards} measuring {measure}")
     whole = there and alive == len(state.boards)
     if not whole:
         print("start what has ended with the same `up` again, or end the rest with `down`")

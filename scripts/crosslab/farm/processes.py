@@ -219,13 +219,19 @@ def answers(address: Address) -> bool:
     return True
 
 
-def boards_of(address: Address, key: str) -> int:
-    """Boards that have joined under a key; 0 where no tracker answers."""
+def measures_of(address: Address, key: str) -> list[str]:
+    """What each board measures that has joined under a key; of none where no tracker answers."""
     try:
         known = summary(address, timeout=5.0)["server_info"]
     except (OSError, KeyError):
-        return 0
-    return sum(one.get("key") == f"server:{key}" for one in known)
+        return []
+    boards = [one for one in known if one.get("key") == f"server:{key}"]
+    return [str(one.get("measure", "what it does not say")) for one in boards]
+
+
+def boards_of(address: Address, key: str) -> int:
+    """Boards that have joined under a key; 0 where no tracker answers."""
+    return len(measures_of(address, key))
 
 
 def free_port() -> int:

@@ -92,6 +92,17 @@ def check_address(address: Address, *, force: bool) -> str:
     return f"{why}, here and on every board"
 
 
+def check_key(key: str) -> str:
+    """The key of boards, if it is one.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not key.isprintable() or not key or any(c in key for c in ": \t"):
+        raise UserError(f"--key {key!r}", remedy="letters, digits, dots and dashes")
+    return key
+
+
 class TrackerConnection:
     """A connection to the tracker."""
 

@@ -74,7 +74,7 @@ def simulated_boards(tracker: Address, sessions: Sequence[Session]) -> Iterator[
     Raises:
         LabError: they do not join.
     """
-    agents = [Agent(tracker, KEY, session, say=lambda _: None) for session in sessions]
+    agents = [Agent(tracker, KEY, session, "nothing", say=lambda _: None) for session in sessions]
     threads = [threading.Thread(target=agent.serve, daemon=True) for agent in agents]
     for thread in threads:
         thread.start()

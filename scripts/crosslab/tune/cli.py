@@ -20,7 +20,7 @@ from common.files import atomic_write_json
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
-from crosslab.farm.processes import FarmState, state_file
+from crosslab.farm.processes import FarmState, measures_of, state_file
 from crosslab.tune.search import NotTunableError, Tuned, tune_function
 
 
@@ -58,9 +58,9 @@ def main(argv: Sequence[str]) -> int:
     functions = read_functions(args.functions)
     logging.getLogger("tvm").setLevel(logging.WARNING)
     state = FarmState.read(state_file(args.project))
-    boards = sum(board.alive for board in state.boards) if state else 0
-    if state is None or not boards:
+    if state is None:
         raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
+    boards, measure = _joined(state)
     out = args.project.resolve() / "out"
     kept, report = args.database or out / "tuned", args.report or out / "tune.json"
     report.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +74,30 @@ def main(argv: Sequence[str]) -> int:
         except NotTunableError as error:
             refused.append(error.what)
         tuned = [asdict(one) for one in done]
-        about = {"measure": state.measure, "functions": tuned, "refused": refused}
+        about = {"measure": measure, "functions": tuned, "refused": refused}
         atomic_write_json(report, about)
-    print("\n".join([*table(done, state.measure), *(f"* {why}" for why in refused)]))
+    print("\n".join([*table(done, measure), *(f"* {why}" for why in refused)]))
     return 0
+
+
+def _joined(farm: FarmState) -> tuple[int, str]:
+    """Boards of a farm, and what they measure.
+
+    Raises:
+        UserError: there are none, or they measure different things.
+    """
+    joined = measures_of(farm.tracker, farm.key)
+    if not joined:
+        raise UserError(
+            f"no board has joined {farm.tracker} as {farm.key}",
+            remedy="nox -s farm -- status says what runs; on a board: join.sh of farm -- pack",
+        )
+    if len(measures := sorted(set(joined))) > 1:
+        raise UserError(
+            f"boards that joined as {farm.key} measure {' and '.join(measures)}",
+            remedy="give boards that measure differently a --key of their own",
+        )
+    return len(joined), measures[0]
 
 
 def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:

@@ -53,13 +53,13 @@ def tracker(tmp_path_factory: pytest.TempPathFactory, ended: list[str]) -> Itera
     shared_builds.need_emulator(plugins=True)
     cache, address = default_cache(), Address("127.0.0.1", free_port())
     board = EmulatedBoard(
-        build_board(shared_builds.tvm_tree(), cache),
-        build_plugin(cache),
-        GuestMachine(vlen=256),
-        Meter(read_core(CORES, "spacemit-x60")),
+        program=build_board(shared_builds.tvm_tree(), cache),
+        plugin=build_plugin(cache),
+        machine=GuestMachine(vlen=256),
+        costs=Meter(read_core(CORES, "spacemit-x60")),
     )
     process = start_tracker(address, tmp_path_factory.mktemp("farm") / "tracker.log")
-    agent = Agent(address, KEY, board.session, say=ended.append)
+    agent = Agent(address, KEY, board.session, board.costs.unit, say=ended.append)
     thread = threading.Thread(target=agent.serve, daemon=True)
     thread.start()
     yield address

@@ -50,7 +50,12 @@ def test_candidates_at_fault_are_told_apart_and_the_board_goes_on(tmp_path: Path
     shared_builds.need_emulator(plugins=True)
     cache, address = default_cache(), Address("127.0.0.1", free_port())
     program = build_board(shared_builds.tvm_tree(), cache)
-    board = EmulatedBoard(program, build_plugin(cache), GuestMachine(vlen=256), Meter(None))
+    board = EmulatedBoard(
+        program=program,
+        plugin=build_plugin(cache),
+        machine=GuestMachine(vlen=256),
+        costs=Meter(None),
+    )
     files = {name: _library(tmp_path, name) for name in BODIES}
     patient = TrialQuestion(address, KEY, ((4,),), ("float32",), seconds=120)
     hasty = TrialQuestion(address, KEY, ((4,),), ("float32",), seconds=4)

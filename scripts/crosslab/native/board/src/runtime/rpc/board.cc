@@ -2,16 +2,22 @@
 // One session of a board: TVM's RPC over a socket that the agent has accepted.
 //
 //   board SOCKET METER
+//   board check cycles|task-clock
 //
-// SOCKET and METER are numbers of open files. Files that the client uploads go to the current
-// folder. METER is a stream to the agent, which knows what the instructions between two marks
-// cost: the timer asks it with a line, and is answered with a number. METER -1 leaves TVM's own
-// timer alone.
+// SOCKET is the number of an open file. Files that the client uploads go to the current folder.
+// METER is what TVM's timer gives in place of nanoseconds: "cycles" or "task-clock", counted by
+// this machine's kernel, or the number of an open file, a stream to the agent, which knows what the
+// instructions between two marks cost: the timer asks it with a line, and is answered with a
+// number. The second form says whether the kernel counts.
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/perf_event.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/string.h>
@@ -98,6 +104,74 @@ class MeterNode final : public tvm::runtime::TimerNode {
   int meter_;
 };
 
+// A counter of the kernel for this thread, outside the kernel.
+class PerfCounter {
+ public:
+  explicit PerfCounter(const std::string& event) {
+    perf_event_attr wanted = {};
+    wanted.size = sizeof wanted;
+    const bool cycles = event == "cycles";
+    wanted.type = cycles ? PERF_TYPE_HARDWARE : PERF_TYPE_SOFTWARE;
+    wanted.config = cycles ? static_cast<uint64_t>(PERF_COUNT_HW_CPU_CYCLES)
+                           : static_cast<uint64_t>(PERF_COUNT_SW_TASK_CLOCK);
+    wanted.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+    wanted.disabled = wanted.exclude_kernel = wanted.exclude_hv = 1;
+    file_ = static_cast<int>(
+        syscall(SYS_perf_event_open, &wanted, 0, -1, -1, PERF_FLAG_FD_CLOEXEC));
+    if (file_ >= 0) return;
+    const int why = errno;
+    const std::string what = "the kernel does not count " + event + " (perf_event_open: " +
+                             std::strerror(why) + ")";
+    if (why == EACCES || why == EPERM) {
+      throw std::runtime_error(what + "; allow it: sysctl kernel.perf_event_paranoid=2");
+    }
+    throw std::runtime_error(what + (cycles ? "; --measure task-clock needs no counter of the CPU"
+                                            : ""));
+  }
+  PerfCounter(const PerfCounter&) = delete;
+  PerfCounter& operator=(const PerfCounter&) = delete;
+  ~PerfCounter() { close(file_); }
+
+  void Start() {
+    Control(PERF_EVENT_IOC_RESET);
+    Control(PERF_EVENT_IOC_ENABLE);
+  }
+  void Stop() { Control(PERF_EVENT_IOC_DISABLE); }
+  int64_t Read() const {
+    struct {
+      uint64_t value, enabled, running;
+    } counted;
+    if (read(file_, &counted, sizeof counted) != sizeof counted) Fail("reading the counter");
+    if (counted.running < counted.enabled) {
+      throw std::runtime_error("no measurement: another counter took turns with this one");
+    }
+    return static_cast<int64_t>(counted.value);
+  }
+
+ private:
+  void Control(unsigned long request) {
+    if (ioctl(file_, request, 0) < 0) Fail("the counter");
+  }
+
+  int file_;
+};
+
+// Instead of nanoseconds: what a counter of the kernel gives between Start and Stop.
+class PerfTimerNode final : public tvm::runtime::TimerNode {
+ public:
+  explicit PerfTimerNode(const std::string& event) : counter_(event) {}
+
+  void Start() final { counter_.Start(); }
+  void Stop() final { counter_.Stop(); }
+  int64_t SyncAndGetElapsedNanos() final { return counter_.Read(); }
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("mlc_rvv.PerfTimer", PerfTimerNode, tvm::runtime::TimerNode);
+
+ private:
+  PerfCounter counter_;
+};
+
+bool IsEvent(const std::string& meter) { return meter == "cycles" || meter == "task-clock"; }
+
 std::string InFolder(const std::string& name) {
   if (name.empty() || name.find('/') != std::string::npos || name == "..") {
     throw std::runtime_error("\"" + name + "\" is not the name of a file of this session");
@@ -105,7 +179,7 @@ std::string InFolder(const std::string& name) {
   return "./" + name;
 }
 
-void Register(int meter) {
+void Register(const std::string& meter) {
   const auto path = [](ffi::String name) { return ffi::String(InFolder(name)); };
   ffi::Function::SetGlobal("tvm.rpc.server.workpath", ffi::Function::FromTyped(path), true);
   const auto load = [](ffi::String name) { return ffi::Module::LoadFromFile(InFolder(name)); };
@@ -113,9 +187,9 @@ void Register(int meter) {
   // The folder is the session's and goes with it, whatever the client asks to remove.
   const auto remove = [](ffi::String) {};
   ffi::Function::SetGlobal("tvm.rpc.server.remove", ffi::Function::FromTyped(remove), true);
-  if (meter < 0) return;
   const auto timer = [meter](DLDevice) {
-    return tvm::runtime::Timer(ffi::make_object<MeterNode>(meter));
+    if (IsEvent(meter)) return tvm::runtime::Timer(ffi::make_object<PerfTimerNode>(meter));
+    return tvm::runtime::Timer(ffi::make_object<MeterNode>(std::stoi(meter)));
   };
   ffi::Function::SetGlobal("runtime.timer.cpu", ffi::Function::FromTyped(timer), true);
 }
@@ -124,11 +198,16 @@ void Register(int meter) {
 
 int main(int count, char** arguments) {
   if (count != 3) {
-    fprintf(stderr, "usage: board SOCKET METER\n");
+    fprintf(stderr, "usage: board SOCKET METER\n       board check cycles|task-clock\n");
     return 2;
   }
+  const std::string meter = arguments[2];
   try {
-    Register(atoi(arguments[2]));
+    if (std::string(arguments[1]) == "check") {
+      PerfCounter(IsEvent(meter) ? meter : throw std::runtime_error("no counter is " + meter));
+      return 0;
+    }
+    Register(meter);
     auto channel = std::make_unique<SocketChannel>(atoi(arguments[1]));
     tvm::runtime::RPCEndpoint::Create(std::move(channel), "board", "")->ServerLoop();
   } catch (const std::exception& error) {
