@@ -24,9 +24,11 @@ import tvm
 from safetensors.numpy import save_file
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
+from tvm.support import cc
 
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.errors import LabError, UserError
+from crosslab.host.toolchain import find_native
 from crosslab.models.params import write_params
 from crosslab.pytorch.causal_attention import POSITIONS, TOKENS
 from crosslab.pytorch.causal_lm import read_causal_lm
@@ -156,7 +158,10 @@ def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, 
     }
     transform = relax.transform.DeadCodeElimination([TRANSFORM])(tvm.IRModule(kept))
     built = tvm.compile(relax.transform.LegalizeOps()(transform), target="llvm")
-    values = relax.VirtualMachine(built, tvm.cpu())[TRANSFORM](list(params.values()))
+    native = find_native().cc  # TVM would call g++, which need not be there.
+    linker = cc.cross_compiler(native[0], options=native[1:])
+    computed = relax.VirtualMachine(built.jit(fcompile=linker), tvm.cpu())
+    values = computed[TRANSFORM](list(params.values()))
     del module[TRANSFORM]
     entry = next(f for f in module.functions.values() if _is_entry(f))
     inputs = int(entry.attrs["num_input"])
