@@ -54,15 +54,30 @@ def variables(tuned: Path | None, folder: Path) -> dict[str, str]:
 
 def add_tuned(add: Callable[..., Any]) -> None:
     """Add the option that names a database."""
-    about = "schedules of functions without a kernel: a database of nox -s farm -- tune"
+    about = "schedules of functions without a kernel, found by nox -s farm -- tune: its --database"
     add("--tuned", type=Path, metavar="DIR", help=about)
 
 
-def check_database(folder: Path | None) -> None:
-    """Make sure that there is a database.
+def find_database(folder: Path | None, cores: str | None) -> Path | None:
+    """The database that a compile reads: the folder itself, or that of a core in it.
+
+    Args:
+        folder: that was named; None: no database.
+        cores: value of ``--core``, as it was typed; None: none was named.
 
     Raises:
         UserError: there is none.
     """
-    if folder and not (folder / WORKLOADS).is_file():
+    if folder is None or (folder / WORKLOADS).is_file():
+        return folder
+    if cores and (folder / cores / WORKLOADS).is_file():
+        return folder / cores
+    there = sorted(file.parent.name for file in folder.glob(f"*/{WORKLOADS}"))
+    if not there:
         raise UserError(f"--tuned: no database in {folder}", remedy="nox -s farm -- tune")
+    others = f"--tuned {folder / there[0]} takes what was found for {there[0]}"
+    raise UserError(
+        f"--tuned {folder} has databases for {', '.join(there)}, and "
+        + (f"none for {cores}" if cores else "no --core says which is meant"),
+        remedy=f"nox -s farm -- tune finds schedules for another; {others}",
+    )

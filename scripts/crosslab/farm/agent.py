@@ -34,6 +34,7 @@ class Agent:
         key: under which clients ask for boards of this kind.
         session: serves one client.
         measure: what its timer counts, for people.
+        core: name of the database that takes schedules which were found here.
         host: this board's own address.
         port: where clients come in; 0: any that is free.
         say: gets a line for each event.
@@ -44,6 +45,7 @@ class Agent:
     key: str
     session: Session
     measure: str
+    core: str
     host: str = "127.0.0.1"
     port: int = 0
     say: Callable[[str], None] = print
@@ -72,7 +74,8 @@ class Agent:
 
     def _serve(self, tracker: TrackerConnection, door: socket.socket) -> None:
         own = [None, door.getsockname()[1]]
-        about = {"key": f"server:{self.key}", "addr": own, "measure": self.measure}
+        about = {"key": f"server:{self.key}", "addr": own}
+        about |= {"measure": self.measure, "core": self.core}
         tracker.ask(TrackerCode.UPDATE_INFO, about)
         while not self.stopped.is_set():
             found = self._client(tracker, door)

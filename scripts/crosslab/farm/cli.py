@@ -29,7 +29,7 @@ from crosslab.farm.processes import (
     answers,
     await_boards,
     free_port,
-    measures_of,
+    joined_boards,
     start_process,
     start_scheduler,
     start_tracker,
@@ -144,6 +144,7 @@ def _board(args: argparse.Namespace) -> int:
         _key(args, vlen),
         board.session,
         board.costs.unit,
+        board.costs.database,
         port=args.board_port,
         say=lambda text: print(text, flush=True),
     )
@@ -273,10 +274,10 @@ def _status(_args: argparse.Namespace, file: Path) -> int:
     there = answers(state.tracker)
     print(f"tracker {state.tracker}: {'answers' if there else 'does not answer'}")
     print(f"boards of this machine: {alive} of {len(state.boards)} run, measuring {state.measure}")
-    joined = Counter(measures_of(state.tracker, state.key))
+    joined = Counter(joined_boards(state.tracker, state.key))
     print(f"boards that have joined as {state.key}: {joined.total()}")
-    for measure, boards in sorted(joined.items()):
-        print(f"  {boards} measuring {measure}")
+    for board, count in sorted(joined.items()):
+        print(f"  {count} measuring {board.measure}, for the database {board.core}")
     whole = there and alive == len(state.boards)
     if not whole:
         print("start what has ended with the same `up` again, or end the rest with `down`")

@@ -11,6 +11,8 @@ from crosslab.cores.core import Core
 from crosslab.cores.cycles import cycles_of
 from crosslab.run.counter import read_measurement
 
+INSTRUCTIONS = "instructions"
+
 
 @dataclass(frozen=True)
 class Meter:
@@ -25,7 +27,12 @@ class Meter:
     @property
     def unit(self) -> str:
         """Cycles of the core, one after the other; or instructions."""
-        return f"cycles of {self.core.name}" if self.core else "instructions"
+        return f"cycles of {self.core.name}" if self.core else INSTRUCTIONS
+
+    @property
+    def database(self) -> str:
+        """Name of the database of schedules that are good by this."""
+        return self.core.key if self.core else INSTRUCTIONS
 
     def read(self, report: Path) -> int:
         """The cost of the regions of a report.

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from common.files import atomic_write_json
 from crosslab.errors import LabError
@@ -200,12 +201,12 @@ def await_boards(state: FarmState, wanted: int) -> None:
         ended = [board for board in state.boards if not board.alive]
         if ended:
             raise LabError(f"a board ended{last_lines(Path(ended[0].log))}")
-        return boards_of(state.tracker, state.key) >= wanted
+        return len(joined_boards(state.tracker, state.key)) >= wanted
 
     if not _wait_until(joined, START_SECONDS):
         raise LabError(
-            f"{boards_of(state.tracker, state.key)} of {wanted} boards joined {state.tracker} "
-            f"within {START_SECONDS:g} s",
+            f"{len(joined_boards(state.tracker, state.key))} of {wanted} boards joined "
+            f"{state.tracker} within {START_SECONDS:g} s",
             remedy=f"see {state.boards[0].log}" if state.boards else "",
         )
 
@@ -219,19 +220,26 @@ def answers(address: Address) -> bool:
     return True
 
 
-def measures_of(address: Address, key: str) -> list[str]:
-    """What each board measures that has joined under a key; of none where no tracker answers."""
+class JoinedBoard(NamedTuple):
+    """Board that has joined a tracker.
+
+    Attributes:
+        measure: what its timer counts, for people.
+        core: name of the database of schedules that are good by this.
+    """
+
+    measure: str
+    core: str
+
+
+def joined_boards(address: Address, key: str) -> list[JoinedBoard]:
+    """Boards that have joined under a key; none where no tracker answers."""
     try:
         known = summary(address, timeout=5.0)["server_info"]
     except (OSError, KeyError):
         return []
     boards = [one for one in known if one.get("key") == f"server:{key}"]
-    return [str(one.get("measure", "what it does not say")) for one in boards]
-
-
-def boards_of(address: Address, key: str) -> int:
-    """Boards that have joined under a key; 0 where no tracker answers."""
-    return len(measures_of(address, key))
+    return [JoinedBoard(str(one.get("measure")), str(one.get("core"))) for one in boards]
 
 
 def free_port() -> int:

@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     add("tracker", metavar="HOST:PORT", help="of the tracker, or of a tunnel to it")
     add("--key", required=True, help="under which clients ask for boards of this kind")
     add("--measure", choices=EVENTS, default="cycles", help="what a trial costs (cycles)")
+    add("--core", help="whose database takes what is found here (the key)")
     add("--port", type=int, default=0, help="of this board, for a tunnel to it (any)")
     add("--force", action="store_true", help="take an address that other machines reach, too")
     program = Path(__file__).parents[3] / "board"
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     # A session that runs is ended with its board.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     told = EVENTS[args.measure]
-    agent = Agent(tracker, key, board.session, told, port=args.port, say=_say)
+    agent = Agent(tracker, key, board.session, told, args.core or key, port=args.port, say=_say)
     try:
         agent.serve()
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from crosslab.errors import LabError, UserError
 from crosslab.farm.agent import Agent, Session
-from crosslab.farm.processes import boards_of, free_port, start_tracker
+from crosslab.farm.processes import free_port, joined_boards, start_tracker
 from crosslab.farm.protocol import Address, request
 
 KEY = "asleep"
@@ -74,13 +74,15 @@ def simulated_boards(tracker: Address, sessions: Sequence[Session]) -> Iterator[
     Raises:
         LabError: they do not join.
     """
-    agents = [Agent(tracker, KEY, session, "nothing", say=lambda _: None) for session in sessions]
+    agents = [
+        Agent(tracker, KEY, session, "nothing", "none", say=lambda _: None) for session in sessions
+    ]
     threads = [threading.Thread(target=agent.serve, daemon=True) for agent in agents]
     for thread in threads:
         thread.start()
     try:
         end = time.monotonic() + JOIN_SECONDS
-        while boards_of(tracker, KEY) < len(agents):
+        while len(joined_boards(tracker, KEY)) < len(agents):
             if time.monotonic() > end:
                 raise LabError(f"fewer than {len(agents)} boards joined {tracker}")
             time.sleep(0.5)

@@ -14,7 +14,7 @@ from crosslab.build.offload import Offload
 from crosslab.build.runner import Recipe
 from crosslab.cached_build import default_cache
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
-from crosslab.compile.schedules import add_tuned, check_database
+from crosslab.compile.schedules import add_tuned, find_database
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError, supply_mlc
@@ -246,10 +246,10 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
     args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
     args["without"] = read_omissions(args["applied"])
     args["mode"] = KernelMode(args.pop("weights"), args.pop("activations"))
+    args["tuned"] = find_database(args["tuned"], args["core"])
     args["vlens"] = vlens_of(args["project"], args.pop("vlen"), args.pop("core"))
     default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
     args["quantization"] = args["quantization"] or default
-    check_database(args["tuned"])
     job = Job(**args, verb=verb)
     numbers = {"threads": job.threads, "max-new": job.max_new, "context": job.context}
     for option, number in numbers.items():

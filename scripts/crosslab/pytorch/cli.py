@@ -18,7 +18,7 @@ from common.files import atomic_write_json
 from crosslab.build.runner import Clock, Recipe
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import IR_FOLDER
-from crosslab.compile.schedules import Schedules, add_tuned, check_database
+from crosslab.compile.schedules import Schedules, add_tuned, find_database
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     core = read_core(project / "cores", args.core) if args.core else None
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
-    check_database(args.tuned)
+    tuned = find_database(args.tuned, args.core)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
         name = model.name if model.factory else args.model
@@ -108,8 +108,7 @@ def main(argv: Sequence[str]) -> int:
         with clock.step("import"):
             program = import_model(model, args.tvm_tree, Path(scratch))
         dump = args.dump_ir is not None
-        kept = {"dump_ir": dump, "tuned": args.tuned}
-        runner = build(program, args.tvm_tree, vlen, args.cache, clock, **kept)
+        runner = build(program, args.tvm_tree, vlen, args.cache, clock, dump_ir=dump, tuned=tuned)
         if dump:
             shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)
             _progress.print(f"[bold]passes[/] {args.dump_ir / 'README.md'}", soft_wrap=True)

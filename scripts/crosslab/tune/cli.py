@@ -20,7 +20,7 @@ from common.files import atomic_write_json
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
-from crosslab.farm.processes import FarmState, measures_of, state_file
+from crosslab.farm.processes import FarmState, JoinedBoard, joined_boards, state_file
 from crosslab.tune.search import NotTunableError, Tuned, tune_function
 
 
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     add("--trials", type=int, default=32, help="candidates of each function (32)")
     add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")
     add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
-    add("--database", type=Path, help="folder of the database (PROJECT/out/tuned)")
+    add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/tune.json)")
     return options
 
@@ -60,9 +60,10 @@ def main(argv: Sequence[str]) -> int:
     state = FarmState.read(state_file(args.project))
     if state is None:
         raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
-    boards, measure = _joined(state)
+    boards, (measure, core) = _joined(state)
     out = args.project.resolve() / "out"
-    kept, report = args.database or out / "tuned", args.report or out / "tune.json"
+    kept = (args.database or out / "tuned") / core
+    report = args.report or out / "tune.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     target, done = LabTarget("riscv64", args.vlen).table(), list[Tuned]()
     refused = list[str]()
@@ -74,30 +75,31 @@ def main(argv: Sequence[str]) -> int:
         except NotTunableError as error:
             refused.append(error.what)
         tuned = [asdict(one) for one in done]
-        about = {"measure": measure, "functions": tuned, "refused": refused}
+        about = {"measure": measure, "database": str(kept), "functions": tuned, "refused": refused}
         atomic_write_json(report, about)
     print("\n".join([*table(done, measure), *(f"* {why}" for why in refused)]))
     return 0
 
 
-def _joined(farm: FarmState) -> tuple[int, str]:
-    """Boards of a farm, and what they measure.
+def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
+    """Boards of a farm, and what each is.
 
     Raises:
-        UserError: there are none, or they measure different things.
+        UserError: there are none, or they differ in what they measure.
     """
-    joined = measures_of(farm.tracker, farm.key)
+    joined = joined_boards(farm.tracker, farm.key)
     if not joined:
         raise UserError(
             f"no board has joined {farm.tracker} as {farm.key}",
             remedy="nox -s farm -- status says what runs; on a board: join.sh of farm -- pack",
         )
-    if len(measures := sorted(set(joined))) > 1:
+    if others := sorted({board for board in joined if board != joined[0]}):
+        told = [f"{board.measure} (for {board.core})" for board in (joined[0], others[0])]
         raise UserError(
-            f"boards that joined as {farm.key} measure {' and '.join(measures)}",
+            f"boards that joined as {farm.key} measure {' and '.join(told)}",
             remedy="give boards that measure differently a --key of their own",
         )
-    return len(joined), measures[0]
+    return len(joined), joined[0]
 
 
 def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:

@@ -80,14 +80,14 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
     asked = {q: sum(k[1] == q for k in known) for q in columns}
     counted = ", ".join(f"{q}: {right[q]} of {asked[q]} right" for q in columns)
     bounds = ", ".join(f"{q} {weight_formats()[q].tolerance:g}" for q in columns)
-    lines += ["", f"{counted}. Largest error allowed: {bounds}.", ""]
+    lines += ["", f"{counted}. Largest error allowed: {bounds}."]
     lines += _reasons({f.name: f for f in families}, outcomes)
     return "\n".join(lines) + "\n"
 
 
 def _reasons(families: Mapping[str, Family], outcomes: Sequence[FamilyOutcome]) -> list[str]:
     failed = [o for o in outcomes if o.reason]
-    lines = ["## What is not right, and why", ""] if failed else []
+    lines = ["", "## What is not right, and why", ""] if failed else []
     for o in failed:
         known = families[o.family].known if o.family in families else ""
         lines.append(f"* **{o.family}, {o.quantization}**: {cell(o)}: `{o.reason}`")

@@ -25,7 +25,7 @@ from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
 from crosslab.farm.agent_tarball import NAME, write_agent
 from crosslab.farm.board_program import build_board
-from crosslab.farm.processes import free_port, measures_of, start_tracker
+from crosslab.farm.processes import free_port, joined_boards, start_tracker
 from crosslab.farm.protocol import Address
 from crosslab.farm.real_board import EVENTS, check_program
 from crosslab.host.toolchain import find_native, require_qemu
@@ -111,12 +111,13 @@ def test_a_board_measures_by_its_kernels_counters(tmp_path: Path) -> None:
     tvm.compile(tvm.IRModule({"main": te.create_prim_func([a, c])}), "llvm").export_library(library)
     tracker = start_tracker(address, tmp_path / "tracker.log")
     line = [str(folder / "join.sh"), str(address), "--key", KEY, "--measure", "task-clock"]
+    line += ["--core", "spacemit-x60"]
     board = subprocess.Popen(line, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ""})
     try:
         end = time.monotonic() + 30
-        while not (measures := measures_of(address, KEY)) and time.monotonic() < end:
+        while not (boards := joined_boards(address, KEY)) and time.monotonic() < end:
             time.sleep(0.1)
-        assert measures == [EVENTS["task-clock"]]
+        assert boards == [(EVENTS["task-clock"], "spacemit-x60")]
         session = rpc.connect_tracker(*address.pair).request(KEY, session_timeout=60)
         session.upload(str(library))
         device, module = session.cpu(), session.load_module(library.name)

@@ -59,7 +59,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory, ended: list[str]) -> Itera
         costs=Meter(read_core(CORES, "spacemit-x60")),
     )
     process = start_tracker(address, tmp_path_factory.mktemp("farm") / "tracker.log")
-    agent = Agent(address, KEY, board.session, board.costs.unit, say=ended.append)
+    agent = Agent(address, KEY, board.session, board.costs.unit, "x60", say=ended.append)
     thread = threading.Thread(target=agent.serve, daemon=True)
     thread.start()
     yield address

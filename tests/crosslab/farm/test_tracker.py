@@ -15,7 +15,7 @@ pytest.importorskip("tornado")
 
 from crosslab.errors import UserError
 from crosslab.farm.agent import timeout_of
-from crosslab.farm.processes import FarmProcess, boards_of, free_port, start_tracker
+from crosslab.farm.processes import FarmProcess, free_port, joined_boards, start_tracker
 from crosslab.farm.protocol import MISMATCH, SESSION_MAGIC, Address, check_address, request, welcome
 from crosslab.farm.simulation import DONE, KEY, simulated_boards, sleeping_session
 
@@ -42,14 +42,14 @@ def test_boards_serve_every_client_and_outlive_the_tracker(
     with simulated_boards(address, sessions):
         assert [_served(address) for _ in range(7)] == [DONE] * 7
         process.end()
-        assert boards_of(address, KEY) == 0
+        assert len(joined_boards(address, KEY)) == 0
         again = start_tracker(address, log)
         try:
             deadline = time.monotonic() + 30
-            while boards_of(address, KEY) < len(sessions) and time.monotonic() < deadline:
+            while len(joined_boards(address, KEY)) < len(sessions) and time.monotonic() < deadline:
                 time.sleep(0.05)
             # Nobody started the boards again: they found the tracker by themselves.
-            assert boards_of(address, KEY) == len(sessions)
+            assert len(joined_boards(address, KEY)) == len(sessions)
             assert [_served(address) for _ in range(4)] == [DONE] * 4
         finally:
             again.end()

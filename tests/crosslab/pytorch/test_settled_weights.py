@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model does with its parameters alone is done when it is imported."""
+"""Operations on a model's parameters alone are done when it is imported."""
 
 from __future__ import annotations
 
