@@ -36,6 +36,7 @@ def math_on_host(tvm: ModuleType) -> Callable[[str, Array], Array]:
         "log2": own.log2,
         "exp": vector_math.exp,
         "sigmoid": vector_math.sigmoid,
+        "silu": vector_math.silu,
         "sin": lambda x: vector_math.sin_cos(x)[0],
         "cos": lambda x: vector_math.sin_cos(x)[1],
     }
@@ -108,6 +109,21 @@ def test_sigmoid(math_on_host: Callable[[str, Array], Array]) -> None:
     got = math_on_host("sigmoid", x)
     assert np.max(np.abs(got - want)) < EPSILON
     assert np.max(np.abs(got[want > 1e-30] / want[want > 1e-30] - 1)) < 2 * EPSILON
+
+
+def test_silu(math_on_host: Callable[[str, Array], Array]) -> None:
+    x = spread(-80, 80)
+    want = x.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
+    got, known = math_on_host("silu", x), np.abs(want) > 1e-30
+    assert np.max(np.abs(got - want)[~known], initial=0) < 1e-30
+    assert np.max(np.abs(got[known] / want[known] - 1)) < 2 * EPSILON
+
+
+def test_silu_at_the_ends(math_on_host: Callable[[str, Array], Array]) -> None:
+    ends = np.array([-200, 0, -0.0, 90, 1e30, np.inf, np.nan], np.float32)
+    got = math_on_host("silu", ends)
+    assert np.array_equal(got[1:], ends[1:], equal_nan=True)
+    assert abs(got[0]) < 1e-34
 
 
 @pytest.mark.parametrize(("name", "function"), [("sin", np.sin), ("cos", np.cos)])

@@ -40,7 +40,8 @@ def vectors_of(target: Target) -> Vectors | None:
     Without it the reductions of arguments would be calls of libm, one for each element.
     """
     if is_rvv_target(target):
-        return Vectors(vector_bits(target) // 32, registers=8, with_math=4)
+        # LLVM loads all vectors of a row before it works on them: groups of eight are spilled.
+        return Vectors(vector_bits(target) // 32, registers=4, with_math=4)
     if target.kind.name != "llvm":
         return None
     arch = target_arch(target)

@@ -55,7 +55,7 @@ class Routines:
         if not is_rvv_target(target):
             return Routines(library, HOST_PANEL_COLUMNS, HOST_LANES, int8)
         group = vector_bits(target) // 32 * 8
-        return Routines(library, group, group, int8)
+        return Routines(library, group, group // 2, int8)
 
     def kinds(self, linear: LinearLayer) -> tuple[str, ...]:
         """The routines that a layer calls, its product last."""

@@ -24,7 +24,7 @@ from tvm.relax.frontend.nn.llm._vector_math import (
 from ..half.dtypes import HALF, dtype_of
 from ..tir import nodes_of
 
-__all__ = ["exp", "sigmoid", "sin_cos"]
+__all__ = ["exp", "sigmoid", "silu", "sin_cos"]
 
 # exp: e^x = 2^n * e^r with |r| <= ln(2) / 2, ln(2) being in two parts. The polynomial is minimax
 # in e^r: relative error 2^-23.2.
@@ -35,6 +35,11 @@ EXP_LEAST, EXP_MOST = -87.33, 88.7228
 # The logistic function is taken at this for arguments whose negative is above it: 2^-124.4, the
 # inverse of a number whose own first approximation below is normal.
 LOGISTIC_MOST = 86.25
+# e^-r by 120 * e^-r = -(r^5 + ...), from the constant term up: minimax, relative error 2^-23.1.
+# As the highest coefficient is 1, no step overwrites r, of which a core would need a copy. The
+# power of two comes with the exponent: nothing on the way overflows.
+MONIC_TERMS = [-120, 120, -59.9990234375, 20.000333786, -5.0275254249]
+MONIC_EXPONENT, MONIC_FACTOR = -7, -(2.0**7) / 120
 # Bits less those of x > 0: 1/x with a relative error below 2^-3, which each step of Newton squares.
 INVERSE_BITS, INVERSE_STEPS = 0x7EF311C3, 3
 
@@ -73,6 +78,37 @@ def sigmoid(x: Any) -> Any:
     return named(_divisor(x), _inverse)
 
 
+def silu(x: Any) -> Any:
+    """Give x / (1 + e^-x), as near as :func:`sigmoid`, in three quarters of the instructions.
+
+    NaN comes of the product with x: bounds may be minima and maxima, which lose it.
+    """
+    if _of_halves(x):
+        return x * sigmoid(x)
+    return named(x, lambda value: value * named(_finite_divisor(value), _inverse))
+
+
+def _finite_divisor(x: Any) -> Any:
+    """1 + e^-x for |x| up to LOGISTIC_MOST, else that at the nearer bound, also if x is NaN."""
+
+    def of_clamped(clamped: Any) -> Any:
+        bits, whole = rounded(clamped * const(-1 / math.log(2)), MONIC_EXPONENT)
+        rest = reduced(clamped, whole, [-part for part in LN2_PARTS])
+        return named(rest, lambda value: by_rest(bits, value))
+
+    def by_rest(bits: Any, rest: Any) -> Any:
+        result = rest + const(MONIC_TERMS[-1])
+        for term in reversed(MONIC_TERMS[:-1]):
+            result = result * rest + const(term)
+        exponent = tirx.shift_left(bits, tirx.const(23, "uint32"))
+        value = tirx.reinterpret("float32", tirx.reinterpret("uint32", result) + exponent)
+        return tirx.op.fma(value, const(MONIC_FACTOR), const(1))
+
+    below = tirx.call_llvm_pure_intrin("float32", "llvm.minnum", x, const(LOGISTIC_MOST))
+    both = tirx.call_llvm_pure_intrin("float32", "llvm.maxnum", below, const(-LOGISTIC_MOST))
+    return named(both, of_clamped)
+
+
 def _of_halves(x: Any) -> bool:
     return any(dtype_of(node) == HALF for node in nodes_of(x, object))
 
@@ -103,7 +139,7 @@ def _inverse(x: Any) -> Any:
         return approach
 
     def begin(near: Any) -> Any:
-        less = tirx.op.fma(const(0) - x, near, const(1))
+        less = tirx.op.fma(const(-1) * x, near, const(1))
         return named(less, step(near, INVERSE_STEPS))
 
     bits = tirx.const(INVERSE_BITS, "uint32") - tirx.reinterpret("uint32", x)

@@ -15,6 +15,7 @@ from typing import Any
 import tvm
 from tvm import arith, s_tir, tirx
 from tvm.target import Target
+from tvm_ffi import structural_equal
 
 from ..functions import Rewrite, function_pass, is_reshape, is_scheduled
 from ..stages import Stage, stages_of
@@ -150,10 +151,18 @@ def _put(statement: Any, buffer: Any, value: Any) -> Any:
 def with_arithmetic(body: Any) -> Any:
     """Elementary functions of float32 as arithmetic."""
 
+    def gated(product: Any) -> Any:
+        for x, gate in (product.a, product.b), (product.b, product.a):
+            is_gate = getattr(getattr(gate, "op", None), "name", "") == "tirx.sigmoid"
+            if is_gate and str(x.ty.dtype) == "float32" and structural_equal(gate.args[0], x):
+                return elementary.silu(x)
+        return None
+
     def replace(node: Any) -> Any:
         function = ELEMENTARY.get(getattr(node.op, "name", ""))
         return function(node.args[0]) if function and str(node.ty.dtype) == "float32" else None
 
+    body = tirx.stmt_functor.ir_transform(body, None, gated, ["tirx.Mul"])
     return tirx.stmt_functor.ir_transform(body, None, replace, ["ir.Call"])
 
 

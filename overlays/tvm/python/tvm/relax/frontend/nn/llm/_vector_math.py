@@ -67,11 +67,11 @@ def polynomial(x: Any, terms: list[float]) -> Any:
     return result
 
 
-def rounded(x: Any) -> tuple[Any, Any]:
-    """The integer next to x, as uint32 modulo 2^22 and as float32."""
-    bits = tirx.reinterpret("uint32", x + const(ROUNDING))
+def rounded(x: Any, more: int = 0) -> tuple[Any, Any]:
+    """The integer next to x, as uint32 modulo 2^22, `more` being added, and as float32."""
+    bits = tirx.reinterpret("uint32", x + const(ROUNDING + more))
     # By way of the bits, as TVM would simplify x + c - c although that is not x in float32.
-    return bits, tirx.reinterpret("float32", bits) - const(ROUNDING)
+    return bits, tirx.reinterpret("float32", bits) - const(ROUNDING + more)
 
 
 def reduced(x: Any, count: Any, parts: list[float]) -> Any:
