@@ -106,7 +106,7 @@ def _computed(scheduler: Address, args: argparse.Namespace, bench: Bench) -> lis
     cells, rows = cells_of(__name__, args, bench), dict[MatrixCell, list[Row]]()
     with Progress(*COLUMNS, console=_progress, transient=True) as progress:
         task = progress.add_task("counting", total=len(cells))
-        for cell, measured in compute(scheduler, label(__name__, args), cells, _say):
+        for cell, measured in compute(scheduler, cells, _say):
             rows[cell] = measured
             progress.console.print(f"counted: {cell}", markup=False, soft_wrap=True)
             progress.advance(task)

@@ -8,7 +8,7 @@ from itertools import product
 
 from crosslab.bench.options import Bench, Variant
 from crosslab.errors import UserError
-from crosslab.farm.cells import MatrixCell, label_of, path_options
+from crosslab.farm.cells import CodeLabel, MatrixCell, label_of, path_options
 
 # The options that every cell shares, by the name of their value.
 VALUES = ("model", "path", "against", "decode", "threads", "weights", "activations", "core")
@@ -34,14 +34,19 @@ def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Matrix
         args: the options.
         bench: what they ask for.
     """
+    own = label(module, args)
     shared = [text for name in SWITCHES if getattr(args, name) for text in (f"--{name}",)]
     for name in VALUES:
         if getattr(args, name) is not None:
             shared += [f"--{name}", str(getattr(args, name))]
     return [
-        MatrixCell(module, ("--quantization", q, "--vlen", str(v), "--prefill", str(p), *shared))
+        MatrixCell(module, (*_axes(q, v, p), *shared), own)
         for q, v, p in product(bench.quantizations, bench.vlens, bench.prompts)
     ]
+
+
+def _axes(quantization: str, vlen: int, prompt: int) -> tuple[str, ...]:
+    return ("--quantization", quantization, "--vlen", str(vlen), "--prefill", str(prompt))
 
 
 def own_options(args: argparse.Namespace) -> list[str]:
@@ -53,7 +58,7 @@ def own_options(args: argparse.Namespace) -> list[str]:
     ]
 
 
-def label(module: str, args: argparse.Namespace) -> str:
+def label(module: str, args: argparse.Namespace) -> CodeLabel:
     """Label of this code, the variants among it: their trees are each machine's own."""
     variants = (Variant.parse(text) for text in args.variant)
     named = (f"{v.name} {v.mlc_tree is not None} {v.kernels} {v.steps}" for v in variants)

@@ -13,6 +13,7 @@ import importlib
 import logging
 import socket
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,16 +35,41 @@ START = "nox -s farm -- scheduler --port PORT"
 
 
 @dataclass(frozen=True)
+class CodeLabel:
+    """What a cell's client and worker have in common.
+
+    Attributes:
+        command: module of it.
+        code: digest of whatever decides a result.
+        release: of the trees; empty where the command does not say.
+    """
+
+    command: str
+    code: str
+    release: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (self.command, self.release, self.code)))
+
+    @property
+    def whose(self) -> str:
+        """For messages."""
+        return f" for release {self.release}" if self.release else ""
+
+
+@dataclass(frozen=True)
 class MatrixCell:
     """One cell of a matrix.
 
     Attributes:
         module: whose ``compute_cell(options)`` makes its result.
         options: of the module's command, those aside that are the worker's own (trees, folders).
+        label: of the workers that may compute it.
     """
 
     module: str
     options: tuple[str, ...]
+    label: CodeLabel
 
     def __str__(self) -> str:
         return " ".join(self.options)
@@ -84,24 +110,42 @@ def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Addres
     return address
 
 
-def label_of(module: str, project: Path, *parts: str) -> str:
+def label_of(
+    module: str, project: Path, *parts: str, release: str = "", elsewhere: bool = False
+) -> CodeLabel:
     """Label of a command's code: a cell goes to workers of the same label.
 
     Args:
         module: of the command.
         project: the project's root.
         parts: whatever else has to be the same.
+        release: whose trees compute.
+        elsewhere: not in this environment, but in one that has the release's TVM.
     """
     try:
-        tvm = version("apache-tvm")
+        tvm = _locked_tvm(project, release) if elsewhere else version("apache-tvm")
     except PackageNotFoundError:
         tvm = "none"
     files = [project / name for name in CODE if (project / name).exists()]
-    return f"{module}-{digest(module, tvm, *CODE, *files, *parts)}"
+    return CodeLabel(module, digest(module, tvm, *CODE, *files, *parts), release)
+
+
+def _locked_tvm(project: Path, release: str) -> str:
+    """TVM's version in a release.
+
+    Raises:
+        UserError: the lock has no such release.
+    """
+    lock = project / "VERSIONS.lock"
+    releases = tomllib.loads(lock.read_text("utf-8"))["releases"] if lock.is_file() else {}
+    if release not in releases:
+        known = ", ".join(releases) or "none"
+        raise UserError(f"no release {release} in {lock}", remedy=f"its releases: {known}")
+    return str(releases[release]["tvm"])
 
 
 def compute(
-    scheduler: Address, label: str, cells: Sequence[MatrixCell], say: Callable[[str], None]
+    scheduler: Address, cells: Sequence[MatrixCell], say: Callable[[str], None]
 ) -> Iterator[tuple[MatrixCell, Any]]:
     """Let workers compute cells; yields each with its result as it is done.
 
@@ -110,25 +154,28 @@ def compute(
 
     Args:
         scheduler: its address.
-        label: of this code.
         cells: what to compute.
         say: gets a line where workers are missing.
 
     Raises:
-        UserError: no worker of this code has joined; or a cell's own.
+        UserError: no worker of a cell's label has joined; or a cell's own.
         LabError: a cell fails, or ended every worker that took it.
     """
     from distributed import Client, KilledWorker, wait  # noqa: PLC0415 - not in every environment
 
     with Client(f"tcp://{scheduler}", timeout=CONNECT_SECONDS) as client:
-        _need_worker(client, label, scheduler)
+        for label in dict.fromkeys(cell.label for cell in cells):
+            _need_worker(client, label, scheduler)
         futures = {
             client.submit(
-                run_cell, cell, key=f"{label}-{digest(*cell.options)}", resources={label: 1}
+                run_cell,
+                cell,
+                key=f"{cell.label}-{digest(*cell.options)}",
+                resources={str(cell.label): 1},
             ): cell
             for cell in cells
         }
-        warned = False
+        warned = set[CodeLabel]()
         while futures:
             with suppress(TimeoutError):
                 wait(list(futures), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
@@ -141,9 +188,13 @@ def compute(
                     raise LabError(
                         f"{cell}: {ATTEMPTS} workers ended while they computed it"
                     ) from error
-            if not done and not warned and not any(label in labels for labels in _workers(client)):
-                say(f"no worker is left at {scheduler}; waiting for one: --worker {scheduler}")
-                warned = True
+            if not done:
+                there = {label for labels in _workers(client) for label in labels}
+                left = {cell.label for cell in futures.values() if str(cell.label) not in there}
+                for label in left - warned:
+                    who = f"no worker{label.whose} is left at {scheduler}"
+                    say(f"{who}; waiting for one: --worker {scheduler}")
+                warned |= left
 
 
 def run_cell(cell: MatrixCell) -> Any:
@@ -159,15 +210,17 @@ def _workers(client: Any) -> list[Mapping[str, float]]:
     return [worker["resources"] for worker in client.scheduler_info()["workers"].values()]
 
 
-def _need_worker(client: Any, label: str, scheduler: Address) -> None:
+def _need_worker(client: Any, label: CodeLabel, scheduler: Address) -> None:
     workers = _workers(client)
-    if any(label in labels for labels in workers):
+    if any(str(label) in labels for labels in workers):
         return
     others = len(workers)
-    why = f"{others} have, all with other code or for another command" if others else "none has"
+    code = "other code, of another release" if label.release else "other code"
+    why = f"{others} have, all with {code} or for another command" if others else "none has"
+    own = f"--release {label.release} as its only other option" if label.release else "no options"
     raise UserError(
-        f"no worker at {scheduler} computes this: {why}",
-        remedy=f"on the same commit: the same command with --worker {scheduler} and no options",
+        f"no worker at {scheduler} computes this{label.whose}: {why}",
+        remedy=f"on the same commit: the same command with --worker {scheduler} and {own}",
     )
 
 
@@ -201,7 +254,7 @@ def serve_scheduler(address: Address, say: Callable[[str], None]) -> None:
 
 
 def serve_worker(
-    scheduler: Address, label: str, own: Sequence[str], port: int, say: Callable[[str], None]
+    scheduler: Address, label: CodeLabel, own: Sequence[str], port: int, say: Callable[[str], None]
 ) -> None:
     """Be a worker, of one cell at a time, until stopped or the scheduler ends.
 
@@ -221,7 +274,7 @@ def serve_worker(
             worker = Worker(
                 f"tcp://{scheduler}",
                 nthreads=1,
-                resources={label: 1},
+                resources={str(label): 1},
                 local_directory=folder,
                 # A cell's emulator and compiler are processes of their own.
                 memory_limit=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
 from crosslab.errors import UserError, supply_mlc
 from crosslab.farm.cells import (
+    CodeLabel,
     MatrixCell,
     add_options,
     compute,
@@ -31,7 +33,7 @@ from crosslab.job.job_options import read_omissions
 from crosslab.models.formats import FORMATS
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
-from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus
+from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
 from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
@@ -60,7 +62,14 @@ def parser() -> argparse.ArgumentParser:
     add("--applied", type=Path, metavar="FILE", help="report of forkpatch apply --json")
     add("--family", action="append", default=[], metavar="NAME", help="of these alone (all)")
     add("--quantization", action="append", default=[], choices=FORMATS, help="(all)")
-    add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
+    add(
+        "--vlen",
+        type=int,
+        nargs="+",
+        choices=VLENS,
+        default=[256],
+        help="bits in a vector register (256)",
+    )
     add("--jobs", type=int, default=1, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for one ({TIMEOUT:g})")
     add("--rerun", action="store_true", help="also those that are right in the report already")
@@ -73,6 +82,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     add_options(add)
+    add(
+        "--releases",
+        metavar="R,...",
+        type=lambda text: tuple(filter(None, text.split(","))),
+        default=(),
+        help="with --scheduler: of workers of these releases (this one alone)",
+    )
     return options
 
 
@@ -88,32 +104,43 @@ def main(argv: Sequence[str]) -> int:
         for family in families().values():
             print(f"{family.name:12} {family.like}")
         return 0
-    if args.scheduler and args.work:
-        raise UserError("--work: a worker's files stay there", remedy="leave out --scheduler")
+    _check_matrix(args)
     machine = scheduler_of(args, _say)
     if machine and args.worker:
         _check(args)
-        serve_worker(machine, _label(args), _own_options(args), args.worker_port, _say)
+        serve_worker(
+            machine, _label(args, args.release), _own_options(args), args.worker_port, _say
+        )
         return 0
     args.scheduler = machine
-    wanted = chosen(args.family)
     report = args.report or args.project / "out" / "zoo.json"
     known = read_report(report)
     formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
-    asked = [(f.name, quantization) for quantization in formats for f in wanted]
+    releases = list(dict.fromkeys(args.releases)) or [args.release]
+    axes = (chosen(args.family), dict.fromkeys(args.vlen), releases)
+    asked = [MatrixKey(f.name, q, v, r) for q, (f, v, r) in product(formats, product(*axes))]
     if not args.report_only:
         _check(args)
-        about = {"release": args.release, "vlen": args.vlen}
         todo = _todo(args, asked, known)
-        done = _run_all(args, todo, lambda new: write_report(report, about, merged(known, new)))
+        done = _run_all(args, todo, lambda new: write_report(report, merged(known, new)))
         known = merged(known, done)
-    shown = [o for o in known if (o.family, o.quantization) in asked]
+    shown = [o for o in known if o.key in asked]
     _answers.print(_terminal(shown))
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     if args.docs:
         text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
         atomic_write(args.docs, text)
     return 0 if all(o.outcome is FamilyStatus.RIGHT for o in shown) else 1
+
+
+def _check_matrix(args: argparse.Namespace) -> None:
+    if args.scheduler and args.work:
+        raise UserError("--work: a worker's files stay there", remedy="leave out --scheduler")
+    if args.work and len(set(args.vlen)) > 1:
+        raise UserError("--work: a model's work is written for one VLEN", remedy="give one --vlen")
+    if args.releases and not (args.scheduler or args.report_only):
+        why = "--releases: trees of one release are here, workers have those of others"
+        raise UserError(why, remedy="give --scheduler HOST:PORT, or --release R alone")
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -133,31 +160,34 @@ def _check(args: argparse.Namespace) -> None:
     find_cross()
 
 
-def _specs(args: argparse.Namespace, asked: Sequence[tuple[str, str]]) -> list[Spec]:
+def _specs(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> list[Spec]:
     trees = (args.mlc_tree.resolve(), args.tvm_tree.resolve())
     plain = args.plain_tree.resolve() if args.plain_tree else None
     work = args.work.resolve() if args.work else None
     if work:
         work.mkdir(parents=True, exist_ok=True)
-    vlen, cache = int(args.vlen), args.cache.resolve()
-    return [Spec(name, format_, *trees, plain, vlen, cache, work) for name, format_ in asked]
+    cache = args.cache.resolve()
+    return [
+        Spec(key.family, key.quantization, *trees, plain, key.vlen, cache, key.release, work)
+        for key in asked
+    ]
 
 
 def _todo(
-    args: argparse.Namespace, asked: Sequence[tuple[str, str]], known: Sequence[FamilyOutcome]
-) -> list[tuple[str, str]]:
+    args: argparse.Namespace, asked: Sequence[MatrixKey], known: Sequence[FamilyOutcome]
+) -> list[MatrixKey]:
     if args.rerun or args.work:
         return list(asked)
     # What was right once is not asked again; what was not may have been mended.
-    right = {(o.family, o.quantization) for o in known if o.outcome is FamilyStatus.RIGHT}
-    todo = [pair for pair in asked if pair not in right]
+    right = {o.key for o in known if o.outcome is FamilyStatus.RIGHT}
+    todo = [key for key in asked if key not in right]
     if kept := len(asked) - len(todo):
         _progress.print(f"{kept} are right in the report already (--rerun runs them again)")
     return todo
 
 
 def _run_all(
-    args: argparse.Namespace, asked: Sequence[tuple[str, str]], save: Any
+    args: argparse.Namespace, asked: Sequence[MatrixKey], save: Any
 ) -> list[FamilyOutcome]:
     done = list[FamilyOutcome]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -167,45 +197,48 @@ def _run_all(
             done.append(outcome)
             save(done)
             bar.update(task, advance=1)
-            name = f"{outcome.family} {outcome.quantization}"
-            bar.console.print(f"{name}: {cell(outcome)}, {outcome.seconds:g} s", markup=False)
+            said = f"{outcome.key}: {cell(outcome)}, {outcome.seconds:g} s"
+            bar.console.print(said, markup=False)
     return done
 
 
-def _outcomes(
-    args: argparse.Namespace, asked: Sequence[tuple[str, str]]
-) -> Iterator[FamilyOutcome]:
+def _outcomes(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> Iterator[FamilyOutcome]:
     if args.scheduler is None:
         yield from outcomes_here(_specs(args, asked), args.jobs, args.timeout)
         return
-    shared = ("--vlen", str(args.vlen), "--timeout", str(args.timeout))
-    cells = [
-        MatrixCell(__name__, ("--family", family, "--quantization", quantization, *shared))
-        for family, quantization in asked
-    ]
-    computed = compute(args.scheduler, _label(args), cells, _say)
-    yield from (outcome for _, outcome in computed)
+    labels = {release: _label(args, release) for release in {key.release for key in asked}}
+    shared = ("--timeout", str(args.timeout))
+    cells = [MatrixCell(__name__, (*_axes(key), *shared), labels[key.release]) for key in asked]
+    yield from (outcome for _, outcome in compute(args.scheduler, cells, _say))
 
 
-def _label(args: argparse.Namespace) -> str:
-    return label_of(__name__, args.project, f"plain: {args.plain_tree is not None}")
+def _axes(key: MatrixKey) -> tuple[str, ...]:
+    """A place in the matrix as options; the release is the worker's own."""
+    return ("--family", key.family, "--quantization", key.quantization, "--vlen", str(key.vlen))
+
+
+def _label(args: argparse.Namespace, release: str) -> CodeLabel:
+    plain = f"plain: {args.plain_tree is not None}"
+    other = release != args.release
+    return label_of(__name__, args.project, plain, release=release, elsewhere=other)
 
 
 def _own_options(args: argparse.Namespace) -> list[str]:
     """The options that are a machine's own: trees and folders."""
     own = {"--project": args.project, "--tvm-tree": args.tvm_tree, "--mlc-tree": args.mlc_tree}
     own |= {"--plain-tree": args.plain_tree, "--cache": args.cache}
-    return path_options(own)
+    return ["--release", args.release, *path_options(own)]
 
 
 def compute_cell(options: Sequence[str]) -> FamilyOutcome:
-    """Outcome of one family in one quantization, on a worker.
+    """Outcome of one place in the matrix, on a worker of its release.
 
     Raises:
         LabError: a process of ours fails; UserError's code is kept.
     """
     args = parser().parse_args(options)
-    specs = _specs(args, [(args.family[0], args.quantization[0])])
+    key = MatrixKey(args.family[0], args.quantization[0], args.vlen[0], args.release)
+    specs = _specs(args, [key])
     return next(outcomes_here(specs, 1, args.timeout))
 
 
@@ -214,11 +247,13 @@ def _say(text: str) -> None:
 
 
 def _terminal(outcomes: Sequence[FamilyOutcome]) -> Table:
-    table = Table("family", "quantization", "outcome", "kernels", "reason")
+    table = Table("family", "quantization", "VLEN", "release", "outcome", "kernels", "reason")
     for o in outcomes:
         table.add_row(
             o.family,
             o.quantization,
+            str(o.vlen),
+            o.release,
             cell(o).replace("*", ""),
             f"{o.tensorized}/{o.total}",
             o.reason.replace("[", "\\["),

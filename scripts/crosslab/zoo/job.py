@@ -31,7 +31,14 @@ from crosslab.models.compare import compare
 from crosslab.models.formats import weight_formats
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.zoo.families import chosen
-from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, count_products, first_reason
+from crosslab.zoo.outcome import (
+    FamilyOutcome,
+    FamilyStatus,
+    Fault,
+    MatrixKey,
+    count_products,
+    first_reason,
+)
 from crosslab.zoo.reference import NEW, PROMPT, FamilyQuestion, ask
 from crosslab.zoo.weights import USUAL
 
@@ -63,6 +70,7 @@ class Spec:
             that open.
         vlen: bits in a vector register.
         cache: folder of finished builds.
+        release: name of the release that the trees are of.
         work: folder that gets the work of the compiled model, for the cost estimate, or None.
     """
 
@@ -73,7 +81,13 @@ class Spec:
     plain_tree: Path | None
     vlen: int
     cache: Path
+    release: str
     work: Path | None = None
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """What an outcome says of its task."""
+        return MatrixKey(self.family, self.quantization, self.vlen, self.release)._asdict()
 
     def table(self) -> dict[str, Any]:
         """As plain data."""
@@ -113,25 +127,31 @@ def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
 
 
 def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
-    own = (spec.family, spec.quantization)
+    own = spec.own
     try:
         packing = weight_formats()[spec.quantization].packing or USUAL
         question = ask(chosen([spec.family])[0], spec.cache, packing)
     except LabError as error:
         if error.exit_code == 2:
             raise
-        return FamilyOutcome(*own, FamilyStatus.NO_REFERENCE, reason=first_reason(error.what))
+        return FamilyOutcome(
+            **own, outcome=FamilyStatus.NO_REFERENCE, reason=first_reason(error.what)
+        )
     try:
         recipe = recipe_of(spec, question, ours=ours)
         library = compile_library(recipe, spec.cache)
         params = store_params(recipe, spec.cache)
     except LabError as error:
-        return FamilyOutcome(*own, FamilyStatus.NOT_COMPILED, reason=first_reason(error.what))
+        return FamilyOutcome(
+            **own, outcome=FamilyStatus.NOT_COMPILED, reason=first_reason(error.what)
+        )
     if ours and spec.work:
         name = f"{spec.family}-{spec.quantization}.{WORK_FILE}"
         shutil.copyfile(library.folder / WORK_FILE, spec.work / name)
     tensorized, total, plain = count_products(library.tensorized)
-    right = FamilyOutcome(*own, FamilyStatus.RIGHT, tensorized=tensorized, total=total, plain=plain)
+    right = FamilyOutcome(
+        **own, outcome=FamilyStatus.RIGHT, tensorized=tensorized, total=total, plain=plain
+    )
     try:
         tokens, logits = answer(spec, question, recipe, params)
     except LabError as error:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class FamilyStatus(StrEnum):
@@ -29,6 +29,18 @@ class Fault(StrEnum):
     UNKNOWN = "unknown"
 
 
+class MatrixKey(NamedTuple):
+    """A place in the matrix: a family, a quantization, a VLEN and a release."""
+
+    family: str
+    quantization: str
+    vlen: int
+    release: str
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.quantization}, VLEN {self.vlen}, release {self.release}"
+
+
 @dataclass(frozen=True)
 class FamilyOutcome:
     """One cell of the table.
@@ -45,6 +57,8 @@ class FamilyOutcome:
         fault: whose fault that is; None when it is right.
         plain: reasons of the products that call none, with how often each was given.
         seconds: what the whole took.
+        vlen: bits in a vector register.
+        release: of the trees.
     """
 
     family: str
@@ -57,6 +71,13 @@ class FamilyOutcome:
     fault: Fault | None = None
     plain: Mapping[str, int] | None = None
     seconds: float = 0.0
+    vlen: int = 256
+    release: str = "unnamed"
+
+    @property
+    def key(self) -> MatrixKey:
+        """Its place in the matrix."""
+        return MatrixKey(self.family, self.quantization, self.vlen, self.release)
 
     def table(self) -> dict[str, Any]:
         """As plain data."""

@@ -43,10 +43,9 @@ class FamilyProcesses:
         Raises:
             LabError: the process itself failed; UserError's code is kept.
         """
-        own = (spec.family, spec.quantization)
         logs = spec.cache / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        log = logs / f"zoo-{spec.family}-{spec.quantization}.log"
+        log = logs / f"zoo-{spec.family}-{spec.quantization}-{spec.vlen}.log"
         with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
             asked, told = Path(folder) / "spec.json", Path(folder) / "outcome.json"
             asked.write_text(json.dumps(spec.table()), encoding="utf-8")
@@ -55,7 +54,10 @@ class FamilyProcesses:
             except subprocess.TimeoutExpired:
                 reason = f"it took more than {self.timeout:g} s"
                 return FamilyOutcome(
-                    *own, FamilyStatus.TIMEOUT, reason=reason, seconds=self.timeout
+                    **spec.own,
+                    outcome=FamilyStatus.TIMEOUT,
+                    reason=reason,
+                    seconds=self.timeout,
                 )
             if code == 0:
                 return FamilyOutcome.read(json.loads(told.read_text(encoding="utf-8")))

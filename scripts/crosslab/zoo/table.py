@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from common.files import atomic_write_json
 from crosslab.errors import UserError
 from crosslab.models.formats import FORMATS, weight_formats
 from crosslab.zoo.families import Family
-from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault
+from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, MatrixKey
 
 
 def read_report(path: Path) -> list[FamilyOutcome]:
@@ -32,15 +31,19 @@ def read_report(path: Path) -> list[FamilyOutcome]:
 
 
 def merged(old: Iterable[FamilyOutcome], new: Iterable[FamilyOutcome]) -> list[FamilyOutcome]:
-    """Outcomes by family and quantization; new ones take the place of old ones."""
-    both = {(o.family, o.quantization): o for o in [*old, *new]}
-    return [both[key] for key in sorted(both, key=lambda k: (k[0], FORMATS.index(k[1])))]
+    """Outcomes by their place in the matrix; new ones take the place of old ones."""
+    both = {o.key: o for o in [*old, *new]}
+    return [both[key] for key in sorted(both, key=lambda k: (k.family, *_column(k)))]
 
 
-def write_report(path: Path, about: Mapping[str, Any], outcomes: Iterable[FamilyOutcome]) -> None:
-    """Write the report, whole or not at all: a list of outcomes, each with what it is about."""
-    table = [{**outcome.table(), **about} for outcome in outcomes]
-    atomic_write_json(path, table)
+def _column(key: MatrixKey) -> tuple[int, str, int]:
+    """Order of columns: formats, releases, VLENs."""
+    return FORMATS.index(key.quantization), key.release, key.vlen
+
+
+def write_report(path: Path, outcomes: Iterable[FamilyOutcome]) -> None:
+    """Write the report, whole or not at all: a list of outcomes."""
+    atomic_write_json(path, [outcome.table() for outcome in outcomes])
 
 
 def cell(outcome: FamilyOutcome | None) -> str:
@@ -65,37 +68,62 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
         outcomes: what is known of them.
         about: the text before the table.
     """
-    known = {(o.family, o.quantization): o for o in outcomes}
-    columns = [q for q in FORMATS if any(o.quantization == q for o in outcomes)]
-    lines = [about.rstrip(), "", f"| family | shaped like | {' | '.join(columns)} | kernels |"]
+    known = {o.key: o for o in outcomes}
+    keys = sorted({o.key._replace(family="") for o in outcomes}, key=_column)
+    columns = dict(zip(keys, _headings(keys), strict=True))
+    lines = [
+        about.rstrip(),
+        "",
+        f"| family | shaped like | {' | '.join(columns.values())} | kernels |",
+    ]
     lines.append(f"|---|---|{'---|' * (len(columns) + 1)}")
     for family in families:
-        row = [known.get((family.name, q)) for q in columns]
+        row = [known.get(key._replace(family=family.name)) for key in columns]
         called = " ".join(f"{o.tensorized}/{o.total}" if o else "-" for o in row)
         cells = " | ".join(map(cell, row))
         lines.append(f"| {family.name} | {family.like} | {cells} | {called} |")
-    right = {
-        q: sum(known[k].outcome is FamilyStatus.RIGHT for k in known if k[1] == q) for q in columns
-    }
-    asked = {q: sum(k[1] == q for k in known) for q in columns}
-    counted = ", ".join(f"{q}: {right[q]} of {asked[q]} right" for q in columns)
-    bounds = ", ".join(f"{q} {weight_formats()[q].tolerance:g}" for q in columns)
+    counts = []
+    for key, heading in columns.items():
+        asked = [o for o in outcomes if o.key._replace(family="") == key]
+        right = sum(o.outcome is FamilyStatus.RIGHT for o in asked)
+        counts.append(f"{heading}: {right} of {len(asked)} right")
+    counted, formats = ", ".join(counts), dict.fromkeys(key.quantization for key in columns)
+    bounds = ", ".join(f"{q} {weight_formats()[q].tolerance:g}" for q in formats)
     lines += ["", f"{counted}. Largest error allowed: {bounds}."]
-    lines += _reasons({f.name: f for f in families}, outcomes)
+    lines += _reasons({f.name: f for f in families}, outcomes, columns)
     return "\n".join(lines) + "\n"
 
 
-def _reasons(families: Mapping[str, Family], outcomes: Sequence[FamilyOutcome]) -> list[str]:
+def _headings(keys: Sequence[MatrixKey]) -> list[str]:
+    """Headings of columns: the format, and whatever else differs among them."""
+    wide = len({key.vlen for key in keys}) > 1
+    several = len({key.release for key in keys}) > 1
+    return [
+        key.quantization
+        + (f", {key.release}" if several else "")
+        + (f", VLEN {key.vlen}" if wide else "")
+        for key in keys
+    ]
+
+
+def _reasons(
+    families: Mapping[str, Family],
+    outcomes: Sequence[FamilyOutcome],
+    heading: Mapping[MatrixKey, str],
+) -> list[str]:
     failed = [o for o in outcomes if o.reason]
     lines = ["", "## What is not right, and why", ""] if failed else []
     for o in failed:
         known = families[o.family].known if o.family in families else ""
-        lines.append(f"* **{o.family}, {o.quantization}**: {cell(o)}: `{o.reason}`")
+        lines.append(
+            f"* **{o.family}, {heading[o.key._replace(family='')]}**: {cell(o)}: `{o.reason}`"
+        )
         lines += [f"  {known}."] if known else []
     plain: dict[str, list[str]] = {}
     for o in outcomes:
         for reason, count in (o.plain or {}).items():
-            plain.setdefault(reason, []).append(f"{o.family} {o.quantization} ({count})")
+            where = f"{o.family} {heading[o.key._replace(family='')]} ({count})"
+            plain.setdefault(reason, []).append(where)
     if plain:
         lines += ["", "## Products that call no kernel", ""]
         lines += [f"* {reason}: {', '.join(where)}" for reason, where in sorted(plain.items())]

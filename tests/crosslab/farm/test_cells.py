@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,13 @@ from support.shared_builds import PROJECT
 from crosslab.bench.options import bench_of, parser
 from crosslab.bench.remote import cells_of, check_remote, label, own_options
 from crosslab.errors import LabError, UserError
-from crosslab.farm.cells import ATTEMPTS, MatrixCell, compute, label_of
+from crosslab.farm.cells import ATTEMPTS, CodeLabel, MatrixCell, compute, label_of
 from crosslab.farm.cli import main as farm
 from crosslab.farm.protocol import Address
 from crosslab.zoo.cli import main as zoo
 
-LABEL = "made-up-0"
+LABEL = CodeLabel("made_up", "0")
+NEXT = CodeLabel("made_up", "0", "2026.10")
 # A command whose cells do what their options say; the worker's own option is a folder.
 MADE_UP = """
 import os, signal
@@ -37,6 +39,8 @@ def compute_cell(options):
     if what == "refuse":
         raise UserError("no such number", remedy="another one")
     seen = Path(folder) / f"{what}-{number}"
+    if what == "note":
+        seen.touch()
     if what == "end" or (what == "end-once" and not seen.exists()):
         seen.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -44,9 +48,10 @@ def compute_cell(options):
 """
 WORKER = """
 import sys
-from crosslab.farm.cells import serve_worker
+from crosslab.farm.cells import CodeLabel, serve_worker
 from crosslab.farm.protocol import Address
-serve_worker(Address.parse(sys.argv[1]), sys.argv[2], sys.argv[3:], 0, print)
+label = CodeLabel("made_up", "0", sys.argv[2])
+serve_worker(Address.parse(sys.argv[1]), label, sys.argv[3:], 0, print)
 """
 StartWorker = Callable[[str], subprocess.Popen[bytes]]
 
@@ -58,8 +63,9 @@ def start_worker(scheduler: Address, tmp_path: Path) -> Iterator[StartWorker]:
     command = [sys.executable, "-u", "-c", WORKER, str(scheduler)]
     with ExitStack() as ended:
 
-        def start(label: str) -> subprocess.Popen[bytes]:
-            own = [*command, label, str(tmp_path)]
+        def start(release: str) -> subprocess.Popen[bytes]:
+            own = [*command, release, str(tmp_path / release)]
+            (tmp_path / release).mkdir(exist_ok=True)
             process = subprocess.Popen(own, env=environment, stdout=subprocess.PIPE)
             ended.enter_context(process)
             ended.callback(process.kill)
@@ -74,28 +80,56 @@ def _await(*workers: subprocess.Popen[bytes]) -> None:
         assert worker.stdout.readline().startswith(b"joined")
 
 
-def _cell(what: str, number: int) -> MatrixCell:
-    return MatrixCell("made_up", (what, str(number)))
+def _cell(what: str, number: int, label: CodeLabel = LABEL) -> MatrixCell:
+    return MatrixCell("made_up", (what, str(number)), label)
 
 
 def test_workers_that_end_lose_no_cell(scheduler: Address, start_worker: StartWorker) -> None:
     missing = list[str]()
     with pytest.raises(UserError, match="none has"):
-        list(compute(scheduler, LABEL, [_cell("square", 1)], missing.append))
-    workers = [start_worker(LABEL) for _ in range(ATTEMPTS + 1)]
+        list(compute(scheduler, [_cell("square", 1)], missing.append))
+    workers = [start_worker("") for _ in range(ATTEMPTS + 1)]
     _await(*workers)
     cells = [_cell("end-once", 2), *(_cell("square", number) for number in range(9))]
-    results = dict(compute(scheduler, LABEL, cells, missing.append))
+    results = dict(compute(scheduler, cells, missing.append))
     assert results == {cell: int(cell.options[1]) ** 2 for cell in cells}
     assert [worker.poll() is None for worker in workers].count(False) == 1
     with pytest.raises(UserError, match="3 have"):
-        list(compute(scheduler, "made-up-1", cells, missing.append))
+        list(compute(scheduler, [_cell("square", 1, CodeLabel("made_up", "1"))], missing.append))
     with pytest.raises(UserError, match="no such number") as refused:
-        list(compute(scheduler, LABEL, [_cell("refuse", 1)], missing.append))
+        list(compute(scheduler, [_cell("refuse", 1)], missing.append))
     assert refused.value.remedy == "another one"
     with pytest.raises(LabError, match=f"end 5: {ATTEMPTS} workers ended"):
-        list(compute(scheduler, LABEL, [_cell("end", 5)], missing.append))
+        list(compute(scheduler, [_cell("end", 5)], missing.append))
     assert not missing
+
+
+def test_cells_of_a_release_go_to_its_workers(
+    scheduler: Address, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    both = [_cell("note", 1), _cell("note", 2, NEXT)]
+    _await(start_worker(""))
+    with pytest.raises(UserError, match=r"for release 2026.10: 1 have.*another release") as refused:
+        list(compute(scheduler, both, print))
+    assert "--release 2026.10" in refused.value.remedy
+    _await(start_worker(NEXT.release))
+    assert dict(compute(scheduler, both, print)) == {both[0]: 1, both[1]: 4}
+    assert (tmp_path / "note-1").exists()
+    assert (tmp_path / "2026.10" / "note-2").exists()
+
+
+def test_a_client_knows_the_labels_of_other_releases(tmp_path: Path) -> None:
+    lock = '[releases."A"]\ntvm = "%s"\n[releases."B"]\ntvm = "9"\n'
+    (tmp_path / "VERSIONS.lock").write_text(lock % version("apache-tvm"), encoding="utf-8")
+    here = label_of("m", tmp_path, release="A")
+    assert here == label_of("m", tmp_path, release="A", elsewhere=True)
+    # What runs here as B is not what the lock has as B.
+    assert label_of("m", tmp_path, release="B") != label_of(
+        "m", tmp_path, release="B", elsewhere=True
+    )
+    with pytest.raises(UserError, match="no release C") as refused:
+        label_of("m", tmp_path, release="C", elsewhere=True)
+    assert "A, B" in refused.value.remedy
 
 
 def test_a_scheduler_goes_on_until_it_is_ended(
@@ -130,6 +164,8 @@ def test_other_code_has_another_label(tmp_path: Path) -> None:
         (["--worker", "192.0.2.1:8786"], "not this machine's loopback"),
         (["--worker", "here"], "is no HOST:PORT"),
         (["--scheduler", "127.0.0.1:1", "--work", "w"], "a worker's files stay there"),
+        (["--work", "w", "--vlen", "128", "256"], "for one VLEN"),
+        (["--releases", "2026.08,2026.10"], "trees of one release are here"),
     ],
 )
 def test_schedulers_that_cannot_be_are_refused(options: list[str], message: str) -> None:

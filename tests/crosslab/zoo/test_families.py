@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
         "llama", "q4f32_1", FamilyStatus.WRONG, 0.5, 20, 22, "logits", Fault.OURS, {"x": 2}
     )
     path = tmp_path / "out" / "zoo.json"
-    write_report(path, {"vlen": 256}, [right, wrong])
+    write_report(path, [right, wrong])
     assert read_report(path) == [right, wrong]
     mended = FamilyOutcome("llama", "q4f32_1", FamilyStatus.RIGHT, 1e-6, 22, 22)
     assert merged(read_report(path), [mended]) == [right, mended]
@@ -144,6 +145,19 @@ def test_the_table_says_what_is_right_and_what_is_not() -> None:
     assert "does not compile, upstream's" in text
     assert "1 of 2 right" in text
     assert "`ValueError: no`" in text
+
+
+def test_each_vlen_and_release_is_a_column_of_its_own() -> None:
+    first = FamilyOutcome("llama", "q0f32", FamilyStatus.RIGHT, 1e-6, release="A", vlen=512)
+    others = [
+        replace(first, vlen=256),
+        replace(first, release="B", vlen=256, outcome=FamilyStatus.WRONG, reason="logits"),
+    ]
+    assert [o.key[2:] for o in merged([first], others)] == [(256, "A"), (512, "A"), (256, "B")]
+    text = document(chosen(["llama"]), merged([first], others), "# About\n")
+    assert "| q0f32, A, VLEN 256 | q0f32, A, VLEN 512 | q0f32, B, VLEN 256 | kernels |" in text
+    assert "q0f32, B, VLEN 256: 0 of 1 right" in text
+    assert "* **llama, q0f32, B, VLEN 256**" in text
 
 
 def test_without_mlc_llm_it_says_how_to_give_it(tmp_path: Path) -> None:
