@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -92,6 +92,22 @@ def _precompile(
     options = ["-fpch-instantiate-templates", "-x", "c++-header"]
     run_compiler(f"compiling {what}", [*command, *options, str(header), "-o", str(made)], folder)
     return ["-include-pch", str(made)]
+
+
+def shared_linker(command: Sequence[str], triple: str) -> Callable[..., None]:
+    """Link function for TVM's ``export_library``, which by itself calls g++.
+
+    Args:
+        command: compiler command, perhaps of several words.
+        triple: target triple of what is linked.
+    """
+
+    def link(output: str, objects: Sequence[str], options: Sequence[str] = ()) -> None:
+        line = [*command, "-shared", "-fPIC", "-o", output, *objects, *options]
+        run_compiler("linking a model", line, Path(output).parent)
+
+    link.get_target_triple = lambda: triple  # type: ignore[attr-defined]
+    return link
 
 
 def run_compiler(doing: str, command: Sequence[str], folder: Path) -> None:

@@ -15,14 +15,15 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.support import cc
 
+from crosslab.build.objects import shared_linker
 from crosslab.compile.driver import IR_FOLDER
 from crosslab.compile.ir_dump import ModuleDump
 from crosslab.compile.llama import add_kv_cache, export
 from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.pipeline import PASS_CONFIG, pipeline
 from crosslab.errors import LabError
+from crosslab.host.toolchain import find_native
 from crosslab.models.config import LlamaConfig
 
 
@@ -112,9 +113,9 @@ def _write(library: Any, spec: dict[str, Any], output: Path) -> None:
     if spec["form"] == "static":
         library.export_library(str(output / "model.tar"))
         return
-    linker = spec["linker"]
-    compiler = cc.cross_compiler(linker[0], options=linker[1:]) if linker else None
-    library.export_library(str(output / "model.so"), fcompile=compiler)
+    command = spec["linker"] or find_native().cc
+    linker = shared_linker(command, spec["target"]["mtriple"])
+    library.export_library(str(output / "model.so"), fcompile=linker)
 
 
 def main(arguments: list[str]) -> int:

@@ -24,8 +24,9 @@ import tvm
 from safetensors.numpy import save_file
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
-from tvm.support import cc
+from tvm.target import codegen
 
+from crosslab.build.objects import shared_linker
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_native
@@ -158,8 +159,7 @@ def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, 
     }
     transform = relax.transform.DeadCodeElimination([TRANSFORM])(tvm.IRModule(kept))
     built = tvm.compile(relax.transform.LegalizeOps()(transform), target="llvm")
-    native = find_native().cc  # TVM would call g++, which need not be there.
-    linker = cc.cross_compiler(native[0], options=native[1:])
+    linker = shared_linker(find_native().cc, codegen.llvm_get_system_triple())
     computed = relax.VirtualMachine(built.jit(fcompile=linker), tvm.cpu())
     values = computed[TRANSFORM](list(params.values()))
     del module[TRANSFORM]

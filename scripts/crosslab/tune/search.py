@@ -16,9 +16,10 @@ from typing import Any
 import tvm
 from tvm import ir, tirx
 from tvm.s_tir import meta_schedule as ms
-from tvm.support import cc
 
+from crosslab.build.objects import shared_linker
 from crosslab.compile.overlaypass import load_pass
+from crosslab.compile.targets import TRIPLE
 from crosslab.errors import LabError
 from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import CompilerKind, find_cross
@@ -96,8 +97,8 @@ def export_library(library: Any) -> str:
     """Link a candidate for riscv64 in a folder of its own; its path."""
     cross = find_cross(CompilerKind.CLANG)
     file = Path(tempfile.mkdtemp(prefix="candidate-")) / "candidate.so"
-    compiler = cc.cross_compiler(cross.cc[0], options=[*cross.cc[1:], *cross.link])
-    library.export_library(str(file), fcompile=compiler)
+    linker = shared_linker([*cross.cc, *cross.link], TRIPLE)
+    library.export_library(str(file), fcompile=linker)
     return str(file)
 
 

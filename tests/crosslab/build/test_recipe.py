@@ -67,11 +67,16 @@ def test_a_database_of_schedules_is_looked_for_and_reaches_either_compiler(tmp_p
     for core in ("tenstorrent-ascalon-x", "spacemit-x60"):
         (tmp_path / core).mkdir()
         (tmp_path / core / WORKLOADS).write_text("[]", encoding="utf-8")
-    with pytest.raises(UserError, match=r"databases for spacemit-x60, tenstorrent-ascalon-x, and no --core"):
+    with pytest.raises(
+        UserError, match=r"databases for spacemit-x60, tenstorrent-ascalon-x, and no --core"
+    ):
         parse_job(wanted)
     with pytest.raises(UserError, match=r"and none for xuantie-c908"):
         parse_job([*wanted, "--core", "xuantie-c908"])
-    assert parse_job([*wanted, "--core", "tenstorrent-ascalon-x"]).tuned == tmp_path / "tenstorrent-ascalon-x"
+    assert (
+        parse_job([*wanted, "--core", "tenstorrent-ascalon-x"]).tuned
+        == tmp_path / "tenstorrent-ascalon-x"
+    )
     (tmp_path / WORKLOADS).write_text("[]", encoding="utf-8")
     assert parse_job(wanted).recipe(MODEL).tuned == tmp_path
     request = MlcCompileRequest(MODEL, "q0f32", "cpu", tuned=tmp_path)
