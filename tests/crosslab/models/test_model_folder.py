@@ -175,17 +175,15 @@ def test_each_part_of_a_relative_takes_part(tokenizer: Path, tmp_path: Path, fam
 
 
 _CONVERT = """
-import resource, sys, threading
+import resource, sys
 from pathlib import Path
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 from crosslab.build.runner import store_params
 from crosslab.job.job_options import MODEL, parse_job
-from crosslab.job import model_check
-from crosslab.job.main_job import ask
 from crosslab.job.model_check import check_model
 from crosslab.models.sources.model_folder import import_model
-job = parse_job_of_model(sys.argv[2:], MODEL)
+job = parse_job(sys.argv[2:], MODEL)
 check_model(job, Path(job.source))
 folder = import_model(job.source, "large", job.project, job.cache).folder
 print(store_params(job.recipe(folder), job.cache))
