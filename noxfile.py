@@ -119,11 +119,13 @@ def zoo(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def farm(session: nox.Session) -> None:
-    """Boards for TVM's RPC tracker: -- up --boards N --core NAME, status, down; tune FILE."""
+    """Boards for TVM's RPC tracker: -- up --boards N, status, down; tune FILE; tune-kernels."""
     applied, options = trees.prepare(session, "crosslab", "farm")
     environments.install(session, "farm", release=applied.release)
     if options[:1] == ["tune"]:
         inner = [*options, "--tvm-tree", str(applied.paths["tvm"])]
+    elif options[:1] == ["tune-kernels"]:
+        inner = options
     else:
         inner = ["farm", *options, *applied.arguments()]
     environments.run_module(session, "crosslab", *inner)

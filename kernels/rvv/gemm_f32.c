@@ -52,8 +52,9 @@ void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64
     if (m > 0) mlc_gemm_few_rows(c, a, b, m, n, k, ld_c, ld_a, ld_b);
     return;
   }
+  const int64_t width = mlc_gemm_width(panel_columns, m);
   while (n > 0) {
-    const size_t lanes = __riscv_vsetvl_e32m8((size_t)(n < panel_columns ? n : panel_columns));
+    const size_t lanes = __riscv_vsetvl_e32m8((size_t)(n < width ? n : width));
     const mlc_gemm_block block = mlc_gemm_first(m, lanes);
     for (int64_t first = 0; first < k; first += panel_rows) {
       const int64_t depth = k - first < panel_rows ? k - first : panel_rows;

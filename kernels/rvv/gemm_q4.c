@@ -88,8 +88,9 @@ void mlc_rvv_gemm_q4(float *c, const float *a, const uint32_t *quants, const flo
     }
     return;
   }
+  const int64_t width = mlc_gemm_width(panel_columns, m);
   while (m > 0 && n > 0) {
-    const size_t lanes = __riscv_vsetvl_e32m8((size_t)(n < panel_columns ? n : panel_columns));
+    const size_t lanes = __riscv_vsetvl_e32m8((size_t)(n < width ? n : width));
     for (int64_t first = 0; first < k; first += panel_rows) {
       const int64_t depth = k - first < panel_rows ? k - first : panel_rows;
       const mlc_gemm_by by = {depth, ld_c, ld_a, (int64_t)(lanes * sizeof(float)), lanes,

@@ -15,14 +15,16 @@
 //
 // This is inline assembly because a tile fills the register file: from intrinsics, clang 19 makes
 // vfmadd and copies out of vfmacc and spills accumulators. Scalars are loaded one step ahead of
-// their use, into two sets of registers by turns. Loops are unrolled by 32 steps, which leaves 4
-// instructions in 260 for the loop.
+// their use, into two sets of registers by turns. Loops are unrolled by MLC_RVV_GEMM_STEPS; 32 of
+// them leave 4 instructions in 260 for the loop.
 #ifndef MLC_RVV_GEMM_ROWS_H_
 #define MLC_RVV_GEMM_ROWS_H_
 
 #include <riscv_vector.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "mlc_rvv_kernel_list.h"
 
 #define MLC_GEMM_1(DO, ...) DO(0, __VA_ARGS__)
 #define MLC_GEMM_2(DO, ...) MLC_GEMM_1(DO, __VA_ARGS__) DO(1, __VA_ARGS__)
@@ -56,6 +58,11 @@
   ROWS(MLC_GEMM_LOAD, ft, 0) MLC_GEMM_STEPS12(ROWS, NEXT, 0)            \
   MLC_GEMM_STEPS12(ROWS, NEXT, 12) MLC_GEMM_STEPS4(ROWS, NEXT, 24)      \
   MLC_GEMM_STEPS3(ROWS, NEXT, 28)
+#define MLC_GEMM_STEPS_64(ROWS, NEXT)                                   \
+  ROWS(MLC_GEMM_LOAD, ft, 0) MLC_GEMM_STEPS12(ROWS, NEXT, 0)            \
+  MLC_GEMM_STEPS12(ROWS, NEXT, 12) MLC_GEMM_STEPS12(ROWS, NEXT, 24)     \
+  MLC_GEMM_STEPS12(ROWS, NEXT, 36) MLC_GEMM_STEPS12(ROWS, NEXT, 48)     \
+  MLC_GEMM_STEPS3(ROWS, NEXT, 60)
 
 // How a step fetches its row: from a packed panel; a column of b where it lies; or such a column,
 // which is written into the panel for the rows of a that follow.
@@ -85,6 +92,21 @@
                        "ft5", "ft6", "fa0", "fa1", "fa2", "fa3", "fa4", "fa5", "fa6"); \
   }
 
+// As many steps as are a number of sixteens.
+#if MLC_RVV_GEMM_STEPS == 64
+#define MLC_GEMM_RUNS(M, ROWS, NEXT)                                 \
+  if (by->k >= 64) MLC_GEMM_RUN(M, ROWS, 64, NEXT, by->k / 64)       \
+  if (by->k & 32) MLC_GEMM_RUN(M, ROWS, 32, NEXT, 1)                 \
+  if (by->k & 16) MLC_GEMM_RUN(M, ROWS, 16, NEXT, 1)
+#elif MLC_RVV_GEMM_STEPS == 32
+#define MLC_GEMM_RUNS(M, ROWS, NEXT)                                 \
+  if (by->k >= 32) MLC_GEMM_RUN(M, ROWS, 32, NEXT, by->k / 32)       \
+  if (by->k & 16) MLC_GEMM_RUN(M, ROWS, 16, NEXT, 1)
+#else
+#define MLC_GEMM_RUNS(M, ROWS, NEXT) \
+  if (by->k >= 16) MLC_GEMM_RUN(M, ROWS, 16, NEXT, by->k / 16)
+#endif
+
 // What is the same for all rows of a.
 typedef struct {
   int64_t k;      // steps, at least one
@@ -111,8 +133,7 @@ typedef void mlc_gemm_rows(float *c, const float *a, const float *b, const mlc_g
     } else {                                                                               \
       MLC_GEMM_##R(MLC_GEMM_RESUME, M)                                                     \
     }                                                                                      \
-    if (by->k >= 32) MLC_GEMM_RUN(M, MLC_GEMM_##R, 32, NEXT, by->k / 32)                   \
-    if (by->k & 16) MLC_GEMM_RUN(M, MLC_GEMM_##R, 16, NEXT, 1)                             \
+    MLC_GEMM_RUNS(M, MLC_GEMM_##R, NEXT)                                                   \
     if (by->k & 15) MLC_GEMM_RUN(M, MLC_GEMM_##R, 1, NEXT, by->k & 15)                     \
     MLC_GEMM_##R(MLC_GEMM_STORE, M)                                                        \
   }
@@ -143,6 +164,12 @@ typedef struct {
 #define MLC_GEMM_KERNELS_7(M) \
   MLC_GEMM_KERNELS_3(M), mlc_gemm_4xm##M, mlc_gemm_5xm##M, mlc_gemm_6xm##M, mlc_gemm_7xm##M
 
+// Columns of panels of weights as they are stored, for m rows of a.
+static inline int64_t mlc_gemm_width(int64_t panel_columns, int64_t m) {
+  const int64_t part = (int64_t)__riscv_vsetvlmax_e32m4();
+  return m >= MLC_RVV_GEMM_NARROW_ROWS && part < panel_columns ? part : panel_columns;
+}
+
 // m rows of a times the packed panel b.
 static inline void mlc_gemm_panel(float *c, const float *a, const float *panel, int64_t m,
                                        const mlc_gemm_by *by) {
@@ -163,19 +190,25 @@ static inline void mlc_gemm_panel(float *c, const float *a, const float *panel, 
 
 // The same for weights in tiles: in parts of LMUL=4 where four rows or more share each. On real
 // cores a multiply-add at LMUL=8 takes as long as two at LMUL=4, and what a row of the panel costs
-// is shared by up to seven rows rather than three (docs/kernels.md has cycles).
-static inline void mlc_gemm_tile(float *c, const float *a, const float *panel, int64_t m,
-                                  const mlc_gemm_by *by) {
+// is shared by up to seven rows rather than three (docs/kernels.md has cycles). Few rows that are
+// left of sevens are done at once for a whole tile: half as many scalars.
+__attribute__((noinline)) static void mlc_gemm_parts(float *c, const float *a, const float *panel,
+                                                     int64_t m, const mlc_gemm_by *by) {
   const size_t part = __riscv_vsetvlmax_e32m4();
-  if (m <= 3 || by->lanes <= part) {
-    mlc_gemm_panel(c, a, panel, m, by);
-    return;
-  }
+  const int64_t left = by->lanes == 2 * part && m % 7 <= MLC_RVV_GEMM_WIDE_REST ? m % 7 : 0;
+  m -= left;
   for (size_t first = 0; first < by->lanes; first += part) {
     mlc_gemm_by columns = *by;
     columns.lanes = by->lanes - first < part ? by->lanes - first : part;
     mlc_gemm_panel(c + first, a, panel + first, m, &columns);
   }
+  mlc_gemm_panel(c + m * by->ld_c, a + m * by->ld_a, panel, left, by);
+}
+
+static inline void mlc_gemm_tile(float *c, const float *a, const float *panel, int64_t m,
+                                  const mlc_gemm_by *by) {
+  const int one = m <= MLC_RVV_GEMM_WIDE_ROWS || by->lanes <= __riscv_vsetvlmax_e32m4();
+  (one ? mlc_gemm_panel : mlc_gemm_parts)(c, a, panel, m, by);
 }
 
 #endif  // MLC_RVV_GEMM_ROWS_H_

@@ -238,7 +238,7 @@ void mlc_rvv_gemm_q4_tiles(float *c, const float *a, const uint32_t *quants, con
   const uint8_t *q = (const uint8_t *)quants;
   // For a few rows, unpacking in registers takes fewer instructions than writing a panel; the
   // panel's memory holds prepared rows, if they fit.
-  if (m <= (2 * ready <= room ? 6 : 3) && ready <= room) {
+  if (m <= (2 * ready <= room ? MLC_RVV_Q4_FEW_ROWS : 3) && ready <= room) {
     for (; m > 1 && 2 * ready <= room; m -= 2, a += 2 * ld_a, c += 2 * ld_c) {
       mlc_rvv_gemv_q4_prepare_tiles(panel, a, k);
       mlc_rvv_gemv_q4_prepare_tiles(panel + ready, a + ld_a, k);

@@ -40,6 +40,7 @@ VERBS = (
     Verb("zoo", "crosslab.zoo.cli", "compile and check a small model of every family"),
     Verb("farm", "crosslab.farm.cli", "boards for TVM's RPC: start, list and end them"),
     Verb("tune", "crosslab.tune.cli", "tune TIR functions on the farm that is up"),
+    Verb("tune-kernels", "crosslab.tune.kernels", "find values of the kernels' parameters"),
     Verb("torch", "crosslab.pytorch.cli", "compile a model of PyTorch, run it, compare with torch"),
     Verb("workload", "crosslab.workload.cli", "write a model's matrix products for costmodel"),
 )

@@ -28,7 +28,7 @@ def spec() -> Spec:
     except UserError as error:
         pytest.skip(str(error))
     own = (trees.mlc_tree, trees.tvm_tree, None)
-    return Spec("", "q0f32", *own, 256, shared_builds.CACHE)
+    return Spec("", "q0f32", *own, 256, shared_builds.CACHE, "")
 
 
 # Partial rotary embeddings with biases and layer norms; grouped heads, tied, with RMS norms; a

@@ -12,7 +12,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from crosslab.bench import instruction_lower_bound as bound
+from crosslab.build.kernel_list import KERNELS
 from crosslab.build.kernels import (
-    KERNELS,
     OBJECT,
     Kernel,
     KernelTarget,
@@ -119,14 +119,14 @@ def measure(
     ]
 
 
-def build(folder: Path, cache: Path) -> Path:
-    """Link the program with the kernels.
+def build(folder: Path, cache: Path, parameters: Mapping[str, int] | None = None) -> Path:
+    """Link the program with the kernels, made with other values of parameters or the list's.
 
     Raises:
         LabError: it does not compile.
     """
     toolchain, program = find_cross(), folder / "bench"
-    kernels = cached_kernels(KernelTarget.RISCV64, cache) / OBJECT
+    kernels = cached_kernels(KernelTarget.RISCV64, cache, parameters) / OBJECT
     (folder / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels()), encoding="utf-8")
     include = [f"-I{folder}", f"-I{KERNELS / 'include'}"]
     command = [*toolchain.cc, *toolchain.link, "-O1", "-static", *include]

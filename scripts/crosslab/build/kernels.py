@@ -11,23 +11,21 @@ import platform
 import shlex
 import subprocess
 import tempfile
-import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from common.hashing import digest
+from crosslab.build.kernel_list import KERNELS, LIST, SCHEMA, read_list, with_values
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import CompilerKind, find_cross, find_native
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 
-KERNELS = Path(__file__).resolve().parents[3] / "kernels"
 OBJECT = "mlc_rvv_kernels.o"
 INDEX = "kernels.json"
-SCHEMA = 1
 
 _COMPILER_HELP = "a C compiler with its target options; default: what `crosslab` finds"
 
@@ -115,7 +113,7 @@ def linear_routines(table: Path = TABLE) -> Iterator[Routine]:
             yield Routine("gemm_int8", packing, f"mlc_rvv_gemm_{weights}_int8")
 
 
-def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
+def read_kernels(path: Path = LIST) -> tuple[Kernel, ...]:
     """Expand the list of kernels.
 
     Raises:
@@ -123,7 +121,7 @@ def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
     """
     kernels = tuple(
         kernel
-        for number, table in enumerate(_read_list(path).get("kernel", []), start=1)
+        for number, table in enumerate(read_list(path).get("kernel", []), start=1)
         for kernel in _expand(table, f"{path}, kernel table {number}")
     )
     if not kernels:
@@ -132,16 +130,6 @@ def read_kernels(path: Path = KERNELS / "kernels.toml") -> tuple[Kernel, ...]:
         twice = sorted({k.symbol for k in kernels if kernels.count(k) > 1})
         raise UserError(f"{path} lists kernels twice: {', '.join(twice)}")
     return kernels
-
-
-def _read_list(path: Path) -> dict[str, Any]:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"the list of kernels {path} cannot be read: {error}") from error
-    if document.get("schema") != SCHEMA:
-        raise UserError(f"{path}: schema is {document.get('schema')!r}, expected {SCHEMA}")
-    return document
 
 
 def _expand(table: dict[str, Any], where: str) -> list[Kernel]:
@@ -159,14 +147,18 @@ def _expand(table: dict[str, Any], where: str) -> list[Kernel]:
     ]
 
 
-def list_header(kernels: Sequence[Kernel], table: Path = TABLE) -> str:
+def list_header(
+    kernels: Sequence[Kernel], table: Path = TABLE, parameters: Mapping[str, int] | None = None
+) -> str:
     """The generated C header.
 
     It has an X-macro per product and dtype with every instance, one of the packed weights of linear
     layers, and one of those that are multiplied with int8 activations, too: X(name, bits, group,
-    zero_point).
+    zero_point). Parameters are constants; without any, those of the project's list.
     """
     lines = ["// Generated from kernels.toml and formats.toml.", "#pragma once"]
+    for name, value in (with_values({}) if parameters is None else parameters).items():
+        lines.append(f"#define MLC_RVV_{name.upper()} {value}")
     for product, dtype in sorted({(k.product, k.dtype) for k in kernels}):
         instances = [
             f"  X({k.symbol}, {k.q_tile}, {k.kv_tile}, {k.d})"
@@ -190,15 +182,22 @@ def list_header(kernels: Sequence[Kernel], table: Path = TABLE) -> str:
 
 
 def write_sources(
-    target: KernelTarget, directory: Path, root: Path = KERNELS, table: Path = TABLE
+    target: KernelTarget,
+    directory: Path,
+    root: Path = KERNELS,
+    table: Path = TABLE,
+    parameters: Mapping[str, int] | None = None,
 ) -> tuple[Path, list[str]]:
     """Write the generated header and one translation unit that includes every source.
+
+    Values of ``parameters`` take the place of the list's.
 
     Returns:
         The translation unit and the include options that it needs.
     """
-    kernels = read_kernels(root / "kernels.toml")
-    (directory / "mlc_rvv_kernel_list.h").write_text(list_header(kernels, table), encoding="utf-8")
+    index = root / LIST.name
+    header = list_header(read_kernels(index), table, with_values(parameters or {}, index))
+    (directory / "mlc_rvv_kernel_list.h").write_text(header, encoding="utf-8")
     sources = sorted(
         s for folder in ("common", target.sources) for s in (root / folder).glob("*.c")
     )
@@ -240,6 +239,7 @@ def build_kernels(
     extra_flags: Sequence[str] = (),
     root: Path = KERNELS,
     table: Path = TABLE,
+    parameters: Mapping[str, int] | None = None,
 ) -> Path:
     """Compile every kernel of the list into ``output/mlc_rvv_kernels.o``.
 
@@ -254,6 +254,7 @@ def build_kernels(
         extra_flags: further compiler options, such as ``-fsanitize=address``.
         root: the folder that holds kernels.toml, include, common, rvv and portable.
         table: the formats of weights.
+        parameters: values of parameters in place of the list's.
 
     Returns:
         The path of kernels.json.
@@ -267,7 +268,7 @@ def build_kernels(
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".kernels-", dir=output) as scratch_name:
         scratch = Path(scratch_name)
-        unit, include = write_sources(target, scratch, root, table)
+        unit, include = write_sources(target, scratch, root, table, parameters)
         flags = [*COMMON_FLAGS, *extra_flags, *include]
         _run([*command, *flags, "-c", str(unit), "-o", str(scratch / OBJECT)])
         (scratch / INDEX).write_text(_index(target, command, root, table), encoding="utf-8")
@@ -277,16 +278,23 @@ def build_kernels(
     return output / INDEX
 
 
-def cached_kernels(target: KernelTarget, cache: Path) -> Path:
-    """The folder of compiled kernels, made once for these sources and this compiler."""
+def cached_kernels(
+    target: KernelTarget, cache: Path, parameters: Mapping[str, int] | None = None
+) -> Path:
+    """The folder of compiled kernels, made once for these sources, values and this compiler."""
+    values = with_values(parameters or {})
     command = compiler_for(target)
     toolchain = find_native() if target is KernelTarget.HOST else find_cross()
     key = digest(
-        toolchain.digest, " ".join((*command, *COMMON_FLAGS)), KERNELS, TABLE, Path(__file__)
+        toolchain.digest,
+        " ".join((*command, *COMMON_FLAGS, *(f"{name}={values[name]}" for name in values))),
+        KERNELS,
+        TABLE,
+        Path(__file__),
     )
 
     def make(folder: Path) -> None:
-        build_kernels(target, folder, compiler=command)
+        build_kernels(target, folder, compiler=command, parameters=values)
 
     return cached_build(cache, f"kernels-{target}", key, make)
 
@@ -299,7 +307,7 @@ def _index(target: KernelTarget, command: Sequence[str], root: Path, table: Path
         "arch": target.arch,
         "features": list(X86_64_V3_VECTORS) if widened else [],
         "object": OBJECT,
-        "kernels": [{"symbol": k.symbol, **asdict(k)} for k in read_kernels(root / "kernels.toml")],
+        "kernels": [{"symbol": k.symbol, **asdict(k)} for k in read_kernels(root / LIST.name)],
         "routines": [asdict(r) for r in linear_routines(table)],
     }
     return json.dumps(document, indent=1) + "\n"

@@ -39,6 +39,7 @@ from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
 from crosslab.models.config import LlamaConfig, longest_of, read_config, read_table
 from crosslab.models.llama_params import convert_params
+from crosslab.tune.kernel_values import find_values
 
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
 STEPS_VARIABLE = "MLC_RVV_STEPS"
@@ -66,7 +67,8 @@ class Recipe:
         mode: what the kernels of linear layers read.
         imported: a module in place of the model; quantization and sizes say nothing then.
         dump_ir: keep the module after each pass beside the library, without MLC-LLM alone.
-        tuned: database of schedules for functions without a kernel; None: none.
+        tuned: database of a core, with values of kernels' parameters, and schedules of functions
+            without a kernel; None: none.
     """
 
     model: Path
@@ -173,7 +175,8 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
     """
     clock = clock or Clock()
     with clock.step("kernels"):
-        kernels = cached_kernels(KernelTarget.RISCV64, cache) if recipe.kernels else None
+        values = find_values(recipe.tuned, recipe.vlens)
+        kernels = cached_kernels(KernelTarget.RISCV64, cache, values) if recipe.kernels else None
     several = len(recipe.vlens) > 1
     with clock.step("compile"):
         libraries = {

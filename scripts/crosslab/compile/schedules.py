@@ -11,6 +11,7 @@ from typing import Any
 
 from crosslab.errors import UserError
 from crosslab.tune import WORKLOADS
+from crosslab.tune.kernel_values import FILE
 
 # Files in a library's folder, and the variables of the pass that writes them.
 UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
@@ -48,13 +49,14 @@ class Schedules:
 
 def variables(tuned: Path | None, folder: Path) -> dict[str, str]:
     """Variables of a compile that reads a database, or none, and reports into a folder."""
-    database = {DATABASE_VARIABLE: str(tuned.resolve())} if tuned else {}
+    there = tuned and (tuned / WORKLOADS).is_file()
+    database = {DATABASE_VARIABLE: str(tuned.resolve())} if tuned and there else {}
     return {REPORT_VARIABLE: str(folder), **database}
 
 
 def add_tuned(add: Callable[..., Any]) -> None:
     """Add the option that names a database."""
-    about = "schedules of functions without a kernel, found by nox -s farm -- tune: its --database"
+    about = "what nox -s farm -- tune and tune-kernels found for a core: their --database"
     add("--tuned", type=Path, metavar="DIR", help=about)
 
 
@@ -68,11 +70,11 @@ def find_database(folder: Path | None, cores: str | None) -> Path | None:
     Raises:
         UserError: there is none.
     """
-    if folder is None or (folder / WORKLOADS).is_file():
+    if folder is None or _is_database(folder):
         return folder
-    if cores and (folder / cores / WORKLOADS).is_file():
+    if cores and _is_database(folder / cores):
         return folder / cores
-    there = sorted(file.parent.name for file in folder.glob(f"*/{WORKLOADS}"))
+    there = sorted(one.name for one in folder.glob("*") if _is_database(one))
     if not there:
         raise UserError(f"--tuned: no database in {folder}", remedy="nox -s farm -- tune")
     others = f"--tuned {folder / there[0]} takes what was found for {there[0]}"
@@ -81,3 +83,7 @@ def find_database(folder: Path | None, cores: str | None) -> Path | None:
         + (f"none for {cores}" if cores else "no --core says which is meant"),
         remedy=f"nox -s farm -- tune finds schedules for another; {others}",
     )
+
+
+def _is_database(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (WORKLOADS, FILE))

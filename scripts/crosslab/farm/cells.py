@@ -36,7 +36,7 @@ START = "nox -s farm -- scheduler --port PORT"
 
 @dataclass(frozen=True)
 class CodeLabel:
-    """What a cell's client and worker have in common.
+    """Code and release of a cell, which its client and its worker have in common.
 
     Attributes:
         command: module of it.

@@ -32,6 +32,7 @@ from crosslab.pytorch.job import TOLERANCE, TorchResult, build, judge, judge_ans
 from crosslab.pytorch.program import LENGTH, ImportedProgram, TorchModel, import_model
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from crosslab.tune.kernel_values import find_values, told
 
 DEFAULT_STEPS = 8
 
@@ -141,6 +142,8 @@ def main(argv: Sequence[str]) -> int:
         _answers.print(beside.shown())
     atomic_write_json(report, table)
     _answers.print(schedules.told, soft_wrap=True)
+    if tuned:
+        _answers.print(told(find_values(tuned, (vlen,))), soft_wrap=True)
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     return 0 if result.right and (beside is None or beside.same_tokens) else 1
 

@@ -86,7 +86,7 @@ class Spec:
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """What an outcome says of its task."""
+        """Place in the matrix, as an outcome has it."""
         return MatrixKey(self.family, self.quantization, self.vlen, self.release)._asdict()
 
     def table(self) -> dict[str, Any]:

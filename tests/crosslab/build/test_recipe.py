@@ -24,7 +24,7 @@ QUESTION = FamilyQuestion(MODEL, (1,), Answer((), np.zeros((0, 9), np.float32)),
 
 
 def test_the_zoo_without_ours_compiles_on_the_plain_tree_and_runs_on_our_runtime() -> None:
-    spec = Spec("mistral", "q4f16_1", MLC, OURS, PLAIN, 256, Path("cache"))
+    spec = Spec("mistral", "q4f16_1", MLC, OURS, PLAIN, 256, Path("cache"), "2026.08")
     ours, plain = (recipe_of(spec, QUESTION, ours=choice) for choice in (True, False))
     assert (ours.tvm_tree, plain.tvm_tree) == (OURS, PLAIN)
     assert ours.runtime_tree == plain.runtime_tree == OURS

@@ -3,7 +3,8 @@
 // Calls of kernels, each between the counter's marks:
 //   bench PANEL_COLUMNS (gemm_FORMAT|gemv_FORMAT ROWS OUTPUTS INPUTS)...
 //   bench PANEL_COLUMNS (SYMBOL Q_TILE KV_TILE D)...
-// Contents do not matter: the number of instructions does not depend on them.
+// Contents are zero: the number of instructions does not depend on them. After `-o FILE SEED` they
+// are random, and results are written there, one after the other.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -50,22 +51,45 @@ static int run_tile(const char *symbol, float *acc, const float *lhs, const floa
   return 0;
 }
 
-static int run_case(const char *kind, int64_t m, int64_t n, int64_t k, int64_t columns) {
+// Bits by xorshift64; floats from -1 to 1.
+static uint64_t seed = 0;
+static uint32_t random_bits(void) {
+  seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+  return (uint32_t)(seed >> 32);
+}
+static void fill(float *data, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) data[i] = (float)(int32_t)random_bits() * 0x1p-31f;
+}
+
+static int run_case(const char *kind, int64_t m, int64_t n, int64_t k, int64_t columns, FILE *out) {
   const struct linear_sizes sizes = {m, n, k, n, k, k, PANEL_ROWS, columns};
   const int64_t whole = k + MOST_GROUP;  // more than the inputs' groups hold
   // Of a tile's matrices the largest is as large as c, a or b, or one of them transposed.
   float *c = room(m * n + m * k), *a = room(m * k + m * n), *b = room(n * whole);
   float *scales = room(n * whole), *scratch = room(linear_scratch(kind, &sizes));
+  if (out != NULL) {
+    const int floats = strstr(kind, "_f32") != NULL;
+    fill(c, m * n), fill(a, m * k), fill(scales, n * whole), fill(b, n * whole);
+    for (int64_t i = 0; !floats && i < n * whole; ++i) ((uint32_t *)b)[i] = random_bits();
+  }
   const int known = call_linear(kind, &sizes, c, a, b, scales, scratch) || run_tile(kind, c, a, b);
+  if (out != NULL && fwrite(c, 4, (size_t)(m * n), out) != (size_t)(m * n)) exit(1);
   free(c), free(a), free(b), free(scales), free(scratch);
   return known;
 }
 
 int main(int count, char **argument) {
+  FILE *out = NULL;
+  if (count > 4 && strcmp(argument[1], "-o") == 0) {
+    out = fopen(argument[2], "wb");
+    seed = (uint64_t)atoll(argument[3]);
+    if (out == NULL || seed == 0) return 2;
+    count -= 3, argument += 3;
+  }
   if (count < 6 || (count - 2) % 4 != 0) return 2;
   for (int i = 2; i < count; i += 4) {
     const int64_t m = atol(argument[i + 1]), n = atol(argument[i + 2]), k = atol(argument[i + 3]);
-    if (!run_case(argument[i], m, n, k, atol(argument[1]))) return 2;
+    if (!run_case(argument[i], m, n, k, atol(argument[1]), out)) return 2;
   }
-  return 0;
+  return out != NULL && fclose(out) != 0;
 }

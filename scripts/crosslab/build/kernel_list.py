@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of kernels, kernels/kernels.toml, and the parameters in it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import UserError
+
+KERNELS = Path(__file__).resolve().parents[3] / "kernels"
+LIST = KERNELS / "kernels.toml"
+SCHEMA = 1
+
+
+def read_list(path: Path) -> dict[str, Any]:
+    """The list's tables.
+
+    Raises:
+        UserError: it cannot be read, or is of another form.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"the list of kernels {path} cannot be read: {error}") from error
+    if document.get("schema") != SCHEMA:
+        raise UserError(f"{path}: schema is {document.get('schema')!r}, expected {SCHEMA}")
+    if unknown := sorted(set(document) - {"schema", "kernel", "parameter"}):
+        raise UserError(f"{path}: nothing is known of {', '.join(unknown)}")
+    return document
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A constant of the RVV sources that tuning may set for a core.
+
+    Attributes:
+        name: in the list; the sources have MLC_RVV_NAME.
+        value: what everybody gets.
+        values: what may be tried.
+        kernels: names of its routines, as ``crosslab kernel-bench`` has them.
+    """
+
+    name: str
+    value: int
+    values: tuple[int, ...]
+    kernels: tuple[str, ...]
+
+
+def read_parameters(path: Path = LIST) -> dict[str, Parameter]:
+    """The parameters of the list, by name.
+
+    Raises:
+        UserError: the file is missing or malformed.
+    """
+    found = {}
+    for name, table in read_list(path).get("parameter", {}).items():
+        value, values, kernels = (table.get(key) for key in ("value", "values", "kernels"))
+        whole = isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
+        if not (whole and value in values and isinstance(kernels, list) and len(table) == 3):
+            raise UserError(
+                f"{path}, parameter {name}: value, values or kernels is wrong",
+                remedy="value is one of the whole numbers in values, kernels is a list of names",
+            )
+        found[name] = Parameter(name, value, tuple(values), tuple(kernels))
+    return found
+
+
+def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
+    """Every parameter's value, given some.
+
+    Raises:
+        UserError: there is no such parameter, or it has no such value.
+    """
+    known = read_parameters(path)
+    for name, value in values.items():
+        if name not in known or value not in known[name].values:
+            there = f"its values are {known[name].values}" if name in known else "there is none"
+            raise UserError(
+                f"kernels' parameter {name} = {value}: {there}",
+                remedy=f"{path} has the parameters; nox -s farm -- tune-kernels finds values",
+            )
+    return {name: values.get(name, one.value) for name, one in known.items()}
