@@ -27,6 +27,7 @@ _Static_assert(MLC_RVV_INT8_BLOCK == 40, "offsets in the assembly below are thos
 #define MLC_I8_12(DO, ...) MLC_I8_11(DO, __VA_ARGS__) DO(11, __VA_ARGS__)
 #define MLC_I8_13(DO, ...) MLC_I8_12(DO, __VA_ARGS__) DO(12, __VA_ARGS__)
 #define MLC_I8_14(DO, ...) MLC_I8_13(DO, __VA_ARGS__) DO(13, __VA_ARGS__)
+#define MLC_I8_15(DO, ...) MLC_I8_14(DO, __VA_ARGS__) DO(14, __VA_ARGS__)
 
 // Activations of a row: eight are loaded at once, and an instruction takes the lowest. They are
 // shifted, which cores do two at a time, rather than loaded one by one.
@@ -44,6 +45,7 @@ _Static_assert(MLC_RVV_INT8_BLOCK == 40, "offsets in the assembly below are thos
 #define MLC_I8_X_11 "s6"
 #define MLC_I8_X_12 "s7"
 #define MLC_I8_X_13 "s8"
+#define MLC_I8_X_14 "s9"
 
 #define MLC_I8_EXPAND(DO, ...) DO(__VA_ARGS__)
 #define MLC_I8_TYPE(e, m) "vsetvli zero, zero, " e ", " m ", ta, ma\n\t"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products of int8 activations and q4 weights with many rows, in two passes. Sums of a group take half
-// the registers that those of a row take besides: alone, they leave room for 14 rows that share what
+// the registers that those of a row take besides: alone, they leave room for 15 rows that share what
 // a byte is unpacked to, rather than four. They are written down, in 16 bits, for so many groups as
 // fit in the buffer; then up to four rows share a group's scales. Writing and reading costs an X60 9
 // cycles a row, group and 32 outputs, and unpacking 13 less.
@@ -16,7 +16,7 @@
 
 #include "int8_group.h"
 
-enum { MLC_I8_MANY_ROWS = 14, MLC_I8_PARTS = 10240 };
+enum { MLC_I8_MANY_ROWS = 15, MLC_I8_PARTS = 11264 };
 #define MLC_I8_MAGIC 0x1.8p23f
 
 // Sums of a group, the zero point taken off. Two rows are written down at once, as the words that fill their registers.
@@ -34,6 +34,7 @@ enum { MLC_I8_MANY_ROWS = 14, MLC_I8_PARTS = 10240 };
 #define MLC_I8_MANY_PART_11 "v26"
 #define MLC_I8_MANY_PART_12 "v28"
 #define MLC_I8_MANY_PART_13 "v30"
+#define MLC_I8_MANY_PART_14 "v2"
 #define MLC_I8_PUT(v) "vse32.v " v ", (%[p])\n\tadd %[p], %[p], %[pair]\n\t"
 #define MLC_I8_PUT_8 MLC_I8_PUT("v4") MLC_I8_PUT("v8") MLC_I8_PUT("v12") MLC_I8_PUT("v16")
 #define MLC_I8_PUT_7 MLC_I8_PUT_8
@@ -43,6 +44,22 @@ enum { MLC_I8_MANY_ROWS = 14, MLC_I8_PARTS = 10240 };
 #define MLC_I8_PUT_11 MLC_I8_PUT_12
 #define MLC_I8_PUT_14 MLC_I8_PUT_12 MLC_I8_PUT("v28")
 #define MLC_I8_PUT_13 MLC_I8_PUT_14
+#define MLC_I8_PUT_15 MLC_I8_PUT_14 "vse16.v v2, (%[p])\n\tadd %[p], %[p], %[pair]\n\t"
+
+// Two inputs in two registers: while the odd ones of all rows are multiplied, the next two are fetched.
+#define MLC_I8_MANY_PAIR(R, FIRST, NEXT)                                                          \
+  "vmulhu.vx v1, v0, %[c16]\n\tvnmsac.vx v0, %[c16], v1\n\t" R(FIRST, MANY, "v0")                 \
+  R(MLC_I8_SHIFT, ) NEXT R(MLC_I8_MORE, MANY, "v1")
+#define MLC_I8_MANY_EIGHT(R, i, FIRST, LAST)                                                      \
+  R(MLC_I8_LOAD, i) MLC_I8_MANY_PAIR(R, FIRST, MLC_I8_FETCH("v0")) R(MLC_I8_SHIFT, )              \
+  MLC_I8_MANY_PAIR(R, MLC_I8_MORE, MLC_I8_FETCH("v0")) R(MLC_I8_SHIFT, )                          \
+  MLC_I8_MANY_PAIR(R, MLC_I8_MORE, MLC_I8_FETCH("v0")) R(MLC_I8_SHIFT, )                          \
+  MLC_I8_MANY_PAIR(R, MLC_I8_MORE, LAST)
+#define MLC_I8_MANY_GROUP(R)                                                                      \
+  MLC_I8_FETCH("v0") MLC_I8_MANY_EIGHT(R, 0, MLC_I8_FIRST, MLC_I8_FETCH("v0"))                    \
+  MLC_I8_MANY_EIGHT(R, 4, MLC_I8_MORE, MLC_I8_FETCH("v0"))                                        \
+  MLC_I8_MANY_EIGHT(R, 8, MLC_I8_MORE, MLC_I8_FETCH("v0"))                                        \
+  MLC_I8_MANY_EIGHT(R, 12, MLC_I8_MORE, )
 
 #define MLC_I8_TAKE_BIAS(r, S)                        \
   "lw " MLC_I8_X_##r ", 40*" #r "+36(%[x])\n\t"       \
@@ -57,7 +74,7 @@ typedef void mlc_i8_parts(int16_t *p, const uint8_t *x, const uint8_t *q, int64_
                                                          const mlc_i8_by *by) {                   \
     const uint8_t *end = x + groups * by->ld_x;                                                   \
     __asm__ volatile("vsetvli zero, %[lanes], e8, m1, ta, ma\n"                                   \
-                     "1:\n\t" MLC_I8_EXPAND(MLC_I8_GROUP, MLC_I8_##R, MANY, "v0", "v1", "v2", "v3") \
+                     "1:\n\t" MLC_I8_EXPAND(MLC_I8_MANY_GROUP, MLC_I8_##R)                         \
                      MLC_I8_TYPE("e16", "m2") MLC_I8_##R(MLC_I8_TAKE_BIAS, MANY)                  \
                      MLC_I8_TYPE("e8", "m1") "add %[x], %[x], %[ld_x]\n\t" MLC_I8_PUT_##R         \
                      "bne %[x], %[end], 1b\n\t"                                                  \
@@ -65,7 +82,7 @@ typedef void mlc_i8_parts(int16_t *p, const uint8_t *x, const uint8_t *q, int64_
                      : [ld_x] "r"(by->ld_x), [lanes] "r"(by->lanes), [step] "r"(by->step),        \
                        [pair] "r"(4 * __riscv_vsetvlmax_e8m1()), [end] "r"(end), [c16] "r"(16l)   \
                      : "memory", "vl", "vtype", "t0", "t1", "t2", "t3", "t4", "t5", "t6", "s2",   \
-                       "s3", "s4", "s5", "s6", "s7", "s8", "v0", "v1", "v2", "v3", "v4", "v5",    \
+                       "s3", "s4", "s5", "s6", "s7", "s8", "s9", "v0", "v1", "v2", "v3", "v4", "v5", \
                        "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16",   \
                        "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",      \
                        "v27", "v28", "v29", "v30", "v31");                                        \
@@ -78,6 +95,7 @@ MLC_I8_DEFINE_PARTS(11)
 MLC_I8_DEFINE_PARTS(12)
 MLC_I8_DEFINE_PARTS(13)
 MLC_I8_DEFINE_PARTS(14)
+MLC_I8_DEFINE_PARTS(15)
 
 // The second pass: v16 to v31 are sums of rows, v12 scales, v8 MAGIC times these, v6 MAGIC, v4 the
 // next row of a group, v0 one as float.
@@ -138,16 +156,16 @@ typedef void mlc_i8_scale(float *c, const int16_t *p, const uint8_t *x, const fl
 MLC_I8_DEFINE_SCALE(3)
 MLC_I8_DEFINE_SCALE(4)
 
-// `rows` of c, 7 to 14 of them, in as many columns as LMUL 4 has floats, for groups whose sums fit in
+// `rows` of c, 7 to 15 of them, in as many columns as LMUL 4 has floats, for groups whose sums fit in
 // a buffer. `more`: c has sums of other groups. Nothing here divides, which would cost a percent.
 static void mlc_i8_block(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t rows,
                          int64_t groups, int64_t more, const mlc_i8_by *by) {
   static mlc_i8_parts *const parts[] = {mlc_i8_parts_7,  mlc_i8_parts_8,  mlc_i8_parts_9,
                                         mlc_i8_parts_10, mlc_i8_parts_11, mlc_i8_parts_12,
-                                        mlc_i8_parts_13, mlc_i8_parts_14};
+                                        mlc_i8_parts_13, mlc_i8_parts_14, mlc_i8_parts_15};
   static mlc_i8_scale *const scale[] = {mlc_i8_scale_3, mlc_i8_scale_4};
   static const uint8_t some[][4] = {{4, 3},    {4, 4},    {3, 3, 3},    {4, 3, 3},
-                                    {4, 4, 3}, {4, 4, 4}, {4, 3, 3, 3}, {4, 4, 3, 3}};
+                                    {4, 4, 3}, {4, 4, 4}, {4, 3, 3, 3}, {4, 4, 3, 3}, {4, 4, 4, 3}};
   int16_t buffer[MLC_I8_PARTS];
   const int64_t row = (int64_t)by->lanes, group = (rows + 1) / 2 * 4 * row;
   parts[rows - 7](buffer, x, q, groups, by);
@@ -167,11 +185,12 @@ static void mlc_i8_round_scales(float *to, const float *s, int64_t groups, const
   }
 }
 
-// The same for m rows, 7 or more, in blocks of like sizes, even ones but the last.
+// The same for m rows, 7 or more, in as few blocks as can be, of 15 or of 12 rows but for the last:
+// those make the most of four rows' scales.
 static void mlc_i8_many(float *c, const uint8_t *x, const uint8_t *q, const float *s, int64_t m,
                         const mlc_i8_by *by) {
-  float scales[MLC_I8_PARTS / MLC_I8_MANY_ROWS];
-  const int64_t most = MLC_I8_PARTS / (MLC_I8_MANY_ROWS * (int64_t)by->lanes);
+  float scales[MLC_I8_PARTS / (MLC_I8_MANY_ROWS + 1)];
+  const int64_t most = MLC_I8_PARTS / ((MLC_I8_MANY_ROWS + 1) * (int64_t)by->lanes);
   for (int64_t first = 0, groups; first < by->groups; first += groups) {
     groups = by->groups - first < most ? by->groups - first : most;
     mlc_i8_round_scales(scales, s + first * by->step, groups, by);
@@ -180,8 +199,8 @@ static void mlc_i8_many(float *c, const uint8_t *x, const uint8_t *q, const floa
     float *to = c;
     int64_t left = m;
     for (int64_t blocks = (m + MLC_I8_MANY_ROWS - 1) / MLC_I8_MANY_ROWS; blocks > 0; --blocks) {
-      int64_t rows = blocks > 1 ? 8 : left;
-      while (rows * blocks < left) rows += 2;
+      int64_t rows = blocks == 1 ? left : left > 12 * blocks ? MLC_I8_MANY_ROWS : 12;
+      while (blocks > 1 && left - rows < 7) rows -= 2;
       mlc_i8_block(to, block, bytes, scales, rows, groups, first, by);
       to += rows * by->ld_c;
       block += rows * MLC_RVV_INT8_BLOCK;

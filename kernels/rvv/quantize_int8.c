@@ -36,18 +36,21 @@ _Static_assert(MLC_RVV_INT8_GROUP == 32, "groups of 32 are what the widths below
         const vint16m##H##_t wide = __riscv_vfncvt_x_f_w_i16m##H(                                \
             __riscv_vfmul_vf_f32m##M(group, factor, lanes), lanes);                              \
         MLC_I8_NARROW_##M                                                                        \
-        const int sum = (int16_t)__riscv_vmv_x_s_i16m1_i16(                                      \
-            __riscv_vredsum_vs_i16m##H##_i16m1(wide, zero, lanes));                              \
         *(float *)(out + 32) = largest * (1.0f / 127.0f);                                        \
         *(int32_t *)(out + 36) = -MLC_RVV_Q4_ZERO_POINT * sum;                                   \
       }                                                                                          \
     }                                                                                            \
   }
-#define MLC_I8_STORE_BYTES(to, value) __riscv_vse8_v_i8##to((int8_t *)out, value, lanes);
-#define MLC_I8_NARROW_8 MLC_I8_STORE_BYTES(m2, __riscv_vncvt_x_x_w_i8m2(wide, lanes))
-#define MLC_I8_NARROW_4 MLC_I8_STORE_BYTES(m1, __riscv_vncvt_x_x_w_i8m1(wide, lanes))
-#define MLC_I8_NARROW_2 MLC_I8_STORE_BYTES(mf2, __riscv_vncvt_x_x_w_i8mf2(wide, lanes))
-#define MLC_I8_NARROW_1 MLC_I8_STORE_BYTES(mf4, __riscv_vncvt_x_x_w_i8mf4(wide, lanes))
+// The values, and their sum.
+#define MLC_I8_NARROW(to)                                                                        \
+  const vint8##to##_t bytes = __riscv_vncvt_x_x_w_i8##to(wide, lanes);                           \
+  __riscv_vse8_v_i8##to((int8_t *)out, bytes, lanes);                                            \
+  const int sum = (int16_t)__riscv_vmv_x_s_i16m1_i16(                                            \
+      __riscv_vwredsum_vs_i8##to##_i16m1(bytes, zero, lanes));
+#define MLC_I8_NARROW_8 MLC_I8_NARROW(m2)
+#define MLC_I8_NARROW_4 MLC_I8_NARROW(m1)
+#define MLC_I8_NARROW_2 MLC_I8_NARROW(mf2)
+#define MLC_I8_NARROW_1 MLC_I8_NARROW(mf4)
 #define MLC_I8_MAX(to, of, from)                                                                 \
   const vuint32m##to##_t of = __riscv_vmaxu_vv_u32m##to(                                         \
       __riscv_vget_v_u32m##from##_u32m##to(of##_2, 0),                                           \

@@ -259,8 +259,8 @@ def test_every_number_of_rows(rvv: list[str], rows: int) -> None:
 
 @pytest.mark.parametrize("vlen", VLENS)
 def test_int8_rows_that_are_longer_than_the_buffer(rvv: list[str], vlen: int) -> None:
-    """Many rows write down sums of 38 groups at most (VLEN 128, 13 rows): these have 44."""
-    call = Call("gemm_q4_int8", 27, vlen // 4 + 3, 1400, (1, 2, 3), 32, vlen // 4, 0)
+    """Many rows write down sums of 44 groups at most (VLEN 128): these have 47."""
+    call = Call("gemm_q4_int8", 27, vlen // 4 + 3, 1500, (1, 2, 3), 32, vlen // 4, 0)
     run(["qemu-riscv64", "-cpu", f"rv64,v=true,vlen={vlen},vext_spec=v1.0", *rvv], [call])
 
 

@@ -40,6 +40,9 @@ REQUIRE_VARIABLE = "MLC_RVV_REQUIRE_TENSORIZE"
 # Prefill functions are known by their name in the module, and products by their block's name.
 PREFILL_NAMES = ("attention_prefill", "batch_prefill")
 PRODUCTS = {"S_gemm": "qk", "O_gemm": "pv"}
+# The same products of keys and values where they lie, in functions that have these blocks. They are
+# in the reports if they alone have no kernel.
+IN_PLACE = {"S_gemm_in_place": "S_gemm", "O_gemm_in_place": "O_gemm"}
 
 # Reason for functions which are not written in tiles, such as those for token trees.
 NOT_TILED = "the function is not tiled: it has no such block"
@@ -110,6 +113,14 @@ def tensorize_function(
             reports.append(BlockReport(name, block_name, reason=str(mismatch)))
         else:
             reports.append(BlockReport(name, block_name, symbol))
+    missing = {report.block for report in reports if report.symbol is None}
+    for block_name, of_copies in IN_PLACE.items():
+        if of_copies in missing or not blocks_named(func, block_name):
+            continue
+        try:
+            func, _ = _tensorize_product(func, block_name, library)
+        except PatternMismatch as mismatch:
+            reports.append(BlockReport(name, block_name, reason=str(mismatch)))
     if any(report.symbol for report in reports):
         # Default schedules that run later must not touch it.
         func = func.with_attr("tirx.is_scheduled", True)
@@ -156,8 +167,9 @@ def _read_shape(func: tirx.PrimFunc, name: str) -> TileShape:
     if len(dtypes) != 1:
         raise PatternMismatch(f"the tiles are of different types: {', '.join(sorted(dtypes))}")
     rows, columns, depth = (int(extent) for extent in extents)
-    kv_tile, d = (columns, depth) if PRODUCTS[name] == "qk" else (depth, columns)
-    return TileShape(PRODUCTS[name], dtypes.pop(), rows, kv_tile, d)
+    product = PRODUCTS[IN_PLACE.get(name, name)]
+    kv_tile, d = (columns, depth) if product == "qk" else (depth, columns)
+    return TileShape(product, dtypes.pop(), rows, kv_tile, d)
 
 
 def _tensorize_block(

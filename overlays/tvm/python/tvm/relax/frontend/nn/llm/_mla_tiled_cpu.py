@@ -83,7 +83,7 @@ def _attention_prefill_mla_cpu(h_q: int, d_latent: int, d_rope: int, dtype: str,
     d_qk = d_latent + d_rope
     k_lanes, v_lanes = lanes_of(d_qk), lanes_of(d_latent)
     stage_q, _, clear_kv = staging_macros(tile, h_q, d_qk, d_latent, dtype)
-    compute_s, compute_o = product_macros(tile, d_qk, d_latent)
+    compute_s, compute_o, _, _ = product_macros(tile, d_qk, d_latent)
     init_state, update_softmax, _, store = softmax_macros(tile, h_q, d_latent, dtype)
     list_tiles = schedule_macros(tile, h_q)
 

@@ -124,7 +124,7 @@ def _attention_prefill_cpu(
     stage_q, _, clear_kv = staging_macros(tile, group_size, d, d, dtype)
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
     half, half_lanes = d // 2, lanes_of(d // 2)
-    compute_s, compute_o = product_macros(tile, d, d)
+    compute_s, compute_o, _, _ = product_macros(tile, d, d)
     init_state, update_softmax, _, store = softmax_macros(tile, group_size, d, dtype, window)
     list_tiles = schedule_macros(tile, group_size)
 
@@ -297,9 +297,19 @@ def _attention_prefill_ragged_cpu(
     group_size = h_q // h_kv
     stage_q, stage_kv, clear_kv = staging_macros(tile, group_size, d_qk, d_v, dtype)
     fill_frequencies, fill_rope = rope_macros(d_qk, rope_scaling)
-    compute_s, compute_o = product_macros(tile, d_qk, d_v)
+    compute_s, compute_o, compute_s_in_place, compute_o_in_place = product_macros(tile, d_qk, d_v)
     init_state, update_softmax, _, store = softmax_macros(tile, group_size, d_v, dtype)
     list_tiles = schedule_macros(tile, group_size)
+    # Whole tiles of keys that need neither RoPE nor a conversion are read where they lie.
+    in_place = dtype == "float32"
+
+    @T.macro
+    def attend_copies(k, v, Q_tile, K_tile, V_tile, S_tile, O_tile, m_tile, m_new, d_lanes, scale, k_cos, k_sin, kv_row, by, num_keys, row_begin, kv_begin, q_len, kv_len, causal, rotary_mode):
+        stage_kv(k, v, K_tile, V_tile, k_cos, k_sin, kv_row, by, num_keys, rotary_mode)
+        clear_kv(K_tile, V_tile, num_keys)
+        compute_s(Q_tile, K_tile, S_tile)
+        update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
+        compute_o(S_tile, V_tile, O_tile, scale)
 
     @T.prim_func(s_tir=True)
     def batch_prefill_ragged_kv(
@@ -381,6 +391,8 @@ def _attention_prefill_ragged_cpu(
                 scale = T.sblock_alloc_buffer((q_tile,), "float32")
                 d_lanes = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
                 d_sum = T.sblock_alloc_buffer((1,), "float32")
+                k_rows = T.decl_buffer((total_kv_len, h_kv * d_qk), dtype, data=k.data)
+                v_rows = T.decl_buffer((total_kv_len, h_kv * d_v), dtype, data=v.data)
                 by: T.let[T.int32] = head_tile // num_tiles[0]
                 b: T.let[T.int32] = tiles[head_tile % num_tiles[0], 0]
                 row_begin: T.let[T.int32] = tiles[head_tile % num_tiles[0], 1]
@@ -394,11 +406,15 @@ def _attention_prefill_ragged_cpu(
                     kv_begin: T.let[T.int32] = kv_idx * kv_tile
                     num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, kv_tile)
                     kv_row: T.let[T.int32] = kv_seq_begin + kv_begin
-                    stage_kv(k, v, K_tile, V_tile, k_cos, k_sin, kv_row, by, num_keys, rotary_mode)
-                    clear_kv(K_tile, V_tile, num_keys)
-                    compute_s(Q_tile, K_tile, S_tile)
-                    update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
-                    compute_o(S_tile, V_tile, O_tile, scale)
+                    if in_place:
+                        if rotary_mode != 1 and num_keys == kv_tile:
+                            compute_s_in_place(Q_tile, k_rows, S_tile, kv_row, by * d_qk)
+                            update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
+                            compute_o_in_place(S_tile, v_rows, O_tile, scale, kv_row, by * d_v)
+                        else:
+                            attend_copies(k, v, Q_tile, K_tile, V_tile, S_tile, O_tile, m_tile, m_new, d_lanes, scale, k_cos, k_sin, kv_row, by, num_keys, row_begin, kv_begin, q_len, kv_len, causal, rotary_mode)
+                    else:
+                        attend_copies(k, v, Q_tile, K_tile, V_tile, S_tile, O_tile, m_tile, m_new, d_lanes, scale, k_cos, k_sin, kv_row, by, num_keys, row_begin, kv_begin, q_len, kv_len, causal, rotary_mode)
                 store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, by, q_len)
 
     return batch_prefill_ragged_kv

@@ -83,6 +83,11 @@ def _sees(j, visible, causal, pos, kv_len, kv_begin, window: int):
     return tirx.all(j < visible, j >= first_visible(causal, pos, kv_len, window) - kv_begin)
 
 
+def _hides_any(visible, kv_tile: int, window: int):
+    """Return whether a query of which `visible` is known may see less than the whole tile."""
+    return tirx.const(1, "bool") if window else visible < kv_tile
+
+
 def _row_max(buffer, row, columns: int):
     """Return the maximum of a row, as one reduction: LLVM makes a chain of branches of a loop."""
     if columns == 1:
@@ -159,8 +164,35 @@ def staging_macros(tile: PrefillTile, group_size: int, d_qk: int, d_v: int, dtyp
 
 
 def product_macros(tile: PrefillTile, d_qk: int, d_v: int) -> tuple:
-    """Return compute_s and compute_o, the blocks S_gemm and O_gemm."""
+    """Return compute_s, compute_o, compute_s_in_place and compute_o_in_place.
+
+    They are the blocks S_gemm and O_gemm, and the same with the keys and values of a tile where they
+    lie: from a row and a column of a matrix on.
+    """
     q_tile, kv_tile = tile.q_tile, tile.kv_tile
+
+    @T.macro
+    def compute_s_in_place(Q_tile, K, S_tile, row, column):
+        with T.sblock():
+            for li, lj, lk in T.grid(q_tile, kv_tile, d_qk):
+                with T.sblock("S_gemm_in_place"):
+                    i, j, k = T.axis.remap("SSR", [li, lj, lk])
+                    with T.init():
+                        S_tile[i, j] = T.float32(0)
+                    S_tile[i, j] += Q_tile[i, k] * K[row + j, column + k]
+
+    @T.macro
+    def compute_o_in_place(S_tile, V, O_tile, scale, row, column):
+        with T.sblock():
+            for li, lc, lj in T.grid(q_tile, d_v, kv_tile):
+                with T.sblock("O_gemm_in_place"):
+                    i, c, j = T.axis.remap("SSR", [li, lc, lj])
+                    T.reads(O_tile[i, c], S_tile[i, j], V[row + j, column + c])
+                    T.writes(O_tile[i, c])
+                    with T.init():
+                        if scale[i] != T.float32(1):
+                            O_tile[i, c] = O_tile[i, c] * scale[i]
+                    O_tile[i, c] += S_tile[i, j] * V[row + j, column + c]
 
     @T.macro
     def compute_s(Q_tile, K_tile, S_tile):
@@ -183,10 +215,11 @@ def product_macros(tile: PrefillTile, d_qk: int, d_v: int) -> tuple:
                     T.reads(O_tile[i, c], S_tile[i, j], V_tile[j, c])
                     T.writes(O_tile[i, c])
                     with T.init():
-                        O_tile[i, c] = O_tile[i, c] * scale[i]
+                        if scale[i] != T.float32(1):
+                            O_tile[i, c] = O_tile[i, c] * scale[i]
                     O_tile[i, c] += S_tile[i, j] * V_tile[j, c]
 
-    return compute_s, compute_o
+    return compute_s, compute_o, compute_s_in_place, compute_o_in_place
 
 
 def softmax_macros(
@@ -225,8 +258,9 @@ def softmax_macros(
     def update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal):
         for i in T.serial(q_tile):
             visible: T.let[T.int32] = num_visible(causal, (row_begin + i) // group_size, q_len, kv_len, window) - kv_begin
-            for j in T.vectorized(kv_tile):
-                S_tile[i, j] = T.Select(_sees(j, visible, causal, (row_begin + i) // group_size, kv_len, kv_begin, window), S_tile[i, j], T.float32(MASKED_SCORE))
+            if _hides_any(visible, kv_tile, window):
+                for j in T.vectorized(kv_tile):
+                    S_tile[i, j] = T.Select(_sees(j, visible, causal, (row_begin + i) // group_size, kv_len, kv_begin, window), S_tile[i, j], T.float32(MASKED_SCORE))
             m_new[i] = T.max(m_tile[i], _row_max(S_tile, i, kv_tile))
         rescale(S_tile, m_tile, m_new, d_lanes, scale)
 

@@ -87,7 +87,7 @@ def tree_attn_cpu(h_kv: int, h_q: int, d: int, dtype: str, rope_scaling: dict[st
     group_size = h_q // h_kv
     stage_q, stage_kv, clear_kv = staging_macros(tile, group_size, d, d, dtype)
     fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
-    compute_s, compute_o = product_macros(tile, d, d)
+    compute_s, compute_o, _, _ = product_macros(tile, d, d)
     init_state, _, update_tree_softmax, store = softmax_macros(tile, group_size, d, dtype)
     list_tiles = schedule_macros(tile, group_size)
     note_key, note_places = _tree_macros(tile, group_size)
@@ -211,7 +211,7 @@ def tree_attn_with_paged_kv_cache_cpu(h_kv: int, h_q: int, d: int, dtype: str, r
     group_size = h_q // h_kv
     lanes = lanes_of(d)
     stage_q, _, clear_kv = staging_macros(tile, group_size, d, d, dtype)
-    compute_s, compute_o = product_macros(tile, d, d)
+    compute_s, compute_o, _, _ = product_macros(tile, d, d)
     init_state, _, update_tree_softmax, store = softmax_macros(tile, group_size, d, dtype)
     list_tiles = schedule_macros(tile, group_size)
     note_key, note_places = _tree_macros(tile, group_size)
