@@ -14,6 +14,7 @@ from crosslab.cached_build import default_cache
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
+from crosslab.compile.schedules import add_tuned, find_database
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError, supply_mlc
@@ -107,6 +108,7 @@ class Bench:
         mode: what the kernels of linear layers read, in variants with kernels.
         caches: simulate the core's caches.
         together: sequences that are decoded in one batch, beside one alone; 1: no batch.
+        tuned: database of a core, which variants with kernels are compiled with; None: none.
         report: where the JSON goes.
         cache: folder of builds that clones share.
     """
@@ -131,6 +133,7 @@ class Bench:
     mode: KernelMode = TILES
     caches: bool = False
     together: int = 1
+    tuned: Path | None = None
 
     @property
     def cache_option(self) -> str:
@@ -194,6 +197,7 @@ def parser() -> argparse.ArgumentParser:
     add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
     add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
     add("--core", metavar="NAME", help="cycles on this core, a file in PROJECT/cores, as well")
+    add_tuned(add)
     add("--caches", action="store_true", help="simulate the core's caches, too; much slower")
     add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
     add("--peer", choices=PEERS, help="build another program and count it beside ours")
@@ -244,6 +248,7 @@ def bench_of(args: argparse.Namespace) -> Bench:
         mode=KernelMode(args.weights, args.activations),
         caches=args.caches,
         together=args.together,
+        tuned=find_database(args.tuned, args.core),
     )
     _check_paths(made)
     _check_caches(made)

@@ -19,10 +19,11 @@ def check_remote(args: argparse.Namespace) -> None:
     """Refuse what no worker computes.
 
     Raises:
-        UserError: a peer, or several sequences together.
+        UserError: a peer, several sequences together, or a database of this machine.
     """
-    if args.peer or args.together > 1:
+    if args.peer or args.together > 1 or args.tuned:
         what = f"--peer {args.peer}" if args.peer else f"--together {args.together}"
+        what = f"--tuned {args.tuned}" if args.tuned else what
         raise UserError(f"{what}: workers do not count that", remedy="leave out --scheduler")
 
 

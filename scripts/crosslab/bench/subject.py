@@ -62,6 +62,7 @@ class Subject:
             prefill_chunk=context,
             strip=False,
             mode=bench.mode if variant.kernels else KernelMode(),
+            tuned=bench.tuned if variant.kernels else None,
         )
 
     def params(self, variant: Variant, quantization: str, vlen: int) -> Path:

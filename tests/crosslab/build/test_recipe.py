@@ -79,6 +79,10 @@ def test_a_database_of_schedules_is_looked_for_and_reaches_either_compiler(tmp_p
     )
     (tmp_path / WORKLOADS).write_text("[]", encoding="utf-8")
     assert parse_job(wanted).recipe(MODEL).tuned == tmp_path
+    variants = ["--variant", "upstream=U", "--variant", "ours=O,kernels"]
+    bench = parse_bench([*wanted, *variants])
+    recipes = [Subject(bench).recipe(variant, "q0f32", 256) for variant in bench.variants]
+    assert [recipe.tuned for recipe in recipes] == [None, tmp_path]
     request = MlcCompileRequest(MODEL, "q0f32", "cpu", tuned=tmp_path)
     assert request.variables(tmp_path)["MLC_RVV_TUNED"] == str(tmp_path)
     before = request.about()
