@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 from tvm_ffi import structural_equal
 
 from crosslab.compile.llama import last_row_of
@@ -36,7 +36,6 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "addmm.default": _addmm,
         "scaled_dot_product_attention.default": _attention,
         "convolution.default": _convolution,
-        "slice.Tensor": _slice,
         "layer_norm.default": _layer_norm,
         "_softmax.default": _softmax,
         "gelu.default": _gelu,
@@ -55,9 +54,6 @@ SIZES: dict[str, Callable[..., Any]] = {
     "floordiv": operator.floordiv,
     "neg": operator.neg,
 }
-
-# A place on an axis beyond this is its end: torch writes the largest integer there.
-MOST = 1 << 48
 
 # torch splits these up before an import, unless they are to be kept: this module converts them.
 KEPT = (
@@ -241,27 +237,6 @@ def _convolution(node: Any, importer: Any) -> Any:
 def _pair(sizes: Any) -> list[int]:
     """A number for both directions, or one for each."""
     return [sizes] * 2 if isinstance(sizes, int) else [*sizes] * (2 // len(sizes))
-
-
-def _slice(node: Any, importer: Any) -> Any:
-    """Part of an axis; TVM 0.26 reads before an axis that varies for a place from its end."""
-    x, axis = importer.env[node.args[0]], argument(node, importer, 1, "dim", 0)
-    size, step = x.ty.shape[axis], argument(node, importer, 4, "step", 1)
-    start, end = (argument(node, importer, i, n) for i, n in ((2, "start"), (3, "end")))
-    fixed = isinstance(size, tirx.IntImm) or step != 1
-    if fixed or not any(isinstance(place, int) and place < 0 for place in (start, end)):
-        return importer._slice(node)
-    first, last = _from_start(start, size, 0), _from_start(end, size, size)
-    return importer.block_builder.emit_te(
-        formulas.part, x, axis, first, last, primfunc_name_hint="slice"
-    )
-
-
-def _from_start(place: Any, size: Any, otherwise: Any) -> Any:
-    """A place on an axis, counted from its beginning."""
-    if place is None or (isinstance(place, int) and place > MOST):
-        return otherwise
-    return size + place if isinstance(place, int) and place < 0 else _number(place)
 
 
 def _layer_norm(node: Any, importer: Any) -> Any:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import arith, te, tirx
+from tvm import te, tirx
 
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: erf with an error below
 # 1.5e-7.
@@ -67,17 +67,6 @@ def _share(left: Any, right: Any) -> int:
     if numbers[0] is None or numbers[1] is None:
         return 1
     return numbers[0] // numbers[1]
-
-
-def part(x: Any, axis: int, first: Any, last: Any) -> Any:
-    """The elements of an axis from ``first`` to before ``last``."""
-    length = arith.Analyzer().simplify(last - first)
-    shape = [length if i == axis else n for i, n in enumerate(x.shape)]
-
-    def element(*i: Any) -> Any:
-        return x[tuple(place + first if k == axis else place for k, place in enumerate(i))]
-
-    return te.compute(shape, element, name="part")
 
 
 def scaled(scores: Any, scale: float, causal: bool) -> Any:
