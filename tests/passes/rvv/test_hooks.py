@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -94,3 +97,14 @@ def test_every_function_gets_the_promise_before_emission(
     assert not promised(Target({"kind": "c"}))
     monkeypatch.setenv("MLC_RVV_STEPS", "-noalias")
     assert not promised(host())
+
+
+def test_what_always_runs_needs_no_overlay_of_tvm(
+    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A tree without patches has none, and the bench compiles on one."""
+    monkeypatch.setitem(sys.modules, "tvm.relax.frontend.nn.llm._vector_math", None)
+    folder = shutil.copytree(PASSES, tmp_path / "rvv")
+    for item in hooks.PASSES:
+        if not item.step:
+            load_pass(item.module, folder)
