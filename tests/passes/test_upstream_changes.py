@@ -85,7 +85,9 @@ class Upstream:
 
 
 TVM = Upstream(
-    "tvm", r"\[Relax\]\[Frontend\] [A-Z]", r"tests/python/relax/test_frontend_nn_llm_\w+\.py"
+    "tvm",
+    r"\[Relax\](\[Frontend\])? [A-Z]",
+    r"tests/python/relax/test_(frontend_nn_llm|transform_legalize_ops)_\w+\.py",
 )
 MLC = Upstream(
     "mlc-llm",
