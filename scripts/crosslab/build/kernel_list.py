@@ -28,7 +28,7 @@ def read_list(path: Path) -> dict[str, Any]:
         raise UserError(f"the list of kernels {path} cannot be read: {error}") from error
     if document.get("schema") != SCHEMA:
         raise UserError(f"{path}: schema is {document.get('schema')!r}, expected {SCHEMA}")
-    if unknown := sorted(set(document) - {"schema", "kernel", "parameter"}):
+    if unknown := sorted(set(document) - {"schema", "kernel", "parameter", "core"}):
         raise UserError(f"{path}: nothing is known of {', '.join(unknown)}")
     return document
 
@@ -84,3 +84,23 @@ def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
                 remedy=f"{path} has the parameters; nox -s farm -- tune-kernels finds values",
             )
     return {name: values.get(name, one.value) for name, one in known.items()}
+
+
+def core_values(cores: str | None, path: Path = LIST) -> dict[str, int]:
+    """Values that the list has for a core; those that several cores share, of several.
+
+    Args:
+        cores: names of cores with commas between them; None: none was named.
+        path: the list.
+
+    Raises:
+        UserError: the file is malformed.
+    """
+    tables = read_list(path).get("core", {})
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        raise UserError(f"{path}: core is no table of tables of values")
+    for table in tables.values():
+        with_values(table, path)
+    named = [tables.get(core, {}) for core in cores.split(",")] if cores else [{}]
+    first, *others = named
+    return {name: v for name, v in first.items() if all(o.get(name) == v for o in others)}

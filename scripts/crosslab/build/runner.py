@@ -69,6 +69,8 @@ class Recipe:
         dump_ir: keep the module after each pass beside the library, without MLC-LLM alone.
         tuned: database of a core, with values of kernels' parameters, and schedules of functions
             without a kernel; None: none.
+        cores: that it is compiled for, names with commas between them, for which the list of
+            kernels may have values; None: any.
     """
 
     model: Path
@@ -88,6 +90,7 @@ class Recipe:
     imported: ImportedModule | None = None
     dump_ir: bool = False
     tuned: Path | None = None
+    cores: str | None = None
 
     @property
     def longest(self) -> int:
@@ -175,7 +178,7 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
     """
     clock = clock or Clock()
     with clock.step("kernels"):
-        values = find_values(recipe.tuned, recipe.vlens)
+        values = find_values(recipe.tuned, recipe.vlens, recipe.cores)
         kernels = cached_kernels(KernelTarget.RISCV64, cache, values) if recipe.kernels else None
     several = len(recipe.vlens) > 1
     with clock.step("compile"):

@@ -112,6 +112,7 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
         "weights": job.mode.weights,
         "activations": job.mode.activations,
         **({"accelerator": job.offload.name} if job.offload else {}),
+        **({"kernel_values": values} if (values := job.kernel_values) else {}),
         "path": job.path,
         "stop_ids": list(tokenizer.stop_ids),
         "chat_template": tokenizer.settings.get("chat_template"),

@@ -26,6 +26,7 @@ from crosslab.models.formats import (
     weight_formats,
 )
 from crosslab.models.sources.model_folder import name_of
+from crosslab.tune.kernel_values import find_values
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
@@ -92,6 +93,7 @@ class Job:
         unchecked: a model that no reference computes is made all the same.
         offload: a device that computes linear layers; None: the CPU does.
         tuned: database of schedules for functions without a kernel; None: none.
+        cores: names of the cores that it is for, with commas between them; None: any.
         verb: of the command.
     """
 
@@ -115,6 +117,7 @@ class Job:
     unchecked: bool = False
     offload: Offload | None = None
     tuned: Path | None = None
+    cores: str | None = None
     verb: str = BUILD_AND_TEST
 
     @property
@@ -132,6 +135,15 @@ class Job:
         """Name of the CPUs, like ``riscv64-rvv128-rvv256``."""
         return "-".join(["riscv64", *(f"rvv{vlen}" for vlen in self.vlens)])
 
+    @property
+    def kernel_values(self) -> dict[str, int]:
+        """Values of kernels' parameters in place of the list's.
+
+        Raises:
+            UserError: the database's were found for other kernels or vectors.
+        """
+        return find_values(self.tuned, self.vlens, self.cores)
+
     def recipe(self, model: Path) -> Recipe:
         """The inputs of the runner.
 
@@ -148,6 +160,7 @@ class Job:
             mode=self.mode,
             context=self.context,
             tuned=self.tuned,
+            cores=self.cores,
         )
 
     @property
@@ -246,8 +259,9 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
     args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
     args["without"] = read_omissions(args["applied"])
     args["mode"] = KernelMode(args.pop("weights"), args.pop("activations"))
-    args["tuned"] = find_database(args["tuned"], args["core"])
-    args["vlens"] = vlens_of(args["project"], args.pop("vlen"), args.pop("core"))
+    args["cores"] = args.pop("core")
+    args["tuned"] = find_database(args["tuned"], args["cores"])
+    args["vlens"] = vlens_of(args["project"], args.pop("vlen"), args["cores"])
     default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
     args["quantization"] = args["quantization"] or default
     job = Job(**args, verb=verb)

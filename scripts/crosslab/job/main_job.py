@@ -42,7 +42,6 @@ from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError, with_usable_chat
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
-from crosslab.tune.kernel_values import find_values, told
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)
@@ -348,18 +347,14 @@ def report_of(
         "alone": verdict.alone.table if verdict and verdict.alone else None,
         "answers": [one.table() for one in answers],
         "tensorized": library.tensorized,
-        "schedules": _tuned(job, library.folder) if job.tuned else None,
+        "schedules": Schedules.read(library.folder).told if job.tuned else None,
+        "kernel_values": job.kernel_values,
         "device": result.device,
         "skipped": [asdict(omission) for omission in left_out],
         "seconds": clock.seconds,
         "report": str(job.report),
         "dist": str(job.dist),
     }
-
-
-def _tuned(job: Job, library: Path) -> str:
-    """Schedules and values that the compile took from its database, for people."""
-    return f"{Schedules.read(library).told}; {told(find_values(job.tuned, job.vlens))}"
 
 
 def show(report: dict[str, Any]) -> None:

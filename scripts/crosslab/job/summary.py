@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
+from crosslab.tune.kernel_values import told
+
 
 def summary(report: Mapping[str, Any]) -> Table:
     """The run, its correctness and its cost as a table."""
@@ -42,7 +44,8 @@ def summary(report: Mapping[str, Any]) -> Table:
         "logit error": error,
         **beside,
         "tensorized": f"{len(done)} blocks, {len({e['symbol'] for e in done})} kernels",
-        **({"schedules": told} if (told := report.get("schedules")) else {}),
+        **({"schedules": taken} if (taken := report.get("schedules")) else {}),
+        **({"parameters": told(values)} if (values := report.get("kernel_values")) else {}),
         "prefill": f"{len(report['prompt_tokens'])} tokens, {sum(prefill):.1f} s"
         + _millions(counters["prefill"]),
         "decode": f"{len(decode)} tokens, {sum(decode):.1f} s"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.files import atomic_write_json
 from common.hashing import digest
-from crosslab.build.kernel_list import KERNELS
+from crosslab.build.kernel_list import KERNELS, core_values
 from crosslab.errors import UserError
 
 # In a core's folder, beside MetaSchedule's files.
@@ -57,18 +57,21 @@ def sources() -> str:
     return digest(KERNELS)
 
 
-def find_values(folder: Path | None, vlens: Sequence[int]) -> dict[str, int]:
-    """Values that a compile takes; none where its database has none.
+def find_values(
+    folder: Path | None, vlens: Sequence[int], cores: str | None = None
+) -> dict[str, int]:
+    """Values that a compile takes: its database's, else those that the list has for its core.
 
     Args:
         folder: database of a core; None: none was named.
         vlens: lengths of vector registers that it compiles for.
+        cores: that it compiles for, names with commas between them; None: any.
 
     Raises:
         UserError: they were found for other kernels or vectors, or the file is damaged.
     """
     if folder is None or not (folder / FILE).is_file():
-        return {}
+        return core_values(cores)
     file = folder / FILE
     try:
         table = json.loads(file.read_text(encoding="utf-8"))

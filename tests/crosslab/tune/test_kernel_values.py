@@ -13,12 +13,19 @@ import pytest
 from support.shared_builds import PROJECT
 
 from crosslab.bench.kernel_bench import Case
-from crosslab.build.kernel_list import LIST, read_parameters, with_values
+from crosslab.build.kernel_list import (
+    LIST,
+    core_values,
+    read_list,
+    read_parameters,
+    with_values,
+)
 from crosslab.build.kernels import KernelTarget, read_kernels, write_sources
 from crosslab.cached_build import default_cache
 from crosslab.compile.schedules import DATABASE_VARIABLE, find_database, variables
-from crosslab.cores.core import read_core
+from crosslab.cores.core import core_names, read_core
 from crosslab.errors import LabError, UserError
+from crosslab.job.job_options import parse_job
 from crosslab.tune import kernels as tuning
 from crosslab.tune.kernel_values import FILE, KernelValues, Timed, find_values, sources, told
 from crosslab.tune.kernels import MODELS, KernelTuner, cases_of, main, table
@@ -34,13 +41,28 @@ def test_what_the_list_does_not_have_is_refused(tmp_path: Path) -> None:
         with_values({"gemm_stops": 32})
     text = LIST.read_text(encoding="utf-8")
     for changed, message in (
-        (text + '\n[core.fast]\nuse = "x"\n', "nothing is known of core"),
+        (text + '\n[unit.fast]\nuse = "x"\n', "nothing is known of unit"),
         (text.replace("value = 32", "value = 33"), "gemm_steps: value, values or kernels is wrong"),
     ):
         (tmp_path / "kernels.toml").write_text(changed, encoding="utf-8")
         with pytest.raises(UserError, match=message):
             read_kernels(tmp_path / "kernels.toml")
             read_parameters(tmp_path / "kernels.toml")
+
+
+def test_a_compile_for_one_core_takes_its_values(tmp_path: Path) -> None:
+    cores = read_list(LIST)["core"]
+    assert set(cores) <= set(core_names(PROJECT / "cores"))
+    assert find_values(None, (256,), CORE) == cores[CORE] != {}
+    assert find_values(None, (256,), f"{CORE},xuantie-c908") == {}
+    job = parse_job(["--tvm-tree", "ours", "--core", CORE])
+    assert job.kernel_values == cores[CORE]
+    assert job.recipe(tmp_path).cores == CORE
+    assert parse_job(["--tvm-tree", "ours", "--vlen", "256"]).kernel_values == {}
+    bad = tmp_path / "kernels.toml"
+    bad.write_text(LIST.read_text("utf-8").replace("gemm_wide_rest = 3", "gemm_wide_rest = 9"))
+    with pytest.raises(UserError, match="gemm_wide_rest = 9: its values are"):
+        core_values(CORE, bad)
 
 
 def test_values_reach_the_sources(tmp_path: Path) -> None:
