@@ -123,7 +123,7 @@ def farm(session: nox.Session) -> None:
     applied, options = trees.prepare(session, "crosslab", "farm")
     environments.install(session, "farm", release=applied.release)
     if options[:1] == ["tune"]:
-        inner = [*options, "--tvm-tree", str(applied.paths["tvm"])]
+        inner = [*options, *applied.trees()]
     elif options[:1] == ["tune-kernels"]:
         inner = options
     else:

@@ -38,8 +38,12 @@ class Trees:
 
     def arguments(self) -> list[str]:
         """The options that hand these trees to the lab."""
-        options = ["--project", str(ROOT), "--release", self.release, "--applied", str(APPLIED)]
-        options += ["--tvm-tree", str(self.paths["tvm"])]
+        about = ["--project", str(ROOT), "--release", self.release, "--applied", str(APPLIED)]
+        return [*about, *self.trees()]
+
+    def trees(self) -> list[str]:
+        """The same of the trees alone."""
+        options = ["--tvm-tree", str(self.paths["tvm"])]
         if "mlc-llm" in self.paths:
             options += ["--mlc-tree", str(self.paths["mlc-llm"])]
         return options

@@ -17,10 +17,17 @@ import tvm
 from tvm import tirx
 
 from common.files import atomic_write_json
+from crosslab.build.runner import compile_library
+from crosslab.cached_build import default_cache
 from crosslab.compile.driver import tree_environment
+from crosslab.compile.schedules import Schedules
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.errors import UserError
 from crosslab.farm.processes import FarmState, JoinedBoard, joined_boards, state_file
+from crosslab.job.job_options import MODEL, parse_job
+from crosslab.job.model_check import check_model
+from crosslab.models.formats import FORMATS
+from crosslab.models.sources.model_folder import import_model
 from crosslab.tune.search import NotTunableError, Tuned, tune_function
 
 
@@ -33,8 +40,13 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("functions", type=Path, help="TVMScript of the functions, with static shapes")
+    add("functions", type=Path, nargs="?", help="TVMScript of the functions, with static shapes")
+    about = "tune what no kernel takes of this model: as nox -s model names one"
+    add("--model", help=f"in place of a file: {about}")
+    add("--quantization", choices=FORMATS, help="format of the model's weights")
     add("--tvm-tree", type=Path, help="patched TVM tree, which compiles candidates")
+    add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
+    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--trials", type=int, default=32, help="candidates of each function (32)")
     add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")
@@ -54,13 +66,15 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     if args.trials < 1 or args.seconds <= 0:
         raise UserError("--trials and --seconds have to be more than 0")
+    if (args.functions is None) == (args.model is None):
+        raise UserError("what is to be tuned?", remedy="give either FILE.py or --model MODEL")
     _use_tree(args.tvm_tree, argv)
-    functions = read_functions(args.functions)
-    logging.getLogger("tvm").setLevel(logging.WARNING)
     state = FarmState.read(state_file(args.project))
     if state is None:
         raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
     boards, (measure, core) = _joined(state)
+    functions = read_functions(args.functions or functions_of(args))
+    logging.getLogger("tvm").setLevel(logging.WARNING)
     out = args.project.resolve() / "out"
     kept = (args.database or out / "tuned") / core
     report = args.report or out / "tune.json"
@@ -110,6 +124,27 @@ def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
     if not Path(tvm.__file__).is_relative_to(tree.resolve()):
         command = [sys.executable, "-m", "crosslab", "tune", *argv]
         os.execve(sys.executable, command, tree_environment(tree))
+
+
+def functions_of(args: argparse.Namespace) -> Path:
+    """TVMScript of a model's functions that no kernel takes, from a compile of it.
+
+    Raises:
+        UserError: the model cannot be compiled, or all that is left of it has shapes that vary.
+        LabError: the compile fails.
+    """
+    words = [args.model, "--tvm-tree", str(args.tvm_tree), "--project", str(args.project)]
+    words += ["--cache", str(args.cache), "--vlen", str(args.vlen)]
+    for option in ("mlc_tree", "quantization"):
+        if value := getattr(args, option):
+            words += [f"--{option.replace('_', '-')}", str(value)]
+    job = parse_job(words, MODEL)
+    model = import_model(job.source, job.model, job.project, job.cache).folder
+    check_model(job, model)
+    left = Schedules.read(compile_library(job.recipe(model), job.cache).folder).unscheduled
+    if "@T.prim_func" not in Path(left).read_text(encoding="utf-8"):
+        raise UserError(f"{args.model}: no function of static shapes is without a kernel")
+    return Path(left)
 
 
 def read_functions(file: Path) -> dict[str, Any]:

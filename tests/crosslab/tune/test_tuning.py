@@ -18,7 +18,7 @@ from tvm import te
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
 from crosslab.errors import LabError, UserError
-from crosslab.tune.cli import read_functions, table
+from crosslab.tune.cli import main, read_functions, table
 from crosslab.tune.database import keep, open_database
 from crosslab.tune.runner import ATTEMPTS, TrialAttempt, Trials
 from crosslab.tune.search import Tuned
@@ -38,6 +38,12 @@ def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[TrialAttempt, Tria
         return future
 
     return TrialAttempt(submit, "candidate.so", trials), trials
+
+
+@pytest.mark.parametrize("words", [[], ["functions.py", "--model", "smollm2-135m"]])
+def test_a_file_or_a_model_is_tuned(words: list[str]) -> None:
+    with pytest.raises(UserError, match="what is to be tuned"):
+        main(words)
 
 
 def test_a_lost_session_loses_no_trial() -> None:
