@@ -45,6 +45,14 @@ def _multiply_on_one_core() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def _run_on_any_core() -> None:
+    """Keep TVM from tying this process to the first core when a test sets a number of threads.
+
+    All that the later tests start would be tied to it, too: compilers, emulators.
+    """
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+
 def _heed_interrupts() -> None:
     """Undo an ignored SIGINT, which a shell gives to what it starts in the background.
 
@@ -57,6 +65,7 @@ def _heed_interrupts() -> None:
 
 _use_patched_tvm()
 _multiply_on_one_core()
+_run_on_any_core()
 _heed_interrupts()
 
 
