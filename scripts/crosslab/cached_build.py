@@ -6,6 +6,7 @@ Beside each lies the hash of every file in it, and nothing is reused that is not
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import tempfile
@@ -26,6 +27,19 @@ _console = Console(stderr=True, highlight=False)
 def default_cache() -> Path:
     """Folder of finished builds that clones share."""
     return user_cache_path("mlc-rvv") / "crosslab"
+
+
+def add_cache_option(options: argparse.ArgumentParser) -> None:
+    """Add ``--cache``: a relative folder is one of where the command was typed.
+
+    Compilers and emulators run in other folders.
+    """
+    options.add_argument(
+        "--cache",
+        type=lambda text: Path(text).resolve(),
+        default=default_cache(),
+        help="folder of finished builds",
+    )
 
 
 def cached_build(

@@ -25,7 +25,7 @@ from rich.table import Table
 from common.files import atomic_write_json
 from crosslab.bench.options import MODEL_S
 from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, action="append", help="threads; repeatable (1, 2)")
     add("--repeats", type=int, default=7, help="turns that each of them takes (7)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/host.json)")
-    add("--cache", type=Path, default=default_cache())
+    add_cache_option(options)
     return options
 
 

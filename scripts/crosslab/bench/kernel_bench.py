@@ -29,7 +29,7 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.compile.targets import VLENS
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
@@ -157,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
     """Print a table for each vector length; 1 if a kernel is too far from its floor."""
     options = argparse.ArgumentParser(prog="crosslab kernel-bench", description=__doc__)
     options.add_argument("--vlen", type=int, choices=VLENS, nargs="+", default=[256])
-    options.add_argument("--cache", type=Path, default=default_cache())
+    add_cache_option(options)
     args = options.parse_args(argv)
     above = 0
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as folder:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from crosslab import bench
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
@@ -202,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
     add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
     add("--peer", choices=PEERS, help="build another program and count it beside ours")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
-    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_cache_option(options)
     add_options(add)
     return options
 

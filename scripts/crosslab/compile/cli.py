@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
 from crosslab.compile.targets import NAMES, VLENS, LabTarget
 from crosslab.models.config import read_config
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     add("--require-tensorize", action="store_true", help="fail when nothing is tensorized")
     add("--no-gemv", action="store_true", help="leave matrix-vector products unscheduled")
     add("--random-weights", type=int, metavar="SEED", help="write random parameters as well")
-    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_cache_option(options)
     return options
 
 

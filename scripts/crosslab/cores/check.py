@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.cores.core import core_names, read_core
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.errors import LabError, UserError
@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
     options = argparse.ArgumentParser(prog="crosslab core-check", description=__doc__)
     options.add_argument("--project", type=Path, default=Path(), help="the project's root (.)")
     options.add_argument("--core", nargs="+", metavar="NAME", help="these alone (all)")
-    options.add_argument("--cache", type=Path, default=default_cache())
+    add_cache_option(options)
     args = options.parse_args(argv)
     folder = args.project / "cores"
     loops = read_loops(folder)

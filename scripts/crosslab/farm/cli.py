@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from common.locks import locked
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError
 from crosslab.farm.agent import Agent
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     add("--trials", type=int, default=256, help="of the simulation (256)")
     add("--seconds", type=float, default=1.0, help="that a simulated trial takes (1)")
     add("--force", action="store_true", help="take an address that other machines reach, too")
-    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_cache_option(options)
     return options
 
 
@@ -186,7 +186,7 @@ def _up(args: argparse.Namespace, file: Path) -> int:
     FarmState(address, key, meter.unit, service, tuple(boards)).write(file)
     options = ["farm", "board", "--join", str(address), "--key", key, "--vlen", str(vlen)]
     options += ["--project", str(args.project.resolve()), "--tvm-tree", str(_tree(args).resolve())]
-    options += ["--cache", str(args.cache.resolve()), *(["--core", core.key] if core else [])]
+    options += ["--cache", str(args.cache), *(["--core", core.key] if core else [])]
     options += ["--force"] * args.force
     while len(boards) < wanted:
         port = args.board_port + len(boards) if args.board_port else 0

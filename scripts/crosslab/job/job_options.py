@@ -12,7 +12,7 @@ from typing import Any
 
 from crosslab.build.offload import Offload
 from crosslab.build.runner import Recipe
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
 from crosslab.compile.schedules import add_tuned, find_database
 from crosslab.compile.targets import VLENS, LabTarget
@@ -228,7 +228,7 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     add_tuned(add)
     add("--unchecked", action="store_true", help="make what no reference computes as well")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
-    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_cache_option(options)
     return options
 
 

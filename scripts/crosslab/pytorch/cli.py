@@ -16,7 +16,7 @@ from rich.table import Table
 
 from common.files import atomic_write_json
 from crosslab.build.runner import Clock, Recipe
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.compile.driver import IR_FOLDER
 from crosslab.compile.schedules import Schedules, add_tuned, find_database
 from crosslab.compile.targets import VLENS
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     add("--dump-ir", type=Path, metavar="DIR", help="write the module after each pass there")
     add_tuned(add)
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
-    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_cache_option(options)
     return options
 
 

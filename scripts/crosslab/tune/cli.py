@@ -18,7 +18,7 @@ from tvm import tirx
 
 from common.files import atomic_write_json
 from crosslab.build.runner import compile_library
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.schedules import Schedules
 from crosslab.compile.targets import VLENS, LabTarget
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add("--quantization", choices=FORMATS, help="format of the model's weights")
     add("--tvm-tree", type=Path, help="patched TVM tree, which compiles candidates")
     add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
-    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_cache_option(options)
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--trials", type=int, default=32, help="candidates of each function (32)")
     add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")

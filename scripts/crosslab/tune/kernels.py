@@ -22,7 +22,7 @@ from rich.console import Console
 from crosslab.bench.kernel_bench import Case, build
 from crosslab.bench.options import MODEL_S
 from crosslab.build.kernel_list import Parameter, read_parameters, with_values
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.cores.core import Core, read_core
 from crosslab.cores.cycles import cycles_of
 from crosslab.errors import LabError, UserError
@@ -210,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
     add("--kernel", nargs="+", metavar="NAME", help="of these routines alone (all with parameters)")
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
-    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_cache_option(options)
     return options
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from common.files import atomic_write
-from crosslab.cached_build import default_cache
+from crosslab.cached_build import add_cache_option
 from crosslab.compile.mlc import MlcTools
 from crosslab.compile.targets import VLENS
 from crosslab.errors import UserError, supply_mlc
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--work", type=Path, metavar="DIR", help="write the work of compiled models there, for cost"
     )
-    add("--cache", type=Path, default=default_cache(), help="folder of finished builds")
+    add_cache_option(options)
     add_options(add)
     add(
         "--releases",

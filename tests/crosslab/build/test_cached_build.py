@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import pytest
 from support.shared_builds import PROJECT
 from support.small_asset import small_asset
 
-from crosslab.cached_build import cached_build
+from crosslab.cached_build import add_cache_option, cached_build
 from crosslab.errors import LabError
 from crosslab.models.sources.asset import fetch_asset
 
@@ -35,6 +36,19 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[500] ^= 1
     path.write_bytes(data)
+
+
+def test_relative_cache_is_one_of_where_the_command_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = argparse.ArgumentParser()
+    add_cache_option(options)
+    cache = options.parse_args(["--cache", "out/cache"]).cache
+    # Compilers run elsewhere.
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cached_build(cache, "thing", "k", fill) == tmp_path / "out" / "cache" / "thing-k"
 
 
 def test_whole_stage_is_reused(tmp_path: Path) -> None:
@@ -133,7 +147,7 @@ def test_member_of_another_hash_is_refused(index: Path, tmp_path: Path) -> None:
 MAKER = """
 import sys, time
 from pathlib import Path
-from crosslab.cached_build import cached_build
+from crosslab.cached_build import add_cache_option, cached_build
 def make(folder):
     with open(sys.argv[2], "a") as log:
         log.write("made\\n")
@@ -146,7 +160,7 @@ print(cached_build(Path(sys.argv[1]), "thing", "k", make))
 COMPILING = """
 import sys
 from pathlib import Path
-from crosslab.cached_build import cached_build
+from crosslab.cached_build import add_cache_option, cached_build
 from crosslab.build.objects import compile_objects
 folder = Path(sys.argv[1])
 def make(out):
