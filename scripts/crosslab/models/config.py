@@ -112,6 +112,8 @@ WINDOW = "_sliding_window"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma")
 """Values of ``model_type`` that :func:`read_family` knows."""
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+# Above it no field of a model is meant; int64 holds all below.
+_LARGEST = 2.0**63
 _UNSUPPORTED = ("mlp_bias", "use_sliding_window")
 
 
@@ -224,27 +226,38 @@ def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:
 
 
 def _from_hf(path: Path, table: dict[str, Any]) -> LlamaConfig:
+    # Published files say null where they mean the default.
+    fields = {name: value for name, value in table.items() if value is not None}
+
+    def number(name: str, default: float | None = None) -> float:
+        value = fields.get(name, default)
+        if value is None:
+            raise UserError(f"lacks the field {name!r}")
+        if type(value) not in (int, float) or not abs(value) < _LARGEST:
+            raise UserError(f"{name} = {value!r} is not a number")
+        return float(value)
+
+    def size(name: str, default: int | None = None) -> int:
+        value = number(name, default)
+        if not value.is_integer():
+            raise UserError(f"{name} = {value!r} is not a whole number")
+        return int(value)
+
     try:
-        heads = int(table["num_attention_heads"])
-        hidden = int(table["hidden_size"])
+        heads, hidden = size("num_attention_heads"), size("hidden_size")
         return LlamaConfig(
             hidden=hidden,
-            intermediate=int(table["intermediate_size"]),
+            intermediate=size("intermediate_size"),
             heads=heads,
-            kv_heads=int(table.get("num_key_value_heads") or heads),
-            head_dim=int(table.get("head_dim") or hidden // max(heads, 1)),
-            layers=int(table["num_hidden_layers"]),
-            vocab=int(table["vocab_size"]),
-            rope_theta=float(table.get("rope_theta", 10000.0)),
-            eps=float(table.get("rms_norm_eps", 1e-5)),
-            tied=bool(table.get("tie_word_embeddings", False)),
-            context=int(table.get("max_position_embeddings", DEFAULT_CONTEXT)),
+            kv_heads=size("num_key_value_heads", heads),
+            head_dim=size("head_dim", hidden // max(heads, 1)),
+            layers=size("num_hidden_layers"),
+            vocab=size("vocab_size"),
+            rope_theta=number("rope_theta", 10000.0),
+            eps=number("rms_norm_eps", 1e-5),
+            tied=bool(fields.get("tie_word_embeddings", False)),
+            context=size("max_position_embeddings", DEFAULT_CONTEXT),
         )
-    except KeyError as error:
-        what = f"{path} lacks the field {error.args[0]!r}"
-        raise UserError(what, remedy=PUBLISHED) from error
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{path}: {error}", remedy=PUBLISHED) from error
     except UserError as error:
         raise UserError(f"{path}: {error.what}", remedy=PUBLISHED) from error
 

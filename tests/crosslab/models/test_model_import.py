@@ -227,7 +227,7 @@ def test_a_config_that_is_not_ours_is_refused(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"num_hidden_layers": 0}, {"num_key_value_heads": 3}, {"head_dim": 5}, {"vocab_size": "x"}, 0],
+    [{"num_hidden_layers": 0}, {"num_key_value_heads": 3}, {"head_dim": 5}, 0],
 )
 def test_a_wrong_config_is_named_with_what_to_do(tmp_path: Path, wrong: object) -> None:
     path = tmp_path / "config.json"
@@ -237,6 +237,15 @@ def test_a_wrong_config_is_named_with_what_to_do(tmp_path: Path, wrong: object) 
     with pytest.raises(UserError, match=re.escape(str(path))) as caught:
         read_config(path)
     assert caught.value.remedy == "give the file that was published with the model"
+
+
+@pytest.mark.parametrize("wrong", ["576", [576], True, 5.5, 10**400, float("nan"), None])
+def test_a_size_that_is_no_whole_number_is_named(tmp_path: Path, wrong: object) -> None:
+    path = tmp_path / "config.json"
+    table = LlamaConfig(48, 96, 6, 2, 8, 1, 32).to_hf() | {"vocab_size": wrong}
+    path.write_text(json.dumps(table), encoding="utf-8")
+    with pytest.raises(UserError, match=r"config.json: .*vocab_size"):
+        read_config(path)
 
 
 def test_config_survives_a_round_trip(tmp_path: Path) -> None:
