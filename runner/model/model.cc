@@ -12,13 +12,15 @@
 
 #include "input/errors.h"
 #include "model/roi.h"
-#include "model/vector_length.h"
+#include "model/vector_unit.h"
 
-// Told by whoever links libraries into this program: bits in a vector register, ascending, and
-// prefix of the symbols; a row without a prefix ends it. Absent with a library in a file.
+// Told by whoever links libraries into this program: bits in a vector register, ascending, 1 if it
+// needs vectors of halves, and prefix of the symbols; a row without a prefix ends it. Absent with a
+// library in a file.
 extern "C" {
 struct mlc_rvv_library {
   int vlen;
+  int zvfh;
   const char* prefix;
 };
 __attribute__((weak)) extern const mlc_rvv_library mlc_rvv_libraries[];
@@ -41,7 +43,7 @@ ffi::Function Global(const std::string& name) {
 
 // The library for the longest registers that this CPU has; for the shortest where none fits.
 mlc_rvv_library Fitting() {
-  if (mlc_rvv_libraries == nullptr) return {0, ""};
+  if (mlc_rvv_libraries == nullptr) return {0, 0, ""};
   const int64_t have = VectorLength();
   mlc_rvv_library chosen = mlc_rvv_libraries[0];
   for (auto one = mlc_rvv_libraries; one->prefix != nullptr; ++one) {
@@ -75,8 +77,8 @@ ffi::Module FromFile(const std::string& path) {
 
 // The library that is asked for, and the bits in a vector register that it is known to want.
 ffi::Module Open(const std::string& path, int64_t check_vlen, int64_t* vlen) {
-  const mlc_rvv_library chosen = path.empty() ? Fitting() : mlc_rvv_library{0, ""};
-  CheckVectorLength(std::max<int64_t>(check_vlen, chosen.vlen));
+  const mlc_rvv_library chosen = path.empty() ? Fitting() : mlc_rvv_library{0, 0, ""};
+  CheckVectorUnit(std::max<int64_t>(check_vlen, chosen.vlen), chosen.zvfh != 0);
   *vlen = chosen.vlen;
   return path.empty() ? LinkedIn(chosen.prefix) : FromFile(path);
 }
@@ -153,7 +155,7 @@ Library::Library(const std::string& path, int64_t check_vlen,
     : library_(Open(path, check_vlen, &vlen_)), vm_(StartVm(library_)) {
   metadata_ = Json::Parse(Function("_metadata")().cast<std::string>(), "the library's metadata");
   vlen_ = std::max(vlen_, Limit("vlen", 0));
-  CheckVectorLength(vlen_);
+  CheckVectorUnit(vlen_, Limit("zvfh", 0) != 0);
   for (const std::string& name : functions) Function(name);
 }
 

@@ -118,6 +118,25 @@ def test_several_lengths_of_registers_make_one_artefact(tmp_path: Path) -> None:
     assert named.vlens == tuple(sorted({core.vlen for core in cores}))
 
 
+@pytest.mark.parametrize(
+    ("cores", "quantization", "zvfh"),
+    [
+        ("spacemit-x60,spacemit-x100", "q4f16_1", True),
+        ("spacemit-x60,spacemit-a100", "q4f16_1", False),
+        ("spacemit-x60", "q4f32_1", False),
+        (None, "q4f16_1", False),
+    ],
+)
+def test_vectors_of_halves_are_used_where_every_core_has_them(
+    tmp_path: Path, cores: str | None, quantization: str, zvfh: bool
+) -> None:
+    options = ["--tvm-tree", str(tmp_path), "--project", str(PROJECT), "--mlc-tree", str(tmp_path)]
+    options += ["--core", cores] if cores else []
+    job = parse_job([*options, "--quantization", quantization])
+    assert job.recipe(tmp_path).zvfh == zvfh == job.targets[0].zvfh
+    assert job.label.endswith("-zvfh") == zvfh
+
+
 def test_int8_activations_need_packed_weights_in_tiles(
     build_and_test: Call, tmp_path: Path
 ) -> None:

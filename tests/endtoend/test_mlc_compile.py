@@ -212,3 +212,4 @@ def test_devices_of_the_lab_are_presets() -> None:
     assert [device_of(LabTarget("riscv64", vlen)) for vlen in VLENS] == [
         f"riscv64:rvv{vlen}" for vlen in VLENS
     ]
+    assert device_of(LabTarget("riscv64", 256, zvfh=True)) == "riscv64:rvv256-zvfh"

@@ -309,6 +309,29 @@ def test_refuses_shorter_vectors_than_compiled_for(runner: Path, params: Path, v
     refuses(run(runner, words(params), vlen), "compiled for vector registers of at least 256 bits")
 
 
+@pytest.fixture(params=["of the link", "of the metadata"])
+def runner_with_halves(request: pytest.FixtureRequest) -> Path:
+    """A runner whose library needs Zvfh, as one of two says."""
+    linking = tiny_runner.riscv_request()
+    if request.param == "of the link":
+        return link_runner(replace(linking, zvfh=True), shared_builds.CACHE)
+    target = LabTarget("riscv64", VLEN, zvfh=True)
+    compiled = compile_llama(
+        replace(tiny_runner.riscv_compilation(), target=target), shared_builds.CACHE
+    )
+    return link_runner(replace(linking, library=compiled.library), shared_builds.CACHE)
+
+
+def test_refuses_a_cpu_without_vectors_of_halves(
+    runner_with_halves: Path, params: Path, expected: Answer, tmp_path: Path
+) -> None:
+    logits = tmp_path / "logits.bin"
+    arguments = words(params, "--json", "--logits", str(logits))
+    refuses(run(runner_with_halves, arguments), "vectors of halves (Zvfh), and this CPU has none")
+    machine = GuestMachine(vlen=VLEN, timeout=120, zvfh=True)
+    check_answer(run_guest(runner_with_halves, arguments, machine), logits, expected)
+
+
 Index = dict[str, Any]
 
 

@@ -82,6 +82,13 @@ def test_riscv_default_is_rvv_of_256_bits(cross: ModuleType, triple: str) -> Non
     assert named(cross, **{"": triple}) == {**preset, "mtriple": triple}
 
 
+def test_preset_with_halves_has_their_vectors_too(cross: ModuleType) -> None:
+    plain = fields(cross.resolve("riscv64:rvv256", {}).target)
+    halves = fields(cross.resolve("riscv64:rvv256-zvfh", {}).target)
+    assert halves["mattr"] == [*plain["mattr"], "+zvfh"]
+    assert halves["vector-width"] == plain["vector-width"] == 256
+
+
 def test_width_alone_sets_the_vector_length(cross: ModuleType) -> None:
     made = named(cross, **{"": RISCV}, VECTOR_WIDTH="512")
     assert made["mattr"] == [*SCALAR, "+zve64d", "+zvl512b"]

@@ -110,7 +110,7 @@ def _measure(subject: Subject, runner: Runner, params: Path, case: tuple[str, in
         words += ["--max-new", str(bench.decode)]
         for option, prompt in zip(("--tokens", *["--beside"] * len(asked)), asked, strict=False):
             words += [option, ",".join(map(str, prompt))]
-        machine = GuestMachine(vlen=vlen, threads=bench.threads)
+        machine = GuestMachine(vlen=vlen, threads=bench.threads, zvfh=bench.zvfh(quantization))
         said, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)
         answer = json.loads(said.stdout)
         return [answer["tokens"], *answer["beside"]], measured

@@ -225,7 +225,7 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     # The guest runs in the parameters' folder, so that no path's length is in its stack.
     arguments = ["--params", ".", "--tokens", tokens, "--roi", "both", "--json"]
     arguments += ["--max-new", str(bench.decode)]
-    machine = GuestMachine(vlen=run.vlen, threads=bench.threads)
+    machine = GuestMachine(vlen=run.vlen, threads=bench.threads, zvfh=bench.zvfh(run.quantization))
     program = run.runner.program
     result, measured = count_guest(
         program, arguments, machine, bench.cache, cwd=run.params, caches=bench.cache_option

@@ -20,7 +20,7 @@ from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError, supply_mlc
 from crosslab.farm.cells import add_options
 from crosslab.models.config import LlamaConfig, read_config
-from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS, REFERENCE_FORMATS
+from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, OWN_FORMATS, weight_formats
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
@@ -109,6 +109,7 @@ class Bench:
         caches: simulate the core's caches.
         together: sequences that are decoded in one batch, beside one alone; 1: no batch.
         tuned: database of a core, which variants with kernels are compiled with; None: none.
+        no_zvfh: compile as for a core without vectors of halves.
         report: where the JSON goes.
         cache: folder of builds that clones share.
     """
@@ -134,6 +135,12 @@ class Bench:
     caches: bool = False
     together: int = 1
     tuned: Path | None = None
+    no_zvfh: bool = False
+
+    def zvfh(self, quantization: str) -> bool:
+        """Models are compiled for vectors of halves: they compute so, and the core has them."""
+        halves = weight_formats()[quantization].halves and not self.no_zvfh
+        return halves and self.core is not None and self.core.zvfh
 
     @property
     def cache_option(self) -> str:
@@ -184,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
     add("--model", default="S", help="S, smollm2, or a config.json with random weights (S)")
     add(
         "--quantization",
-        choices=REFERENCE_FORMATS,
+        choices=FORMATS,
         **several,
         help=f"one or more ({DEFAULT_FORMAT})",
     )
@@ -197,6 +204,7 @@ def parser() -> argparse.ArgumentParser:
     add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
     add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
     add("--core", metavar="NAME", help="cycles on this core, a file in PROJECT/cores, as well")
+    add("--no-zvfh", action="store_true", help="as for a core without vectors of halves")
     add_tuned(add)
     add("--caches", action="store_true", help="simulate the core's caches, too; much slower")
     add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
@@ -249,6 +257,7 @@ def bench_of(args: argparse.Namespace) -> Bench:
         caches=args.caches,
         together=args.together,
         tuned=find_database(args.tuned, args.core),
+        no_zvfh=args.no_zvfh,
     )
     _check_paths(made)
     _check_caches(made)

@@ -63,6 +63,7 @@ class Subject:
             strip=False,
             mode=bench.mode if variant.kernels else KernelMode(),
             tuned=bench.tuned if variant.kernels else None,
+            zvfh=bench.zvfh(quantization),
         )
 
     def params(self, variant: Variant, quantization: str, vlen: int) -> Path:

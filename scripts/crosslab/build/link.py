@@ -45,6 +45,7 @@ class LinkRequest:
         vlens: widths of vector registers in bits, ascending, that the library has code for. It
             computes wrong numbers on shorter ones. Of several, each has its own prefix
             (:func:`crosslab.compile.targets.prefix_of`). Empty: any CPU will do.
+        zvfh: the library needs a CPU with vectors of halves (Zvfh).
         sanitizers: instrument the runner's own sources with these, besides what the runtime is.
         objects: more objects of the program, such as what drives a device.
         strip: leave symbols out. They cost nothing at run time, and counting by function
@@ -55,6 +56,7 @@ class LinkRequest:
     toolchain: Toolchain
     library: Path | None = None
     vlens: tuple[int, ...] = ()
+    zvfh: bool = False
     sanitizers: tuple[str, ...] = ()
     strip: bool = True
     objects: tuple[Path, ...] = ()
@@ -148,10 +150,13 @@ def _about_library(request: LinkRequest) -> str:
     if request.library is None:
         return ""
     several = len(request.vlens) > 1
-    rows = [f'{{{vlen}, "{prefix_of(vlen) if several else ""}"}}' for vlen in request.vlens or (0,)]
+    rows = [
+        f'{{{vlen}, {int(request.zvfh)}, "{prefix_of(vlen) if several else ""}"}}'
+        for vlen in request.vlens or (0,)
+    ]
     return (
-        "struct mlc_rvv_library { int vlen; const char* prefix; };\n"
-        f"const struct mlc_rvv_library mlc_rvv_libraries[] = {{{', '.join(rows)}, {{0, 0}}}};\n"
+        "struct mlc_rvv_library { int vlen; int zvfh; const char* prefix; };\n"
+        f"const struct mlc_rvv_library mlc_rvv_libraries[] = {{{', '.join(rows)}, {{0, 0, 0}}}};\n"
     )
 
 

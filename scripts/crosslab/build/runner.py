@@ -71,6 +71,7 @@ class Recipe:
             without a kernel; None: none.
         cores: that it is compiled for, names with commas between them, for which the list of
             kernels may have values; None: any.
+        zvfh: for CPUs with vectors of halves (Zvfh); the program refuses others.
     """
 
     model: Path
@@ -91,6 +92,7 @@ class Recipe:
     dump_ir: bool = False
     tuned: Path | None = None
     cores: str | None = None
+    zvfh: bool = False
 
     @property
     def longest(self) -> int:
@@ -163,6 +165,7 @@ def build_runner(
             toolchain=toolchain,
             library=library.library,
             vlens=recipe.vlens,
+            zvfh=recipe.zvfh,
             strip=recipe.strip,
             objects=parts(runtime, toolchain) if parts else (),
         )
@@ -192,7 +195,7 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
 def _compile(
     recipe: Recipe, vlen: int, prefix: str, kernels: Path | None, cache: Path
 ) -> CompiledModel:
-    target = LabTarget("riscv64", vlen)
+    target = LabTarget("riscv64", vlen, recipe.zvfh)
     if recipe.mlc:
         return compile_model(recipe.mlc, _mlc_request(recipe, target, prefix, kernels), cache)
     own = CompileRequest(

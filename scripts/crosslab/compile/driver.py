@@ -104,6 +104,7 @@ class CompileRequest:
             "config": config,
             "target": self.target.table(),
             "vlen": self.target.vlen,
+            "zvfh": int(self.target.zvfh),
             "form": self.form,
             "prefill_chunk": self.prefill_chunk,
             "batch": MAX_BATCH,

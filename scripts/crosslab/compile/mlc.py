@@ -153,7 +153,7 @@ class MlcCompileRequest:
     Attributes:
         model: folder with the model's ``config.json``, as Hugging Face writes it.
         quantization: MLC-LLM's name of the parameters' format.
-        device: MLC-LLM's ``--device``: ``riscv64:rvv256``, or ``cpu``.
+        device: MLC-LLM's ``--device``: ``riscv64:rvv256``, ``riscv64:rvv256-zvfh``, or ``cpu``.
         form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
         context: longest sequence, tokens.
         prefill_chunk: most tokens that one prefill call takes.
@@ -213,7 +213,7 @@ class MlcCompileRequest:
 
 def device_of(target: LabTarget) -> str:
     """MLC-LLM's ``--device`` for a target of the lab."""
-    return f"{target.name}:rvv{target.vlen}" if target.vlen else "cpu"
+    return target.label.replace("-", ":", 1) if target.vlen else "cpu"
 
 
 def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path) -> Path:

@@ -26,10 +26,12 @@ class LabTarget:
     Attributes:
         name: "riscv64" or "host".
         vlen: width of a vector register in bits; 0 for the host.
+        zvfh: a riscv64 CPU with vectors of halves, which also converts single ones (Zfhmin).
     """
 
     name: str
     vlen: int = 0
+    zvfh: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -41,7 +43,8 @@ class LabTarget:
     @property
     def label(self) -> str:
         """A name for folders and reports, like ``riscv64-rvv256``."""
-        return f"{self.name}-rvv{self.vlen}" if self.vlen else self.name
+        halves = "-zvfh" if self.zvfh else ""
+        return f"{self.name}-rvv{self.vlen}{halves}" if self.vlen else self.name
 
     def table(self) -> dict[str, Any]:
         """The target as TVM reads it; the host part carries the same attributes.
@@ -54,6 +57,7 @@ class LabTarget:
             about = {"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu"}
             return {**about, "mcpu": host_cpu()} if host_cpu() else about
         features = ["+m", "+a", "+f", "+d", "+c", "+zve64d", f"+zvl{self.vlen}b"]
+        features += ["+zvfh"] if self.zvfh else []
         own = {
             "kind": "llvm",
             "mtriple": TRIPLE,

@@ -52,6 +52,7 @@ def metadata(
         "max_batch_size": spec["batch"],
         "model_task": "chat",
         "vlen": spec["vlen"],
+        "zvfh": spec["zvfh"],
         "params": params,
         "kv_cache": {
             "num_hidden_layers": sizes["layers"],
@@ -83,7 +84,7 @@ def read_imported(
         told = metadata("imported", language["context"], sizes, spec, about["params"])
         return add_kv_cache(module, sizes, target, None), told, about["bounds"]
     told = {name: about[name] for name in ("inputs", "params")}
-    return module, {**told, "vlen": spec["vlen"]}, about["bounds"]
+    return module, {**told, "vlen": spec["vlen"], "zvfh": spec["zvfh"]}, about["bounds"]
 
 
 def build(spec: dict[str, Any], output: Path) -> None:

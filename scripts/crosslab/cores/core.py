@@ -110,6 +110,11 @@ class Core:
             return cycles * executed.elements / most
         return cycles
 
+    @property
+    def zvfh(self) -> bool:
+        """The core has vectors of halves (Zvfh): their arithmetic was measured on it."""
+        return not math.isnan(self.cycles.get("vfadd.vv", {}).get("e16m1", math.nan))
+
     def elements(self, kind: Kind) -> float:
         """Elements that a run of this kind moves at VLMAX, fields of segments counted each."""
         fields = re.search(r"seg(\d)", kind.instruction.mnemonic)

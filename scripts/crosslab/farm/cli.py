@@ -134,7 +134,7 @@ def _board(args: argparse.Namespace) -> int:
     board = EmulatedBoard(
         program=build_board(_tree(args), args.cache),
         plugin=build_plugin(args.cache),
-        machine=GuestMachine(vlen=vlen),
+        machine=GuestMachine(vlen=vlen, zvfh=core is not None and core.zvfh),
         costs=Meter(core),
     )
     # A session that runs is ended with its board.

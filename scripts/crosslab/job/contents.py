@@ -107,6 +107,7 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
         "release": job.release,
         "target": job.label,
         "vlens": list(job.vlens),
+        "zvfh": job.zvfh,
         "model": job.model,
         "quantization": job.quantization,
         "weights": job.mode.weights,

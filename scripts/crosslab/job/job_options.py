@@ -126,14 +126,20 @@ class Job:
         return supply_mlc(self.verb.replace("-", "_"))
 
     @property
+    def zvfh(self) -> bool:
+        """It is for CPUs with vectors of halves: each of its cores has them, and it computes so."""
+        return self.weights.halves and have_zvfh(self.project, self.cores)
+
+    @property
     def targets(self) -> tuple[LabTarget, ...]:
         """The CPUs that code is generated for."""
-        return tuple(LabTarget("riscv64", vlen) for vlen in self.vlens)
+        return tuple(LabTarget("riscv64", vlen, self.zvfh) for vlen in self.vlens)
 
     @property
     def label(self) -> str:
         """Name of the CPUs, like ``riscv64-rvv128-rvv256``."""
-        return "-".join(["riscv64", *(f"rvv{vlen}" for vlen in self.vlens)])
+        halves = ["zvfh"] * self.zvfh
+        return "-".join(["riscv64", *(f"rvv{vlen}" for vlen in self.vlens), *halves])
 
     @property
     def kernel_values(self) -> dict[str, int]:
@@ -161,6 +167,7 @@ class Job:
             context=self.context,
             tuned=self.tuned,
             cores=self.cores,
+            zvfh=self.zvfh,
         )
 
     @property
@@ -297,6 +304,12 @@ def vlens_of(project: Path, vlens: str | None, cores: str | None) -> tuple[int, 
     if len(words) > 1:
         raise UserError("--vlen and --core: each names CPUs", remedy="leave out --vlen")
     return tuple(sorted({vlen_of(project, vlen, core) for core in cores.split(",")}))
+
+
+def have_zvfh(project: Path, cores: str | None) -> bool:
+    """True if each of the cores that are named, with commas between them, has vectors of halves."""
+    names = cores.split(",") if cores else []
+    return bool(names) and all(read_core(project / "cores", name).zvfh for name in names)
 
 
 def vlen_of(project: Path, vlen: int | None, core: str | None) -> int:

@@ -252,7 +252,7 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
     with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step(step):
         logits, record = (Path(scratch) / name for name in ("logits.bin", "record.bin"))
         recording = {job.offload.record: str(record)} if job.offload else {}
-        machine = GuestMachine(vlen=vlen, threads=job.threads, environment=recording)
+        machine = GuestMachine(vlen=vlen, threads=job.threads, zvfh=job.zvfh, environment=recording)
         arguments = ["--params", str(question.params), *question.options]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
         result, counted = run_counted(runner, arguments, machine, job.cache)

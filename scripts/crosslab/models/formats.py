@@ -63,6 +63,11 @@ class WeightFormat:
     int8_tolerance: float | None = None
     int8_reason: str = ""
 
+    @property
+    def halves(self) -> bool:
+        """Models in it compute in halves, as MLC-LLM's names say."""
+        return "f16" in self.name
+
     def bound(self, activations: str) -> float:
         """The tolerance with activations of a kind, "float32" or "int8".
 

@@ -9,18 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crosslab.errors import LabError
-from crosslab.host.toolchain import require_qemu
 from crosslab.peers.llama_cpp_build import NAME
 from crosslab.run.counter import Measurement, PhaseRegions, count_guest
 from crosslab.run.emulator import GuestMachine
-
-
-def halves(qemu: tuple[int, ...]) -> dict[str, str]:
-    """The emulator's options for halves: Zfh, and Zvfh where there is an option of it.
-
-    Before 8.1 its names begin with a capital, and halves in vectors work without being asked for.
-    """
-    return {"Zfh": "true"} if qemu < (8, 1) else {"zfh": "true", "zvfh": "true"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ def run_llama_cpp(
         LabError: the program fails, or the emulator lacks an instruction that it uses.
     """
     words = [model.name, ",".join(map(str, prompt)), str(steps)]
-    machine = GuestMachine(vlen=vlen, features=halves(require_qemu().version))
+    machine = GuestMachine(vlen=vlen, zvfh=True)
     result, measured = count_guest(program, words, machine, cache, cwd=model.parent, caches=caches)
     try:
         tokens = tuple(json.loads(result.stdout)["tokens"])

@@ -28,7 +28,7 @@ class GuestMachine:
         threads: what TVM_NUM_THREADS is set to.
         memory: bytes of address space that the emulator may use; None: no bound.
         timeout: seconds after which the guest is killed.
-        features: further CPU properties, such as ``{"zfh": "true"}``.
+        zvfh: it has halves, single ones and in vectors (Zfh and Zvfh).
         sysroot: where dynamically linked guests find their libraries.
         environment: further variables that the guest sees.
     """
@@ -37,7 +37,7 @@ class GuestMachine:
     threads: int = 1
     memory: int | None = None
     timeout: float = 3600.0
-    features: Mapping[str, str] = field(default_factory=dict)
+    zvfh: bool = False
     sysroot: Path = SYSROOT
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,8 +50,17 @@ class GuestMachine:
     def cpu(self) -> str:
         """QEMU's ``-cpu``."""
         vectors = {"v": "true", "vlen": str(self.vlen), "vext_spec": "v1.0"} if self.vlen else {}
-        properties = {**vectors, **self.features}
+        halves = _halves(require_qemu().version) if self.zvfh else {}
+        properties = {**vectors, **halves}
         return ",".join(["rv64", *(f"{k}={v}" for k, v in properties.items())])
+
+
+def _halves(qemu: tuple[int, ...]) -> dict[str, str]:
+    """The emulator's options for halves: Zfh, and Zvfh where there is an option of it.
+
+    Before 8.1 its names begin with a capital, and halves in vectors work without being asked for.
+    """
+    return {"Zfh": "true"} if qemu < (8, 1) else {"zfh": "true", "zvfh": "true"}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import logging
 import math
 import os
@@ -22,9 +23,10 @@ from crosslab.cached_build import add_cache_option
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.schedules import Schedules
 from crosslab.compile.targets import VLENS, LabTarget
+from crosslab.cores.core import core_names
 from crosslab.errors import UserError
 from crosslab.farm.processes import FarmState, JoinedBoard, joined_boards, state_file
-from crosslab.job.job_options import MODEL, parse_job
+from crosslab.job.job_options import MODEL, have_zvfh, parse_job, vlen_of
 from crosslab.job.model_check import check_model
 from crosslab.models.formats import FORMATS
 from crosslab.models.sources.model_folder import import_model
@@ -50,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--trials", type=int, default=32, help="candidates of each function (32)")
     add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")
-    add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register (256)")
+    add("--vlen", type=int, choices=VLENS, help="bits in a vector register (the core's; 256)")
     add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/tune.json)")
     return options
@@ -73,19 +75,21 @@ def main(argv: Sequence[str]) -> int:
     if state is None:
         raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
     boards, (measure, core) = _joined(state)
-    functions = read_functions(args.functions or functions_of(args))
+    known = core if core in core_names(args.project / "cores") else None
+    zvfh = have_zvfh(args.project, known)
+    target = LabTarget("riscv64", vlen_of(args.project, args.vlen, known), zvfh)
+    functions = read_functions(args.functions or functions_of(args, target, known))
     logging.getLogger("tvm").setLevel(logging.WARNING)
     out = args.project.resolve() / "out"
     kept = (args.database or out / "tuned") / core
     report = args.report or out / "tune.json"
     report.parent.mkdir(parents=True, exist_ok=True)
-    target, done = LabTarget("riscv64", args.vlen).table(), list[Tuned]()
-    refused = list[str]()
+    done, refused = list[Tuned](), list[str]()
     for name, function in functions.items():
         farm = (state.tracker, state.key, boards)
         limits = {"trials": args.trials, "seconds": args.seconds}
         try:
-            done.append(tune_function(name, function, target, farm, kept, **limits))
+            done.append(tune_function(name, function, target.table(), farm, kept, **limits))
         except NotTunableError as error:
             refused.append(error.what)
         tuned = [asdict(one) for one in done]
@@ -126,15 +130,16 @@ def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
         os.execve(sys.executable, command, tree_environment(tree))
 
 
-def functions_of(args: argparse.Namespace) -> Path:
-    """TVMScript of a model's functions that no kernel takes, from a compile of it.
+def functions_of(args: argparse.Namespace, target: LabTarget, core: str | None) -> Path:
+    """TVMScript of a model's functions that no kernel takes, from a compile for a core of it.
 
     Raises:
         UserError: the model cannot be compiled, or all that is left of it has shapes that vary.
         LabError: the compile fails.
     """
     words = [args.model, "--tvm-tree", str(args.tvm_tree), "--project", str(args.project)]
-    words += ["--cache", str(args.cache), "--vlen", str(args.vlen)]
+    words += ["--cache", str(args.cache), "--vlen", str(target.vlen)]
+    words += ["--core", core] if core else []
     for option in ("mlc_tree", "quantization"):
         if value := getattr(args, option):
             words += [f"--{option.replace('_', '-')}", str(value)]
@@ -155,13 +160,24 @@ def read_functions(file: Path) -> dict[str, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file}: {error}") from error
     try:
-        found = tvm.script.from_source(text)
+        # TVM's parser brings I, T and R along, and takes nothing but what they decorate.
+        parsed = ast.parse(text)
+        parsed.body = [part for part in parsed.body if hasattr(part, "decorator_list")]
+        if not parsed.body:
+            raise UserError(f"{file} holds no TIR function")
+        found = tvm.script.from_source(ast.unparse(parsed))
+    except UserError:
+        raise
     except Exception as error:
         last = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(f"{file} is not TVMScript: {last[0]}") from error
+        raise UserError(
+            f"{file} is not TVMScript: {last[0]}",
+            remedy="give what IRModule.script() prints: functions with blocks are "
+            "@T.prim_func(s_tir=True)",
+        ) from error
     if isinstance(found, tirx.PrimFunc):
         found = tvm.IRModule({"main": found})
     functions = {g.name_hint: f for g, f in found.functions_items() if isinstance(f, tirx.PrimFunc)}

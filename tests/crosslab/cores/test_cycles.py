@@ -204,3 +204,9 @@ def test_a_core_that_is_not_there_or_is_not_right_is_refused(tmp_path: Path) -> 
     with (tmp_path / "new.toml").open("a") as file:
         file.write('[cycles]\n"vfmacc.vf" = [3]\n')
     assert read_core(tmp_path, "new").cost(Kind(FMACC, E32M1)).cycles == 3
+
+
+def test_a_core_has_vectors_of_halves_if_their_arithmetic_was_measured() -> None:
+    having = {name: read_core(CORES, name).zvfh for name in core_names(CORES)}
+    assert having["spacemit-x60"] and having["spacemit-x100"] and having["tenstorrent-ascalon-x"]
+    assert not having["spacemit-a100"]

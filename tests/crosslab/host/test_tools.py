@@ -17,11 +17,13 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import (
     ZIGLANG_PIN,
     CompilerKind,
+    Emulator,
     Toolchain,
     find_qemu,
     find_ziglang,
     version_tuple,
 )
+from crosslab.run import emulator
 from crosslab.run.emulator import GuestMachine, run_guest
 
 SCRIPTS = shared_builds.PROJECT / "scripts"
@@ -157,11 +159,21 @@ def test_the_compiler_never_aims_at_vectors() -> None:
 
 
 def test_an_emulated_cpu_is_spelled_for_qemu() -> None:
-    machine = GuestMachine(vlen=512, features={"zfh": "true"})
-    assert machine.cpu == "rv64,v=true,vlen=512,vext_spec=v1.0,zfh=true"
+    assert GuestMachine(vlen=512).cpu == "rv64,v=true,vlen=512,vext_spec=v1.0"
     assert GuestMachine(vlen=0).cpu == "rv64"
     with pytest.raises(UserError, match="VLEN of 100"):
         GuestMachine(vlen=100)
+
+
+@pytest.mark.parametrize(
+    ("version", "options"), [((7, 2, 22), "Zfh=true"), ((9, 2), "zfh=true,zvfh=true")]
+)
+def test_halves_are_asked_for_by_the_emulators_own_names(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], options: str
+) -> None:
+    qemu = Emulator(Path("qemu-riscv64"), version, plugins=True)
+    monkeypatch.setattr(emulator, "require_qemu", lambda: qemu)
+    assert GuestMachine(zvfh=True).cpu.endswith(f",{options}")
 
 
 def test_the_runtime_is_refused_without_sources(tmp_path: Path) -> None:

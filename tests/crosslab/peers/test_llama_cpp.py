@@ -20,7 +20,7 @@ from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources.gguf_import import gguf_name, rotary_halves
 from crosslab.models.weights_file import WEIGHTS_FILE
 from crosslab.peers.gguf_export import FORMATS, export_gguf, padded, rotary_pairs
-from crosslab.peers.llama_cpp import PeerRun, halves
+from crosslab.peers.llama_cpp import PeerRun
 from crosslab.peers.llama_cpp_build import WITHOUT_POLICY
 from crosslab.run.counter import Counts, Measurement
 
@@ -80,11 +80,6 @@ def test_every_layer_takes_the_last_rows_lm_head() -> None:
     run = PeerRun((1, 2, 3), Measurement(Counts(), regions, 1))
     phases = (run.every_layer, run.as_shipped, run.decode)
     assert [phase.counts(regions).insns for phase in phases] == [1003, 703, 41]
-
-
-def test_halves_are_asked_for_by_the_emulators_own_names() -> None:
-    assert halves((7, 2, 22)) == {"Zfh": "true"}
-    assert halves((9, 2)) == {"zfh": "true", "zvfh": "true"}
 
 
 def test_several_threads_with_a_peer_are_refused() -> None:

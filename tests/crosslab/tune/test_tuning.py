@@ -123,11 +123,17 @@ def test_functions_have_static_shapes(tmp_path: Path) -> None:
     file = tmp_path / "functions.py"
     file.write_text(_module(8).script())  # type: ignore[attr-defined]
     assert list(read_functions(file)) == ["main"]
+    head = "from tvm.script import tirx as T\nimport tvm\n"
+    file.write_text(head + _module(8).script())  # type: ignore[attr-defined]
+    assert list(read_functions(file)) == ["main"]
     n = te.var("n")
     x = te.placeholder((n,), name="x")
     function = te.create_prim_func([x, te.compute((n,), lambda i: x[i] + 1.0, name="y")])
     file.write_text(tvm.IRModule({"main": function}).script())
     with pytest.raises(UserError, match="main has a shape that is not static"):
+        read_functions(file)
+    file.write_text("x = 1\n")
+    with pytest.raises(UserError, match="holds no TIR function"):
         read_functions(file)
     file.write_text("nothing of the kind")
     with pytest.raises(UserError, match="not TVMScript"):

@@ -2,8 +2,9 @@
 """Targets for CPUs other than this one, named by a preset or by the environment.
 
 ``--device riscv64:rvv256`` (or rvv128, rvv512, rvv1024) names a RISC-V CPU with vector registers
-of that many bits. ``--device cpu`` with ``CROSS_COMPILATION=<triple>`` names any Linux CPU that
-LLVM knows, and these describe it further:
+of that many bits, ``riscv64:rvv256-zvfh`` one that also has vectors of halves. ``--device cpu``
+with ``CROSS_COMPILATION=<triple>`` names any Linux CPU that LLVM knows, and these describe it
+further:
 
 - ``CROSS_COMPILATION_MCPU``: LLVM's name of the CPU;
 - ``CROSS_COMPILATION_MATTR``: its features, ``+m,+a,-zba``; once given, they are the whole list;
@@ -38,11 +39,16 @@ TRIPLE_VARIABLE = "CROSS_COMPILATION"
 ATTRIBUTE_VARIABLES = tuple(
     f"{TRIPLE_VARIABLE}_{name}" for name in ("MCPU", "MATTR", "MABI", "VECTOR_WIDTH")
 )
-PRESETS = {f"riscv64:rvv{width}": width for width in (128, 256, 512, 1024)}
 PRESET_TRIPLE = "riscv64-unknown-linux-gnu"
 DEFAULT_WIDTH = 256
 SCALAR = ("+m", "+a", "+f", "+d", "+c")
 RVV = "+zve64d"
+# The features of each.
+PRESETS = {
+    f"riscv64:rvv{width}{suffix}": ",".join((*SCALAR, RVV, f"+zvl{width}b", *halves))
+    for suffix, halves in (("", ()), ("-zvfh", ("+zvfh",)))
+    for width in (128, 256, 512, 1024)
+}
 
 CPUS = (
     "aarch64",
@@ -129,7 +135,7 @@ def resolve(hint: str, environ: Mapping[str, str] | None = None) -> CrossTarget 
     """
     environ = os.environ if environ is None else environ
     if hint in PRESETS:
-        return _cross_target(PRESET_TRIPLE, {"VECTOR_WIDTH": str(PRESETS[hint])})
+        return _cross_target(PRESET_TRIPLE, {"MATTR": PRESETS[hint]})
     if hint.startswith(("riscv64:", "riscv32:")):
         raise CrossTargetError(f"unknown device {hint!r}; presets are {', '.join(PRESETS)}")
     if hint != "cpu":

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/vector_unit.h"
+
+#include <string>
+
+#include "input/errors.h"
+
+#if defined(__riscv)
+#include <setjmp.h>
+#include <signal.h>
+#endif
+
+namespace rvv_runner {
+
+#if defined(__riscv)
+namespace {
+
+sigjmp_buf not_there;
+
+void OnIllegalInstruction(int) { siglongjmp(not_there, 1); }
+
+// True if the CPU has the instructions that a function executes. Tried, and not asked of the kernel:
+// older emulators report no V in AT_HWCAP, and older kernels have no hwprobe.
+bool Executes(void (*instructions)()) {
+  struct sigaction trap = {};
+  struct sigaction before = {};
+  trap.sa_handler = OnIllegalInstruction;
+  sigemptyset(&trap.sa_mask);
+  sigaction(SIGILL, &trap, &before);
+  volatile bool done = false;
+  if (sigsetjmp(not_there, 1) == 0) {
+    instructions();
+    done = true;
+  }
+  sigaction(SIGILL, &before, nullptr);
+  return done;
+}
+
+// By numbers, here and below, because this file is compiled without the extensions.
+uint64_t ReadVlenb() {
+  uint64_t bytes;
+  asm volatile("csrr %0, 0xc22" : "=r"(bytes));
+  return bytes;
+}
+
+// vsetivli zero, 1, e16, m1, ta, ma; vfwcvt.f.f.v v8, v16; fcvt.s.h ft0, ft0
+void ConvertHalves() {
+  asm volatile(".4byte 0xcc80f057, 0x4b061457, 0x40200053" : : : "ft0");
+}
+
+}  // namespace
+
+int64_t VectorLength() {
+  static const bool there = Executes([] { ReadVlenb(); });
+  return there ? static_cast<int64_t>(ReadVlenb()) * 8 : 0;
+}
+
+void CheckVectorUnit(int64_t bits, bool halves) {
+  const int64_t have = VectorLength();
+  std::string lacks;
+  if (have < bits) {
+    lacks = "vector registers of at least " + std::to_string(bits) + " bits, and this CPU has " +
+            (have == 0 ? "no vector registers"
+                       : "vector registers of " + std::to_string(have) + " bits");
+  } else if (halves && !Executes(ConvertHalves)) {
+    lacks = "vectors of halves (Zvfh), and this CPU has none";
+  }
+  if (lacks.empty()) return;
+  throw InputError("the model library was compiled for " + lacks +
+                   "; compile the model for this CPU");
+}
+#else
+int64_t VectorLength() { return 0; }
+
+void CheckVectorUnit(int64_t, bool) {}
+#endif
+
+}  // namespace rvv_runner
