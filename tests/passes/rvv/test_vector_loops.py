@@ -266,29 +266,33 @@ def turned(x: Array, positions: Array, rotary_dim: int, scale: float) -> Array:
     [(64, None, 1.0), (80, None, 1.0), (96, None, 0.25), (128, 32, 1.0)],
 )
 @pytest.mark.parametrize("apply", [1, 0])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rotary_embeddings_are_right(
-    rotary: ModuleType, dim: int, rotary_dim: int | None, scale: float, apply: int
+    rotary: ModuleType, dim: int, rotary_dim: int | None, scale: float, apply: int, dtype: str
 ) -> None:
     import tvm  # noqa: PLC0415
 
-    before = rope(dim=dim, rotary_dim=rotary_dim, scale=scale)
+    before = rope(dim=dim, rotary_dim=rotary_dim, scale=scale, dtype=dtype)
+    if dtype == "float16":
+        before = load_pass("half.compute_in_float32").compute_in_float32(before)
     after = rotary.vectorize_rotary(before, rvv256().most_with_math)
     for call in ("T.pow", "T.cos", "T.sin"):
         assert call not in after.script()
     positions = np.array([0, 1, 17, 511, 4000], np.int32)
     rng = np.random.default_rng(4)
-    qkv = rng.standard_normal((len(positions), 8, dim)).astype(np.float32)
-    outs = [np.full((len(positions), heads, dim), np.nan, np.float32) for heads in (4, 2, 2)]
+    qkv = rng.standard_normal((len(positions), 8, dim)).astype(dtype)
+    outs = [np.full((len(positions), heads, dim), np.nan, dtype) for heads in (4, 2, 2)]
     module = tvm.ir.IRModule({"main": after.with_attr("global_symbol", "main")})
     tensors = [tvm.runtime.tensor(a) for a in (qkv, positions, *outs)]
     tvm.compile(module, host())["main"](*tensors, apply)
+    rounding = float(np.finfo(dtype).eps)
     q, k, v = np.split(qkv, [4, 6], axis=1)
     if apply:
         q, k = (turned(x, positions, rotary_dim or dim, scale) for x in (q, k))
     for got, want in zip(tensors[2:], (q, k, v), strict=True):
         # An angle of 4000 radians is itself only good to 2^-13 in float32.
-        assert np.allclose(got.numpy(), want, atol=2e-3 if apply else 0)
-        assert np.allclose(got.numpy()[:3], want[:3], atol=5e-6)
+        assert np.allclose(got.numpy(), want, rtol=rounding, atol=2e-3 if apply else 0)
+        assert np.allclose(got.numpy()[:3], want[:3], rtol=rounding, atol=5e-6)
 
 
 def turned_by(x: Array, angle: Array, *, neighbours: bool) -> Array:
@@ -333,7 +337,7 @@ def test_scaled_embeddings_are_right(rotary: ModuleType, scaling: dict[str, Any]
 def test_other_embeddings_are_left_alone_and_named(
     rotary: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module = module_of(turn=rope(dtype="float16"))
+    module = module_of(turn=rope(dtype="float64"))
     with caplog.at_level(logging.WARNING):
         after = rotary.VectorizeRotary(riscv64(*VECTORS))(module)
     assert after["turn"].same_as(module["turn"])

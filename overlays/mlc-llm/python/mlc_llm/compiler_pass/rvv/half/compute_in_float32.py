@@ -48,8 +48,8 @@ def compute_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:
         read, written = _of_experts(func, experts)
     else:
         read, written = _of_products(func, stages), _accumulated(func, stages)
-    wide = {buffer: _wide(buffer) for buffer in [*_allocated(func), *read, *written]}
-    body = _in_float32(func.body, wide)
+    wide = {buffer: widened_buffer(buffer) for buffer in [*_allocated(func), *read, *written]}
+    body = in_float32(func.body, wide)
     if not read and not written:
         return func.with_body(body)
     root = body.block
@@ -107,7 +107,8 @@ def _of_experts(func: tirx.PrimFunc, experts: Experts) -> tuple[list[Any], list[
     )
 
 
-def _wide(buffer: Any) -> Any:
+def widened_buffer(buffer: Any) -> Any:
+    """A buffer of float32 with the shape of one of halves."""
     return tirx.decl_buffer(buffer.shape, SINGLE, str(buffer.name), scope=buffer.scope())
 
 
@@ -131,7 +132,7 @@ def _copy(source: Any, target: Any) -> Any:
     return nest
 
 
-def _in_float32(body: Any, wide: dict[Any, Any]) -> Any:
+def in_float32(body: Any, wide: dict[Any, Any]) -> Any:
     """A body that uses other buffers in place of some, and converts what it loads and stores."""
 
     def regions(found: Any) -> list[Any]:

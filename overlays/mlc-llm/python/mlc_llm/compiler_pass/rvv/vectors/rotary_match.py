@@ -13,6 +13,8 @@ import tvm
 from tvm import tirx
 from tvm_ffi import structural_equal
 
+from ..half.compute_in_float32 import in_float32, widened_buffer
+from ..half.dtypes import HALF, SINGLE
 from ..tir import PatternMismatch, blocks_named, nodes_of, substitute, uses
 
 BLOCK = "llama_fused_rope"
@@ -25,7 +27,7 @@ class Rotary:
     Attributes:
         q_heads, kv_heads, dim: shape of the heads.
         rotary_dim: features that are turned, the first ones.
-        dtype: of all data.
+        dtype: of all data; angles are computed in float32.
         angle: of a position and the table's entry for a feature, both expressions.
         table: float32 [rotary_dim / 2], or [rotary_dim] where the features of a pair are turned
             by different angles: what the angle needs to know of a feature.
@@ -56,11 +58,15 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
     if len(func.params) != 6 or len(block.iter_vars) != 3:
         raise PatternMismatch("its parameters are others")
     x, positions, q, k, v, apply_rope = func.params
-    if any(str(buffer.dtype) != "float32" for buffer in (x, q, k, v)):
-        raise PatternMismatch(f"it turns {x.dtype}")
+    dtype, body = str(x.dtype), block.body
+    if dtype not in (HALF, SINGLE) or any(str(b.dtype) != dtype for b in (q, k, v)):
+        raise PatternMismatch(f"it turns {dtype}")
+    if dtype == HALF:
+        # What is computed of halves is computed in float32: as if they were of it.
+        wide = {buffer: widened_buffer(buffer) for buffer in (x, q, k, v)}
+        body, (x, q, k, v) = in_float32(body, wide), wide.values()
     (_, q_heads, dim), (_, kv_heads, _) = _shape(q), _shape(k)
     s, h, d = (axis.var for axis in block.iter_vars)
-    body = block.body
     try:
         value = body.then_case.value  # if_then_else(apply, let freq = angle in turned, x)
         rotary_dim = int(value.args[0].b.b)
@@ -94,14 +100,14 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
         )
 
     kinds = [pairing for pairing in (False, True) if structural_equal(body, expected(pairing))]
-    if str(x.dtype) != "float32" or not kinds:
+    if not kinds:
         raise PatternMismatch("its body is another")
     for let in reversed(lets[:-1]):
         angle = substitute(angle, {let.var: let.value})
     position = tirx.BufferLoad(positions, [s])
     angle_of, table = _split(angle, position, d, 2 * half)
     distinct = _distinct(table, half, kinds[0])
-    return Rotary(q_heads, kv_heads, dim, rotary_dim, "float32", angle_of, distinct, kinds[0])
+    return Rotary(q_heads, kv_heads, dim, rotary_dim, dtype, angle_of, distinct, kinds[0])
 
 
 def _lets(value: Any) -> list[Any]:

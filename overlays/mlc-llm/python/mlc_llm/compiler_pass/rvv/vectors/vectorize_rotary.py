@@ -19,6 +19,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from ..functions import Rewrite, function_pass
+from ..half.dtypes import SINGLE, as_type
 from ..targets import vectors_of
 from ..tir import PatternMismatch, blocks_named
 from .elementary import sin_cos
@@ -76,6 +77,12 @@ def make_rotary(rotary: Rotary, lanes: int) -> tirx.PrimFunc:
     def sin_at(position, entry):
         return sin_cos(rotary.angle(position, entry))[0]
 
+    def single(value):
+        return value if dtype == SINGLE else T.Cast(as_type(SINGLE, value), value)
+
+    def stored(value):
+        return value if dtype == SINGLE else T.Cast(as_type(dtype, value), value)
+
     def cos_at(position, entry):
         return sin_cos(rotary.angle(position, entry))[1]
 
@@ -89,21 +96,25 @@ def make_rotary(rotary: Rotary, lanes: int) -> tirx.PrimFunc:
     def turn_neighbours(x, out, cos, sin, s, h_in, h_out):
         # No vectors of every other element in TVM: LLVM makes what it can of these.
         for i in T.serial(half):
-            out[s, h_out, 2 * i] = cos[i] * x[s, h_in, 2 * i] - sin[i] * x[s, h_in, 2 * i + 1]
-            out[s, h_out, 2 * i + 1] = cos[i] * x[s, h_in, 2 * i + 1] + sin[i] * x[s, h_in, 2 * i]
+            out[s, h_out, 2 * i] = stored(
+                cos[i] * single(x[s, h_in, 2 * i]) - sin[i] * single(x[s, h_in, 2 * i + 1])
+            )
+            out[s, h_out, 2 * i + 1] = stored(
+                cos[i] * single(x[s, h_in, 2 * i + 1]) + sin[i] * single(x[s, h_in, 2 * i])
+            )
         copy(x, out, s, h_in, h_out, 2 * half)
 
     @T.macro
     def turn_halves(x, out, cos, sin, s, h_in, h_out):
         for io in T.serial(half // lanes):
             for i in T.vectorized(lanes):
-                out[s, h_out, io * lanes + i] = (
-                    cos[io * lanes + i] * x[s, h_in, io * lanes + i]
-                    - sin[io * lanes + i] * x[s, h_in, half + io * lanes + i]
+                out[s, h_out, io * lanes + i] = stored(
+                    cos[io * lanes + i] * single(x[s, h_in, io * lanes + i])
+                    - sin[io * lanes + i] * single(x[s, h_in, half + io * lanes + i])
                 )
-                out[s, h_out, half + io * lanes + i] = (
-                    cos[second + io * lanes + i] * x[s, h_in, half + io * lanes + i]
-                    + sin[second + io * lanes + i] * x[s, h_in, io * lanes + i]
+                out[s, h_out, half + io * lanes + i] = stored(
+                    cos[second + io * lanes + i] * single(x[s, h_in, half + io * lanes + i])
+                    + sin[second + io * lanes + i] * single(x[s, h_in, io * lanes + i])
                 )
         copy(x, out, s, h_in, h_out, 2 * half)
 
