@@ -86,8 +86,8 @@ class Upstream:
 
 TVM = Upstream(
     "tvm",
-    r"\[Relax\](\[Frontend\])? [A-Z]",
-    r"tests/python/relax/test_(frontend_nn_llm|transform_legalize_ops)_\w+\.py",
+    r"\[(Relax|Relax\]\[Frontend|TVMScript)\] [A-Z]",
+    r"tests/python/(relax/test_(frontend_nn_llm|transform_legalize_ops)|tvmscript/test_tvmscript)_\w+\.py",
 )
 MLC = Upstream(
     "mlc-llm",
