@@ -32,6 +32,8 @@
 // gemm_f32_tiles, gemm_<packed>_tiles, gemv_<packed>_tiles: as those without `_tiles`. The panel is
 //   panel_rows * tile floats. What is ready has the same size, and is made by
 //   gemv_<packed>_prepare_tiles.
+// gemv_f16_tiles: y[n] = b[n, k] * x[k] with b in tiles, both of halves; where the CPU that is compiled
+//   for has vectors of them (Zvfh).
 // gemm_<packed>_int8, of formats that have it, whose groups are MLC_RVV_INT8_GROUP long and whose
 //   zero point is q4's: the same for int8 activations, which quantize_int8 has put into `ready`,
 //   MLC_RVV_INT8_BLOCK bytes for each group of MLC_RVV_INT8_GROUP inputs, group by group those of
@@ -82,6 +84,9 @@ void mlc_rvv_take_f32(float *out, const int32_t *rows, const float *b, int64_t c
 
 void mlc_rvv_gemm_f32_tiles(float *c, const float *a, const float *b, int64_t m, int64_t n,
                             int64_t k, int64_t ld_c, int64_t ld_a, int64_t tile);
+
+void mlc_rvv_gemv_f16_tiles(float *y, const void *x, const void *b, int64_t n, int64_t k,
+                            int64_t tile);
 
 void mlc_rvv_quantize_int8(void *ready, const float *x, int64_t m, int64_t k, int64_t ld_x,
                            int64_t rows);

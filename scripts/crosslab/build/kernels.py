@@ -27,6 +27,7 @@ from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 OBJECT = "mlc_rvv_kernels.o"
 INDEX = "kernels.json"
 
+_ZVFH = "zvfh"
 _COMPILER_HELP = "a C compiler with its target options; default: what `crosslab` finds"
 
 # No libc symbol may be needed, and a kernel never unwinds: a model library links the object
@@ -86,7 +87,7 @@ class Routine:
     Attributes:
         kind: "gemm", "gemv" or "gemv_prepare"; the same with "_tiles" for weights in tiles;
             "gemm_int8" for int8 activations, too, of formats that have it; "take", of rows from
-            tiles; "pack_tiles" and "quantize_int8" for all weights.
+            tiles; "pack_tiles" and "quantize_int8" for all weights; "gemv_f16_tiles" of halves.
         packing: layout of the weights; None of float32.
         symbol: the C symbol.
     """
@@ -96,8 +97,10 @@ class Routine:
     symbol: str
 
 
-def linear_routines(table: Path = TABLE) -> Iterator[Routine]:
-    """The routines for every format of weights."""
+def linear_routines(table: Path = TABLE, *, zvfh: bool = False) -> Iterator[Routine]:
+    """The routines for every format of weights; those that compute in halves with ``zvfh``."""
+    if zvfh:
+        yield Routine("gemv_f16_tiles", None, "mlc_rvv_gemv_f16_tiles")
     yield Routine("pack_tiles", None, "mlc_rvv_pack_tiles")
     yield Routine("quantize_int8", None, "mlc_rvv_quantize_int8")
     for weights, packing in packings(table).items():
@@ -208,8 +211,10 @@ def write_sources(
     return unit, include
 
 
-def compiler_for(target: KernelTarget) -> tuple[str, ...]:
+def compiler_for(target: KernelTarget, *, zvfh: bool = False) -> tuple[str, ...]:
     """The command that compiles kernels, with the options that aim it at the target.
+
+    With ``zvfh`` that is a RISC-V CPU with vectors of halves.
 
     Raises:
         UserError: no compiler is installed.
@@ -220,15 +225,16 @@ def compiler_for(target: KernelTarget) -> tuple[str, ...]:
         zig = native.kind is CompilerKind.ZIG
         option = f"-mcpu={cpu.replace('-', '_')}" if zig else f"-march={cpu}"
         return (*native.cc, option) if cpu else native.cc
-    return tuple(_with_vectors(option) for option in find_cross().cc)
+    extensions = ["v", _ZVFH] if zvfh else ["v"]
+    return tuple(_with_vectors(option, extensions) for option in find_cross().cc)
 
 
-def _with_vectors(option: str) -> str:
+def _with_vectors(option: str, extensions: list[str]) -> str:
     """The toolchain aims at rv64gc, as C++ must; the kernels never unwind and take vectors."""
     if option.startswith("-march="):
-        return f"{option}v"
+        return option + "_".join(extensions)
     # zig spells the architecture as a CPU and its features.
-    return f"{option}+v" if option.startswith("-mcpu=") else option
+    return "+".join([option, *extensions]) if option.startswith("-mcpu=") else option
 
 
 def build_kernels(
@@ -279,11 +285,15 @@ def build_kernels(
 
 
 def cached_kernels(
-    target: KernelTarget, cache: Path, parameters: Mapping[str, int] | None = None
+    target: KernelTarget,
+    cache: Path,
+    parameters: Mapping[str, int] | None = None,
+    *,
+    zvfh: bool = False,
 ) -> Path:
     """The folder of compiled kernels, made once for these sources, values and this compiler."""
     values = with_values(parameters or {})
-    command = compiler_for(target)
+    command = compiler_for(target, zvfh=zvfh)
     toolchain = find_native() if target is KernelTarget.HOST else find_cross()
     key = digest(
         toolchain.digest,
@@ -301,14 +311,15 @@ def cached_kernels(
 
 def _index(target: KernelTarget, command: Sequence[str], root: Path, table: Path) -> str:
     widened = any(o.partition("=")[2].replace("_", "-") == X86_64_V3 for o in command)
+    zvfh = any(_ZVFH in option for option in command)
     document = {
         "schema": SCHEMA,
         "target": target.value,
         "arch": target.arch,
-        "features": list(X86_64_V3_VECTORS) if widened else [],
+        "features": [*(X86_64_V3_VECTORS if widened else ()), *([_ZVFH] if zvfh else ())],
         "object": OBJECT,
         "kernels": [{"symbol": k.symbol, **asdict(k)} for k in read_kernels(root / LIST.name)],
-        "routines": [asdict(r) for r in linear_routines(table)],
+        "routines": [asdict(r) for r in linear_routines(table, zvfh=zvfh)],
     }
     return json.dumps(document, indent=1) + "\n"
 

@@ -182,7 +182,9 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
     clock = clock or Clock()
     with clock.step("kernels"):
         values = find_values(recipe.tuned, recipe.vlens, recipe.cores)
-        kernels = cached_kernels(KernelTarget.RISCV64, cache, values) if recipe.kernels else None
+        kernels = None
+        if recipe.kernels:
+            kernels = cached_kernels(KernelTarget.RISCV64, cache, values, zvfh=recipe.zvfh)
     several = len(recipe.vlens) > 1
     with clock.step("compile"):
         libraries = {

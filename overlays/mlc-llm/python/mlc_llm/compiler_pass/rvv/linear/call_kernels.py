@@ -35,9 +35,9 @@ from ..stages import Stage, is_product, same_extents, staged_functions, stages_o
 from ..targets import is_rvv_target
 from ..tir import PatternMismatch, is_one, nodes_of, with_root
 from .batched import BatchedProduct, call_for_each_matrix, match_batched
-from .calls import Routines, experts_gemm, product, take
+from .calls import HALVES, Routines, experts_gemm, product, take
 from .experts import call_for_each, check_experts, find_experts
-from .match import LinearLayer, match_linear, stored
+from .match import LinearLayer, in_halves, match_linear, stored
 from .take import match_take, take_rows
 from .tiles import Places, TiledWeights, add_entries, choose_tiles
 
@@ -188,6 +188,8 @@ def call_kernels(
             call = experts_gemm(experts, symbol, routines.columns)
             new = call_for_each(experts, call, func)
         else:
+            if tiled and routines.has(HALVES) and isinstance(found, LinearLayer) and found.single:
+                found = in_halves(found, stages) or found
             symbol, make = _call_of(found, routines, tiled=tiled)
             new = replace_product(func, stages, found, make, routines.lanes)
     except PatternMismatch as reason:

@@ -31,6 +31,8 @@ INT8_WORDS = 10
 TASK_ROWS = 16
 # A vector in what follows a product, in elements: at most a register group of eight.
 HOST_LANES = 16
+# A matrix-vector product of weights in tiles and an input, both in halves.
+HALVES = "gemv_f16_tiles"
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Routines:
         packed = linear.packing is not None
         if linear.tiled and self.int8 and ("gemm_int8", linear.packing) in self.library.routines:
             return ("quantize_int8", "gemm_int8")
+        if linear.halves:
+            return (HALVES,)
         tiles = "_tiles" if linear.tiled else ""
         if linear.single and packed:
             return (f"gemv_prepare{tiles}", f"gemv{tiles}")
@@ -71,6 +75,10 @@ class Routines:
     def product(self, linear: LinearLayer) -> str:
         """The symbol of the routine that multiplies."""
         return self.symbol(self.kinds(linear)[-1], linear.packing)
+
+    def has(self, kind: str) -> bool:
+        """The library has a routine for weights that are not packed."""
+        return (kind, None) in self.library.routines
 
     def symbol(self, kind: str, packing: Packing | None) -> str:
         """The symbol of a routine.
@@ -94,7 +102,7 @@ def product(linear: LinearLayer, out: Any, routines: Routines) -> Any:
     kind = routines.kinds(linear)[-1]
     if kind == "gemm_int8":
         return _gemm_int8(linear, out, routines)
-    if linear.tiled and linear.packing is None:
+    if linear.tiled and linear.packing is None and not linear.halves:
         return _gemm_dense_tiles(linear, out, routines)
     return (_gemv if linear.single else _gemm)(linear, out, routines)
 
@@ -177,7 +185,7 @@ def _gemv(linear: LinearLayer, out: Any, routines: Routines) -> Any:
 
     def arguments(start: Any, count: Any) -> list[Any]:
         pointers = [out.access_ptr("w", offset=start), data.access_ptr("r")]
-        sizes = [count, k] if packing else [count, k, k]
+        sizes = [count, k] if packing or linear.tiled else [count, k, k]
         tile = [_int64(routines.columns)] if linear.tiled else []
         return [*pointers, *_weights(linear, start), *sizes, *tile]
 

@@ -14,6 +14,7 @@ from typing import Any
 from tvm import tirx
 from tvm_ffi import structural_equal
 
+from ..half.dtypes import HALF
 from ..kernel_library import Packing
 from ..stages import Stage, same_extents
 from ..tir import PatternMismatch, is_one, nodes_of
@@ -32,7 +33,7 @@ class LinearLayer:
         k: inputs.
         packing: layout of a quantized B, else None.
         scale: the scales of a quantized B, else None.
-        unpacking: the stages that dequantize B.
+        unpacking: the stages that dequantize or widen B, and widen A.
         tiled: B is in tiles (tiles.py).
     """
 
@@ -46,6 +47,11 @@ class LinearLayer:
     scale: Any = None
     unpacking: tuple[Stage, ...] = ()
     tiled: bool = False
+
+    @property
+    def halves(self) -> bool:
+        """Both factors are of halves, as they are stored."""
+        return str(self.weight.dtype) == str(self.data.dtype) == HALF
 
     @property
     def single(self) -> bool:
@@ -108,7 +114,7 @@ def _only_widens(stage: Stage) -> bool:
     return (
         isinstance(value, tirx.Cast)
         and isinstance(source, tirx.BufferLoad)
-        and str(source.buffer.dtype) == "float16"
+        and str(source.buffer.dtype) == HALF
     )
 
 
@@ -179,6 +185,21 @@ def match_unpacked(
     row, column = indices
     value = tirx.BufferLoad(values, [row, column]) - tirx.FloatImm("float32", packing.zero_point)
     return packing, packed, scale, value * tirx.BufferLoad(scale, [row, column // packing.group])
+
+
+def in_halves(linear: LinearLayer, stages: list[Stage]) -> LinearLayer | None:
+    """A layer on the halves that its factors are widened from; None if they are others."""
+    data, weight = stored(linear.data, stages), stored(linear.weight, stages)
+    found = replace(linear, data=data, weight=weight)
+    if not found.halves:
+        return None
+    wide = [
+        stage
+        for stage in stages
+        if any(stage.written.same_as(buffer) for buffer in (linear.data, linear.weight))
+        and sum(_reads(reader, stage.written) for reader in stages) == 1
+    ]
+    return replace(found, unpacking=tuple(wide))
 
 
 def stored(buffer: Any, stages: list[Stage]) -> Any:
