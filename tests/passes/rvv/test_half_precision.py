@@ -13,6 +13,8 @@ import pytest
 from support.passes.functions import VECTORS, called, module_of, riscv64
 from support.passes.linear import Array, linear_function
 
+from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.cached_build import default_cache
 from crosslab.compile.overlaypass import load_pass
 from crosslab.models.formats import Packing, packings
 
@@ -97,6 +99,31 @@ def test_products_of_halves_are_given_to_kernels(
     text = layer.script()
     assert text.index('T.sblock("x_float32")') < text.index("mlc_rvv_")
     assert 'T.Cast("float16"' not in text
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_one_row_of_halves_is_multiplied_as_it_is_stored(
+    passes: Callable[[str], Any], add: bool
+) -> None:
+    kernels = cached_kernels(KernelTarget.RISCV64, default_cache(), zvfh=True)
+    target = riscv64(*VECTORS, "+zvfh")
+    library = passes("kernel_library").KernelLibrary.load(kernels)
+    routines = passes("linear.calls").Routines.of(library, target)
+
+    def calls_of(rows: Any, *, tiled: bool) -> tuple[list[str], str]:
+        module = module_of(layer=linear_function(rows, 96, 80, add=add, dtype="float16"))
+        widened = passes("half.compute_in_float32").ComputeInFloat32(target)(module)["layer"]
+        call = passes("linear.call_kernels").call_kernels
+        layer, _ = call("layer", widened, routines, tiled=tiled)
+        return called(layer), layer.script()
+
+    symbols, text = calls_of(1, tiled=True)
+    assert symbols == ["mlc_rvv_gemv_f16_tiles"]
+    assert 'T.sblock("x_float32")' not in text
+    for rows, tiled, symbol in ((1, False, "gemv_f32"), (7, True, "gemm_f32_tiles")):
+        symbols, text = calls_of(rows, tiled=tiled)
+        assert symbols == [f"mlc_rvv_{symbol}"]
+        assert 'T.sblock("x_float32")' in text
 
 
 def test_conversions_are_left_to_a_target_that_has_them(passes: Callable[[str], Any]) -> None:
