@@ -5,6 +5,7 @@
 # or let programs ask it by OpenAI's protocol: ./run.sh serve [options of ./runner serve]
 # Where the kernel cannot run riscv64 programs, MLC_RVV_EMULATOR names what can, with its
 # options: MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
+# (with ,zfh=true,zvfh=true at the end for an artefact whose name says zvfh)
 set -eu
 case $0 in
 */*) here=${0%/*} ;;
