@@ -13,11 +13,20 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from support.patched_trees import trees as patched_trees
 
+if TYPE_CHECKING:
+    from crosslab.host.toolchain import Toolchain
+
 TREES = patched_trees()
+# Marks of tests that get a fixture, directly or through another one.
+MARKS = {
+    "emulator": "emulator",
+    **dict.fromkeys(("browser", "build_for_host", "sanitizers"), "slow"),
+}
 
 
 def _native_libraries() -> Path | None:
@@ -70,16 +79,15 @@ _heed_interrupts()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures that they get; leave out long ones unless asked for.
+    """Mark tests by the fixtures that they get, or that those get; leave out long ones.
 
     Files with slow tests come first, so that no core has to wait for one of them in the end.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if {"emulator", "qemu"} & fixtures:
-            item.add_marker(pytest.mark.emulator)
-        if "sanitized_probe" in fixtures:
-            item.add_marker(pytest.mark.slow)
+        for fixture, mark in MARKS.items():
+            if fixture in fixtures:
+                item.add_marker(mark)
     if "long" not in config.option.markexpr:
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
@@ -89,13 +97,42 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path not in slow)
 
 
+# The fixtures below import what they need: forkpatch's tests run where crosslab's dependencies are
+# not installed.
+
+
 @pytest.fixture(scope="session")
 def emulator() -> None:
     """Skip where no emulator is installed."""
-    # Imported here: forkpatch's tests run where crosslab's dependencies are not installed.
     from support.shared_builds import need_emulator  # noqa: PLC0415
 
     need_emulator()
+
+
+@pytest.fixture(scope="session")
+def counting_emulator(emulator: None) -> None:
+    """Skip where the emulator loads no plugins."""
+    from support.shared_builds import need_emulator  # noqa: PLC0415
+
+    need_emulator(plugins=True)
+
+
+@pytest.fixture(scope="session")
+def sanitizers() -> Toolchain:
+    """The compiler of this machine, where it comes with the sanitizers' libraries."""
+    from support.shared_builds import sanitizing  # noqa: PLC0415
+
+    return sanitizing()
+
+
+@pytest.fixture(scope="session")
+def host_runner(sanitizers: Toolchain) -> Path:
+    """The tiny model's runner for this machine, with sanitizers."""
+    from support import shared_builds, tiny_runner  # noqa: PLC0415
+
+    from crosslab.build.link import link_runner  # noqa: PLC0415
+
+    return link_runner(tiny_runner.host_request(), shared_builds.CACHE)
 
 
 @pytest.fixture(scope="session")

@@ -154,7 +154,6 @@ def follow(
     assert verdict.alone.other < verdict.alone.taken / 1000
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("attention", [True, False], ids=["attention", "linear"])
 def test_answers_on_this_machine(tmp_path: Path, attention: bool) -> None:
     model = compiled(LabTarget("host"), attention)
@@ -175,10 +174,9 @@ def test_answers_on_this_machine(tmp_path: Path, attention: bool) -> None:
     check(params, json.loads(done.stdout), logits, attention)
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 @pytest.mark.parametrize("name", [DEVICE.name, "spacemit-ime"])
 def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path, name: str) -> None:
-    shared_builds.need_emulator()
     model = compiled(LabTarget("riscv64", VLEN), attention=True)
     parts = (shared_builds.runtime(), shared_builds.cross())
     device = load_target(name)
@@ -196,11 +194,10 @@ def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path, name: str
         follow(offload(device, attention=True), said, logits, asked, part)
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 def test_mlc_llms_pipeline_runs_the_same_passes(tmp_path: Path) -> None:
     """MLC-LLM converts and compiles the model; skipped where its tree is not."""
     mlc = mlc_tree.tools()
-    shared_builds.need_emulator()
     folder = mlc_tree.write_model(tmp_path / "model", mlc_tree.hf_weights(mlc_tree.TINY, 7))
     params = convert_weight(mlc, folder, "q0f32", tmp_path / "cache")
     target, config = LabTarget("riscv64", VLEN), mlc_tree.TINY

@@ -32,7 +32,7 @@ from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import pack
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.usefixtures("emulator")
 
 PROMPT = "a cab"
 
@@ -40,7 +40,6 @@ PROMPT = "a cab"
 @pytest.fixture(scope="module")
 def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tarball of a tiny model."""
-    shared_builds.need_emulator()
     at = tmp_path_factory.mktemp("artefact")
     linking = tiny_runner.riscv_request()
     assert linking.library is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import mlc_tree, text_probe, tiny_model
-from support.shared_builds import CACHE, cross, need_emulator, tvm_tree
+from support.shared_builds import CACHE, cross, tvm_tree
 from support.small_asset import small_asset
 from support.tiny_runner import CONFIG, riscv_compilation, riscv_request
 
@@ -35,8 +35,6 @@ from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
 from crosslab.tokenizer.unicode_tables import runner_tables
-
-pytestmark = pytest.mark.emulator
 
 # Stages of the runner before the one that is tried.
 INCLUDED = ("unicode-tables", "source-cpp-httplib", "chat-page")
@@ -157,13 +155,13 @@ STAGES: list[tuple[Callable[[Path], object], str, str]] = [
 ]
 
 
+@pytest.mark.usefixtures("counting_emulator")
 @pytest.mark.parametrize(
     ("stage", "little", "enough"), STAGES, ids=[make.__name__.strip("_") for make, *_ in STAGES]
 )
 def test_stage(
     stage: Callable[[Path], object], little: str, enough: str, disk: Callable[[str], Any]
 ) -> None:
-    need_emulator(plugins=True)
     fills_up(stage, disk(little), enough)
 
 

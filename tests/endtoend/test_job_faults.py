@@ -23,11 +23,11 @@ from typing import Any
 
 import pytest
 from support import tiny_model
-from support.shared_builds import CACHE, PROJECT, cross, need_emulator, runtime, tvm_tree
+from support.shared_builds import CACHE, PROJECT, cross, runtime, tvm_tree
 
 from crosslab.artifact.manifest import MANIFEST
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.usefixtures("counting_emulator")
 
 KILLS = int(os.environ.get("CROSSLAB_KILLS", "1"))
 SEED = 20261121
@@ -87,7 +87,6 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A project at a path with blanks and letters that are not ASCII; everything in the cache."""
-    need_emulator(plugins=True)
     cross()
     runtime()
     place = Place(tmp_path_factory.mktemp("faults") / "ä b" / "模型 'q'")

@@ -202,9 +202,8 @@ def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 def test_the_pinned_model_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    need_emulator()
     cross()
     options = ["--project", str(PROJECT), "--tvm-tree", str(tvm_tree()), "--release", "test"]
     options += ["--json", str(tmp_path / "report.json")]
@@ -238,7 +237,7 @@ def tokenizer_folder(name: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name"),
@@ -251,7 +250,6 @@ def tokenizer_folder(name: str, folder: Path) -> Path:
 )
 def test_a_folder_becomes_a_tarball(family: str, name: str, tmp_path: Path) -> None:
     """Through MLC-LLM, in int4, for two register lengths: the reference's tokens on both."""
-    need_emulator()
     cross()
     mlc = mlc_tree.tools().mlc_tree
     applied = trees().parent / "apply.json"

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from support import tiny_model
 from support.mlc_tree import tools
-from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
+from support.shared_builds import PROJECT, cross, tvm_tree
 
 from crosslab.build.runner import Clock, build_runner
 from crosslab.errors import LabError
@@ -39,7 +39,7 @@ from crosslab.models.sources.pins import read_pins
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.usefixtures("counting_emulator")
 
 TEXT = Path(__file__).parent / "data" / "prompt-128.txt"
 PROMPT = 128
@@ -83,7 +83,6 @@ class Answered:
 
 
 def job_of(project: Path, model: str, quantization: str, activations: str, core: str = "") -> Job:
-    need_emulator(plugins=True)
     cross()
     if model == tiny_model.NAME:
         tiny_model.make_project(project)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import patched_trees, tiny_model
-from support.shared_builds import PROJECT, cross, need_emulator
+from support.shared_builds import PROJECT, cross
 
 # Prints what interfaces there are, and whether one can reach anybody.
 LOOK = """
@@ -85,9 +85,8 @@ def test_without_network_and_cache_it_is_said_what_lacks(project: Path, tmp_path
     assert not list((project / "cache").glob("asset-*"))
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 def test_the_whole_job_runs_without_a_network(project: Path) -> None:
-    need_emulator()
     cross()
     isolated()
     tiny_model.pin(project)

@@ -64,9 +64,8 @@ def test_it_is_the_same_program_again(artefact: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runner").read_bytes() == (artefact / "runner").read_bytes()
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 def test_a_part_of_the_c_library_can_be_another(artefact: Path, tmp_path: Path) -> None:
-    shared_builds.need_emulator()
     source, part = tmp_path / "own.c", tmp_path / "own.o"
     source.write_text(OWN_GETENV, encoding="utf-8")
     compiler = [*shared_builds.cross().cc, "-O2", "-c", str(source), "-o", str(part)]

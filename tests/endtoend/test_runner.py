@@ -28,15 +28,10 @@ from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.usefixtures("emulator")
 
 PROMPT = [5, 17, 96, 0, 33, 8, 41, 2, 60, 77, 13]
 MAX_NEW = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _emulator() -> None:
-    shared_builds.need_emulator()
 
 
 @pytest.fixture(scope="module")
@@ -444,14 +439,13 @@ def test_a_runner_without_library_is_refused(tmp_path: Path, library: Path) -> N
 
 
 def test_answers_on_this_machine_with_sanitizers(
-    params: Path, expected: Answer, tmp_path: Path
+    host_runner: Path, params: Path, expected: Answer, tmp_path: Path
 ) -> None:
     """The same sources natively, so that what QEMU forgives is found."""
-    program = link_runner(tiny_runner.host_request(), shared_builds.CACHE)
     logits = tmp_path / "logits.bin"
 
     def native(arguments: list[str]) -> GuestResult:
-        command, environment = [str(program), *arguments], tiny_runner.host_environment()
+        command, environment = [str(host_runner), *arguments], tiny_runner.host_environment()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return GuestResult(done.returncode, done.stdout, done.stderr, 0)
 

@@ -15,13 +15,12 @@ from crosslab.zoo.job import Spec, judge
 from crosslab.zoo.outcome import FamilyStatus
 from crosslab.zoo.reference import need_packages
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.usefixtures("emulator")
 
 
 @pytest.fixture(scope="module")
 def spec() -> Spec:
     trees = tools()
-    shared_builds.need_emulator()
     shared_builds.cross()
     try:
         need_packages()

@@ -19,41 +19,12 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 PAGE = SCRIPTS / "forkpatch" / "CARRYING.md"
 sys.path.insert(0, str(SCRIPTS))
 
+import forklab  # noqa: E402
+
 from forkpatch.cli.main import main  # noqa: E402
 from forkpatch.git.calls import neutral_environment  # noqa: E402
 
-PERSON = {
-    f"GIT_{role}_{key}": value
-    for role in ("AUTHOR", "COMMITTER")
-    for key, value in (
-        ("NAME", "Ada"),
-        ("EMAIL", "ada@example.org"),
-        ("DATE", "2026-01-02T03:04:05+0200"),
-    )
-}
-CORE = """\
-def add(a, b):
-    check(a)
-    check(b)
-    return a + b
-
-
-def sub(a, b):
-    check(a)
-    check(b)
-    return a - b
-
-
-def mul(a, b):
-    check(a)
-    check(b)
-    return a * b
-
-
-def check(a):
-    if a is None:
-        raise ValueError(a)
-"""
+CORE = forklab.CORE.decode()
 SUB = CORE[CORE.index("def sub") : CORE.index("def mul")]
 LOCK = """\
 default-release = "first"
@@ -153,7 +124,7 @@ class Story:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=folder,
-            env={**neutral_environment(PERSON), "HOME": str(self.home)},
+            env={**neutral_environment(forklab.AUTHOR), "HOME": str(self.home)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,

@@ -9,19 +9,19 @@ import native_run
 import pytest
 from support import shared_builds
 
-pytestmark = pytest.mark.slow
+from crosslab.host.toolchain import Toolchain
 
 RUNS = 4000
 
 
 @pytest.fixture(scope="module")
-def program() -> Path:
+def program(sanitizers: Toolchain) -> Path:
     tools = shared_builds.sanitizing("fuzzer,address,undefined")
     return native_run.build(tools, shared_builds.CACHE)
 
 
 @pytest.fixture(scope="module")
-def server_program() -> Path:
+def server_program(sanitizers: Toolchain) -> Path:
     tools = shared_builds.sanitizing("fuzzer,address,undefined")
     return native_run.build(tools, shared_builds.CACHE, server=True)
 

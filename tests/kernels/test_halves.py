@@ -7,50 +7,31 @@ import json
 import shlex
 import struct
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from crosslab.build.kernels import (
-    INDEX,
-    KERNELS,
-    OBJECT,
-    KernelTarget,
-    build_kernels,
-    compiler_for,
-    list_header,
-    read_kernels,
-)
+from crosslab.build.kernels import INDEX, KernelTarget, build_kernels, compiler_for
 from crosslab.host.toolchain import Toolchain
 from crosslab.run.emulator import VLENS, GuestMachine
 
-from .conftest import WARNINGS
+from .conftest import AtVlen, link_driver
 
-pytestmark = pytest.mark.emulator
 DRIVER = Path(__file__).with_name("halves_driver.c")
 SYMBOL = "mlc_rvv_gemv_f16_tiles"
 
-Command = Callable[[int], list[str]]
-
 
 @pytest.fixture(scope="module")
-def driver(cross: Toolchain, qemu: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
+def driver(cross: Toolchain, qemu: Path, tmp_path_factory: pytest.TempPathFactory) -> AtVlen:
     """The command that runs the driver at a VLEN."""
     folder = tmp_path_factory.mktemp("halves")
     compiler = compiler_for(KernelTarget.RISCV64, zvfh=True)
     index = json.loads(build_kernels(KernelTarget.RISCV64, folder, compiler=compiler).read_text())
     assert index["features"] == ["zvfh"]
     assert SYMBOL in {routine["symbol"] for routine in index["routines"]}
-    (folder / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels()))
-    include = [f"-I{folder}", f"-I{KERNELS / 'include'}"]
-    options = [*WARNINGS, "-O2", *include, *cross.link, "-static"]
-    program = folder / "driver"
-    subprocess.run(
-        [*cross.cc, *options, str(DRIVER), str(folder / OBJECT), "-o", str(program)], check=True
-    )
-    return lambda vlen: [str(qemu), "-cpu", GuestMachine(vlen=vlen, zvfh=True).cpu, str(program)]
+    program = link_driver(DRIVER, folder, [*cross.cc, "-O2"], [*cross.link, "-static"])
+    return lambda vlen: [str(qemu), "-cpu", GuestMachine(vlen=vlen, zvfh=True).cpu, program]
 
 
 def test_kernels_for_any_cpu_have_nothing_in_halves(tmp_path: Path, cross: Toolchain) -> None:
@@ -64,7 +45,7 @@ def test_kernels_for_any_cpu_have_nothing_in_halves(tmp_path: Path, cross: Toolc
 
 @pytest.mark.parametrize("vlen", VLENS)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 3), (64, 17), (65, 64), (200, 131), (256, 4)])
-def test_products_of_halves_are_exact(driver: Command, vlen: int, n: int, k: int) -> None:
+def test_products_of_halves_are_exact(driver: AtVlen, vlen: int, n: int, k: int) -> None:
     rng = np.random.default_rng(n * 1000 + k)
     x, b = (rng.standard_normal(shape).astype(np.float16) for shape in (k, (n, k)))
     x[0], b[0, 0] = 6e-8, 65504  # subnormal, and the largest

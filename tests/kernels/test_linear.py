@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -17,19 +16,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.passes.made_up_formats import ALL_PACKINGS, MADE_UP, table_with_made_up
 
-from crosslab.bench.kernel_bench import SOURCE
-from crosslab.build.kernels import (
-    KERNELS,
-    OBJECT,
-    KernelTarget,
-    build_kernels,
-    list_header,
-    read_kernels,
-)
-from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
+from crosslab.host.toolchain import Toolchain
+from crosslab.models.formats import Packing, int8_kernels, packings
 from crosslab.models.reference import round_to_int8
 
-from .conftest import WARNINGS, require
+from .conftest import AtVlen, host_command, rvv_command
 
 DRIVER = Path(__file__).with_name("linear_driver.c")
 VLENS = (128, 256, 512, 1024)
@@ -168,38 +159,15 @@ def run(command: Sequence[str], calls: Sequence[Call]) -> None:
         call.check(got)
 
 
-def link(directory: Path, command: list[str], table: Path = TABLE) -> list[str]:
-    binary = directory / "linear_driver"
-    (directory / "mlc_rvv_kernel_list.h").write_text(list_header(read_kernels(), table))
-    flags = [*WARNINGS, f"-I{directory}", f"-I{KERNELS / 'include'}", f"-I{SOURCE.parent}"]
-    objects = [str(DRIVER), str(directory / OBJECT), "-o", str(binary)]
-    subprocess.run([*command, *flags, *objects], check=True)
-    return [str(binary)]
-
-
 @pytest.fixture(scope="module")
-def rvv(emulator: None, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    require("clang-19", "ld.lld-19", "qemu-riscv64")
-    if not Path("/usr/riscv64-linux-gnu/lib/libc.a").exists():
-        pytest.skip("not installed: libc6-dev-riscv64-cross")
-    directory = tmp_path_factory.mktemp("rvv")
-    build_kernels(KernelTarget.RISCV64, directory)
-    flags = ["--target=riscv64-linux-gnu", "-march=rv64gc", "-mabi=lp64d", "-fuse-ld=lld-19"]
-    return link(directory, ["clang-19", *flags, "-O2", "-static"])
+def rvv(cross: Toolchain, qemu: Path, tmp_path_factory: pytest.TempPathFactory) -> AtVlen:
+    return rvv_command(DRIVER, tmp_path_factory.mktemp("rvv"), cross, qemu)
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    compiler = shutil.which("clang-19") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("not installed: clang-19 or gcc")
-    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     directory = tmp_path_factory.mktemp("host")
-    table = table_with_made_up(directory)
-    build_kernels(
-        KernelTarget.HOST, directory, compiler=[compiler], extra_flags=sanitizers, table=table
-    )
-    return link(directory, [compiler, *sanitizers, "-O1", "-DDRIVER_RED_ZONES"], table)
+    return host_command(DRIVER, directory, table_with_made_up(directory))
 
 
 def calls_for(kind: str, panel: int) -> st.SearchStrategy[Call]:
@@ -240,13 +208,12 @@ def test_portable(host: list[str], calls: tuple[Call, ...]) -> None:
 @pytest.mark.parametrize("vlen", VLENS)
 @light
 @given(data=st.data())
-def test_rvv(rvv: list[str], vlen: int, data: st.DataObject) -> None:
-    cpu = f"rv64,v=true,vlen={vlen},vext_spec=v1.0"
-    run(["qemu-riscv64", "-cpu", cpu, *rvv], data.draw(one_of_each(vlen // 4)))
+def test_rvv(rvv: AtVlen, vlen: int, data: st.DataObject) -> None:
+    run(rvv(vlen), data.draw(one_of_each(vlen // 4)))
 
 
 @pytest.mark.parametrize("rows", range(1, 25))
-def test_every_number_of_rows(rvv: list[str], rows: int) -> None:
+def test_every_number_of_rows(rvv: AtVlen, rows: int) -> None:
     """All blocks of rows, on panels of every LMUL at VLEN 256."""
     calls = [
         Call(kind, rows, columns, 37, (1, 2, 3), 32, 64, rows)
@@ -254,20 +221,20 @@ def test_every_number_of_rows(rvv: list[str], rows: int) -> None:
         if kind.startswith("gemm")
         for columns in (1, 16, 17, 32, 33, 64, 64 + 9, 64 + 24)
     ]
-    run(["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0", *rvv], calls)
+    run(rvv(256), calls)
 
 
 @pytest.mark.parametrize("vlen", VLENS)
-def test_int8_rows_that_are_longer_than_the_buffer(rvv: list[str], vlen: int) -> None:
+def test_int8_rows_that_are_longer_than_the_buffer(rvv: AtVlen, vlen: int) -> None:
     """Many rows write down sums of 44 groups at most (VLEN 128): these have 47."""
     call = Call("gemm_q4_int8", 27, vlen // 4 + 3, 1500, (1, 2, 3), 32, vlen // 4, 0)
-    run(["qemu-riscv64", "-cpu", f"rv64,v=true,vlen={vlen},vext_spec=v1.0", *rvv], [call])
+    run(rvv(vlen), [call])
 
 
 @pytest.mark.parametrize("stored", [0, 15])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_sums_of_int8_fit_16_bits(
-    rvv: list[str], monkeypatch: pytest.MonkeyPatch, stored: int, sign: int
+    rvv: AtVlen, monkeypatch: pytest.MonkeyPatch, stored: int, sign: int
 ) -> None:
     """All activations and weights of a group are the largest there are, of either sign."""
     calls = [Call("gemm_q4_int8", rows, 70, 64, (0, 0, 0), 32, 64, 0) for rows in (1, 4, 13)]
@@ -279,19 +246,18 @@ def test_sums_of_int8_fit_16_bits(
         return c, np.full_like(a, sign), words, np.ones_like(scales)
 
     monkeypatch.setattr(Call, "buffers", largest)
-    run(["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0", *rvv], calls)
+    run(rvv(256), calls)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_int8_keeps_what_is_not_finite(
-    rvv: list[str], host: list[str], monkeypatch: pytest.MonkeyPatch, bad: float
+    rvv: AtVlen, host: list[str], monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
     call = Call("gemm_q4_int8", 2, 40, 70, (0, 0, 0), 32, 32, 1)
     c, a, quants, scales = call.buffers()
     a[70 + 40] = bad
     monkeypatch.setattr(Call, "buffers", lambda _: (c, a, quants, np.abs(scales) + 1))
-    cpu = "rv64,v=true,vlen=256,vext_spec=v1.0"
-    for command in (host, ["qemu-riscv64", "-cpu", cpu, *rvv]):
+    for command in (host, rvv(256)):
         done = subprocess.run(command, input=call.packed(), capture_output=True, check=True)
         rows = np.frombuffer(done.stdout, dtype=np.float32).reshape(2, 40)
         assert np.all(np.isfinite(rows[0]))

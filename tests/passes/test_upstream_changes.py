@@ -258,6 +258,7 @@ def mlc_outcomes(
     return before, mlc_results(make("after"), trees, MLC.changes, MLC.changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("upstream", "name"), CHANGES)
 def test_its_test_fails_before_and_passes_after(
     request: pytest.FixtureRequest, upstream: Upstream, name: str

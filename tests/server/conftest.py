@@ -11,15 +11,15 @@ import pytest
 import served
 from support import shared_builds, text_probe
 
+from crosslab.host.toolchain import Toolchain
 from crosslab.tokenizer.device_tokenizer import pack
 
 MAIN = Path(__file__).with_name("scripted_server.cc")
 
 
 @pytest.fixture(scope="session")
-def program() -> Path:
-    tools = shared_builds.sanitizing()
-    return text_probe.build_probe(tools, shared_builds.CACHE, MAIN, server=True)
+def program(sanitizers: Toolchain) -> Path:
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, MAIN, server=True)
 
 
 @pytest.fixture(scope="module")

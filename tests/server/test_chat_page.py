@@ -10,8 +10,6 @@ import pytest
 from served import Served, until
 from support.clients.browser import axe, playwright, started  # noqa: F401 - the fixture browser
 
-pytestmark = pytest.mark.slow
-
 PHONE, DESK = 390, 1200
 
 

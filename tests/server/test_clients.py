@@ -15,8 +15,6 @@ from support.clients.llm_command import said_by_llm
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 
-pytestmark = pytest.mark.slow
-
 MESSAGES = [{"role": "user", "content": "abc"}]
 FOUR = {"model": "scripted", "messages": MESSAGES, "max_tokens": 6}
 

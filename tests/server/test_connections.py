@@ -12,8 +12,6 @@ from contextlib import suppress
 import pytest
 from served import CHAT, JSON_TYPE, TEXT, Served, until
 
-pytestmark = pytest.mark.slow
-
 ENDLESS = {"prompt": "a b", "max_tokens": 4000}
 SHORT = {"prompt": "a b", "max_tokens": 3}
 

@@ -49,30 +49,25 @@ def words(params: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def native() -> Path:
-    """The runner of this machine, with sanitizers and the model's library."""
-    return link_runner(tiny_runner.host_request(), shared_builds.CACHE)
-
-
-@pytest.fixture(scope="module")
 def server(
-    native: Path, params: Path, tmp_path_factory: pytest.TempPathFactory
+    host_runner: Path, params: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     # Freed memory that is held back to find its later use is no leak, nor are stacks of calls.
     kept = ("quarantine_size_mb=0", "thread_local_quarantine_size_kb=0", "malloc_context_size=0")
     about = {**tiny_runner.host_environment(), "ASAN_OPTIONS": ":".join(kept)}
-    command = [str(native), *words(params, "--parallel", "4")]
+    command = [str(host_runner), *words(params, "--parallel", "4")]
     with served.serving(command, tmp_path_factory.mktemp("log"), about) as running:
         yield running
 
 
-@pytest.mark.slow
-def test_a_port_that_is_taken_is_told_before_anything_is_read(native: Path, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told_before_anything_is_read(
+    host_runner: Path, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         done = subprocess.run(
             # There is no model at all.
-            [str(native), *words(tmp_path / "params", "--port", port)],
+            [str(host_runner), *words(tmp_path / "params", "--port", port)],
             env={**os.environ, **tiny_runner.host_environment()},
             capture_output=True,
             text=True,
@@ -83,14 +78,13 @@ def test_a_port_that_is_taken_is_told_before_anything_is_read(native: Path, tmp_
     assert f"cannot listen at http://127.0.0.1:{port}: the port is taken" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
 def test_a_server_that_is_open_to_all_without_a_key_says_so(
-    native: Path, tmp_path: Path, host: str, warned: bool
+    host_runner: Path, tmp_path: Path, host: str, warned: bool
 ) -> None:
     done = subprocess.run(
         # There is no model, which is told later.
-        [str(native), *words(tmp_path / "params", "--port", "0", "--host", host)],
+        [str(host_runner), *words(tmp_path / "params", "--port", "0", "--host", host)],
         env={**os.environ, **tiny_runner.host_environment()},
         capture_output=True,
         text=True,
@@ -130,14 +124,12 @@ def streamed(server: Served, prompt: str) -> str:
     return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
 
 
-@pytest.mark.slow
 def test_greedy_answers_are_the_references(server: Served, expected: dict[str, str]) -> None:
     assert {prompt: said(server, prompt) for prompt in PROMPTS} == expected
     assert {prompt: streamed(server, prompt) for prompt in PROMPTS} == expected
     assert len(set(expected.values())) > 3
 
 
-@pytest.mark.slow
 def test_four_at_once_get_what_each_gets_alone(server: Served, expected: dict[str, str]) -> None:
     for at_once in (PROMPTS[:4], PROMPTS[4:]):
         with ThreadPoolExecutor(4) as clients:
@@ -147,7 +139,6 @@ def test_four_at_once_get_what_each_gets_alone(server: Served, expected: dict[st
     assert {choice["message"]["content"] for choice in many} == {expected[PROMPTS[0]]}
 
 
-@pytest.mark.slow
 def test_the_clients_of_others(server: Served, expected: dict[str, str]) -> None:
     openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
     prompt = PROMPTS[1]
@@ -217,7 +208,6 @@ def mixed(server: Served, expected: dict[str, str], seed: int) -> list[str]:
     return wrong
 
 
-@pytest.mark.slow
 def test_faults_harm_nobody_else(server: Served, expected: dict[str, str]) -> None:
     # Rounds alike: what each loses would be seen in every one.
     before, grown = server.resident(), GROWTH
@@ -234,9 +224,8 @@ def test_faults_harm_nobody_else(server: Served, expected: dict[str, str]) -> No
     assert server.ask("GET", "/health").status == 200
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 def test_serves_in_the_emulator(params: Path, tmp_path: Path, expected: dict[str, str]) -> None:
-    shared_builds.need_emulator()
     program = link_runner(tiny_runner.riscv_request(), shared_builds.CACHE)
     qemu = text_probe.in_guest(program)
     for wrong, message in (

@@ -8,14 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import served
 from served import CHAT, JSON_TYPE, TEXT, Served
 from support import text_probe
 
 from crosslab.tokenizer.device_tokenizer import pack
-
-pytestmark = pytest.mark.slow
 
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 7}
 PLAIN = {"prompt": "a b", "max_tokens": 3}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.shared_builds import PROJECT, cross, need_emulator, tvm_tree
+from support.shared_builds import PROJECT, cross, tvm_tree
 
 from crosslab.bench import cli
 from crosslab.bench.cli import main
@@ -273,11 +273,10 @@ def test_random_models_hold_the_same_weights_on_both_paths(tmp_path: Path) -> No
     assert all((ours[name] == theirs[name]).all() for name in ours)
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("counting_emulator")
 def test_a_small_model_is_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], scheduler: Address
 ) -> None:
-    need_emulator(plugins=True)
     cross()
     write_config(TINY, tmp_path / "config.json")
     report, tree = tmp_path / "bench.json", tvm_tree()

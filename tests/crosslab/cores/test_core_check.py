@@ -6,16 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.shared_builds import CACHE, PROJECT, cross, need_emulator
+from support.shared_builds import CACHE, PROJECT, cross
 
 from crosslab.cores.check import predict, read_loops, summary_of
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("counting_emulator")
 def test_a_loop_costs_what_its_instructions_cost() -> None:
-    need_emulator(plugins=True)
     cross()
     loops = [loop for loop in read_loops(PROJECT / "cores") if loop.core == "spacemit-x60"]
     (loop,) = (loop for loop in loops if loop.loop == "count_m8")

@@ -13,6 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from support import shared_builds, text_probe
 
+from crosslab.host.toolchain import Toolchain
+
 F64 = NDArray[np.float64]
 WIDTH = 50
 MASK = (1 << 64) - 1
@@ -98,9 +100,9 @@ def sampled(rows: F64, seed: int, options: Options) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def sanitized_probe() -> Path:
+def sanitized_probe(sanitizers: Toolchain) -> Path:
     main = text_probe.NATIVE / "sampling_probe.cc"
-    return text_probe.build_probe(shared_builds.sanitizing(), shared_builds.CACHE, main)
+    return text_probe.build_probe(sanitizers, shared_builds.CACHE, main)
 
 
 def ask(

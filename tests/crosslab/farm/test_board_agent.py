@@ -82,9 +82,8 @@ def test_a_board_refuses_what_it_cannot_join(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 def test_a_kernel_that_does_not_count_is_told_before_the_board_joins(tmp_path: Path) -> None:
-    shared_builds.need_emulator()
     folder = unpacked(build_board(shared_builds.tvm_tree(), default_cache()), tmp_path)
     machine = GuestMachine(vlen=256)
     emulator = f"{require_qemu().path} -cpu {machine.cpu} -L {machine.sysroot}"

@@ -34,7 +34,7 @@ from crosslab.host.toolchain import find_cross
 from crosslab.run.counter import build_plugin
 from crosslab.run.emulator import GuestMachine
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.usefixtures("counting_emulator")
 
 CORES = Path(__file__).parents[3] / "cores"
 KEY = "test"
@@ -50,7 +50,6 @@ def ended() -> list[str]:
 @pytest.fixture(scope="module")
 def tracker(tmp_path_factory: pytest.TempPathFactory, ended: list[str]) -> Iterator[Address]:
     """A tracker that one emulated X60 has joined."""
-    shared_builds.need_emulator(plugins=True)
     cache, address = default_cache(), Address("127.0.0.1", free_port())
     board = EmulatedBoard(
         program=build_board(shared_builds.tvm_tree(), cache),
@@ -121,7 +120,6 @@ def test_the_board_computes_what_numpy_does(
 
 
 def test_the_third_mark_reports_and_begins_anew(tmp_path: Path) -> None:
-    shared_builds.need_emulator(plugins=True)
     source = tmp_path / "program.S"
     region = ".word 0x7c102013\n{}\n.word 0x7c202013\n"
     body = region.format("nop\n" * 5) + ".word 0x7c302013\n" + region.format("nop\n" * 7)

@@ -239,10 +239,7 @@ def anonymous_bytes(pid: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["llama", *(pytest.param(n, marks=pytest.mark.long) for n in ("qwen2", "qwen3", "gemma"))],
-)
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma"])
 def test_the_projects_reference_is_transformers(name: str) -> None:
     """The zoo's small model of the family, where transformers is here to be asked."""
     try:

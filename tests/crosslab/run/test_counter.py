@@ -17,17 +17,12 @@ from crosslab.run.counter import Counts, LineTraffic, Measurement, count_guest, 
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.run.symbols import UNNAMED, Symbols
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.usefixtures("emulator")
 
 BEGIN, END = ".word 0x7c102013", ".word 0x7c202013"
 EXIT = "li a0, 0\n li a7, 93\n ecall"
 # Three instructions of EXIT, and whatever a test puts before it.
 EXIT_COUNT = 3
-
-
-@pytest.fixture(autouse=True)
-def _emulator() -> None:
-    shared_builds.need_emulator()
 
 
 def assemble(folder: Path, body: str, *, strip: bool = False) -> Path:

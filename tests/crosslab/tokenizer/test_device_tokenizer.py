@@ -19,6 +19,7 @@ from support.shared_builds import PROJECT
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
 
 from crosslab.errors import LabError, UserError
+from crosslab.host.toolchain import Toolchain
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.models.sources.pins import read_pins
@@ -61,8 +62,14 @@ TRICKY = [
 
 
 @pytest.fixture(scope="module")
-def sanitized_probe() -> list[str]:
-    return [str(text_probe.build_probe(shared_builds.sanitizing(), shared_builds.CACHE))]
+def sanitized_probe(sanitizers: Toolchain) -> list[str]:
+    return [str(text_probe.build_probe(sanitizers, shared_builds.CACHE))]
+
+
+@pytest.fixture(scope="module")
+def answer_probe(sanitizers: Toolchain) -> str:
+    main = text_probe.NATIVE / "answer_probe.cc"
+    return str(text_probe.build_probe(sanitizers, shared_builds.CACHE, main))
 
 
 @pytest.fixture(scope="module")
@@ -121,16 +128,12 @@ def test_tokenizers_of_characters_are_the_librarys(
     check(sanitized_probe, text_probe.by_character(blanks, strips=strips), tmp_path, TRICKY)
 
 
-@pytest.mark.slow  # Built with sanitizers.
-def test_bytes_of_a_missing_character_are_shown_as_the_library_does(tmp_path: Path) -> None:
+def test_bytes_of_a_missing_character_are_shown_as_the_library_does(
+    answer_probe: str, tmp_path: Path
+) -> None:
     """A run of them is text, or each is U+FFFD; a marker that is not shown does not end a run."""
     tokenizer = text_probe.by_character("prepend", strips=True)
     vocabulary = tokenizer.tokenizer.get_vocab()
-    program = str(
-        text_probe.build_probe(
-            shared_builds.sanitizing(), shared_builds.CACHE, text_probe.NATIVE / "answer_probe.cc"
-        )
-    )
     path = table_of(tokenizer, tmp_path)
     whole, broken = "\U0001f600".encode(), b"\xf0\x9f a\xff"
     names = [f"<0x{byte:02X}>" for byte in whole]
@@ -144,7 +147,7 @@ def test_bytes_of_a_missing_character_are_shown_as_the_library_does(tmp_path: Pa
     ):
         ids = [vocabulary[token] for token in tokens]
         done = subprocess.run(
-            [program, str(path), *map(str, ids)], capture_output=True, check=True, timeout=60
+            [answer_probe, str(path), *map(str, ids)], capture_output=True, check=True, timeout=60
         )
         pieces = [json.loads(line) for line in done.stdout.splitlines()]
         assert "".join(pieces) == tokenizer.decode(ids), tokens
@@ -227,9 +230,8 @@ def test_smollm2_is_the_librarys(
     check(sanitized_probe, smollm2, tmp_path, TRICKY)
 
 
-@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator")
 def test_the_same_under_the_emulator(smollm2: ChatTokenizer, tmp_path: Path) -> None:
-    shared_builds.need_emulator()
     program = text_probe.build_probe(shared_builds.cross(), shared_builds.CACHE)
     guest = text_probe.in_guest(program)
     check(guest, smollm2, tmp_path, TRICKY)
@@ -426,7 +428,7 @@ def test_what_is_not_utf8_is_refused(
 
 
 def test_broken_answers_are_mended_as_the_library_does(
-    sanitized_probe: list[str], tmp_path: Path
+    sanitized_probe: list[str], answer_probe: str, tmp_path: Path
 ) -> None:
     """A model may say half of a character: such ids are asked for as the bytes' own markers."""
     broken = [b"\xf0\x9f", b"\xff\xfea", b"\xe2\x82x\xe2\x82\xac", b"\xc3", b"\xed\xa0\x80\xf4\x90"]
@@ -434,16 +436,11 @@ def test_broken_answers_are_mended_as_the_library_does(
     alphabet = {byte: char for char, byte in text_probe.byte_alphabet().items()}
     library = tokenizer.tokenizer
     vocabulary = library.get_vocab()
-    program = str(
-        text_probe.build_probe(
-            shared_builds.sanitizing(), shared_builds.CACHE, text_probe.NATIVE / "answer_probe.cc"
-        )
-    )
     path = table_of(tokenizer, tmp_path)
     for text in broken:
         ids = [vocabulary[alphabet[byte]] for byte in text]
         done = subprocess.run(
-            [program, str(path), *map(str, ids)], capture_output=True, check=True, timeout=60
+            [answer_probe, str(path), *map(str, ids)], capture_output=True, check=True, timeout=60
         )
         pieces = [json.loads(line) for line in done.stdout.splitlines()]
         assert "".join(pieces) == tokenizer.decode(ids)

@@ -20,6 +20,7 @@ from support import shared_builds, text_probe
 from support.models.published_tokenizers import NAMES, published
 from tokenizers import Tokenizer
 
+from crosslab.host.toolchain import Toolchain
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
@@ -194,8 +195,8 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-def probe() -> list[str]:
-    return [str(text_probe.build_probe(shared_builds.sanitizing(), shared_builds.CACHE))]
+def probe(sanitizers: Toolchain) -> list[str]:
+    return [str(text_probe.build_probe(sanitizers, shared_builds.CACHE))]
 
 
 @pytest.mark.parametrize("name", ["llama2", "qwen3"])

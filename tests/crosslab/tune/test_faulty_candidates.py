@@ -24,7 +24,7 @@ from crosslab.run.counter import build_plugin
 from crosslab.run.emulator import GuestMachine
 from crosslab.tune.trial import TrialQuestion, answer_of, trial
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.usefixtures("counting_emulator")
 
 # The calling convention of TVM's functions; the argument is left as it is.
 FUNCTION = "int __tvm_ffi_main(void *self, const void *args, int count, void *result) {{ {} }}"
@@ -47,7 +47,6 @@ def _library(folder: Path, name: str) -> Path:
 
 
 def test_candidates_at_fault_are_told_apart_and_the_board_goes_on(tmp_path: Path) -> None:
-    shared_builds.need_emulator(plugins=True)
     cache, address = default_cache(), Address("127.0.0.1", free_port())
     program = build_board(shared_builds.tvm_tree(), cache)
     board = EmulatedBoard(

@@ -130,7 +130,6 @@ def test_wide_layers_are_counted_by_their_tiles() -> None:
     assert {(256, 688), (512 + 1376 % 64, 256), (512, 576), (512, 2816)} <= sizes
 
 
-@pytest.mark.emulator
 def test_a_value_that_is_better_is_found_and_kept(
     emulator: None,
     tmp_path: Path,

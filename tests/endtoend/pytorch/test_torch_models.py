@@ -16,7 +16,7 @@ from crosslab.pytorch.program import TorchModel, import_model
 
 MODELS = Path(__file__).parents[2] / "support" / "models" / "torch_models.py"
 TRANSFORMERS = MODELS.with_name("transformers_models.py")
-pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,7 @@ def tree() -> Path:
 
 
 # The encoder shows the road; the others convolutions, and attention that is written out.
+@pytest.mark.usefixtures("emulator")
 @pytest.mark.parametrize(
     ("model", "options", "runs"),
     [
@@ -39,7 +40,6 @@ def tree() -> Path:
 def test_a_model_computes_what_torch_does_on_kernels(
     tree: Path, tmp_path: Path, model: str, options: list[str], runs: int
 ) -> None:
-    shared_builds.need_emulator()
     shared_builds.cross()
     report = tmp_path / "torch.json"
     where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
@@ -54,8 +54,8 @@ def test_a_model_computes_what_torch_does_on_kernels(
         assert least is None or least["insns"] * 8 < most["insns"]
 
 
+@pytest.mark.usefixtures("emulator")
 def test_a_cache_of_inputs_and_outputs_goes_from_call_to_call(tree: Path, tmp_path: Path) -> None:
-    shared_builds.need_emulator()
     shared_builds.cross()
     report = tmp_path / "torch.json"
     where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
@@ -67,10 +67,10 @@ def test_a_cache_of_inputs_and_outputs_goes_from_call_to_call(tree: Path, tmp_pa
     assert max(case["error"] for case in cases) < 1e-5
 
 
+@pytest.mark.usefixtures("emulator")
 def test_a_language_model_answers_on_the_paged_cache_as_torch_does(
     tree: Path, tmp_path: Path
 ) -> None:
-    shared_builds.need_emulator()
     shared_builds.cross()
     report = tmp_path / "torch.json"
     where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE), "--json", str(report)]
@@ -114,6 +114,7 @@ def test_a_window_of_a_model_of_transformers_is_not_forgotten(tree: Path, tmp_pa
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("emulator")
 def test_gpt2_of_transformers_answers_on_kernels(tree: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     report = tmp_path / "torch.json"
@@ -126,6 +127,7 @@ def test_gpt2_of_transformers_answers_on_kernels(tree: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("emulator")
 def test_smollm2_of_transformers_gives_the_tokens_of_the_main_job(
     tree: Path, tmp_path: Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_smollm2_of_transformers_gives_the_tokens_of_the_main_job(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("emulator")
 def test_the_shown_page_of_passes_is_that_of_the_command(tree: Path, tmp_path: Path) -> None:
     where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE)]
     kept = ["--dump-ir", str(tmp_path / "ir"), "--json", str(tmp_path / "torch.json")]

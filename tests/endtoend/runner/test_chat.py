@@ -14,16 +14,13 @@ import time
 from pathlib import Path
 
 import pytest
-from support import shared_builds, text_probe, tiny_runner
+from support import text_probe, tiny_runner
 from support.tiny_runner import LONG
 
-from crosslab.build.link import link_runner
 from crosslab.models.params import read_params
 from crosslab.models.reference import answer
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
-
-pytestmark = pytest.mark.slow
 
 TEMPLATE = (
     "{% for m in messages %}<|start|>{{ m.role[0] }}{{ m.content | trim }}<|end|>{% endfor %}"
@@ -34,11 +31,6 @@ MAX_NEW = 5
 ROOM = 64
 SHORT = ["--max-seq", str(ROOM)]
 XOFF, XON, CTRL_C, CTRL_D = b"\x13", b"\x11", b"\x03", b"\x04"
-
-
-@pytest.fixture(scope="module")
-def runner() -> Path:
-    return link_runner(tiny_runner.host_request(), shared_builds.CACHE)
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +46,10 @@ def words() -> ChatTokenizer:
 
 
 @pytest.fixture
-def command(runner: Path, params: Path, words: ChatTokenizer, tmp_path: Path) -> list[str]:
+def command(host_runner: Path, params: Path, words: ChatTokenizer, tmp_path: Path) -> list[str]:
     table = tmp_path / "tokenizer.bin"
     table.write_bytes(pack(words))
-    return [str(runner), "--chat", "--params", str(params), "--tokenizer", str(table)]
+    return [str(host_runner), "--chat", "--params", str(params), "--tokenizer", str(table)]
 
 
 def talk(command: list[str], *lines: str, rc: int = 0) -> subprocess.CompletedProcess[str]:

@@ -12,10 +12,9 @@ import pytest
 from support import tiny_runner
 from support.tiny_runner import CONFIG, run_plan
 
+from crosslab.host.toolchain import Toolchain
 from crosslab.models.params import read_params
 from crosslab.models.reference import answer
-
-pytestmark = pytest.mark.slow
 
 STOP, LENGTH, CANCELLED, ERROR = range(4)
 PAGE = 16
@@ -26,7 +25,7 @@ MAX_NEW = 12
 
 
 @pytest.fixture(scope="module")
-def probe() -> Path:
+def probe(sanitizers: Toolchain) -> Path:
     return tiny_runner.build_engine_probe()
 
 

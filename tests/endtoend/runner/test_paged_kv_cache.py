@@ -18,7 +18,7 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.run.emulator import GuestMachine, run_guest
 
-pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("emulator"), pytest.mark.slow]
 
 PAGE = 16
 SLIDING, GLOBAL = (1.0, 10000.0), (0.5, 1e6)
@@ -26,7 +26,6 @@ SLIDING, GLOBAL = (1.0, 10000.0), (0.5, 1e6)
 
 @pytest.fixture(scope="module")
 def probe() -> Path:
-    shared_builds.need_emulator()
     runtime, tools = shared_builds.runtime(), shared_builds.cross()
     source = NATIVE / "paged_kv_cache_probe.cc"
     link = [*map(str, runtime.objects), *link_options(LinkRequest(runtime, tools)), "-static"]

@@ -24,6 +24,8 @@ from support.passes.attention_reference import (
 )
 from support.passes.kv_cache_ir import kv_cache_module
 
+pytestmark = pytest.mark.slow
+
 HEADS = [
     Heads(kv=2, q=6, d=64, d_v=64),
     Heads(kv=3, q=3, d=48, d_v=48),

@@ -15,6 +15,8 @@ from support.passes.kv_cache_ir import LATENT, kv_cache_module
 
 from crosslab.compile.overlaypass import load_pass
 
+pytestmark = pytest.mark.slow
+
 HEADS = 6
 LAYER = 1
 

@@ -13,6 +13,8 @@ from support.passes.attention_kernels import compile_kernel
 from support.passes.attention_reference import EMPTY_LSE, Array, merge
 from support.passes.kv_cache_ir import kv_cache_module
 
+pytestmark = pytest.mark.slow
+
 
 def merged(
     tvm: ModuleType, first: tuple[Array, Array], other: tuple[Array, Array], *, told: bool = True

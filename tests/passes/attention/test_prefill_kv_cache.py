@@ -13,6 +13,8 @@ from support.passes.kv_cache_ir import kv_cache_module
 
 from crosslab.compile.overlaypass import load_pass
 
+pytestmark = pytest.mark.slow
+
 # As kv_cache_module registers them; its RoPE rotates each token by its place in its sequence.
 HEADS = Heads(kv=2, q=6, d=48, d_v=48)
 LAYER = 0
