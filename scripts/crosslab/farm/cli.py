@@ -52,6 +52,10 @@ VERBS = {
     "scheduler": "start a Dask scheduler, whose workers compute the cells of zoo and bench",
     "simulate": "time a tracker with boards and clients that only sleep",
 }
+TUNING = {
+    "tune": "nox -s farm -- tune FILE.py, or --model M: search schedules on the boards that are up",
+    "tune-kernels": "nox -s farm -- tune-kernels --core NAME: search values of kernels' parameters",
+}
 
 _console = Console(stderr=True, highlight=False)
 
@@ -62,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         prog="crosslab farm",
         description="Emulated boards that join TVM's RPC tracker; a session's timer gives a "
         "core's cycles as nanoseconds, or instructions where no core is named.",
-        epilog="\n".join(f"{name:9} {text}" for name, text in VERBS.items()),
+        epilog="\n".join(f"{name:12} {text}" for name, text in {**VERBS, **TUNING}.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
