@@ -206,6 +206,7 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
         "variant": run.variant.name,
         "quantization": run.quantization,
         "vlen": run.vlen,
+        "zvfh": bench.zvfh(run.quantization),
         "threads": bench.threads,
         "prompt": run.prompt,
         "path": bench.path_of(run.quantization),

@@ -12,7 +12,7 @@ from crosslab.farm.cells import CodeLabel, MatrixCell, label_of, path_options
 
 # The options that every cell shares, by the name of their value.
 VALUES = ("model", "path", "against", "decode", "threads", "weights", "activations", "core")
-SWITCHES = ("profile", "caches")
+SWITCHES = ("profile", "caches", "no_zvfh")
 
 
 def check_remote(args: argparse.Namespace) -> None:
@@ -36,7 +36,7 @@ def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Matrix
         bench: what they ask for.
     """
     own = label(module, args)
-    shared = [text for name in SWITCHES if getattr(args, name) for text in (f"--{name}",)]
+    shared = [f"--{name.replace('_', '-')}" for name in SWITCHES if getattr(args, name)]
     for name in VALUES:
         if getattr(args, name) is not None:
             shared += [f"--{name}", str(getattr(args, name))]

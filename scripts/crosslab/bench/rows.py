@@ -54,6 +54,7 @@ class Row:
         activations: of the products: "float32", "float16", or "int8" in groups with a scale.
         layers: of a peer: "all" for every token, as ours does, or "as shipped", where the prefill's
             last layer is done for the last token alone after its attention; empty for ours.
+        zvfh: compiled for vectors of halves.
         core: the one whose cycles these are; None when no core was asked for.
         cycles_serial: its cycles when nothing overlaps.
         cycles_vec_serial: the larger of its vector and its scalar cycles.
@@ -79,6 +80,7 @@ class Row:
     functions: tuple[Function, ...] = ()
     activations: str = "float32"
     layers: str = ""
+    zvfh: bool = False
     core: str | None = None
     cycles_serial: int | None = None
     cycles_vec_serial: int | None = None
