@@ -15,6 +15,7 @@ from forklab import CORE, FILES, SCRIPTS, ForkLab, Repo, core, git, message
 
 from forkpatch.sources.wheels import pip_command
 
+pytestmark = pytest.mark.slow
 CORE_PATH = "python/calc/core.py"
 PACKAGE = SCRIPTS / "forkpatch"
 

@@ -25,6 +25,7 @@ def test_gpt2_has_the_multiplications_that_its_sizes_ask_for() -> None:
     assert phase.unclassified == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", sorted(study.MODELS))
 def test_the_shown_page_is_that_of_the_command(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ def _served(address: Address) -> bytes:
         return client.recv(len(DONE))
 
 
+@pytest.mark.slow
 def test_boards_serve_every_client_and_outlive_the_tracker(
     tracker: tuple[Address, FarmProcess, Path],
 ) -> None:

@@ -109,6 +109,7 @@ def test_weights_that_only_relatives_have_are_missed_first(
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_weights_of_families_without_a_reference_are_missed_first(
     tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from forkpatch.model.settings import load_settings
 from forkpatch.regression import runner
 from forkpatch.regression.selection import read_table, reason_to_run, touched_by_places
 
+pytestmark = pytest.mark.slow
 CORE_PATH = "python/calc/core.py"
 TESTS = b"""import os, signal
 import pytest

@@ -15,8 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from forklab import CORE, ForkLab, core, git, start, wait_for_git
 
+pytestmark = pytest.mark.slow
 APPLY_KILLS = int(os.environ.get("FORKPATCH_KILLS", "50"))
 OTHER_KILLS = int(os.environ.get("FORKPATCH_KILLS", "12"))
 SEED = 20261121

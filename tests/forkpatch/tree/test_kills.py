@@ -9,6 +9,7 @@ import pytest
 from support.kills import killed
 
 
+@pytest.mark.slow
 def test_no_killed_verb_traps_its_user(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))  # the turns set their own
     problems: list[str] = []

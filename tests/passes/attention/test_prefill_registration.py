@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.passes.kv_cache_ir import kv_cache_module
 
-pytestmark = pytest.mark.release
+pytestmark = [pytest.mark.release, pytest.mark.slow]
 
 TILED = {
     "tir_attention_prefill_cpu": "batch_prefill_paged_kv_cpu",
