@@ -34,7 +34,7 @@ from crosslab.compile.targets import VLENS
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
 from crosslab.models.formats import packings
-from crosslab.run.counter import count_guest
+from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine
 
 SOURCE = Path(__file__).parents[1] / "native" / "kernel_bench" / "bench.c"
@@ -111,12 +111,21 @@ def measure(
     Raises:
         LabError: the program fails.
     """
-    words = [word for case in cases for word in (case.kernel, *map(str, case.sizes))]
-    _, measured = count_guest(program, [str(vlen // 4), *words], GuestMachine(vlen), cache)
+    measured = count(program, cases, vlen, cache)
     return [
         (case, Figures(region.insns, region.lmul_weighted, case.floor(vlen)))
         for case, region in zip(cases, measured.regions, strict=True)
     ]
+
+
+def count(program: Path, cases: Sequence[Case], vlen: int, cache: Path) -> Measurement:
+    """Run cases under the counter, a region each.
+
+    Raises:
+        LabError: the program fails.
+    """
+    words = [word for case in cases for word in (case.kernel, *map(str, case.sizes))]
+    return count_guest(program, [str(vlen // 4), *words], GuestMachine(vlen), cache)[1]
 
 
 def build(folder: Path, cache: Path, parameters: Mapping[str, int] | None = None) -> Path:

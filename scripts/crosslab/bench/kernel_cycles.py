@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab kernel-cycles``: cycles of each kernel by unit of a core.
+
+Each kernel runs once under the counter. Beside what it takes stand the fewest cycles that the
+core's table allows (:mod:`crosslab.cores.lower_bound`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.bench.kernel_bench import Case, attention_case, build, count
+from crosslab.build.kernels import read_kernels
+from crosslab.cached_build import add_cache_option
+from crosslab.cores import lower_bound
+from crosslab.cores.core import Core, read_core
+from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.cores.lower_bound import CycleBound
+from crosslab.models.formats import int8_kernels, packings
+from crosslab.run.decode import Unit
+
+# Rows, outputs, inputs: a prompt's, a few, one.
+SIZES = ((128, 768, 256), (128, 256, 688), (7, 960, 576), (4, 768, 256))
+SINGLE = ((1, 768, 256), (1, 576, 1536))
+# Of attention's heads.
+DIMENSIONS = (48, 64, 128)
+
+
+@dataclass(frozen=True)
+class KernelCycles:
+    """Cycles of a case, and the bound of each unit."""
+
+    cycles: Cycles
+    bound: CycleBound
+
+    @property
+    def ratio(self) -> float:
+        """Vec-serial cycles over their bound."""
+        return self.cycles.vec_serial / self.bound.vec_serial
+
+
+def tiled_cases() -> Iterator[Case]:
+    """The measured calls: linear layers with weights in tiles, then attention's kernels."""
+    for weights, packing in packings().items():
+        yield from (Case(f"gemm_{weights}_tiles", sizes) for sizes in SIZES)
+        one = "gemv" if packing else "gemm"
+        yield from (Case(f"{one}_{weights}_tiles", sizes) for sizes in SINGLE)
+    for weights in sorted(int8_kernels()):
+        yield from (Case(f"gemm_{weights}_int8", sizes) for sizes in (*SIZES, *SINGLE))
+    yield from (attention_case(kernel) for kernel in read_kernels() if kernel.d in DIMENSIONS)
+
+
+def bound_of(case: Case, core: Core) -> CycleBound:
+    """The fewest cycles of a case."""
+    m, n, k = case.sizes
+    if case.product:
+        return lower_bound.attention(core, m, *((n, k) if case.product == "qk" else (k, n)))
+    return lower_bound.linear(core, case.kernel, m, n, k)
+
+
+def measure_cycles(
+    program: Path, cases: Sequence[Case], core: Core, cache: Path
+) -> list[tuple[Case, KernelCycles]]:
+    """Run cases under the counter.
+
+    Raises:
+        LabError: the program fails.
+    """
+    measured = count(program, cases, core.vlen, cache)
+    return [
+        (case, KernelCycles(cycles_of(core, measured.histogram([i]), 1), bound_of(case, core)))
+        for i, case in enumerate(cases)
+    ]
+
+
+def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Table:
+    """Cycles of each unit a multiply-add, / the bound; and vec-serial ones over theirs."""
+    table = Table(title=f"{core.name}: cycles a multiply-add / at least, by unit")
+    table.add_column("kernel", no_wrap=True)
+    for title in ("sizes", *(unit.value for unit in Unit), "vec-serial", "ratio"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for case, got in figures:
+        pairs = [(got.cycles.units[unit.value], got.bound.of(unit)) for unit in Unit]
+        pairs.append((got.cycles.vec_serial, got.bound.vec_serial))
+        each = (f"{took / case.macs:.3f} / {least / case.macs:.3f}" for took, least in pairs)
+        sizes = "x".join(map(str, case.sizes))
+        table.add_row(case.product or case.kernel, sizes, *each, f"{got.ratio:.2f}")
+    return table
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a table for each core.
+
+    Raises:
+        UserError: a core is not known.
+        LabError: the kernels do not compile or run.
+    """
+    options = argparse.ArgumentParser(prog="crosslab kernel-cycles", description=__doc__)
+    options.add_argument("--project", type=Path, default=Path(), help="the project's root (.)")
+    options.add_argument("--core", nargs="+", default=["spacemit-x60"], metavar="NAME")
+    add_cache_option(options)
+    args = options.parse_args(argv)
+    cores = [read_core(args.project / "cores", name) for name in args.core]
+    with tempfile.TemporaryDirectory(prefix="kernel-cycles-") as folder:
+        program = build(Path(folder), args.cache)
+        for core in cores:
+            figures = measure_cycles(program, list(tiled_cases()), core, args.cache)
+            Console(highlight=False, width=140).print(cycles_table(core, figures))
+    return 0
