@@ -7,6 +7,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class Job:
         """Remedy where MLC-LLM is missing."""
         return supply_mlc(self.verb.replace("-", "_"))
 
-    @property
+    @cached_property
     def zvfh(self) -> bool:
         """It is for CPUs with vectors of halves: each of its cores has them, and it computes so."""
         return self.weights.halves and have_zvfh(self.project, self.cores)
