@@ -21,8 +21,8 @@ from pathlib import Path
 
 from common.hashing import digest
 from crosslab.build.objects import compile_objects
+from crosslab.build.pinned_archive import read_archive, unpack_source
 from crosslab.build.runtime import LANGUAGE_FLAGS
-from crosslab.build.source_archive import read_source, unpack_source
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Machine, Toolchain
@@ -77,7 +77,7 @@ def httplib_sources(cache: Path) -> Path:
         UserError: it is not pinned.
         LabError: the archive cannot be had, or does not hold the pinned files.
     """
-    library, source = read_library(), read_source(PROJECT)
+    library, source = read_library(), read_archive(PROJECT)
 
     def make(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="source-") as at:

