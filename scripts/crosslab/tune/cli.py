@@ -18,19 +18,22 @@ import tvm
 from tvm import tirx
 
 from common.files import atomic_write_json
-from crosslab.build.runner import compile_library
+from crosslab.build.runner import Recipe, compile_library
 from crosslab.cached_build import add_cache_option
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.schedules import Schedules
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.cores.core import core_names
-from crosslab.errors import UserError
+from crosslab.errors import UserError, supply_mlc
 from crosslab.farm.processes import FarmState, JoinedBoard, joined_boards, state_file
-from crosslab.job.job_options import MODEL, have_zvfh, parse_job, vlen_of
+from crosslab.job.job_options import MODEL, MODEL_FORMAT, have_zvfh, parse_job, vlen_of
 from crosslab.job.model_check import check_model
-from crosslab.models.formats import FORMATS
+from crosslab.models.formats import FORMATS, weight_formats
 from crosslab.models.sources.model_folder import import_model
 from crosslab.tune.search import NotTunableError, Tuned, tune_function
+from crosslab.zoo.job import Spec, library_recipe
+
+ZOO = "zoo:"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,8 +47,8 @@ def parser() -> argparse.ArgumentParser:
     add = options.add_argument
     add("functions", type=Path, nargs="?", help="TVMScript of the functions, with static shapes")
     about = "tune what no kernel takes of this model: as nox -s model names one"
-    add("--model", help=f"in place of a file: {about}")
-    add("--quantization", choices=FORMATS, help="format of the model's weights")
+    add("--model", help=f"in place of a file: {about}, or {ZOO}FAMILY of the zoo")
+    add("--quantization", choices=FORMATS, help=f"format of the model's weights ({MODEL_FORMAT})")
     add("--tvm-tree", type=Path, help="patched TVM tree, which compiles candidates")
     add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
     add_cache_option(options)
@@ -137,6 +140,8 @@ def functions_of(args: argparse.Namespace, target: LabTarget, core: str | None) 
         UserError: the model cannot be compiled, or all that is left of it has shapes that vary.
         LabError: the compile fails.
     """
+    if args.model.startswith(ZOO):
+        return _left_of(zoo_recipe(args, target, core), args)
     words = [args.model, "--tvm-tree", str(args.tvm_tree), "--project", str(args.project)]
     words += ["--cache", str(args.cache), "--vlen", str(target.vlen)]
     words += ["--core", core] if core else []
@@ -146,7 +151,27 @@ def functions_of(args: argparse.Namespace, target: LabTarget, core: str | None) 
     job = parse_job(words, MODEL)
     model = import_model(job.source, job.model, job.project, job.cache).folder
     check_model(job, model)
-    left = Schedules.read(compile_library(job.recipe(model), job.cache).folder).unscheduled
+    return _left_of(job.recipe(model), args)
+
+
+def zoo_recipe(args: argparse.Namespace, target: LabTarget, core: str | None) -> Recipe:
+    """The inputs of the library of a family of the zoo.
+
+    Raises:
+        UserError: there is no such family, or MLC-LLM, which compiles it, is not here.
+    """
+    if args.mlc_tree is None:
+        raise UserError(f"{args.model}: MLC-LLM is not here", remedy=supply_mlc("farm"))
+    quantization = args.quantization or MODEL_FORMAT
+    zvfh = target.zvfh and weight_formats()[quantization].halves
+    name, trees = args.model.removeprefix(ZOO), (args.mlc_tree, args.tvm_tree, None)
+    return library_recipe(
+        Spec(name, quantization, *trees, target.vlen, args.cache, "", core=core, zvfh=zvfh)
+    )
+
+
+def _left_of(recipe: Recipe, args: argparse.Namespace) -> Path:
+    left = Schedules.read(compile_library(recipe, args.cache).folder).unscheduled
     if "@T.prim_func" not in Path(left).read_text(encoding="utf-8"):
         raise UserError(f"{args.model}: no function of static shapes is without a kernel")
     return Path(left)

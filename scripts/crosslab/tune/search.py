@@ -24,12 +24,13 @@ from crosslab.errors import LabError
 from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import CompilerKind, find_cross
 from crosslab.tune.database import keep, open_database
-from crosslab.tune.runner import FarmRunner, TrialAttempt, Trials
+from crosslab.tune.runner import ATTEMPTS, FarmRunner, TrialAttempt, Trials
 from crosslab.tune.space import design_space
 from crosslab.tune.trial import (
     Arrays,
     SessionHungError,
     SessionLostError,
+    TrialAnswer,
     TrialQuestion,
     answer_of,
 )
@@ -140,10 +141,10 @@ def tune_function(
     question = TrialQuestion(tracker, key, shapes, dtypes, seconds)
     untuned = Path(export_library(build_library(known.alone(function), aim)))
     try:
-        right, before = _untuned(question, untuned)
+        answer = untuned_answer(question, untuned)
     finally:
         shutil.rmtree(untuned.parent, ignore_errors=True)
-    record = Trials()
+    right, before, record = answer.arrays, answer.cost, Trials()
     searched = {s: right[s] for s in SEARCH_SEEDS}
     runner = FarmRunner(question, searched, boards, record)
     with tempfile.TemporaryDirectory(prefix="tune-") as work, aim, without_intrinsics():
@@ -185,12 +186,22 @@ def buffers_of(function: tirx.PrimFunc) -> list[Any]:
     return list(ms.arg_info.ArgInfo.from_prim_func(function))
 
 
-def _untuned(question: TrialQuestion, library: Path) -> tuple[dict[int, Arrays], int]:
-    try:
-        answer = answer_of(question, library, (*SEARCH_SEEDS, *CHECK_SEEDS))
-    except (SessionLostError, SessionHungError) as error:
-        raise LabError(f"the untuned function does not run: {error}") from error
-    return answer.arrays, answer.cost
+def untuned_answer(question: TrialQuestion, library: Path) -> TrialAnswer:
+    """Answer and cost of the untuned function, on the inputs of search and check.
+
+    Raises:
+        LabError: it does not run.
+    """
+    lost = ""
+    # As of a candidate: a board that is killed is not the function's fault.
+    for _ in range(ATTEMPTS):
+        try:
+            return answer_of(question, library, (*SEARCH_SEEDS, *CHECK_SEEDS))
+        except SessionLostError as error:
+            lost = str(error)
+        except SessionHungError as error:
+            raise LabError(f"the untuned function does not run: {error}") from error
+    raise LabError(f"the untuned function crashes {ATTEMPTS} boards: {lost}")
 
 
 def _winner(

@@ -16,6 +16,7 @@ from rich.table import Table
 from common.files import atomic_write
 from crosslab.cached_build import add_cache_option
 from crosslab.compile.mlc import MlcTools
+from crosslab.compile.schedules import add_tuned, find_database
 from crosslab.compile.targets import VLENS
 from crosslab.errors import UserError, supply_mlc
 from crosslab.farm.cells import (
@@ -29,8 +30,8 @@ from crosslab.farm.cells import (
     serve_worker,
 )
 from crosslab.host.toolchain import find_cross, require_qemu
-from crosslab.job.job_options import read_omissions
-from crosslab.models.formats import FORMATS
+from crosslab.job.job_options import have_zvfh, read_omissions, vlen_of
+from crosslab.models.formats import FORMATS, weight_formats
 from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
@@ -67,15 +68,16 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         nargs="+",
         choices=VLENS,
-        default=[256],
-        help="bits in a vector register (256)",
+        help="bits in a vector register (256, or the core's)",
     )
+    add("--core", metavar="NAME", help="compile for this core alone (cores/NAME.toml)")
+    add_tuned(add)
     add("--jobs", type=int, default=1, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for one ({TIMEOUT:g})")
     add("--rerun", action="store_true", help="also those that are right in the report already")
     add("--report-only", action="store_true", help="run nothing; show the report, write --docs")
     add("--list", action="store_true", help="name the families and end")
-    add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json)")
+    add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json, or zoo-CORE.json)")
     add("--docs", type=Path, metavar="FILE", help="write the table there, as docs/zoo.md has it")
     add(
         "--work", type=Path, metavar="DIR", help="write the work of compiled models there, for cost"
@@ -105,6 +107,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"{family.name:12} {family.like}")
         return 0
     _check_matrix(args)
+    _read_core(args)
     machine = scheduler_of(args, _say)
     if machine and args.worker:
         _check(args)
@@ -113,7 +116,8 @@ def main(argv: Sequence[str]) -> int:
         )
         return 0
     args.scheduler = machine
-    report = args.report or args.project / "out" / "zoo.json"
+    stem = f"zoo-{args.core}" if args.core else "zoo"
+    report = args.report or args.project / "out" / f"{stem}.json"
     known = read_report(report)
     formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
     releases = list(dict.fromkeys(args.releases)) or [args.release]
@@ -136,11 +140,24 @@ def main(argv: Sequence[str]) -> int:
 def _check_matrix(args: argparse.Namespace) -> None:
     if args.scheduler and args.work:
         raise UserError("--work: a worker's files stay there", remedy="leave out --scheduler")
-    if args.work and len(set(args.vlen)) > 1:
+    if args.core and (args.scheduler or args.worker):
+        raise UserError("--core: workers compile for any", remedy="leave out --core and --tuned")
+    if args.tuned and not args.core:
+        raise UserError("--tuned: whose database?", remedy="name the --core that it was found for")
+    if args.core and args.vlen and len(args.vlen) > 1:
+        raise UserError("--core: a core has one VLEN", remedy="leave out --vlen")
+    if args.work and len(set(args.vlen or ())) > 1:
         raise UserError("--work: a model's work is written for one VLEN", remedy="give one --vlen")
     if args.releases and not (args.scheduler or args.report_only):
         why = "--releases: trees of one release are here, workers have those of others"
         raise UserError(why, remedy="give --scheduler HOST:PORT, or --release R alone")
+
+
+def _read_core(args: argparse.Namespace) -> None:
+    """Put the core's VLEN and database in the place of what was typed."""
+    own = vlen_of(args.project, args.vlen[0] if args.vlen else None, args.core)
+    args.vlen = [own] if args.core else args.vlen or [own]
+    args.tuned = find_database(args.tuned, args.core)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -167,8 +184,14 @@ def _specs(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> list[Spec]:
     if work:
         work.mkdir(parents=True, exist_ok=True)
     cache = args.cache.resolve()
+    tuned = args.tuned.resolve() if args.tuned else None
+    halves = [name for name, one in weight_formats().items() if one.halves]
+    zvfh = have_zvfh(args.project, args.core)
     return [
-        Spec(key.family, key.quantization, *trees, plain, key.vlen, cache, key.release, work)
+        Spec(
+            *(key.family, key.quantization, *trees, plain, key.vlen, cache, key.release, work),
+            *(tuned, args.core, zvfh and key.quantization in halves),
+        )
         for key in asked
     ]
 
@@ -176,7 +199,7 @@ def _specs(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> list[Spec]:
 def _todo(
     args: argparse.Namespace, asked: Sequence[MatrixKey], known: Sequence[FamilyOutcome]
 ) -> list[MatrixKey]:
-    if args.rerun or args.work:
+    if args.rerun or args.work or args.tuned:
         return list(asked)
     # What was right once is not asked again; what was not may have been mended.
     right = {o.key for o in known if o.outcome is FamilyStatus.RIGHT}
@@ -198,7 +221,8 @@ def _run_all(
             save(done)
             bar.update(task, advance=1)
             said = f"{outcome.key}: {cell(outcome)}, {outcome.seconds:g} s"
-            bar.console.print(said, markup=False)
+            said += f"; {outcome.schedules}" if outcome.schedules else ""
+            bar.console.print(said, markup=False, soft_wrap=True)
     return done
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,11 @@ class Family:
     def vocab(self) -> int:
         """Number of token ids."""
         return int(self.config["vocab_size"])
+
+    def write_config(self, folder: Path) -> None:
+        """Write its ``config.json`` into a folder."""
+        text = json.dumps(dict(self.config), indent=2) + "\n"
+        (folder / "config.json").write_text(text, encoding="utf-8")
 
     def published(self, name: str) -> str:
         """The name that published files have for one of transformers' weights."""

@@ -25,6 +25,7 @@ from crosslab.build.runner import Recipe, build_runner, compile_library, store_p
 from crosslab.build.runtime import build_runtime
 from crosslab.cached_build import cached_build
 from crosslab.compile.mlc import WORK_FILE
+from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
@@ -72,6 +73,9 @@ class Spec:
         cache: folder of finished builds.
         release: name of the release that the trees are of.
         work: folder that gets the work of the compiled model, for the cost estimate, or None.
+        tuned: database of the core's schedules for functions without a kernel; None: none.
+        core: that it is compiled for; None: any.
+        zvfh: for CPUs with vectors of halves.
     """
 
     family: str
@@ -83,6 +87,9 @@ class Spec:
     cache: Path
     release: str
     work: Path | None = None
+    tuned: Path | None = None
+    core: str | None = None
+    zvfh: bool = False
 
     @property
     def own(self) -> Mapping[str, Any]:
@@ -97,7 +104,7 @@ class Spec:
     def read(cls, table: Mapping[str, Any]) -> Spec:
         """From what :meth:`table` gave."""
         trees = {n: Path(table[n]) for n in ("mlc_tree", "tvm_tree", "cache")}
-        free = {n: Path(table[n]) if table[n] else None for n in ("plain_tree", "work")}
+        free = {n: Path(table[n]) if table[n] else None for n in ("plain_tree", "work", "tuned")}
         return cls(**{**table, **trees, **free})
 
 
@@ -138,7 +145,7 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
             **own, outcome=FamilyStatus.NO_REFERENCE, reason=first_reason(error.what)
         )
     try:
-        recipe = recipe_of(spec, question, ours=ours)
+        recipe = recipe_of(spec, question.model, ours=ours)
         library = compile_library(recipe, spec.cache)
         params = store_params(recipe, spec.cache)
     except LabError as error:
@@ -150,7 +157,12 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
         shutil.copyfile(library.folder / WORK_FILE, spec.work / name)
     tensorized, total, plain = count_products(library.tensorized)
     right = FamilyOutcome(
-        **own, outcome=FamilyStatus.RIGHT, tensorized=tensorized, total=total, plain=plain
+        **own,
+        outcome=FamilyStatus.RIGHT,
+        tensorized=tensorized,
+        total=total,
+        plain=plain,
+        schedules=Schedules.read(library.folder).told if recipe.tuned else "",
     )
     try:
         tokens, logits = answer(spec, question, recipe, params)
@@ -166,17 +178,17 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
     return replace(right, outcome=FamilyStatus.WRONG, reason=reason)
 
 
-def recipe_of(spec: Spec, question: FamilyQuestion, *, ours: bool = True) -> Recipe:
+def recipe_of(spec: Spec, model: Path, *, ours: bool = True) -> Recipe:
     """The inputs of a family's runner.
 
     Args:
         spec: the family, its format and the trees.
-        question: with the model's folder.
+        model: folder of its config, and of its weights where more than a library is made.
         ours: with the project's kernels and passes; without, as upstream does.
     """
     family = chosen([spec.family])[0]
     return Recipe(
-        model=question.model,
+        model=model,
         quantization=spec.quantization,
         vlens=(spec.vlen,),
         tvm_tree=spec.tvm_tree if ours or spec.plain_tree is None else spec.plain_tree,
@@ -188,7 +200,22 @@ def recipe_of(spec: Spec, question: FamilyQuestion, *, ours: bool = True) -> Rec
         context=family.context,
         prefill_chunk=min(family.context, 4 * PROMPT),
         sizes=tuple(sorted(family.sizes.items())),
+        tuned=spec.tuned if ours else None,
+        cores=spec.core,
+        zvfh=spec.zvfh,
     )
+
+
+def library_recipe(spec: Spec) -> Recipe:
+    """The inputs of a family's library, for which its config alone is needed: no weights.
+
+    Raises:
+        UserError: there is no such family.
+    """
+    family = chosen([spec.family])[0]
+    key = digest(repr(family))
+    folder = cached_build(spec.cache, f"zoo-config-{family.name}", key, family.write_config)
+    return recipe_of(spec, folder)
 
 
 def answer(
@@ -207,7 +234,7 @@ def answer(
         arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(NEW)]
         arguments += ["--vocab", str(question.answer.logits.shape[1])]
         arguments += ["--logits", str(folder / ANSWER_LOGITS)]
-        machine = GuestMachine(vlen=spec.vlen, timeout=RUN_SECONDS)
+        machine = GuestMachine(vlen=spec.vlen, timeout=RUN_SECONDS, zvfh=spec.zvfh)
         result = run_guest(program, arguments, machine)
         (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")
 

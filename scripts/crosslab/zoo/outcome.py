@@ -59,6 +59,7 @@ class FamilyOutcome:
         seconds: what the whole took.
         vlen: bits in a vector register.
         release: of the trees.
+        schedules: what it took of a database of schedules; empty where none was named.
     """
 
     family: str
@@ -73,6 +74,7 @@ class FamilyOutcome:
     seconds: float = 0.0
     vlen: int = 256
     release: str = "unnamed"
+    schedules: str = ""
 
     @property
     def key(self) -> MatrixKey:
@@ -87,7 +89,7 @@ class FamilyOutcome:
     def read(cls, table: Mapping[str, Any]) -> FamilyOutcome:
         """From what :meth:`table` gave."""
         fault = Fault(table["fault"]) if table["fault"] else None
-        own = {field.name: table[field.name] for field in fields(cls)}
+        own = {field.name: table[field.name] for field in fields(cls) if field.name in table}
         return cls(**{**own, "outcome": FamilyStatus(table["outcome"]), "fault": fault})
 
 

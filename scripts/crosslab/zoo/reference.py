@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,8 +140,7 @@ def _save(family: Family, model: Any, folder: Path) -> None:
     named = {family.published(name): tensor for name, tensor in stored.items()}
     named |= {copy: named[original] for copy, original in family.copies}
     safetensors.save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
-    text = json.dumps(dict(family.config), indent=2) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    family.write_config(folder)
 
 
 def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[np.int64], Answer]:

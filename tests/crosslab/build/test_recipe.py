@@ -4,7 +4,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from crosslab.bench.options import parse_bench
@@ -13,19 +12,16 @@ from crosslab.compile.mlc import MlcCompileRequest
 from crosslab.errors import UserError
 from crosslab.job.job_options import parse_job
 from crosslab.models.config import read_config
-from crosslab.models.reference import Answer
 from crosslab.tune import WORKLOADS
 from crosslab.zoo.families import chosen
 from crosslab.zoo.job import Spec, recipe_of
-from crosslab.zoo.reference import FamilyQuestion
 
 OURS, PLAIN, MLC, MODEL = Path("ours"), Path("plain"), Path("mlc"), Path("model")
-QUESTION = FamilyQuestion(MODEL, (1,), Answer((), np.zeros((0, 9), np.float32)), 0.0)
 
 
 def test_the_zoo_without_ours_compiles_on_the_plain_tree_and_runs_on_our_runtime() -> None:
     spec = Spec("mistral", "q4f16_1", MLC, OURS, PLAIN, 256, Path("cache"), "2026.08")
-    ours, plain = (recipe_of(spec, QUESTION, ours=choice) for choice in (True, False))
+    ours, plain = (recipe_of(spec, MODEL, ours=choice) for choice in (True, False))
     assert (ours.tvm_tree, plain.tvm_tree) == (OURS, PLAIN)
     assert ours.runtime_tree == plain.runtime_tree == OURS
     assert (ours.kernels, ours.steps) == (True, None)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,12 +18,22 @@ tvm = pytest.importorskip("tvm")
 from tvm import te
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
+from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
-from crosslab.tune.cli import main, read_functions, table
+from crosslab.farm.protocol import Address
+from crosslab.models.config import read_table
+from crosslab.tune.cli import main, read_functions, table, zoo_recipe
 from crosslab.tune.database import keep, open_database
 from crosslab.tune.runner import ATTEMPTS, TrialAttempt, Trials
-from crosslab.tune.search import Tuned
-from crosslab.tune.trial import WrongOutputError, compare
+from crosslab.tune.search import Tuned, untuned_answer
+from crosslab.tune.trial import (
+    SessionLostError,
+    TrialAnswer,
+    TrialQuestion,
+    WrongOutputError,
+    compare,
+)
+from crosslab.zoo.families import chosen
 
 
 def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[TrialAttempt, Trials]:
@@ -46,6 +57,27 @@ def test_a_file_or_a_model_is_tuned(words: list[str]) -> None:
         main(words)
 
 
+def _of_zoo(cache: Path, family: str, mlc_tree: Path | None) -> argparse.Namespace:
+    trees = {"mlc_tree": mlc_tree, "tvm_tree": Path("tvm")}
+    return argparse.Namespace(model=f"zoo:{family}", quantization=None, cache=cache, **trees)
+
+
+def test_a_family_of_the_zoo_is_compiled_by_its_config_for_the_core(tmp_path: Path) -> None:
+    zvfh = LabTarget("riscv64", 256, zvfh=True)
+    asked = _of_zoo(tmp_path, "mixtral", Path("mlc"))
+    recipe = zoo_recipe(asked, zvfh, "spacemit-x60")
+    assert (recipe.quantization, recipe.vlens, recipe.zvfh) == ("q4f16_1", (256,), True)
+    assert (recipe.mlc_tree, recipe.cores) == (Path("mlc"), "spacemit-x60")
+    assert read_table(recipe.model / "config.json") == chosen(["mixtral"])[0].config
+    asked.quantization = "q0f32"
+    assert not zoo_recipe(asked, zvfh, None).zvfh
+    with pytest.raises(UserError, match="no family lama"):
+        zoo_recipe(_of_zoo(tmp_path, "lama", Path("mlc")), zvfh, None)
+    with pytest.raises(UserError, match="MLC-LLM is not here") as refused:
+        zoo_recipe(_of_zoo(tmp_path, "mixtral", None), zvfh, None)
+    assert "--mirror mlc-llm=" in refused.value.remedy
+
+
 def test_a_lost_session_loses_no_trial() -> None:
     attempt, trials = _attempt((0, "lost: reset by peer"), TimeoutError(), (7, ""))
     assert attempt.result() == (7, "")
@@ -58,6 +90,22 @@ def test_a_candidate_that_crashes_every_board_is_named() -> None:
     assert cost == 0
     assert "crashed" in reason and "reset by peer" in reason
     assert trials.rejected == [("candidate.so", reason)]
+
+
+def test_the_untuned_function_outlives_a_killed_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [SessionLostError("reset by peer")] * (ATTEMPTS - 1)
+
+    def answer(*_: object) -> TrialAnswer:
+        if ends:
+            raise ends.pop()
+        return TrialAnswer({}, 7)
+
+    monkeypatch.setattr("crosslab.tune.search.answer_of", answer)
+    question = TrialQuestion(Address("127.0.0.1", 1), "k", (), ())
+    assert untuned_answer(question, Path("untuned.so")).cost == 7
+    ends += [SessionLostError("reset by peer")] * ATTEMPTS
+    with pytest.raises(LabError, match=f"crashes {ATTEMPTS} boards: reset by peer"):
+        untuned_answer(question, Path("untuned.so"))
 
 
 @pytest.mark.parametrize("reason", ["wrong: argument 2 is off by 1", "hung: no end within 2 s"])

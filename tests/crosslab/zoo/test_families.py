@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.passes.made_up_formats import ALL_PACKINGS
+from support.shared_builds import PROJECT
 
 from crosslab.errors import UserError
 from crosslab.models.formats import Packing
@@ -158,6 +159,21 @@ def test_each_vlen_and_release_is_a_column_of_its_own() -> None:
     assert "| q0f32, A, VLEN 256 | q0f32, A, VLEN 512 | q0f32, B, VLEN 256 | kernels |" in text
     assert "q0f32, B, VLEN 256: 0 of 1 right" in text
     assert "* **llama, q0f32, B, VLEN 256**" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tuned", "there"], "--tuned: whose database"),
+        (["--core", "spacemit-x60", "--tuned", "there"], "--tuned: no database in there"),
+        (["--core", "spacemit-x60", "--vlen", "128"], "--vlen 128: spacemit-x60 has 256"),
+        (["--core", "spacemit-x60", "--vlen", "128", "256"], "a core has one VLEN"),
+        (["--core", "spacemit-x60", "--scheduler", "127.0.0.1:1"], "workers compile for any"),
+    ],
+)
+def test_a_core_is_one_and_brings_its_database(options: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        main(["--project", str(PROJECT), *options])
 
 
 def test_without_mlc_llm_it_says_how_to_give_it(tmp_path: Path) -> None:
