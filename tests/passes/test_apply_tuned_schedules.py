@@ -76,6 +76,20 @@ def test_where_elements_are_strided_either_loop_may_become_vectors(
         one.trace.apply_to_schedule(tvm.s_tir.Schedule(mod), remove_postproc=False)
 
 
+def test_a_widened_function_is_the_workload_that_its_script_says(tvm: ModuleType) -> None:
+    from tvm import te  # noqa: PLC0415
+
+    x = te.placeholder((4, 8), "float16", name="x")
+    y = te.compute((32,), lambda i: x[i // 8, i % 8], name="y")
+    z = te.compute((8, 4), lambda i, j: y[i * 4 + j], name="z")
+    widened = load_pass("half.compute_in_float32").compute_in_float32(te.create_prim_func([x, z]))
+    tuned = load_pass("apply_tuned_schedules")
+    workload = tuned.workload_of(widened)
+    assert 'T.Cast("float32"' in workload.script()
+    read = tvm.script.from_source(workload.script())
+    tvm.ir.assert_structural_equal(tuned.workload_of(read[tuned.FUNCTION]), workload)
+
+
 def test_a_sigmoid_becomes_arithmetic_with_its_schedule(tvm: ModuleType) -> None:
     from tvm import te  # noqa: PLC0415
 

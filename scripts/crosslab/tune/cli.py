@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -87,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     kept = (args.database or out / "tuned") / core
     report = args.report or out / "tune.json"
     report.parent.mkdir(parents=True, exist_ok=True)
-    done, refused = list[Tuned](), list[str]()
+    done, refused, start = list[Tuned](), list[str](), time.monotonic()
     for name, function in functions.items():
         farm = (state.tracker, state.key, boards)
         limits = {"trials": args.trials, "seconds": args.seconds}
@@ -98,7 +99,10 @@ def main(argv: Sequence[str]) -> int:
         tuned = [asdict(one) for one in done]
         about = {"measure": measure, "database": str(kept), "functions": tuned, "refused": refused}
         atomic_write_json(report, about)
-    print("\n".join([*table(done, measure), *(f"* {why}" for why in refused)]))
+    minutes = (time.monotonic() - start) / 60
+    trials = sum(one.trials for one in done)
+    pace = f"{trials} trials on {boards} boards: {trials / minutes:.1f} a minute, all included"
+    print("\n".join([*table(done, measure), *(f"* {why}" for why in refused), pace]))
     return 0
 
 

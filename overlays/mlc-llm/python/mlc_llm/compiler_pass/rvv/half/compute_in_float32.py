@@ -109,7 +109,11 @@ def _of_experts(func: tirx.PrimFunc, experts: Experts) -> tuple[list[Any], list[
 
 def widened_buffer(buffer: Any) -> Any:
     """A buffer of float32 with the shape of one of halves."""
-    return tirx.decl_buffer(buffer.shape, SINGLE, str(buffer.name), scope=buffer.scope())
+    # Its layout, too: one of decl_buffer's own would make a function another workload than what a
+    # tuner reads of its script.
+    return tirx.decl_buffer(
+        buffer.shape, SINGLE, str(buffer.name), scope=buffer.scope(), layout=buffer.layout
+    )
 
 
 def _copy(source: Any, target: Any) -> Any:
