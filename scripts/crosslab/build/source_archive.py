@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tarfile
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from common.hashing import sha256_of
-from crosslab.errors import LabError, UserError
-from crosslab.models.sources.pins import LOCK_NAME
+from crosslab.errors import LabError
+from crosslab.models.sources.asset import check_pinned, pip_download
+from crosslab.models.sources.pins import read_pinned
 
 LLAMA_CPP = "llama.cpp"
 
@@ -44,12 +41,11 @@ def read_source(project: Path) -> SourceArchive:
     Raises:
         UserError: there is none.
     """
-    path = project / LOCK_NAME
-    try:
-        entry = tomllib.loads(path.read_text(encoding="utf-8"))["peers"][LLAMA_CPP]
+
+    def made(entry: dict[str, Any]) -> SourceArchive:
         return SourceArchive(**{k: v for k, v in entry.items() if k != "license"})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path} has no whole table [peers."{LLAMA_CPP}"]: {error}') from error
+
+    return read_pinned(project, "peers", LLAMA_CPP, made)
 
 
 def unpack_source(source: SourceArchive, parts: Iterable[str], folder: Path) -> Path:
@@ -81,24 +77,20 @@ def unpack_source(source: SourceArchive, parts: Iterable[str], folder: Path) -> 
 
 
 def _download(source: SourceArchive, folder: Path) -> Path:
-    pinned = folder / "pinned.txt"
-    pinned.write_text(f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
     # Pip asks a source for its metadata; the backend that answers is pinned with our packages.
-    command += ["--no-build-isolation", "--no-binary=:all:", "--dest", str(folder)]
-    # Without this the backend looks for CMake, of which metadata have no need.
-    environment = {**os.environ, "SKBUILD_WHEEL_CMAKE": "false"}
-    done = subprocess.run(
-        [*command, "-r", str(pinned)], env=environment, capture_output=True, text=True, check=False
+    options = ["--no-build-isolation", "--no-binary=:all:"]
+    pip_download(
+        f"{source.package}=={source.version}",
+        source.file,
+        source.sha256,
+        folder,
+        options,
+        # Without this the backend looks for CMake, of which metadata have no need.
+        variables={"SKBUILD_WHEEL_CMAKE": "false"},
+        check=", and that the group crosslab of pyproject.toml is installed (nox does so)",
     )
     found = folder / source.file
-    if done.returncode != 0 or not found.is_file():
-        reason = done.stderr.strip().splitlines() or ["pip said nothing"]
-        raise LabError(
-            f"cannot download {source.package}=={source.version}: {reason[-1]}",
-            remedy="check the network and the package index that pip uses, and that the group "
-            "crosslab of pyproject.toml is installed (nox does so)",
-        )
-    if sha256_of(found) != source.sha256:
-        raise LabError(f"{found.name} is not the pinned file; nothing of it was used")
+    if not found.is_file():
+        raise LabError(f"{source.package}: the index gave no {source.file}")
+    check_pinned(found, source.sha256)
     return found
