@@ -28,7 +28,7 @@ from forkpatch.git.objects import (
 )
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import made_whole
+from forkpatch.model.mailhead import made_whole
 from forkpatch.model.record import format_record
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
 from forkpatch.series.derive import record_of
