@@ -13,11 +13,11 @@ import re
 import shlex
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from common.hashing import digest
 from crosslab.build.objects import compile_objects
@@ -26,7 +26,7 @@ from crosslab.build.runtime import LANGUAGE_FLAGS
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Machine, Toolchain
-from crosslab.models.sources.pins import LOCK_NAME
+from crosslab.models.sources.pins import read_pinned
 
 PROJECT = Path(__file__).resolve().parents[3]
 PAGE = PROJECT / "runner" / "server" / "page" / "chat.html"
@@ -61,13 +61,12 @@ def read_library(project: Path = PROJECT) -> PinnedLibrary:
     Raises:
         UserError: there is none.
     """
-    path = project / LOCK_NAME
-    try:
-        entry = tomllib.loads(path.read_text(encoding="utf-8"))["libraries"][HTTPLIB]
+
+    def made(entry: dict[str, Any]) -> PinnedLibrary:
         fields = {name: entry[name] for name in ("version", "folder", "files")}
         return PinnedLibrary(licence=entry["license"], **fields)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path} has no whole table [libraries."{HTTPLIB}"]: {error}') from error
+
+    return read_pinned(project, "libraries", HTTPLIB, made)
 
 
 def httplib_sources(cache: Path) -> Path:

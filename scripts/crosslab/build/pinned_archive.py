@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tarfile
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from common.hashing import sha256_of
-from crosslab.errors import LabError, UserError
-from crosslab.models.sources.pins import LOCK_NAME
+from crosslab.errors import LabError
+from crosslab.models.sources.asset import check_pinned, pip_download
+from crosslab.models.sources.pins import read_pinned
 
 LLAMA_CPP = "llama.cpp"
 # Pip asks a source for its metadata; the backend that answers is pinned with our packages.
@@ -46,12 +43,11 @@ def read_archive(project: Path, program: str = LLAMA_CPP) -> PinnedArchive:
     Raises:
         UserError: there is none.
     """
-    path = project / LOCK_NAME
-    try:
-        entry = tomllib.loads(path.read_text(encoding="utf-8"))["peers"][program]
+
+    def made(entry: dict[str, Any]) -> PinnedArchive:
         return PinnedArchive(**{k: v for k, v in entry.items() if k != "license"})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path} has no whole table [peers."{program}"]: {error}') from error
+
+    return read_pinned(project, "peers", program, made)
 
 
 def unpack_source(source: PinnedArchive, parts: Iterable[str], folder: Path) -> Path:
@@ -93,23 +89,18 @@ def download(archive: PinnedArchive, folder: Path, options: Sequence[str]) -> Pa
     Raises:
         LabError: it cannot be had.
     """
-    pinned = folder / "pinned.txt"
-    pinned.write_text(f"{archive.package}=={archive.version} --hash=sha256:{archive.sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-    command += [*options, "--dest", str(folder)]
-    # Without this the backend of a source looks for CMake, of which metadata have no need.
-    environment = {**os.environ, "SKBUILD_WHEEL_CMAKE": "false"}
-    done = subprocess.run(
-        [*command, "-r", str(pinned)], env=environment, capture_output=True, text=True, check=False
+    pip_download(
+        f"{archive.package}=={archive.version}",
+        archive.file,
+        archive.sha256,
+        folder,
+        options,
+        # Without this the backend of a source looks for CMake, of which metadata have no need.
+        variables={"SKBUILD_WHEEL_CMAKE": "false"},
+        check=", and that the group crosslab of pyproject.toml is installed (nox does so)",
     )
     found = folder / archive.file
-    if done.returncode != 0 or not found.is_file():
-        reason = done.stderr.strip().splitlines() or ["pip said nothing"]
-        raise LabError(
-            f"cannot download {archive.package}=={archive.version}: {reason[-1]}",
-            remedy="check the network and the package index that pip uses, and that the group "
-            "crosslab of pyproject.toml is installed (nox does so)",
-        )
-    if sha256_of(found) != archive.sha256:
-        raise LabError(f"{found.name} is not the pinned file; nothing of it was used")
+    if not found.is_file():
+        raise LabError(f"{archive.package}: the index gave no {archive.file}")
+    check_pinned(found, archive.sha256)
     return found

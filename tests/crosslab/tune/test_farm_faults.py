@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from support import shared_builds
 
-psutil = pytest.importorskip("psutil")
+pytest.importorskip("psutil")
 pytest.importorskip("tornado")
 pytest.importorskip("tvm")
 
+import psutil
 from tvm import te
 
 from crosslab.cached_build import default_cache
