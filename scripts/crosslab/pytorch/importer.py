@@ -35,11 +35,11 @@ from crosslab.host.toolchain import find_native
 from crosslab.models.params import write_params
 from crosslab.pytorch.causal_attention import POSITIONS, TOKENS
 from crosslab.pytorch.causal_lm import read_causal_lm
-from crosslab.pytorch.converters import KEPT, converters
+from crosslab.pytorch.conversion.converters import KEPT, converters
+from crosslab.pytorch.conversion.limits import check_limits
+from crosslab.pytorch.conversion.operators import REMEDY, unknown_operators, with_places
 from crosslab.pytorch.example import FACTORY, Example, load_factory, make_example
 from crosslab.pytorch.language import BATCH, check_inputs, import_language_model
-from crosslab.pytorch.limits import check_limits
-from crosslab.pytorch.operators import REMEDY, unknown_operators, with_places
 
 EXPORTABLE = (
     "the operators of a model may not depend on its inputs' values: torch.where chooses between "

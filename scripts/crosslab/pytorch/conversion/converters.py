@@ -16,9 +16,9 @@ from tvm import relax
 from tvm_ffi import structural_equal
 
 from crosslab.compile.llama import last_row_of
-from crosslab.pytorch import formulas
-from crosslab.pytorch.dtypes import CONSTANTS, dtype_of
-from crosslab.pytorch.operators import Converter
+from crosslab.pytorch.conversion import formulas
+from crosslab.pytorch.conversion.dtypes import CONSTANTS, dtype_of
+from crosslab.pytorch.conversion.operators import Converter
 
 
 def converters(cache: Any = None) -> dict[str, Converter]:

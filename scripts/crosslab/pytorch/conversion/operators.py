@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from crosslab.errors import UserError
-from crosslab.pytorch.dtypes import checked, promoted
+from crosslab.pytorch.conversion.dtypes import checked, promoted
 
 Converter = Callable[[Any, Any], Any]
 REMEDY = (
     "write these places with other operators, or add a converter to "
-    "scripts/crosslab/pytorch/converters.py"
+    "scripts/crosslab/pytorch/conversion/converters.py"
 )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.export.graph_signature import OutputKind, TensorArgument
 
 from crosslab.errors import UserError
-from crosslab.pytorch.operators import place_of
+from crosslab.pytorch.conversion.operators import place_of
 
 SHORT = (torch.float16, torch.bfloat16)
 # It is random only if it is asked to drop something, which its converter refuses.
