@@ -107,6 +107,44 @@ def largest_of_axes() -> Made:
     return _made(lambda x: (x.amax((0, 1)), x.amin(-1), x.logsumexp(-1)), torch.randn(2, 3, 8))
 
 
+def exponential_units() -> Made:
+    """Below zero each has factors of its own."""
+    functional = nn.functional
+    return _made(
+        lambda x: (functional.selu(x), functional.celu(x, 0.5), functional.elu(x, 2.0)),
+        torch.randn(3, 8),
+    )
+
+
+def resized_images() -> Made:
+    """Sizes that are no whole multiple of each other, and antialiasing."""
+    resize = nn.functional.interpolate
+
+    def sizes(x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            resize(x, size=(7, 9)),
+            resize(x, scale_factor=1.5),
+            resize(x, scale_factor=0.5, mode="bilinear"),
+            resize(x, size=(3, 4), mode="bilinear", antialias=True),
+            resize(x, size=(9, 5), mode="bilinear", align_corners=True),
+            resize(x, scale_factor=2.0, mode="bicubic"),
+        )
+
+    return _made(sizes, torch.randn(1, 2, 5, 7))
+
+
+def grid_of_points() -> Made:
+    return _made(
+        lambda x, grid: nn.functional.grid_sample(x, grid, align_corners=False),
+        *(torch.randn(1, 2, 5, 7), torch.rand(1, 4, 4, 2)),
+    )
+
+
+def branch_of_torch() -> Made:
+    double, half = (lambda x: x * 2), (lambda x: x / 2)
+    return _made(lambda x: torch.cond(x.sum() > 0, double, half, (x,)), torch.randn(2, 8))
+
+
 class Counter(nn.Module):
     """A model that keeps something between calls."""
 

@@ -19,6 +19,7 @@ from crosslab.compile.llama import last_row_of
 from crosslab.pytorch.conversion import formulas
 from crosslab.pytorch.conversion.dtypes import CONSTANTS, dtype_of
 from crosslab.pytorch.conversion.operators import Converter
+from crosslab.pytorch.conversion.resampling import RESAMPLING, resampled
 
 
 def converters(cache: Any = None) -> dict[str, Converter]:
@@ -48,6 +49,8 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "silu.default": _unary(formulas.silu),
         "tanh.default": _unary(formulas.tanh),
         "sigmoid.default": _unary(formulas.sigmoid),
+        "elu.default": _elu,
+        **dict.fromkeys(RESAMPLING, resampled),
         **{name: _of_sizes(function) for name, function in SIZES.items()},
         **CONSTANTS,
     }
@@ -65,7 +68,7 @@ SIZES: dict[str, Callable[..., Any]] = {
 # torch splits these up before an import, unless they are to be kept: this module converts them.
 KEPT = (
     *("linear.default", "matmul.default", "scaled_dot_product_attention.default"),
-    *("layer_norm.default", "gelu.default", "silu.default"),
+    *("layer_norm.default", "gelu.default", "silu.default", *RESAMPLING),
 )
 
 
@@ -316,6 +319,12 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     made = builder.emit(relax.op.divide(x, y))
     is_whole = mode is None or "int" in str(dtype)
     return made if is_whole else builder.emit(relax.op.trunc(made))
+
+
+def _elu(node: Any, importer: Any) -> Any:
+    factors = [float(one) for one in node.args[1:]] + [1.0] * (4 - len(node.args))
+    x = argument(node, importer, 0, "input")
+    return importer.block_builder.emit_te(formulas.elu, x, *factors, primfunc_name_hint="elu")
 
 
 def _gelu(node: Any, importer: Any) -> Any:

@@ -62,17 +62,29 @@ def checked(node: Any, made: Any, importer: Any) -> Any:
     """What an operator became; integers of another width are converted.
 
     Raises:
-        TypeError: it has another type than torch's.
+        TypeError: it has another type or shape than torch's.
     """
     dtype = dtype_of(node)
     if dtype is None or not isinstance(getattr(made, "ty", None), relax.TensorType):
         return made
+    _check_shape(node.meta["val"].shape, made.ty.shape)
     found = str(made.ty.dtype)
     if found == dtype:
         return made
     if {found, dtype} == {"int32", "int64"}:
         return importer.block_builder.emit(relax.op.astype(made, dtype))
     raise TypeError(f"TVM's importer makes {found} of it, torch {dtype}")
+
+
+def _check_shape(wanted: Any, found: Any) -> None:
+    """Compare sizes that do not vary."""
+    if found is None:
+        return
+    sizes = [getattr(size, "value", None) for size in found]
+    known = [(a, b) for a, b in zip(wanted, sizes, strict=False) if type(a) is type(b) is int]
+    if len(sizes) != len(wanted) or any(a != b for a, b in known):
+        shapes = [", ".join(map(str, shape)) for shape in (sizes, wanted)]
+        raise TypeError(f"TVM's importer makes a tensor of ({shapes[0]}), torch of ({shapes[1]})")
 
 
 def constant(size: Callable[[Any, Any], Any], value: Callable[[Any], Any]) -> Any:

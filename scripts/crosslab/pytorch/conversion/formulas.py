@@ -146,6 +146,16 @@ def silu(x: Any) -> Any:
     return te.compute(x.shape, lambda *i: x[i] * te.sigmoid(x[i]), name="silu")
 
 
+def elu(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
+    """Scale x, and alpha (e^(input_scale x) - 1) where x is below zero."""
+
+    def one(*i: Any) -> Any:
+        below = te.exp(tirx.min(x[i], _const(0)) * _const(input_scale)) - _const(1)
+        return (tirx.max(x[i], _const(0)) + below * _const(alpha)) * _const(scale)
+
+    return te.compute(x.shape, one, name="elu")
+
+
 def tanh(x: Any) -> Any:
     """Hyperbolic tangent of each element, with an absolute error below 1e-6."""
     return te.compute(x.shape, lambda *i: _tanh(x[i]), name="tanh")

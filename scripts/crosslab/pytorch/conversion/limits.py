@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of an exported program would be computed wrong, although its operators are known."""
+"""Refusal of programs that would be computed wrong, although their operators are known."""
 
 from __future__ import annotations
 
