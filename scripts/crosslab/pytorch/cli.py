@@ -102,6 +102,9 @@ def main(argv: Sequence[str]) -> int:
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
     tuned = find_database(args.tuned, args.core)
+    report = args.report or project / "out" / "torch.json"
+    # A place that cannot be written to is told before the work, not after it.
+    report.parent.mkdir(parents=True, exist_ok=True)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
         name = model.name if model.factory else args.model
@@ -133,7 +136,6 @@ def main(argv: Sequence[str]) -> int:
         "core": args.core,
         "language": program.about.get("language"),
     }
-    report = args.report or project / "out" / "torch.json"
     schedules = Schedules.read(runner.library.folder)
     table = {**about, **report_of(result), "seconds": clock.seconds, **asdict(schedules)}
     show(result)

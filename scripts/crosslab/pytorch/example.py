@@ -159,7 +159,7 @@ def load_factory(file: Path, name: str) -> Any:
     sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{file} cannot be run: {_told(error, file)}") from error
     found = getattr(module, name, None)
     if not callable(found):
@@ -186,7 +186,7 @@ def make_example(factory: Any, file: Path) -> Example:
         made = factory()
     except LabError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"the factory in {file} fails: {_told(error, file)}") from error
     if not isinstance(made, tuple) or not 2 <= len(made) <= 4:
         raise UserError(f"the factory in {file} returns {type(made).__name__}", remedy=FACTORY)
@@ -194,12 +194,28 @@ def make_example(factory: Any, file: Path) -> Example:
     if not isinstance(model, torch.nn.Module) or not isinstance(inputs, tuple | list | dict):
         kinds = f"({type(model).__name__}, {type(inputs).__name__})"
         raise UserError(f"the factory in {file} returns {kinds}", remedy=FACTORY)
+    if not _names_places(dynamic, feeds):
+        raise UserError(
+            f"the factory in {file} returns {dynamic!r} for sizes and {feeds!r} for feeds",
+            remedy=FACTORY,
+        )
     by_name = dict(inputs) if isinstance(inputs, dict) else {}
     example = Example(model.eval(), () if by_name else tuple(inputs), by_name, dynamic, feeds)
-    for value in example.tensors():
-        if not isinstance(value, torch.Tensor):
+    for value in (*example.by_place, *example.by_name.values()):
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            kind = value.layout if isinstance(value, torch.Tensor) else type(value).__name__
             raise UserError(
-                f"an input from the factory in {file} is {type(value).__name__}, not a tensor",
-                remedy="let a module around the model fill in what is no tensor",
+                f"an input from the factory in {file} is {kind}, not a dense tensor",
+                remedy="let a module around the model fill in what is none, or take it apart",
             )
     return example
+
+
+def _names_places(dynamic: Any, feeds: Any) -> bool:
+    """True of tables as a factory returns them: input to axis to size, input to an output."""
+    axes = list(dynamic.values()) if isinstance(dynamic, dict) else [None]
+    return (
+        all(isinstance(table, dict) and all(type(n) is int for n in table) for table in axes)
+        and isinstance(feeds, dict)
+        and all(type(number) is int for number in feeds.values())
+    )

@@ -87,7 +87,10 @@ def export(example: Example, bounds: Bounds) -> Any:
         first = str(error).strip().partition("\n\n")[0]
         place = _place_in_model(error)
         told = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
-        raise UserError(f"torch.export cannot take the model: {told}", remedy=EXPORTABLE) from error
+        by_values = re.search("DataDependent|Constraints violated", told) is not None
+        raise UserError(
+            f"torch.export cannot take the model: {told}", remedy=EXPORTABLE if by_values else ""
+        ) from error
 
 
 def _place_in_model(error: Exception) -> str:

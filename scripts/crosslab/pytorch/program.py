@@ -124,6 +124,8 @@ class TorchModel:
                     f"--dynamic {text}: a size varies from 2 or more to more than that",
                     remedy="torch.export takes a size of 0 or 1 for a fixed one",
                 )
+            if name in bounds:
+                raise UserError(f"--dynamic {name} is given twice", remedy="give one range a size")
             bounds[name] = (int(low), int(high))
         return cls(Path(file).resolve(), factory, bounds, paged, steps)
 

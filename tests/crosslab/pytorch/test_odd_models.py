@@ -74,6 +74,11 @@ def test_an_odd_model_computes_what_torch_does(factory: str) -> None:
         ("fails", {}, "the model fails on its inputs: RuntimeError: mat1"),
         ("grid_of_points", {}, r"grid_sampler_2d.* makes a tensor of \(1, 2, 4, 2\)"),
         ("branch_of_torch", {}, "cond in the model itself"),
+        ("leaves", {}, "SystemExit: 3"),
+        ("sizes_as_a_list", {}, r"\['n'\]} for sizes"),
+        ("feeds_as_a_list", {}, r"\[0\] for feeds"),
+        ("nested_inputs", {}, "is tuple, not a dense tensor"),
+        ("sparse_input", {}, "is torch.sparse_coo, not a dense tensor"),
         ("division_by_nothing", {}, "Divide by zero"),
     ],
 )

@@ -33,6 +33,11 @@ def test_a_size_varies_between_two_numbers(text: str) -> None:
         TorchModel.parse("net.py:make", [text])
 
 
+def test_a_size_has_one_range() -> None:
+    with pytest.raises(UserError, match="n is given twice"):
+        TorchModel.parse("net.py:make", ["n=2:4", "n=2:9"])
+
+
 def test_an_answer_has_a_token() -> None:
     with pytest.raises(UserError, match="--steps 0"):
         TorchModel.parse("net.py:make", [], steps=0)

@@ -204,3 +204,23 @@ def fails() -> Made:
 
 def division_by_nothing() -> Made:
     return _made(lambda x: x / 0, torch.randn(2, 8))
+
+
+def leaves() -> Made:
+    raise SystemExit(3)
+
+
+def sizes_as_a_list() -> tuple[nn.Module, Sequence[Tensor], Any]:
+    return nn.Linear(8, 4), (torch.randn(3, 8),), {"input": ["n"]}
+
+
+def feeds_as_a_list() -> tuple[nn.Module, Sequence[Tensor], dict[str, Any], Any]:
+    return nn.Linear(8, 8), (torch.randn(3, 8),), {}, [0]
+
+
+def nested_inputs() -> tuple[nn.Module, Any]:
+    return Computed(lambda pair: pair[0] + pair[1]), ((torch.randn(3), torch.randn(3)),)
+
+
+def sparse_input() -> Made:
+    return nn.Linear(8, 4), (torch.randn(3, 8).to_sparse(),)
