@@ -22,7 +22,7 @@ from accelerator.extension.prove import prove_extension
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host import job
 from accelerator.isa.listing import disassemble
-from accelerator.layer import EXACT, Requantisation
+from accelerator.layer import EXACT, LinearLayer, Requantisation
 from accelerator.study import StudiedLayer
 from accelerator.timing import trace
 from common.errors import exit_code_of
@@ -38,15 +38,13 @@ from costmodel.estimate.workload import (
     read_workloads,
 )
 from crosslab.cached_build import default_cache
-from crosslab.job.job_options import BUILD_AND_TEST
+from crosslab.job.job_options import BUILD_AND_TEST, PINNED_MODEL, PROMPT
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
 
 FILE_WIDTH = 180
 DEFAULT_PHASES = "prefill:512,decode:1024"
 PROJECT = Path(__file__).resolve().parents[2]
-PROMPT = "What is the capital of France?"
-PINNED = "smollm2-135m"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -172,8 +170,7 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
         for layer, count in study.products(phase, form, model.on_device(args.attention)):
             program, counts = prove_extension(layer, unit)
             if args.streams:
-                name = f"{phase.name}-{layer.name}".replace(":", "-")
-                atomic_write(args.streams / f"{name}.bin", program.stream)
+                atomic_write(args.streams / f"{_file_stem(phase, layer)}.bin", program.stream)
             useful = layer.rows * layer.outputs * layer.inputs / counts.products
             loads = f"{counts.loaded_bytes / 1e6:.2f} MB"
             numbers = (f"{counts.instructions:,}", f"{counts.products:,}", f"{useful:.1f}", loads)
@@ -223,7 +220,7 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     path = (
         _given(args.gguf, "a model in GGUF")
         if args.gguf
-        else fetch_asset(read_pins(PROJECT).asset(PINNED), default_cache())
+        else fetch_asset(read_pins(PROJECT).asset(PINNED_MODEL), default_cache())
     )
     loaded, tokenizer = llama.load(path), model.chat_tokenizer(path)
     prompt = tokenizer.chat_ids(args.prompt)
@@ -263,8 +260,12 @@ def _requantisation(text: str) -> Requantisation:
     return Requantisation(int(width), int(shift)) if text != "4:0" else EXACT
 
 
+def _file_stem(phase: Phase, layer: LinearLayer) -> str:
+    return f"{phase.name}-{layer.name}".replace(":", "-")
+
+
 def _write(args: argparse.Namespace, phase: Phase, one: StudiedLayer) -> None:
-    name = f"{phase.name}-{one.layer.name}".replace(":", "-")
+    name = _file_stem(phase, one.layer)
     if args.streams:
         atomic_write(args.streams / f"{name}.bin", one.program.stream)
     if args.traces:

@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import ctypes
 import shlex
-import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from inspect import signature
 from pathlib import Path
+from typing import TypeVar
 
 from accelerator.device import DEVICES, Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.isa.instructions import INSTRUCTION_BYTES
 from common.hashing import digest
+from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build, default_cache
 from crosslab.host.toolchain import find_native
 
 SOURCES = ("vta/functional.cc", "extension/functional.cc")
 HEADERS = ("vta/functional.h", "extension/functional.h", "runtime/spec.h")
 FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
+Counts = TypeVar("Counts")
 ORDERS = 6  # in which three queues can be looked at
 _MESSAGE_BYTES = 512
 _LIBRARY = "libaccelerator.so"
@@ -46,10 +50,6 @@ class _Spec(ctypes.Structure):
     ]
 
 
-class _Counts(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in AcceleratorCounts.__dataclass_fields__]
-
-
 def spec_of(device: Device) -> tuple[int, ...]:
     """The simulator's description of a device: block, then depths of the buffers."""
     depths = (MemoryId.MICRO_OP, MemoryId.WEIGHT, MemoryId.INPUT, MemoryId.ACCUMULATOR)
@@ -62,7 +62,7 @@ def library() -> ctypes.CDLL:
 
     Raises:
         UserError: there is no C++ compiler.
-        AcceleratorError: it does not compile.
+        LabError: it does not compile.
     """
     tools = find_native()
     files = (DEVICES / name for name in (*SOURCES, *HEADERS))
@@ -71,9 +71,7 @@ def library() -> ctypes.CDLL:
     def make(out: Path) -> None:
         sources = [str(DEVICES / name) for name in SOURCES]
         command = [*tools.cxx, *FLAGS, f"-I{DEVICES}", *sources, "-o", str(out / _LIBRARY)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise AcceleratorError(f"{shlex.join(command)}: {done.stderr[-2000:]}", exit_code=1)
+        run_compiler("compiling the simulators", command, out)
 
     path = cached_build(default_cache(), "accelerator", key, make) / _LIBRARY
     found = ctypes.CDLL(str(path))
@@ -81,28 +79,10 @@ def library() -> ctypes.CDLL:
     found.accelerator_create.argtypes = [ctypes.POINTER(_Spec)]
     found.accelerator_destroy.restype = None
     found.accelerator_destroy.argtypes = [ctypes.c_void_p]
-    found.accelerator_run.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_uint64,
-        ctypes.c_char_p,
-        ctypes.c_uint64,
-        ctypes.c_uint32,
-        ctypes.POINTER(_Counts),
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-    ]
-    found.extension_run.argtypes = [
-        ctypes.c_uint32,
-        ctypes.c_void_p,
-        ctypes.c_uint64,
-        ctypes.c_char_p,
-        ctypes.c_uint64,
-        ctypes.c_uint64,
-        ctypes.c_void_p,
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-    ]
+    program = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64)
+    answer = (ctypes.POINTER(ctypes.c_uint64), ctypes.c_char_p, ctypes.c_size_t)
+    found.accelerator_run.argtypes = [ctypes.c_void_p, *program, ctypes.c_uint32, *answer]
+    found.extension_run.argtypes = [ctypes.c_uint32, *program, ctypes.c_uint64, *answer]
     return found
 
 
@@ -120,30 +100,42 @@ def run(device: Device, stream: bytes, memory: bytearray, order: int = 0) -> Acc
         AcceleratorError: a bad encoding, a deadlock, a buffer overrun, an address outside of
             memory; names the instruction. What ran before it has changed the memory.
     """
-    simulator = library()
     if len(stream) % INSTRUCTION_BYTES:
         raise AcceleratorError(f"a stream of {len(stream)} bytes: instructions have 16 each")
-    spec, counts = _Spec(*spec_of(device)), _Counts()
-    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    spec, simulator = _Spec(*spec_of(device)), library()
     handle = simulator.accelerator_create(ctypes.byref(spec))
     if not handle:
         raise AcceleratorError(f"{device.name}: no memory for its buffers", exit_code=1)
     try:
-        failed = simulator.accelerator_run(
-            handle,
-            ctypes.byref((ctypes.c_char * len(memory)).from_buffer(memory)) if memory else None,
-            len(memory),
-            stream,
-            len(stream) // INSTRUCTION_BYTES,
-            order,
-            ctypes.byref(counts),
-            message,
-            _MESSAGE_BYTES,
-        )
+        count = len(stream) // INSTRUCTION_BYTES
+        run_on = partial(simulator.accelerator_run, handle)
+        return counted(AcceleratorCounts, run_on, memory, stream, count, order)
     finally:
         simulator.accelerator_destroy(handle)
-    if failed:
+
+
+def counted(
+    kind: type[Counts],
+    function: Callable[..., int],
+    memory: bytearray,
+    stream: bytes,
+    *numbers: int,
+) -> Counts:
+    """Let a simulator run a program on ``memory``, and give what it counted.
+
+    Args:
+        kind: of the counts, whose fields are in the simulator's order.
+        function: runs it; returns 0, or writes a message.
+        memory: from address 0.
+        stream: the program.
+        numbers: the function's own arguments.
+
+    Raises:
+        AcceleratorError: the simulator refuses it.
+    """
+    counts = (ctypes.c_uint64 * len(signature(kind).parameters))()
+    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    place = ctypes.byref((ctypes.c_char * len(memory)).from_buffer(memory)) if memory else None
+    if function(place, len(memory), stream, *numbers, counts, message, _MESSAGE_BYTES):
         raise AcceleratorError(message.value.decode())
-    return AcceleratorCounts(
-        *(getattr(counts, name) for name in AcceleratorCounts.__dataclass_fields__)
-    )
+    return kind(*counts)

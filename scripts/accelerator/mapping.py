@@ -16,7 +16,7 @@ import numpy.typing as npt
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.layer import LinearLayer
-from accelerator.lowering import HALVES, Mapping, room_of, taken
+from accelerator.program import HALVES, Mapping, room_of, taken
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.pipeline import Steps, duration, many_steps

@@ -25,8 +25,9 @@ from accelerator.extension import functional as extension
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit
 from accelerator.layer import Int8, Int32, LinearLayer
-from accelerator.lowering import Program, lower
+from accelerator.lowering import lower
 from accelerator.mapping import best
+from accelerator.program import Program
 from costmodel.accelerator.scheme import FLOAT32, Scheme
 from costmodel.accuracy.llama import FloatLlama
 from costmodel.accuracy.rounding import F32

@@ -11,8 +11,9 @@ from accelerator.checker import check
 from accelerator.device import Device
 from accelerator.errors import AcceleratorError
 from accelerator.layer import EXACT, LinearLayer, Requantisation
-from accelerator.lowering import Program, lower
+from accelerator.lowering import lower
 from accelerator.mapping import MappingCost, best
+from accelerator.program import Program
 from accelerator.timing import Cause, Timing, simulate
 from costmodel.estimate.product import Role
 from costmodel.estimate.workload import Phase

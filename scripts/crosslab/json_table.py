@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON files of a model, each of which holds one object."""
+"""JSON files that others write: a model's, each of which holds one object; the trees' report."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from crosslab.errors import UserError
 
+T = TypeVar("T")
 PUBLISHED = "give the file that was published with the model"
 
 
@@ -33,3 +35,23 @@ def read_json_table(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise UserError(f"{path}: a table of fields was expected", remedy=PUBLISHED)
     return table
+
+
+def read_applied(report: Path, told: str, read: Callable[[list[Any]], T]) -> T:
+    """What ``read`` makes of the upstreams in a report of ``forkpatch apply --json``.
+
+    Args:
+        report: its file.
+        told: what the report has to tell, for the message.
+        read: takes one table an upstream.
+
+    Raises:
+        UserError: the file is missing, or does not tell that.
+    """
+    try:
+        return read(json.loads(report.read_text(encoding="utf-8"))["upstreams"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{report} does not tell {told}: {error!r}",
+            remedy="write it with: PYTHONPATH=scripts python -m forkpatch apply --json FILE",
+        ) from error

@@ -78,7 +78,8 @@ def _group(row: Mapping[str, Any]) -> str:
     after = f" after {row['prompt']}" if row.get("prompt") else ""
     phase = f"prefill {row['tokens']}" if row["phase"] == "prefill" else f"decode{after}, a token"
     threads = f", {row['threads']} threads" if row["threads"] != 1 else ""
-    return f"{row['model']}, {row['quantization']}, VLEN {row['vlen']}, {phase}{threads}"
+    alone = ", products of linear layers alone" if row.get("layers") == "products" else ""
+    return f"{row['model']}, {row['quantization']}, VLEN {row['vlen']}, {phase}{threads}{alone}"
 
 
 def _label(row: Mapping[str, Any]) -> str:
@@ -89,7 +90,7 @@ def _label(row: Mapping[str, Any]) -> str:
 def _marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     marks = []
     for row in rows:
-        marks.append("peer" if row.get("layers") else "ours" if row["variant"] == OURS else "step")
+        marks.append("ours" if row["variant"] == OURS else "peer" if row.get("layers") else "step")
     return marks
 
 

@@ -42,6 +42,8 @@ def refresh_locks(session: nox.Session) -> None:
     check = "--check" in session.posargs
     install(session, "forkpatch", "crosslab")
     run_module(session, "forkpatch", "lock", *session.posargs)
+    if {"-h", "--help"} & set(session.posargs):
+        return
     run_module(session, "crosslab", "lock", *(["--check"] if check else []))
     try:
         found = requirements.lock(check=check)

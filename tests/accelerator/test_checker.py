@@ -30,7 +30,8 @@ from accelerator.isa.instructions import (
     Transfer,
 )
 from accelerator.layer import LinearLayer
-from accelerator.lowering import Mapping, Program, lower
+from accelerator.lowering import lower
+from accelerator.program import Mapping, Program
 from accelerator.tokens import Operation, with_tokens
 
 DEVICE = load_device("vta-1x16x16")

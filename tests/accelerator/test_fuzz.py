@@ -19,7 +19,8 @@ from accelerator.errors import AcceleratorError
 from accelerator.isa.encoding import decode
 from accelerator.isa.instructions import Opcode
 from accelerator.layer import LinearLayer, Requantisation
-from accelerator.lowering import Mapping, lower
+from accelerator.lowering import lower
+from accelerator.program import Mapping
 from common.hashing import digest
 from crosslab.build.runtime import sanitizer_flags
 from crosslab.cached_build import cached_build

@@ -14,7 +14,8 @@ from accelerator import functional
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.layer import EXACT, LinearLayer, Requantisation, pack, unpack
-from accelerator.lowering import Mapping, lower
+from accelerator.lowering import lower
+from accelerator.program import Mapping
 from accelerator.study import prove
 
 DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]

@@ -27,8 +27,9 @@ from accelerator.isa.instructions import (
     queue_of,
 )
 from accelerator.layer import LinearLayer, Requantisation
-from accelerator.lowering import Mapping, lower
+from accelerator.lowering import lower
 from accelerator.mapping import best, predict
+from accelerator.program import Mapping
 from accelerator.study import products, prove, study, utilisation
 from accelerator.timing import BUSY, Cause, simulate, trace
 from costmodel.estimate.workload import bind_phase, read_workloads

@@ -17,8 +17,9 @@ from accelerator import functional
 from accelerator.checker import check
 from accelerator.device import Device, load_device
 from accelerator.layer import LinearLayer, Requantisation
-from accelerator.lowering import Mapping, lower
+from accelerator.lowering import lower
 from accelerator.mapping import best
+from accelerator.program import Mapping
 
 DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
 Oracle = Callable[[bytes, bytes], bytes]

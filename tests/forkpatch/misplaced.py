@@ -27,10 +27,10 @@ from support.misplacement import TONGUES, MisplacementCase, generated, named
 from forkpatch.git.calls import Git, init_repository, neutral_environment
 from forkpatch.git.objects import Commit, TreeFile, write_commits
 from forkpatch.inspect.upstreamed import NewBase, already_there
+from forkpatch.model.fork import PatchStep
 from forkpatch.model.patchfile import Patch, parse_patch
 from forkpatch.rebase.merging import HeadFiles, merge_patch
 from forkpatch.series.mailbox import export_commits
-from forkpatch.series.shared import PatchStep
 
 AUTHOR = b"Ada <ada@example.org>"
 
@@ -122,7 +122,8 @@ def by_merge(bench: Bench) -> list[Placed]:
     for number, case in enumerate(bench.cases):
         path, patch = bench.path(number), bench.patch(number)
         before, after = {path: case.base.encode()}, {path: case.patched.encode()}
-        merged = merge_patch(PatchStep(patch, before, after), HeadFiles(bench.git, bench.new))
+        step = PatchStep(patch, Commit(b""), before, after)
+        merged = merge_patch(step, HeadFiles(bench.git, bench.new))
         now = {path: case.new, f"n{number}/src/other{case.suffix}": case.elsewhere}
         files = {name: text.encode() for name, text in now.items() if text}
         base = NewBase(files.get, lambda _, known=tuple(files): known, before.get)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
+from functools import partial
 
 from accelerator import functional
 from accelerator.errors import AcceleratorError
@@ -12,7 +12,6 @@ from accelerator.extension.unit import MatrixUnit
 
 WORD_BYTES = 4
 MOST_INSTRUCTIONS = 1 << 40
-_MESSAGE_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -23,10 +22,6 @@ class ExtensionCounts:
     products: int
     loaded_bytes: int
     stored_bytes: int
-
-
-class _Counts(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ExtensionCounts.__dataclass_fields__]
 
 
 def run(
@@ -46,21 +41,6 @@ def run(
     """
     if len(stream) % WORD_BYTES:
         raise AcceleratorError(f"a program of {len(stream)} bytes: instructions have 4 each")
-    counts, message = _Counts(), ctypes.create_string_buffer(_MESSAGE_BYTES)
-    place = ctypes.byref((ctypes.c_char * len(memory)).from_buffer(memory)) if memory else None
-    failed = functional.library().extension_run(
-        unit.vlen,
-        place,
-        len(memory),
-        stream,
-        len(stream) // WORD_BYTES,
-        most,
-        ctypes.byref(counts),
-        message,
-        _MESSAGE_BYTES,
-    )
-    if failed:
-        raise AcceleratorError(message.value.decode())
-    return ExtensionCounts(
-        *(getattr(counts, name) for name in ExtensionCounts.__dataclass_fields__)
-    )
+    run_on = partial(functional.library().extension_run, unit.vlen)
+    count = len(stream) // WORD_BYTES
+    return functional.counted(ExtensionCounts, run_on, memory, stream, count, most)

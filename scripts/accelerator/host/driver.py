@@ -21,8 +21,10 @@ from crosslab.host.toolchain import Toolchain
 FLAGS = ("-O3", "-g0", "-ffunction-sections", "-fdata-sections")
 IMAGE = "image.cc"
 _PACKAGE = Path(__file__).parents[1]
-_LOWERING = ("host/image.py", "lowering.py", "mapping.py", "tokens.py", "layer.py", "isa")
-_UNITS = ("extension/lowering.py", "extension/encoding.py", "extension/unit.py")
+_LOWERING = (
+    *("host/image.py", "lowering.py", "program.py", "mapping.py", "tokens.py", "layer.py", "isa"),
+    *("extension/lowering.py", "extension/encoding.py", "extension/unit.py"),
+)
 
 
 def folders_of(device: Device | MatrixUnit) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ def driver_objects(
         repr(device),
         repr(wanted),
         *(DEVICES / folder for folder in folders_of(device)),
-        *(_PACKAGE / name for name in (*_LOWERING, *_UNITS)),
+        *(_PACKAGE / name for name in _LOWERING),
     )
 
     def make(out: Path) -> None:

@@ -21,8 +21,8 @@ from crosslab.build import libraries, link, runtime
 from crosslab.build.kernels import COMMON_FLAGS, KernelTarget, compiler_for
 from crosslab.build.runtime import ffi_root
 from crosslab.compile.targets import LabTarget
-from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Toolchain, output_of, sysroot_parts
+from crosslab.json_table import read_applied
 from crosslab.models.sources.model_folder import ModelOrigin
 from crosslab.models.sources.pins import LOCK_NAME
 
@@ -81,9 +81,8 @@ def read_origins(path: Path) -> tuple[TreeOrigin, ...]:
     Raises:
         UserError: it is missing or is no such report.
     """
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        made = [entry for entry in report["upstreams"] if entry["inputs"]]
+
+    def made(upstreams: list[Any]) -> tuple[TreeOrigin, ...]:
         return tuple(
             TreeOrigin(
                 name=str(entry["name"]),
@@ -93,13 +92,11 @@ def read_origins(path: Path) -> tuple[TreeOrigin, ...]:
                 patches=tuple((str(n), str(d)) for n, d in entry["inputs"]["patches"]),
                 overlays=tuple((str(p), str(b)) for p, _, b in entry["inputs"]["overlays"]),
             )
-            for entry in made
+            for entry in upstreams
+            if entry["inputs"]
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} does not tell what the trees were made from: {error!r}",
-            remedy="write it with: PYTHONPATH=scripts python -m forkpatch apply --json FILE",
-        ) from error
+
+    return read_applied(path, "what the trees were made from", made)
 
 
 @dataclass(frozen=True)

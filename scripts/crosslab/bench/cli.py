@@ -19,16 +19,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from crosslab.bench.batches import batch_tables, measure_batches, write_batches
 from crosslab.bench.options import Bench, Variant, bench_of, parse_bench, parser
 from crosslab.bench.peers import check_peer, peer_rows
+from crosslab.bench.products import check_openblas, product_rows
 from crosslab.bench.remote import cells_of, check_remote, label, own_options
 from crosslab.bench.rows import PHASES, Row, measured_row, write_rows
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import show
+from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
 from crosslab.farm.cells import MatrixCell, compute, scheduler_of, serve_worker
 from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import require_qemu
+from crosslab.peers import openblas
 from crosslab.run.counter import Measurement, build_plugin, count_guest, phases_of
 from crosslab.run.emulator import GuestMachine
 
@@ -88,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     subject = Subject(bench)
     bench.check_context(subject.config)
     if bench.peer:
-        check_peer(subject)
+        (check_openblas if bench.peer == openblas.NAME else check_peer)(subject)
     rows = _computed(machine, args, bench) if machine else list(measure_all(subject))
     show(rows, _results, bench.core)
     if bench.together > 1:
@@ -148,9 +151,14 @@ def measure_all(subject: Subject) -> Iterator[Row]:
 
 
 def _peers(subject: Subject, quantization: str) -> Iterator[Row]:
-    if subject.bench.peer:
-        _progress.print(f"building: {subject.bench.peer}, about ten minutes the first time")
+    peer = subject.bench.peer
+    if peer:
+        minutes = ", about ten minutes the first time" if peer == LLAMA_CPP else ""
+        _progress.print(f"building: {peer}{minutes}")
         build_plugin(subject.bench.cache)
+    if peer == openblas.NAME:
+        yield from product_rows(subject, _progress.print)
+    elif peer:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             yield from peer_rows(subject, quantization, pool, _progress.print)
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crosslab.bench.rows import PHASES, Row, name_of
+from crosslab.bench.rows import PHASES, PRODUCTS, Row, name_of
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import MOST_UNMEASURED
 from crosslab.cores.memory import MemorySystem
@@ -42,7 +42,7 @@ def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
     # Of the steps from upstream to ours the last one; every peer.
     last = [row.variant for row in chosen if row.path][-1:]
     for row in chosen:
-        if row.layers == "all" or row.variant in last:
+        if row.layers in ("all", PRODUCTS) or row.variant in last:
             yield _kinds(row)
             if row.functions:
                 yield _functions(row)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from crosslab import bench
+from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.cached_build import add_cache_option
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.compile.mlc import DEFAULT_CONTEXT
@@ -21,11 +22,12 @@ from crosslab.errors import UserError, supply_mlc
 from crosslab.farm.cells import add_options
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, OWN_FORMATS, weight_formats
+from crosslab.peers import openblas
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
 SWITCHES = ("kernels",)
-PEERS = ("llama.cpp",)
+PEERS = (LLAMA_CPP, openblas.NAME)
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 
 # The small Llama that every figure in the documentation is measured on unless it says otherwise.
@@ -208,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
     add_tuned(add)
     add("--caches", action="store_true", help="simulate the core's caches, too; much slower")
     add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
-    add("--peer", choices=PEERS, help="build another program and count it beside ours")
+    add("--peer", choices=PEERS, help="count another program beside ours; openblas: its sgemm")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
     add_cache_option(options)
     add_options(add)

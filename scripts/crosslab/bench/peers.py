@@ -10,7 +10,7 @@ from typing import Any
 
 from crosslab.bench.rows import Row, measured_row
 from crosslab.bench.subject import Subject
-from crosslab.build.source_archive import read_source
+from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
 from crosslab.models.formats import weight_formats
 from crosslab.peers.gguf_export import export_gguf
@@ -58,7 +58,7 @@ def peer_rows(
         say: is told of what was counted.
     """
     bench = subject.bench
-    source = read_source(bench.project)
+    source = read_archive(bench.project)
     builds = build_llama_cpp(source, bench.cache)
     for format_ in weight_formats()[quantization].llama_cpp:
         model = export_gguf(subject.folder, format_, bench.cache)

@@ -17,6 +17,8 @@ from crosslab.run.symbols import Symbols
 
 PHASES = ("prefill", "decode")
 TOP = 20
+# Of linear layers alone, where all else of a model is left out.
+PRODUCTS = "products"
 COUNTED = "counted in this run"
 
 
@@ -53,7 +55,8 @@ class Row:
         functions: those that execute most, when they were asked for.
         activations: of the products: "float32", "float16", or "int8" in groups with a scale.
         layers: of a peer: "all" for every token, as ours does, or "as shipped", where the prefill's
-            last layer is done for the last token alone after its attention; empty for ours.
+            last layer is done for the last token alone after its attention; empty for ours;
+            :data:`PRODUCTS` for those of linear layers alone, ours and a peer's.
         zvfh: compiled for vectors of halves.
         core: the one whose cycles these are; None when no core was asked for.
         cycles_serial: its cycles when nothing overlaps.

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crosslab.bench.cycles_table import cycles_tables
-from crosslab.bench.rows import PHASES, Function, Row, name_of
+from crosslab.bench.rows import PHASES, PRODUCTS, Function, Row, name_of
 from crosslab.cores.core import Core
 
 LEFT = ("variant", "phase", "function")
@@ -27,7 +27,11 @@ def show(rows: Sequence[Row], console: Console, core: Core | None = None) -> Non
         console: where to.
         core: the one whose cycles are in the rows.
     """
-    for _, group in groupby(rows, lambda row: (row.quantization, row.vlen, row.prompt)):
+    # Products alone, of less than a model, have tables of their own.
+    ordered = sorted(rows, key=lambda row: row.layers == PRODUCTS)
+    for _, group in groupby(
+        ordered, lambda row: (row.layers == PRODUCTS, row.quantization, row.vlen, row.prompt)
+    ):
         case = list(group)
         console.print(table_of(case))
         for part in cycles_tables(case, core) if core else ():
@@ -42,8 +46,11 @@ def table_of(rows: Sequence[Row]) -> Group:
     """The rows of one case; it fits 80 columns."""
     first = rows[0]
     through = {"mlc-llm": "through MLC-LLM", "own": "the project's own definition"}
+    what = through[first.path or "own"]
+    if first.layers == PRODUCTS:
+        what = "products of linear layers alone"
     title = (
-        f"model {first.model}, {first.quantization}, {through[first.path or 'own']}\n"
+        f"model {first.model}, {first.quantization}, {what}\n"
         f"VLEN {first.vlen}, {first.threads} thread{'s' if first.threads > 1 else ''}: "
         "millions of guest instructions"
     )

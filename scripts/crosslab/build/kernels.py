@@ -9,7 +9,6 @@ import itertools
 import json
 import platform
 import shlex
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,9 +17,10 @@ from typing import Any
 
 from common.hashing import digest
 from crosslab.build.kernel_list import KERNELS, LIST, SCHEMA, read_list, with_values
+from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, find_cross, find_native
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 
@@ -326,19 +326,12 @@ def _index(target: KernelTarget, command: Sequence[str], root: Path, table: Path
 
 def _run(command: Sequence[str]) -> None:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False
-        )
+        run_compiler("compiling the kernels", command, Path())
     except OSError as error:
         raise UserError(
             f"the compiler {command[0]} cannot be started: {error.strerror}",
             remedy="install it, or name another with --compiler",
         ) from error
-    if done.returncode != 0:
-        raise LabError(
-            f"compiling the kernels failed (exit code {done.returncode}):\n"
-            f"  {shlex.join(command)}\n{done.stderr.strip()}"
-        )
 
 
 def main(argv: Sequence[str]) -> None:

@@ -13,20 +13,20 @@ import re
 import shlex
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from common.hashing import digest
 from crosslab.build.objects import compile_objects
+from crosslab.build.pinned_archive import read_archive, unpack_source
 from crosslab.build.runtime import LANGUAGE_FLAGS
-from crosslab.build.source_archive import read_source, unpack_source
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Machine, Toolchain
-from crosslab.models.sources.pins import LOCK_NAME
+from crosslab.models.sources.pins import read_pinned
 
 PROJECT = Path(__file__).resolve().parents[3]
 PAGE = PROJECT / "runner" / "server" / "page" / "chat.html"
@@ -61,13 +61,12 @@ def read_library(project: Path = PROJECT) -> PinnedLibrary:
     Raises:
         UserError: there is none.
     """
-    path = project / LOCK_NAME
-    try:
-        entry = tomllib.loads(path.read_text(encoding="utf-8"))["libraries"][HTTPLIB]
+
+    def made(entry: dict[str, Any]) -> PinnedLibrary:
         fields = {name: entry[name] for name in ("version", "folder", "files")}
         return PinnedLibrary(licence=entry["license"], **fields)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path} has no whole table [libraries."{HTTPLIB}"]: {error}') from error
+
+    return read_pinned(project, "libraries", HTTPLIB, made)
 
 
 def httplib_sources(cache: Path) -> Path:
@@ -77,7 +76,7 @@ def httplib_sources(cache: Path) -> Path:
         UserError: it is not pinned.
         LabError: the archive cannot be had, or does not hold the pinned files.
     """
-    library, source = read_library(), read_source(PROJECT)
+    library, source = read_library(), read_archive(PROJECT)
 
     def make(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="source-") as at:

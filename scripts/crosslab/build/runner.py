@@ -20,6 +20,7 @@ from crosslab.cached_build import cached_build
 from crosslab.compile.driver import (
     DEFAULT_CHUNK,
     LIBRARY,
+    STEPS_VARIABLE,
     CompiledModel,
     CompileRequest,
     ImportedModule,
@@ -42,7 +43,6 @@ from crosslab.models.llama_params import convert_params
 from crosslab.tune.kernel_values import find_values
 
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
-STEPS_VARIABLE = "MLC_RVV_STEPS"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ LAST_LINES = 15
 WORK_FILE = "work.json"
 # In a library's folder: the module after each pass, where that was asked for.
 IR_FOLDER = "ir"
+# Variable with the project's passes that run.
+STEPS_VARIABLE = "MLC_RVV_STEPS"
 # A system library: objects to be linked into a program.
 LIBRARY = "model.tar"
 
@@ -54,43 +56,78 @@ class ImportedModule:
         return self.folder / "module.json", self.folder / "model.json"
 
 
+@dataclass(frozen=True, kw_only=True)
+class LibraryRequest:
+    """Choices of a model library that both compilers take: ours, and MLC-LLM's.
+
+    Attributes:
+        form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
+        prefill_chunk: most tokens that one prefill call takes.
+        kernels: folder of the compiled kernels that the passes bring in.
+        require_tensorize: nothing tensorized is an error.
+        mode: what the kernels of linear layers read; MLC-LLM's own runtime loads "stored" alone.
+        prefix: of the library's symbols, by which a program tells several apart.
+        tuned: folder of a MetaSchedule database, for functions without a kernel; None: none.
+    """
+
+    form: str = "static"
+    prefill_chunk: int = DEFAULT_CHUNK
+    kernels: Path | None = None
+    require_tensorize: bool = False
+    mode: KernelMode = field(default_factory=KernelMode)
+    prefix: str = ""
+    tuned: Path | None = None
+
+    def check_choices(self) -> None:
+        """Refuse a form that there is not, and a folder without kernels.
+
+        Raises:
+            UserError: so it is.
+        """
+        if self.form not in ("static", "shared"):
+            raise UserError(f"library form {self.form!r}", remedy="use static or shared")
+        if self.kernels and not (self.kernels / "kernels.json").is_file():
+            raise UserError(
+                f"no kernels in {self.kernels}",
+                remedy="build them with: python -m crosslab kernels --target riscv64 --output DIR",
+            )
+
+    def variables(self, folder: Path) -> dict[str, str]:
+        """Variables that the passes read; what they report goes to ``folder``."""
+        found = self.mode.variables | schedules.variables(self.tuned, folder)
+        found["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
+        if self.kernels:
+            found["MLC_RVV_KERNELS"] = str(self.kernels.resolve())
+        if self.prefix:
+            found[PREFIX_VARIABLE] = self.prefix
+        if self.require_tensorize:
+            found["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
+        return found
+
+
 @dataclass(frozen=True)
-class CompileRequest:
+class CompileRequest(LibraryRequest):
     """Everything that a model library is made from.
 
     Attributes:
         tvm_tree: a TVM tree in git's layout (``python/tvm`` below it).
         config: a Llama's sizes, or a module.
         target: what code is generated for.
-        form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
-        prefill_chunk: most tokens that one prefill call takes.
         steps: the project's passes that run (their MLC_RVV_STEPS: names, or "-name" for all but
             one); None takes all, () leaves the loops to TVM.
-        kernels: folder of the compiled kernels that the passes bring in.
-        require_tensorize: nothing tensorized is an error.
         gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does. For x86, LLVM
             takes a minute and more over what it makes of widths that are no multiple of 128.
         linker: compiler command that links "shared" for another machine; empty: the host's.
-        mode: what the kernels of linear layers read.
-        prefix: of the library's symbols, by which a program tells several apart.
         dump_ir: keep the module after each pass, as :mod:`crosslab.compile.ir_dump` writes it.
-        tuned: folder of a MetaSchedule database, for functions without a kernel; None: none.
     """
 
     tvm_tree: Path
     config: LlamaConfig | ImportedModule
     target: LabTarget
-    form: str = "static"
-    prefill_chunk: int = DEFAULT_CHUNK
     steps: tuple[str, ...] | None = None
-    kernels: Path | None = None
-    require_tensorize: bool = False
     gemv: bool = True
     linker: tuple[str, ...] = ()
-    mode: KernelMode = field(default_factory=KernelMode)
-    prefix: str = ""
     dump_ir: bool = False
-    tuned: Path | None = None
 
     @property
     def python(self) -> Path:
@@ -162,17 +199,11 @@ def read_compiled(folder: Path) -> CompiledModel:
 
 
 def _check(request: CompileRequest) -> None:
-    if request.form not in ("static", "shared"):
-        raise UserError(f"library form {request.form!r}", remedy="use static or shared")
+    request.check_choices()
     if not (request.python / "tvm" / "__init__.py").is_file():
         raise UserError(
             f"{request.tvm_tree} is not a TVM tree: no python/tvm in it",
             remedy="make it with: nox -s apply_patches",
-        )
-    if request.kernels and not (request.kernels / "kernels.json").is_file():
-        raise UserError(
-            f"no kernels in {request.kernels}",
-            remedy="build them with: python -m crosslab kernels --target riscv64 --output DIR",
         )
 
 
@@ -204,22 +235,13 @@ def tree_environment(tvm_tree: Path) -> dict[str, str]:
 def _run(request: CompileRequest, folder: Path) -> None:
     spec = folder / "spec.json"
     spec.write_text(json.dumps(request.specification(), indent=2), encoding="utf-8")
-    environment = tree_environment(request.tvm_tree)
-    if request.kernels:
-        environment["MLC_RVV_KERNELS"] = str(request.kernels.resolve())
-    environment.update(request.mode.variables)
+    environment = tree_environment(request.tvm_tree) | request.variables(folder)
     if isinstance(request.config, ImportedModule):
         for file in request.config.files:
             shutil.copyfile(file, folder / file.name)
         environment["MLC_RVV_COST_REPORT"] = str(folder / WORK_FILE)
-    environment.update(schedules.variables(request.tuned, folder))
-    environment["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
     if request.steps is not None:
-        environment["MLC_RVV_STEPS"] = ",".join(request.steps)
-    if request.prefix:
-        environment[PREFIX_VARIABLE] = request.prefix
-    if request.require_tensorize:
-        environment["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
+        environment[STEPS_VARIABLE] = ",".join(request.steps)
     command = [sys.executable, "-m", "crosslab.compile.worker", str(spec)]
     result = subprocess.run(
         command,

@@ -20,10 +20,15 @@ from rich.markup import escape
 
 from common.hashing import digest
 from crosslab.cached_build import cached_build
-from crosslab.compile import schedules
-from crosslab.compile.driver import DEFAULT_CHUNK, LIBRARY, MAX_BATCH, CompiledModel, read_compiled
-from crosslab.compile.modes import KernelMode
-from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
+from crosslab.compile.driver import (
+    LAST_LINES,
+    LIBRARY,
+    MAX_BATCH,
+    CompiledModel,
+    LibraryRequest,
+    read_compiled,
+)
+from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.formats import FORMATS
 from crosslab.models.params import JOURNAL, resumed_shards
@@ -41,7 +46,6 @@ REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 # The work of a compiled model, as the cost estimate reads it.
 WORK_FILE = "work.json"
 DEFAULT_CONTEXT = 2048
-LAST_LINES = 15
 # Settings of one run must not leak into the next: what is wanted is said in the request.
 OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
 
@@ -147,38 +151,24 @@ class MlcTools:
 
 
 @dataclass(frozen=True)
-class MlcCompileRequest:
+class MlcCompileRequest(LibraryRequest):
     """Inputs of a model library.
 
     Attributes:
         model: folder with the model's ``config.json``, as Hugging Face writes it.
         quantization: MLC-LLM's name of the parameters' format.
         device: MLC-LLM's ``--device``: ``riscv64:rvv256``, ``riscv64:rvv256-zvfh``, or ``cpu``.
-        form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
         context: longest sequence, tokens.
-        prefill_chunk: most tokens that one prefill call takes.
-        kernels: folder of the compiled kernels that the tensorization pass brings in.
-        require_tensorize: nothing tensorized is an error.
         environment: further variables, as ``CROSS_COMPILATION`` for the device ``cpu``.
         sizes: further sizes that override the config's, as ``sliding_window_size``.
-        mode: what the kernels of linear layers read; MLC-LLM's own runtime loads "stored" alone.
-        prefix: of the library's symbols, by which a program tells several apart.
-        tuned: folder of a database of schedules, for functions without a kernel; None: none.
     """
 
     model: Path
     quantization: str
     device: str
-    form: str = "static"
     context: int = DEFAULT_CONTEXT
-    prefill_chunk: int = DEFAULT_CHUNK
-    kernels: Path | None = None
-    require_tensorize: bool = False
     environment: tuple[tuple[str, str], ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
-    mode: KernelMode = field(default_factory=KernelMode)
-    prefix: str = ""
-    tuned: Path | None = None
 
     def about(self) -> dict[str, Any]:
         """The request as a table: what the library was asked to be."""
@@ -197,18 +187,9 @@ class MlcCompileRequest:
         }
 
     def variables(self, folder: Path) -> dict[str, str]:
-        """Variables that the tensorization pass and the target read."""
-        variables = self.mode.variables | schedules.variables(self.tuned, folder)
-        variables |= dict(self.environment)
-        variables["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
-        variables.setdefault("MLC_RVV_COST_REPORT", str(folder / WORK_FILE))
-        if self.kernels:
-            variables["MLC_RVV_KERNELS"] = str(self.kernels.resolve())
-        if self.prefix:
-            variables[PREFIX_VARIABLE] = self.prefix
-        if self.require_tensorize:
-            variables["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
-        return variables
+        """Variables that the passes and the target read."""
+        cost = {"MLC_RVV_COST_REPORT": str(folder / WORK_FILE)}
+        return cost | super().variables(folder) | dict(self.environment)
 
 
 def device_of(target: LabTarget) -> str:
@@ -251,7 +232,8 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
                 places = StoredWeights({file.name: Path(view) / file.name for file in files}).places
                 write_index({name: path.name for name, path in places.items()}, Path(view))
             arguments = [view, "--quantization", quantization, "--device", "cpu"]
-            _run(tools, "convert_weight", [*arguments, "--output", str(folder)], {}, log)
+            journal = {"MLC_RVV_JOURNAL": str(folder / JOURNAL)}
+            _run(tools, "convert_weight", [*arguments, "--output", str(folder)], journal, log)
         if not (folder / "tensor-cache.json").is_file():
             raise LabError("mlc_llm convert_weight left no tensor-cache.json", remedy=_see(log))
         (folder / JOURNAL).unlink()
@@ -320,15 +302,9 @@ def _overrides(request: MlcCompileRequest) -> str:
 
 def _check_compile(request: MlcCompileRequest) -> None:
     _check_quantization(request.quantization)
-    if request.form not in ("static", "shared"):
-        raise UserError(f"library form {request.form!r}", remedy="use static or shared")
+    request.check_choices()
     if request.context < 1 or request.prefill_chunk < 1:
         raise UserError("context and prefill chunk must be at least 1 token")
-    if request.kernels and not (request.kernels / "kernels.json").is_file():
-        raise UserError(
-            f"no kernels in {request.kernels}",
-            remedy="build them with: python -m crosslab kernels --target riscv64 --output DIR",
-        )
 
 
 def _check_quantization(name: str) -> None:

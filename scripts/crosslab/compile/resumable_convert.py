@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from mlc_llm.__main__ import main
 from mlc_llm.loader.huggingface_loader import HuggingFaceLoader
 from tvm.contrib import tvmjs
 
-JOURNAL = Path(sys.argv[sys.argv.index("--output") + 1], "finished-shards.jsonl")
+JOURNAL = Path(os.environ["MLC_RVV_JOURNAL"])
 DONE = [json.loads(line) for line in JOURNAL.read_text(encoding="utf-8").splitlines()]
 HELD = {record["name"]: record for shard in DONE for record in shard["records"]}
 PARENT = os.getppid()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from crosslab.build.objects import run_compiler
 from crosslab.cached_build import add_cache_option
 from crosslab.cores.core import core_names, read_core
 from crosslab.cores.cycles import Cycles, cycles_of
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
 from crosslab.host.toolchain import find_cross
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
@@ -97,21 +97,17 @@ def predict(project: Path, loops: Sequence[PublishedLoop], cache: Path) -> list[
         program, loops_object = Path(folder) / "core_check", Path(folder) / "loops.o"
         plain = [flag for flag in toolchain.cc if not flag.startswith("-march")]
         vectors = "-march=rv64gcv"
-        _run([*plain, vectors, "-c", str(SOURCES / "loops.S"), "-o", str(loops_object)])
+        assemble = [*plain, vectors, "-c", str(SOURCES / "loops.S"), "-o", str(loops_object)]
         parts = [str(SOURCES / "main.c"), str(loops_object), "-o", str(program)]
-        _run([*toolchain.cc, *toolchain.link, "-O1", "-static", *parts])
+        link = [*toolchain.cc, *toolchain.link, "-O1", "-static", *parts]
+        for command in (assemble, link):
+            run_compiler("compiling the loops", command, Path(folder))
         words = [word for loop in loops for word in (loop.loop, str(loop.elements))]
         _, measured = count_guest(program, words, GuestMachine(core.vlen), cache)
     return [
         Prediction(loop, cycles_of(core, measured.histogram([index]), 1))
         for index, loop in enumerate(loops)
     ]
-
-
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise LabError(f"compiling the loops failed:\n{done.stderr.strip()}")
 
 
 def table_of(name: str, predictions: Sequence[Prediction]) -> Table:

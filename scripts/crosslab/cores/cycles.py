@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 from crosslab.cores.core import Core, column_of
 from crosslab.run.counter import Executed, Histogram, Kind
@@ -24,6 +25,14 @@ TOP_KINDS, TOP_FUNCTIONS = 10, 3
 FUNCTIONS, KINDS_OF_FUNCTION = 20, 8
 # Of all instructions: above it, a figure is marked.
 MOST_UNMEASURED = 0.02
+
+
+Number = TypeVar("Number", int, float)
+
+
+def vec_serial(units: Mapping[Unit, Number]) -> Number:
+    """Cycles where vector memory and vector arithmetic take turns, and scalar runs beside them."""
+    return max(units[Unit.MEMORY] + units[Unit.ARITHMETIC], units[Unit.SCALAR])
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,7 @@ class Cycles:
     @property
     def vec_serial(self) -> int:
         """The larger of vector memory + vector arithmetic, and scalar."""
-        vector = self.units[Unit.MEMORY.value] + self.units[Unit.ARITHMETIC.value]
-        return max(vector, self.units[Unit.SCALAR.value])
+        return vec_serial({unit: self.units[unit.value] for unit in Unit})
 
     @property
     def marked(self) -> bool:

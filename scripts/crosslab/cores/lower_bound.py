@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crosslab.cores.core import Core
+from crosslab.cores.cycles import vec_serial
 from crosslab.errors import UserError
 from crosslab.models.formats import packings
 from crosslab.run.decode import Unit
@@ -46,7 +47,7 @@ class CycleBound:
     @property
     def vec_serial(self) -> float:
         """The larger of vector memory + vector arithmetic, and scalar."""
-        return max(self.memory + self.arithmetic, self.scalar)
+        return vec_serial({unit: self.of(unit) for unit in Unit})
 
 
 def linear(core: Core, kernel: str, m: int, n: int, k: int) -> CycleBound:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from crosslab.compile.schedules import add_tuned, find_database
 from crosslab.compile.targets import VLENS, LabTarget
 from crosslab.cores.core import read_core
 from crosslab.errors import UserError, supply_mlc
+from crosslab.json_table import read_applied
 from crosslab.models.formats import (
     DEFAULT_FORMAT,
     FORMATS,
@@ -33,6 +33,7 @@ BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
 DEFAULT_VLEN = 256
 PROMPT = "What is the capital of France?"
+PINNED_MODEL = "smollm2-135m"
 
 
 @dataclass(frozen=True)
@@ -55,18 +56,15 @@ def read_omissions(report: Path | None) -> tuple[Omission, ...]:
     """
     if report is None:
         return ()
-    try:
-        upstreams = json.loads(report.read_text(encoding="utf-8"))["upstreams"]
-        missing = [entry for entry in upstreams if entry["state"] == "missing"]
+
+    def made(upstreams: list[Any]) -> tuple[Omission, ...]:
         return tuple(
             Omission(entry["name"], ", ".join(entry["reason"].splitlines()), entry["remedy"])
-            for entry in missing
+            for entry in upstreams
+            if entry["state"] == "missing"
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{report} does not tell which upstreams are missing: {error!r}",
-            remedy="write it with: PYTHONPATH=scripts python -m forkpatch apply --json FILE",
-        ) from error
+
+    return read_applied(report, "which upstreams are missing", made)
 
 
 @dataclass(frozen=True)
@@ -215,7 +213,7 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
         add("source", metavar="MODEL", help=kinds)
         add("--name", help="what it is called in dist/ (the folder's name)")
     else:
-        add("--model", dest="source", default="smollm2-135m", help=f"{kinds} (smollm2-135m)")
+        add("--model", dest="source", default=PINNED_MODEL, help=f"{kinds} ({PINNED_MODEL})")
     add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--release", default="unnamed", help="name of the release, for dist and report")
     add("--tvm-tree", type=Path, required=True, help="patched TVM tree")

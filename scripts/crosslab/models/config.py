@@ -59,6 +59,17 @@ class LlamaConfig:
         if self.head_dim % 2:
             raise UserError(f"model config: head_dim {self.head_dim} is odd")
 
+    @property
+    def linear_layers(self) -> tuple[tuple[int, int], ...]:
+        """Outputs and inputs of a decoder layer's products: qkv, o, gate and up, down."""
+        heads = self.heads * self.head_dim
+        return (
+            (heads + 2 * self.kv_heads * self.head_dim, self.hidden),
+            (self.hidden, heads),
+            (2 * self.intermediate, self.hidden),
+            (self.hidden, self.intermediate),
+        )
+
     def to_hf(self) -> dict[str, Any]:
         """The fields of a Hugging Face ``config.json`` for this model."""
         return {

@@ -22,7 +22,7 @@ from rich.table import Table
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, REFERENCE_FORMATS, weight_formats
-from crosslab.models.llama_params import param_shapes
+from crosslab.models.llama_params import param_widths
 from crosslab.models.params import read_params
 from crosslab.models.reference import F32, ReferenceLlama, answer
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
@@ -122,9 +122,8 @@ def main(argv: Sequence[str]) -> int:
     if args.window < 2 or args.answer < 2:
         raise UserError("--window and --answer must be at least 2")
     config = read_config(args.model / "config.json")
-    widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
     packing = weight_formats()[args.quantization].packing
-    params = read_params(args.params, widths, packing)
+    params = read_params(args.params, param_widths(config), packing)
     try:
         text = args.text.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from common.hashing import digest
-from crosslab.build.source_archive import LLAMA_CPP, SourceArchive, unpack_source
+from crosslab.build.pinned_archive import LLAMA_CPP, PinnedArchive, unpack_source
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
-from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross
+from crosslab.host.toolchain import Toolchain
+from crosslab.peers.compile import require_clang, run_build
 
 NAME = LLAMA_CPP
 DRIVER = Path(__file__).parents[1] / "native" / "peers" / "llama_cpp.cpp"
@@ -38,19 +37,14 @@ LIBRARIES = (
 )
 
 
-def build_llama_cpp(source: SourceArchive, cache: Path) -> dict[str, Path]:
+def build_llama_cpp(source: PinnedArchive, cache: Path) -> dict[str, Path]:
     """The program of each of :data:`BUILDS`, made once; about ten minutes of a CPU.
 
     Raises:
         UserError: a tool is missing.
         LabError: the source cannot be had, or does not compile.
     """
-    toolchain = find_cross()
-    if toolchain.kind is not CompilerKind.CLANG:
-        raise UserError(
-            f"{NAME} is built with clang, which is not here",
-            remedy="type: PYTHONPATH=scripts python -m crosslab prepare",
-        )
+    toolchain = require_clang(NAME)
 
     def make_libraries(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="llama-cpp-") as folder:
@@ -62,7 +56,7 @@ def build_llama_cpp(source: SourceArchive, cache: Path) -> dict[str, Path]:
         for build in BUILDS:
             parts = [str(libraries / build / Path(name).name) for name in LIBRARIES]
             command = [*toolchain.cxx, "-std=c++17", "-O2", include, str(DRIVER), *toolchain.link]
-            _run([*command, "-static", *parts, "-o", str(out / build), "-lpthread"])
+            run_build(NAME, [*command, "-static", *parts, "-o", str(out / build), "-lpthread"])
 
     key = digest(source.sha256, Path(__file__), toolchain.digest)
     libraries = cached_build(cache, "peer-llama.cpp", key, make_libraries)
@@ -70,7 +64,7 @@ def build_llama_cpp(source: SourceArchive, cache: Path) -> dict[str, Path]:
     return {build: made / build for build in BUILDS}
 
 
-def _unpack(source: SourceArchive, folder: Path) -> Path:
+def _unpack(source: PinnedArchive, folder: Path) -> Path:
     """The parts of llama.cpp that a build reads, with policies in its inline assembly."""
     tree = unpack_source(source, PARTS, folder)
     assembly = tree / "ggml" / "src" / "ggml-cpu" / "arch" / "riscv" / "quants.c"
@@ -90,8 +84,8 @@ def _compile(tree: Path, build: Path, toolchain: Toolchain, out: Path) -> None:
     flags += [f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     for name, zvfh in BUILDS.items():
         configure = [cmake, "-G", "Ninja", "-S", str(tree), "-B", str(build), *OPTIONS, *flags]
-        _run([*configure, f"-DGGML_RV_ZVFH={zvfh}"])
-        _run([ninja, "-C", str(build), "llama"])
+        run_build(NAME, [*configure, f"-DGGML_RV_ZVFH={zvfh}"])
+        run_build(NAME, [ninja, "-C", str(build), "llama"])
         (out / name).mkdir()
         for library in LIBRARIES:
             shutil.copy(build / library, out / name)
@@ -109,10 +103,3 @@ def _tool(name: str) -> str:
             "installs",
         )
     return path
-
-
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode != 0:
-        last = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-20:])
-        raise LabError(f"building {NAME} failed at {Path(command[0]).name}:\n{last}")

@@ -15,7 +15,7 @@ import torch
 from torch.fx.node import map_arg
 
 from crosslab.errors import UserError
-from crosslab.pytorch.operators import place_of
+from crosslab.pytorch.conversion.operators import place_of
 
 TOKENS, POSITIONS = "input_ids", "position_ids"
 ATTENTION = "scaled_dot_product_attention.default"

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,25 @@ class Example:
             self, by_place=by_place, by_name={n: of(n, v) for n, v in self.by_name.items()}
         )
 
+    def check_size(self, size: str, limits: Sequence[int]) -> None:
+        """Make sure that the inputs have a size within its limits wherever it is named.
+
+        Raises:
+            UserError: one has none, or another.
+        """
+        given = dict(zip(self.names, (*self.by_place, *self.by_name.values()), strict=False))
+        for name, axes in self.dynamic.items():
+            for axis, named in axes.items():
+                shape = tuple(given[name].shape)
+                if named == size and not -len(shape) <= axis < len(shape):
+                    raise UserError(f"{size} is axis {axis} of {name}, whose shape is {shape}")
+                if named == size and not limits[0] <= shape[axis] <= limits[1]:
+                    raise UserError(
+                        f"--dynamic {size}={limits[0]}:{limits[1]}: "
+                        f"in the example {name} has {shape[axis]}",
+                        remedy="let the factory give an example within the limits",
+                    )
+
     def answer(self, steps: int) -> tuple[list[Any], dict[str, list[int]]]:
         """The outputs of the last of some calls, and the places that inputs of integers got.
 
@@ -95,9 +114,18 @@ class Example:
         return list(tree_leaves((self.by_place, self.by_name)))
 
     def outputs(self) -> list[Any]:
-        """The tensors that torch computes."""
-        with torch.no_grad():
-            made = self.model(*self.by_place, **self.by_name)
+        """The tensors that torch computes.
+
+        Raises:
+            UserError: the model fails.
+        """
+        try:
+            with torch.no_grad():
+                made = self.model(*self.by_place, **self.by_name)
+        except Exception as error:
+            raise UserError(
+                f"the model fails on its inputs: {type(error).__name__}: {error}"
+            ) from error
         return [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
 
 

@@ -10,7 +10,9 @@ torch's outputs, and ``model.json``, what is known of them.
 from __future__ import annotations
 
 import json
+import re
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,11 +35,16 @@ from crosslab.host.toolchain import find_native
 from crosslab.models.params import write_params
 from crosslab.pytorch.causal_attention import POSITIONS, TOKENS
 from crosslab.pytorch.causal_lm import read_causal_lm
-from crosslab.pytorch.converters import KEPT, converters
+from crosslab.pytorch.conversion.converters import KEPT, converters
+from crosslab.pytorch.conversion.limits import check_limits
+from crosslab.pytorch.conversion.operators import REMEDY, unknown_operators, with_places
 from crosslab.pytorch.example import FACTORY, Example, load_factory, make_example
 from crosslab.pytorch.language import BATCH, check_inputs, import_language_model
-from crosslab.pytorch.operators import REMEDY, unknown_operators, with_places
 
+EXPORTABLE = (
+    "the operators of a model may not depend on its inputs' values: torch.where chooses between "
+    "results, torch.cond is not taken; a size that varies may not be a number of the model's"
+)
 Bounds = Mapping[str, Sequence[int]]
 
 
@@ -59,6 +66,8 @@ def export(example: Example, bounds: Bounds) -> Any:
             f"the factory's third value names {unknown[0]}; "
             f"the inputs are: {', '.join(example.names)}",
         )
+    for size, limits in bounds.items():
+        example.check_size(size, limits)
     try:
         program = torch.export.export(
             example.model,
@@ -73,9 +82,18 @@ def export(example: Example, bounds: Bounds) -> Any:
         return program.run_decompositions(table)
     except Exception as error:
         first = str(error).strip().partition("\n\n")[0]
-        raise UserError(
-            f"torch.export cannot take the model: {type(error).__name__}: {first}"
-        ) from error
+        place = _place_in_model(error)
+        told = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
+        raise UserError(f"torch.export cannot take the model: {told}", remedy=EXPORTABLE) from error
+
+
+def _place_in_model(error: Exception) -> str:
+    """The last line of source outside torch and this project that an error is from, or nothing."""
+    found = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    found += re.findall(r'File "([^"]+)", line (\d+)', str(error))
+    others = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<")
+    own = [f"{file}:{line}" for file, line in found if not file.startswith(others)]
+    return own[-1] if own else ""
 
 
 def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
@@ -134,6 +152,27 @@ def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]
     return module, dict(zip(names, values, strict=True))
 
 
+def with_sorts(module: Any) -> Any:
+    """The module with calls of the runtime's sorts: the project's pipeline has no pass for them."""
+    with tvm.target.Target("llvm"):
+        return relax.backend.DispatchSortScan()(module)
+
+
+def check_lowering(module: Any) -> None:
+    """Make sure that TVM has code for every operator.
+
+    Raises:
+        UserError: names what TVM says.
+    """
+    try:
+        relax.transform.LegalizeOps()(module)
+    except Exception as error:
+        last = (str(error).strip().splitlines() or [""])[-1]
+        raise UserError(
+            f"TVM cannot compile the model: {type(error).__name__}: {last}", remedy=REMEDY
+        ) from error
+
+
 # Function of a module that computes what its other functions do with parameters alone.
 TRANSFORM = "transform_params"
 
@@ -190,14 +229,14 @@ def write_cases(
         one = example.resized(sizes)
         inputs = {n: t.detach().numpy() for n, t in zip(names, one.tensors(), strict=True)}
         save_file(
-            {name: np.ascontiguousarray(value) for name, value in inputs.items()},
+            {name: np.asarray(value, order="C") for name, value in inputs.items()},
             folder / f"{number}-inputs.safetensors",
         )
         made, chosen = one.answer(1 if number else steps)
         outputs = {f"output_{i}": t.detach().numpy() for i, t in enumerate(made)}
         outputs |= {f"chosen_{name}": np.array(places) for name, places in chosen.items()}
         save_file(
-            {name: np.ascontiguousarray(value) for name, value in outputs.items()},
+            {name: np.asarray(value, order="C") for name, value in outputs.items()},
             folder / f"{number}-expected.safetensors",
         )
     return wanted
@@ -237,9 +276,7 @@ Made = tuple[Any, dict[str, Any], dict[str, Any]]
 def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
     """A model as the function ``main``, its parameters, and the table of what is known of it."""
     steps = steps if example.feeds else 1
-    program = export(example, bounds)
-    check_operators(program)
-    module, params = settle_weights(*import_program(program))
+    program, module, params = function_of(example, bounds)
     names, main = input_names(program), module["main"]
     inputs = [{"name": p.name, **_type_of(p)} for p in main.params[: len(names)]]
     about = {
@@ -256,6 +293,22 @@ def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made
         "cases": write_cases(example, names, bounds, cases, steps),
     }
     return module, params, about
+
+
+def function_of(example: Example, bounds: Bounds) -> tuple[Any, Any, dict[str, Any]]:
+    """A model as torch's program, and as TVM's module with its parameters by name.
+
+    Raises:
+        UserError: it cannot be taken.
+        LabError: TVM's importer fails.
+    """
+    program = export(example, bounds)
+    check_limits(program)
+    check_operators(program)
+    module, params = settle_weights(*import_program(program))
+    module = with_sorts(module)
+    check_lowering(module)
+    return program, module, params
 
 
 def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
@@ -275,6 +328,7 @@ def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -
             f"{limits[1]} of --dynamic {name}"
         )
     several, single = export(example, bounds), export(example.resized({name: 1}), {})
+    check_limits(several)
     check_operators(several)
     sized = [example, *(example.resized({name: limit}) for limit in limits)]
     inputs = [dict(zip(one.names, one.tensors(), strict=True)) for one in sized]
@@ -308,7 +362,7 @@ def write_answer(example: Example, steps: int, folder: Path) -> None:
         tokens = torch.cat([tokens, rows[-1].argmax()[None, None]], 1)
     answer = {"tokens": tokens[0, -steps:].numpy(), "logits": torch.stack(rows).numpy()}
     save_file(
-        {name: np.ascontiguousarray(value) for name, value in answer.items()},
+        {name: np.asarray(value, order="C") for name, value in answer.items()},
         folder / "answer.safetensors",
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.hashing import digest
+from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_native, require_qemu
@@ -306,16 +306,8 @@ def build_plugin(cache: Path) -> Path:
     command = [*toolchain.cc, *FLAGS, *WARNINGS, f"-DMLC_RVV_PLUGIN_API={api}", "counter.c"]
 
     def make(out: Path) -> None:
-        done = subprocess.run(
-            [*command, "-o", str(out / "counter.so"), "-lpthread"],
-            cwd=PLUGIN,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode != 0:
-            raise LabError(f"compiling the counter failed:\n{done.stderr.strip()}")
+        output = ["-o", str(out / "counter.so"), "-lpthread"]
+        run_compiler("compiling the counter", [*command, *output], PLUGIN)
 
     key = digest(toolchain.digest, " ".join(command), PLUGIN)
     return cached_build(cache, "counter", key, make) / "counter.so"

@@ -58,14 +58,7 @@ def cases_of(
     """Calls of the kernels in the linear layers of models, each once."""
     layers = dict[tuple[int, int], None]()
     for one in configs:
-        heads = (one.heads + 2 * one.kv_heads) * one.head_dim
-        for outputs, inputs in (
-            (heads, one.hidden),
-            (one.hidden, one.heads * one.head_dim),
-            (2 * one.intermediate, one.hidden),
-            (one.hidden, one.intermediate),
-            (one.vocab, one.hidden),
-        ):
+        for outputs, inputs in (*one.linear_layers, (one.vocab, one.hidden)):
             most = outputs if outputs <= OUTPUTS else OUTPUTS + outputs % TILE
             layers[most, inputs] = None
     return [Case(kernel, (m, *layer)) for kernel in kernels for layer in layers for m in rows]

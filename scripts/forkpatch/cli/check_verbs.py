@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.files import atomic_write
-from forkpatch.cli.options import Registry, add_source_options, known_sources, upstream_of
+from forkpatch.cli.options import Registry, add_source_options, known_sources, version_of
 from forkpatch.cli.test_verbs import add_run_options, noticing
 from forkpatch.errors import UserError
 from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
@@ -56,12 +56,6 @@ def register(verbs: Registry) -> None:
 def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> TreePlan:
     chosen = known_sources(fork, options)
     return plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
-
-
-def _version(fork: Fork, options: argparse.Namespace) -> Upstream:
-    if options.version:
-        return fork.lock.upstream(options.upstream, options.version)
-    return upstream_of(fork, None, options.upstream)[1]
 
 
 def run_check(fork: Fork, options: argparse.Namespace) -> int:
@@ -131,7 +125,7 @@ def run_graph(fork: Fork, options: argparse.Namespace) -> int:
     """Print the dependencies between the patches of a series."""
     from forkpatch.inspect.graph import as_dot, as_text, graph_of  # noqa: PLC0415
 
-    plan = _plan(fork, _version(fork, options), options)
+    plan = _plan(fork, version_of(fork, options), options)
     check_placement(fork, plan)
     graph = graph_of(plan, record_of(fork, plan))
     if options.dot:

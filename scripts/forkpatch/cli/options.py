@@ -98,6 +98,13 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def version_of(fork: Fork, options: argparse.Namespace) -> Upstream:
+    """The upstream that a verb names, in the version that it names or the default release's."""
+    if options.version:
+        return fork.lock.upstream(options.upstream, options.version)
+    return upstream_of(fork, None, options.upstream)[1]
+
+
 def upstream_of(fork: Fork, release: str | None, name: str) -> tuple[str, Upstream]:
     """Name of the release, and its version of the upstream ``name``."""
     chosen, upstreams = fork.lock.release(release)

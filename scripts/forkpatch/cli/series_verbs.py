@@ -14,6 +14,7 @@ from forkpatch.cli.options import (
     known_sources,
     source_options,
     upstream_of,
+    version_of,
 )
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
@@ -186,9 +187,7 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
     from forkpatch.foreign.intake import import_series  # noqa: PLC0415 - for this verb only
 
     chosen = known_sources(fork, options)
-    upstream = upstream_of(fork, None, options.upstream)[1]
-    if options.version:
-        upstream = fork.lock.upstream(options.upstream, options.version)
+    upstream = version_of(fork, options)
     guards = frozenset(options.guard) if options.guard or options.no_guards else None
     report = import_series(fork, upstream, options.folder, chosen, guards, nearest=options.nearest)
     if options.json != "-":
@@ -212,9 +211,7 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
     if options.repository and not options.branch:
         raise UserError("--repository is for --branch", remedy="name the branch, or leave it out")
     chosen = known_sources(fork, options)
-    upstream = upstream_of(fork, None, options.upstream)[1]
-    if options.version:
-        upstream = fork.lock.upstream(options.upstream, options.version)
+    upstream = version_of(fork, options)
     output = (
         NewBranch(options.branch, options.repository)
         if options.branch

@@ -11,7 +11,7 @@ from forkpatch.cli.options import (
     add_source_options,
     known_sources,
     source_options,
-    upstream_of,
+    version_of,
 )
 from forkpatch.errors import UserError
 from forkpatch.model.fork import Fork
@@ -48,9 +48,7 @@ def run_probe(fork: Fork, options: argparse.Namespace) -> int:
     if options.upstream is None:
         return _run_map(fork, options)
     chosen = known_sources(fork, options)
-    upstream = upstream_of(fork, None, options.upstream)[1]
-    if options.version:
-        upstream = fork.lock.upstream(options.upstream, options.version)
+    upstream = version_of(fork, options)
     found = map_upstream(fork, upstream, chosen, options.versions or (), options.to)
     if options.json != "-":
         _say_probe(found)

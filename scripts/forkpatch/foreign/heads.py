@@ -24,7 +24,8 @@ from pathlib import Path
 from forkpatch.errors import PatchError
 from forkpatch.foreign.unified import diff_offset
 from forkpatch.git.calls import Git, GitError
-from forkpatch.model.patchfile import Patch, made_whole, parse_trailers
+from forkpatch.model.mailhead import made_whole, parse_trailers
+from forkpatch.model.patchfile import Patch
 
 STATUS = "Upstream-Status"
 NO_DATE = "0 +0000"

@@ -24,7 +24,8 @@ from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write
 from forkpatch.model.diffs import FileDiff, Hunk, HunkLine, split_lines
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import Patch, parse_trailers
+from forkpatch.model.mailhead import parse_trailers
+from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import format_record
 from forkpatch.model.weave import Weave
 from forkpatch.series.derive import record_of

@@ -19,7 +19,8 @@ from typing import Any
 
 from forkpatch.errors import UserError
 from forkpatch.foreign.sources import ForeignFormat
-from forkpatch.model.patchfile import parse_head, split_patch
+from forkpatch.model.mailhead import parse_head
+from forkpatch.model.patchfile import split_patch
 
 ORIGIN = "origin"
 _INDEX = "origin.json"
@@ -120,7 +121,7 @@ def write_origin(folder: Path, origin: Origin) -> None:
 
 def hash_head(data: bytes, name: str) -> str:
     """Hash of author, date and message of a patch file."""
-    head = "\0".join(parse_head(data, name))
+    head = "\0".join(parse_head(split_patch(data, name)[0], name))
     return hashlib.sha256(head.encode("utf-8", "surrogateescape")).hexdigest()
 
 

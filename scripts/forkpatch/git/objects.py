@@ -139,6 +139,31 @@ def list_tree(git: Git, treeish: str, *paths: str) -> dict[str, tuple[str, str]]
     return files
 
 
+def changed_files(git: Git, old: str, new: str) -> dict[str, tuple[str, str, str, str]]:
+    """Old mode, new mode, old id and new id of each file that differs; zeros where there is none.
+
+    A rename is a file that goes and one that comes.
+    """
+    command = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--no-commit-id")
+    fields = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")
+    found = {}
+    for meta, path in zip(fields[:-1:2], fields[1::2], strict=True):
+        old_mode, new_mode, old_id, new_id, _ = meta.removeprefix(":").split(" ")
+        found[path] = (old_mode, new_mode, old_id, new_id)
+    return found
+
+
+def read_index(git: Git) -> dict[str, dict[str, tuple[str, str]]]:
+    """Mode and id of each file of the index by path, then stage: 1 to 3 are of a conflict."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    out = git.run("ls-files", "-s", "-z").stdout.decode("utf-8", "surrogateescape")
+    for record in out.split("\0")[:-1]:
+        meta, _, path = record.partition("\t")
+        mode, oid, stage = meta.split(" ")
+        found.setdefault(path, {})[stage] = mode, oid
+    return found
+
+
 def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
     """Contents of objects, in one call; None for those that the repository lacks.
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import SourceError, UserError
-from forkpatch.git.objects import list_tree, read_blobs
 from forkpatch.inspect.drift import Drift
 from forkpatch.inspect.mapmodel import (
     SHADOW,
@@ -19,7 +18,7 @@ from forkpatch.inspect.mapmodel import (
     TurningPoint,
     map_settings,
 )
-from forkpatch.inspect.probe import FITTING, Fit, PatchFit, ProbedSeries, prepare, probe
+from forkpatch.inspect.probe import FITTING, Fit, PatchFit, ProbedSeries, probe
 from forkpatch.inspect.snapshots import Prober, Snapshot, snapshots
 from forkpatch.inspect.symbols import outline
 from forkpatch.model.fork import Fork, plan_tree
@@ -135,7 +134,7 @@ def _commit_of_version(history: History, name: str) -> str | None:
 
 def _prepared(fork: Fork, upstream: Upstream, options: SourceOptions) -> ProbedSeries:
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
-    return prepare(plan, record_of(fork, plan))
+    return ProbedSeries(plan, record_of(fork, plan), tuple(plan.steps()))
 
 
 def _paths(series: ProbedSeries) -> tuple[str, ...]:
@@ -320,9 +319,7 @@ def _wheel_contents(
     if known is None:
         known = fork.cache.find(_fetch(fork, like, like.wheel, version, options))
     assert known is not None, "it has just been stored"
-    listed = list_tree(known.git, known.tree, *paths)
-    blobs = read_blobs(known.git, (oid for _, oid in listed.values()))
-    return {path: blobs[listed[path][1]] if path in listed else None for path in paths}
+    return dict.fromkeys(paths) | known.read(paths)
 
 
 def _fetch(fork: Fork, like: Upstream, wheel: Wheel, version: str, options: SourceOptions) -> str:

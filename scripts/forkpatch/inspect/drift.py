@@ -11,7 +11,7 @@ from forkpatch.errors import PatchError
 from forkpatch.inspect.symbols import MODULE, Outline, bare_name, outline
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.record import Record, SymbolPlace, read_record
-from forkpatch.series.derive import read_base, record_of
+from forkpatch.series.derive import record_of
 
 
 class Drift(StrEnum):
@@ -52,7 +52,7 @@ def files_to_compare(plan: TreePlan, *records: Record) -> dict[str, bytes]:
         for group in (*record.patches.values(), record.shadows)
         for place in group
     ]
-    found = read_base(plan, {place.path for place in places})
+    found = plan.pristine.read(place.path for place in places)
     lost = {
         bare_name(place.symbol)
         for place in places
@@ -60,10 +60,11 @@ def files_to_compare(plan: TreePlan, *records: Record) -> dict[str, bytes]:
     }
     words = [part for word in sorted(lost) for part in ("-e", word)]
     if words:
-        git = plan.pristine.git
-        out = git.run("grep", "-l", "-z", "-I", "-w", "-F", *words, plan.pristine.tree, ok=(0, 1))
+        out = plan.pristine.git.run(
+            "grep", "-l", "-z", "-I", "-w", "-F", *words, plan.pristine.tree, ok=(0, 1)
+        )
         listed = out.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-        found |= read_base(plan, {item.partition(":")[2] for item in listed})
+        found |= plan.pristine.read(item.partition(":")[2] for item in listed)
     return found
 
 

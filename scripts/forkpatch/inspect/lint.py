@@ -15,11 +15,11 @@ from forkpatch.errors import ForkError, SourceError
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 from forkpatch.model.lock import Upstream
+from forkpatch.model.mailhead import ending_line
 from forkpatch.model.patchfile import (
     SERIES,
     SUFFIX,
     Patch,
-    ends_early,
     parse_patch,
     patch_bytes,
     read_entries,
@@ -185,7 +185,7 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFindin
             "the message does not say why the patch exists",
             "add a paragraph for somebody who meets it in two years",
         )
-    if ends_early(patch.message):
+    if ending_line(patch.message) is not None:
         yield LintFinding(
             f"{where}:{subject_line}",
             "a line of the message would be taken for the diff or for another mail",

@@ -12,7 +12,7 @@ from forkpatch.inspect.placement import misplaced
 from forkpatch.inspect.symbols import outline
 from forkpatch.inspect.upstreamed import NewBase, already_there
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import TreePlan
+from forkpatch.model.fork import PatchStep, TreePlan
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
 
@@ -50,28 +50,12 @@ class ProbedSeries:
 
     plan: TreePlan
     record: Record
-    steps: tuple[tuple[Patch, Mapping[str, bytes], Mapping[str, bytes]], ...]
+    steps: tuple[PatchStep, ...]
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Every upstream file that the series touches."""
         return tuple(sorted(self.plan.base))
-
-
-def prepare(plan: TreePlan, record: Record) -> ProbedSeries:
-    """The series of a planned tree, ready for probing."""
-    state = dict(plan.base)
-    steps = []
-    for patch, commit in zip(plan.patches, plan.patch_commits, strict=True):
-        before = {path: state[path] for path in patch.paths if path in state}
-        for path, file in commit.changes.items():
-            if file is None:
-                state.pop(path, None)
-            else:
-                state[path] = file.data
-        after = {path: state[path] for path in patch.paths if path in state}
-        steps.append((patch, before, after))
-    return ProbedSeries(plan, record, tuple(steps))
 
 
 def probe(series: ProbedSeries, contents: Contents) -> tuple[PatchFit, ...]:
@@ -84,31 +68,27 @@ def probe(series: ProbedSeries, contents: Contents) -> tuple[PatchFit, ...]:
     """
     state = dict(contents)
     fits = []
-    for patch, before, after in series.steps:
-        fit, changed = _fit(series, patch, before, after, contents, state)
+    for step in series.steps:
+        fit, changed = _fit(series, step, contents, state)
         state.update(changed)
         fits.append(fit)
     return tuple(fits)
 
 
 def _fit(
-    series: ProbedSeries,
-    patch: Patch,
-    before: Mapping[str, bytes],
-    after: Mapping[str, bytes],
-    contents: Contents,
-    state: Contents,
+    series: ProbedSeries, step: PatchStep, contents: Contents, state: Contents
 ) -> tuple[PatchFit, dict[str, bytes | None]]:
     """Fit of one patch, and the files as it changes them."""
+    patch = step.patch
     for path in patch.paths:
         if path in series.plan.base and path not in contents:
             return PatchFit(patch.name, Fit.UNKNOWN, path), {}
     base = NewBase(state.get, lambda _word: (), series.plan.base.get)
     changed: dict[str, bytes | None] = {}
     for diff in patch.files:
-        fit, detail, files = _fit_file(diff, before, after, state)
+        fit, detail, files = _fit_file(diff, step, state)
         if fit is not Fit.APPLIES:
-            if there := already_there(patch, before, after, base):
+            if there := already_there(patch, step.before, step.after, base):
                 return PatchFit(patch.name, Fit.UPSTREAM, "; ".join(there)), {}
             return PatchFit(patch.name, fit, detail), {}
         changed |= files
@@ -129,11 +109,11 @@ def _same_bodies(series: ProbedSeries, patch: Patch, contents: Contents) -> Patc
 
 
 def _fit_file(
-    diff: FileDiff, before: Mapping[str, bytes], after: Mapping[str, bytes], state: Contents
+    diff: FileDiff, step: PatchStep, state: Contents
 ) -> tuple[Fit, str, dict[str, bytes | None]]:
     """Merge what a patch does to one file, as a rebase does; the fit, its place, and the files."""
     path = diff.new or diff.old or ""
-    made = after.get(diff.new or "", b"")
+    made = step.after.get(diff.new or "", b"")
     if diff.old is None:
         if state.get(path) not in (None, made):
             return Fit.CONFLICT, f"{path} is there already", {}
@@ -141,10 +121,11 @@ def _fit_file(
     data = state.get(diff.old)
     if data is None:
         return Fit.MISSING, diff.old, {}
-    merged = merge_data(data, before[diff.old], made)
-    if merged is None or (diff.new is None and data != before[diff.old]):
+    before = step.before[diff.old]
+    merged = merge_data(data, before, made)
+    if merged is None or (diff.new is None and data != before):
         return Fit.CONFLICT, diff.old, {}
-    wrong = misplaced(diff, (before[diff.old], made), (data, merged), diff.old)
+    wrong = misplaced(diff, (before, made), (data, merged), diff.old)
     if wrong and diff.new is not None:
         return Fit.MISPLACED, f"{diff.old}: {wrong[0].detail}", {}
     gone = {diff.old: None} if diff.new != diff.old else {}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +105,16 @@ def open_fork(settings: Settings, *, new: bool = False) -> Fork:
 
 
 @dataclass(frozen=True)
+class PatchStep:
+    """A patch of a planned tree, its commit, and the base's files before and after it, by path."""
+
+    patch: Patch
+    commit: Commit
+    before: Mapping[str, bytes]
+    after: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
 class TreePlan:
     """A patched tree that is checked and ready to be written.
 
@@ -126,6 +136,14 @@ class TreePlan:
     def patch_commits(self) -> tuple[Commit, ...]:
         """The commits of the patches alone."""
         return self.commits[len(self.commits) - len(self.patches) :]
+
+    def steps(self) -> Iterator[PatchStep]:
+        """The patches, each with the files before and after it; a removed one is empty."""
+        state = dict(self.base)
+        for patch, commit in zip(self.patches, self.patch_commits, strict=True):
+            before = dict(state)
+            state |= {path: file.data if file else b"" for path, file in commit.changes.items()}
+            yield PatchStep(patch, commit, before, dict(state))
 
 
 def plan_tree(

@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import email.errors
-import email.header
-import email.parser
-import email.policy
-import email.utils
 import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
 from forkpatch.model.diffs import FileDiff, parse_diff
+from forkpatch.model.mailhead import parse_head, parse_trailers
 from forkpatch.safety import check_name, check_regular
 
 SERIES = "series"
@@ -29,12 +24,6 @@ Positions = Mapping[str, tuple[int, ...]]
 
 _DIFF_START = re.compile(rb"^diff --git ", re.MULTILINE)
 _CRLF = re.compile(rb"^(?:diff --git |--- |\+\+\+ |@@ )[^\n]*\r$", re.MULTILINE)
-_SUBJECT_TAG = re.compile(r"^\s*\[PATCH[^\]]*\]\s*")
-# The last begins the next mail of a mailbox.
-_ENDS_MESSAGE = re.compile(
-    r"^(?=---[ \t]*$|diff -|Index: |From \S+ .*\d:\d\d:\d\d .*\d{4}$)", re.MULTILINE
-)
-_TRAILER = re.compile(r"^([A-Za-z][A-Za-z0-9-]*): (.*)$")
 
 
 @dataclass(frozen=True)
@@ -279,8 +268,7 @@ def parse_patch(data: bytes, name: str, where: str = "") -> Patch:
 
 def _parse(data: bytes, sha256: str, name: str, where: str) -> Patch:
     start = diff_start(data, where)
-    head = data[:start]
-    author, date, message = _parse_head(head, where)
+    author, date, message = parse_head(data[:start], where)
     return Patch(
         name=name,
         author=author,
@@ -312,96 +300,3 @@ def diff_start(data: bytes, where: str) -> int:
     if start is None:
         raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export it anew")
     return start.start()
-
-
-def parse_head(data: bytes, where: str) -> tuple[str, str, str]:
-    """Author, date and message of a patch file, as :class:`Patch` has them.
-
-    Raises:
-        PatchError: it has no diff, or its head is not a mail's.
-    """
-    return _parse_head(data[: diff_start(data, where)], where)
-
-
-def _parse_head(head: bytes, where: str) -> tuple[str, str, str]:
-    """Author, date and message of the mail."""
-    if head.startswith(b"From "):
-        head = head.partition(b"\n")[2]
-    mail = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(head)
-    missing = [key for key in ("From", "Date", "Subject") if mail[key] is None]
-    if missing:
-        raise PatchError(
-            f"{where}:1: no {missing[0]} header: it is not in git's mailbox format",
-            remedy="make it with git format-patch, or with the verb export",
-        )
-    # Not email.utils.parseaddr: an address in git can be anything, as in root@(none).
-    match = re.fullmatch(r"\s*(.*?)\s*<([^<>]+)>\s*", _unfold(mail["From"]), re.DOTALL)
-    name, address = (email.utils.unquote(match[1]), match[2]) if match else ("", "")
-    name = _decode(name, where)
-    if not address or re.search("[<>\n]", name):
-        raise PatchError(
-            f"{where}: From names no author as 'Name <email>'", remedy="write it in that form"
-        )
-    subject = _SUBJECT_TAG.sub("", _decode(_unfold(mail["Subject"]), where))
-    payload = mail.get_payload(decode=True)
-    body = payload.decode("utf-8", "surrogateescape") if isinstance(payload, bytes) else ""
-    body = re.sub(r"(^|\n)---\n(.*)\Z", r"\1", body, flags=re.DOTALL).strip("\n")
-    message = f"{subject}\n\n{body}\n" if body else f"{subject}\n"
-    return f"{name} <{address}>", _git_date(str(mail["Date"]), where), message
-
-
-def _unfold(value: object) -> str:
-    return re.sub(r"\r?\n(?=[ \t])", "", str(value))
-
-
-def _decode(value: str, where: str) -> str:
-    try:
-        return str(email.header.make_header(email.header.decode_header(value)))
-    except (ValueError, LookupError, email.errors.MessageError) as error:
-        raise PatchError(
-            f"{where}: header {value[:80]!r}: {error}",
-            remedy="write it as plain UTF-8, or as git format-patch does",
-        ) from error
-
-
-def _git_date(value: str, where: str) -> str:
-    try:
-        moment = email.utils.parsedate_to_datetime(value)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        seconds = int(moment.timestamp())
-    except (ValueError, OverflowError, TypeError) as error:
-        raise PatchError(
-            f"{where}: Date {value[:80]!r}: {error}",
-            remedy="write it as in: Mon, 2 Nov 2026 09:30:00 +0000",
-        ) from error
-    zone = re.search(r"([+-][0-9]{4})\s*$", value)
-    return f"{seconds} {zone.group(1) if zone else '+0000'}"
-
-
-def ends_early(message: str) -> bool:
-    """True when git, or this module, takes a line for the beginning of the diff or of a mail."""
-    return _ENDS_MESSAGE.search(message) is not None
-
-
-def made_whole(message: str) -> str:
-    """A message with each line that would end it in a patch file indented by a blank."""
-    return _ENDS_MESSAGE.sub(" ", message)
-
-
-def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:
-    """The ``Key: value`` lines of the last paragraph, continuation lines joined."""
-    paragraphs = message.strip("\n").split("\n\n")
-    if len(paragraphs) < 2:
-        return ()
-    trailers: list[tuple[str, str]] = []
-    for line in paragraphs[-1].split("\n"):
-        match = _TRAILER.match(line)
-        if match:
-            trailers.append((match.group(1), match.group(2).strip()))
-        elif line[:1] in (" ", "\t") and trailers:
-            key, value = trailers[-1]
-            trailers[-1] = (key, f"{value} {line.strip()}")
-        else:
-            return ()
-    return tuple(trailers)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from forkpatch.git.merge import merge_data
-from forkpatch.git.objects import blob_id
+from forkpatch.git.objects import blob_id, read_index
 from forkpatch.inspect.changes import Misplacement
 from forkpatch.inspect.placement import counterpart, misplaced
 from forkpatch.inspect.symbols import MODULE, bare_name, outline
@@ -22,18 +22,14 @@ from forkpatch.sources.obtain import SourceOptions, mirrors_of
 
 def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:
     """Conflicts of the patch whose merge has just failed."""
-    out = rebase.git.run("ls-files", "-u", "-z").stdout.decode("utf-8", "surrogateescape")
-    stages: dict[str, set[int]] = {}
-    for record in out.split("\0")[:-1]:
-        meta, _, path = record.partition("\t")
-        stages.setdefault(path, set()).add(int(meta.split(" ")[2]))
-    return tuple(_conflict(rebase, name, path, held) for path, held in sorted(stages.items()))
+    unmerged = {path: held for path, held in read_index(rebase.git).items() if "0" not in held}
+    return tuple(_conflict(rebase, name, path, held) for path, held in sorted(unmerged.items()))
 
 
-def _conflict(rebase: Rebase, name: str, path: str, stages: set[int]) -> Conflict:
+def _conflict(rebase: Rebase, name: str, path: str, stages: Container[str]) -> Conflict:
     old_path = next((old for old, new in rebase.base.renames.items() if new == path), path)
     lines: tuple[tuple[int, int], ...] = ()
-    if 2 in stages:
+    if "2" in stages:
         lines = tuple(_marked(rebase, path))
         moved = _moved(rebase, name, old_path)
         kind = ConflictKind.SYMBOL_MOVED if moved else ConflictKind.LINES

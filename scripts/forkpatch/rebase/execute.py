@@ -27,7 +27,6 @@ from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import replay
 from forkpatch.rebase.resolution import complete
 from forkpatch.rebase.workspace import Rebase, files_at
-from forkpatch.series.shared import patch_steps
 from forkpatch.sources.history import UpstreamCommit
 
 _MERGED = "refs/forkpatch/merged"
@@ -45,16 +44,15 @@ def execute(rebase: Rebase) -> Rebase:
 def _merge_clean(rebase: Rebase) -> Rebase:
     """Merge the pending patches in memory up to the first that git has to look at."""
     plan, files = rebase.plan, HeadFiles(rebase.git, rebase.plan.head)
-    known = zip(patch_steps(rebase.old), rebase.old.patch_commits, strict=True)
-    steps = {step.patch.name: (step, commit) for step, commit in known}
+    steps = {step.patch.name: step for step in rebase.old.steps()}
     commits: list[Commit] = []
     for pending in plan.pending:
-        step, commit = steps[pending.patch]
+        step = steps[pending.patch]
         changes = merge_patch(step, files)
         if changes is None:
             break
         files.update(changes)
-        commits.append(replace(commit, changes=changes, parent=plan.head))
+        commits.append(replace(step.commit, changes=changes, parent=plan.head))
     if not commits:
         return rebase
     for oid in write_commits(rebase.git, _MERGED, commits):

@@ -14,8 +14,8 @@ from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import TreeFile, list_tree, read_blobs
 from forkpatch.inspect.placement import misplaced
 from forkpatch.model.diffs import FileDiff
+from forkpatch.model.fork import PatchStep
 from forkpatch.safety import FILE_MODES
-from forkpatch.series.shared import PatchStep
 
 Changes = dict[str, TreeFile | None]
 Read = Callable[[str], TreeFile | None]

@@ -26,7 +26,7 @@ from common.files import atomic_write, atomic_write_json
 from forkpatch.errors import ForkError
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import changed_lines, marked, merge_data
-from forkpatch.git.objects import list_tree, read_blobs, tree_id
+from forkpatch.git.objects import changed_files, list_tree, read_blobs, read_index, tree_id
 from forkpatch.inspect.symbols import outline
 from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
 
@@ -86,11 +86,8 @@ def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = No
     Context, line numbers and the rest of the files do not count. A file that ``names`` has
     counts under the name there.
     """
-    command = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
-    out = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
     found = []
-    for meta, path in zip(out[::2], out[1::2], strict=True):
-        old_mode, new_mode, old_id, new_id, _ = meta.removeprefix(":").split(" ")
+    for path, (old_mode, new_mode, old_id, new_id) in changed_files(git, old, new).items():
         blobs = read_blobs(git, (old_id, new_id))
         before, after = blobs[old_id] or b"", blobs[new_id] or b""
         sides = zip((before, after), changed_lines(before, after), strict=True)
@@ -114,7 +111,7 @@ def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> N
         trees: its commit on the old base, the one that it was merged onto, the resolved tree.
     """
     original, head, resolved = trees
-    merged, after = _index(git), list_tree(git, resolved)
+    merged, after = read_index(git), list_tree(git, resolved)
     now: dict[str, Stages] = {path: {"0": entry} for path, entry in after.items()}
     paths = sorted(path for path in {*merged, *now} if merged.get(path) != now.get(path))
     files = tuple(
@@ -174,7 +171,7 @@ def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
 
 def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
     """The tree that a resolution gives; empty when it does not apply, with the reason."""
-    merged = _index(git)
+    merged = read_index(git)
     unmerged = {path for path, stages in merged.items() if set(stages) & set(_STAGES)}
     moved = _renamed(record, merged, unmerged)
     files_now = tuple(replace(one, path=moved.get(one.path, one.path)) for one in record.files)
@@ -235,17 +232,6 @@ def _marked(git: Git, held: Stages) -> bytes | None:
     blobs = read_blobs(git, (oid for _, oid in held.values()))
     base, ours, theirs = (blobs[held[stage][1]] or b"" for stage in _STAGES)
     return marked(ours, base, theirs)
-
-
-def _index(git: Git) -> dict[str, Stages]:
-    """The files of the index, by path."""
-    found: dict[str, dict[str, tuple[str, str]]] = {}
-    out = git.run("ls-files", "-s", "-z").stdout.decode("utf-8", "surrogateescape")
-    for record in out.split("\0")[:-1]:
-        meta, _, path = record.partition("\t")
-        mode, oid, stage = meta.split(" ")
-        found.setdefault(path, {})[stage] = mode, oid
-    return dict(found)
 
 
 def _read(folder: Path) -> Resolution:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
-from forkpatch.git.objects import blob_id
+from forkpatch.git.objects import blob_id, read_index
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import files_after, placed_wrongly
 from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseOutcome, RebaseStep
@@ -138,8 +138,7 @@ def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
 
     A file that ``git rm`` removed has no conflict in git's index any more: it is meant to go.
     """
-    fields = rebase.git.run("ls-files", "--unmerged", "-z").stdout.split(b"\0")[:-1]
-    unmerged = {field.partition(b"\t")[2].decode("utf-8", "surrogateescape") for field in fields}
+    unmerged = {path for path, held in read_index(rebase.git).items() if "0" not in held}
     for path in sorted(path for path in unmerged if not os.path.lexists(rebase.tree / path)):
         if not files_at(rebase.git, [rebase.plan.head], [path])[0]:
             warn(f"{step.patch}: its change of {path} is left out: the file is gone upstream")

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.git.objects import list_tree, read_blobs
 from forkpatch.inspect.symbols import outline
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.overlays import SHADOW_FORM, SHADOWS, Shadow, read_shadows
 from forkpatch.regression.signatures import Signature, departures, imported_names, signatures
-from forkpatch.sources.cache import Pristine
 
 _KEEP = "keep upstream's parameters; give what is new by keyword, with a default"
 
@@ -51,10 +49,10 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
     """Shadowed functions whose replacement has another signature."""
     table = fork.overlay_folder(plan.upstream) / SHADOWS
     paths = {shadow.path for shadow in shadows if shadow.path.endswith(".py")}
-    here = _contents(plan.pristine, paths)
+    here = plan.pristine.read(paths)
     versions = fork.lock.versions(plan.upstream.name).values()
     trees = [fork.cache.find(other.tree) for other in versions if other != plan.upstream]
-    elsewhere = [_contents(tree, paths) for tree in trees if tree]
+    elsewhere = [tree.read(paths) for tree in trees if tree]
     lacking = len(elsewhere) < len(trees)  # as check says of each
     for shadow in shadows:
         file = plan.overlays.get(shadow.by)
@@ -93,14 +91,14 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
 
 def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
     """Functions whose signature a patch changes so that upstream's callers no longer fit."""
-    state: dict[str, bytes] = dict(plan.base)
-    for patch, commit in zip(plan.patches, plan.patch_commits, strict=True):
+    for step in plan.steps():
+        patch = step.patch
         folder = fork.settings.patches / plan.upstream.name / (patch.home or plan.upstream.version)
         for diff in patch.files:
-            base, after = plan.base.get(diff.old or ""), commit.changes.get(diff.new or "")
+            base, after = plan.base.get(diff.old or ""), step.commit.changes.get(diff.new or "")
             if base is None or after is None or not _is_module(diff.old or "", base):
                 continue
-            before, now = signatures(state[diff.old or ""]), signatures(after.data)
+            before, now = signatures(step.before[diff.old or ""]), signatures(after.data)
             for name, theirs in signatures(base).items():
                 ours = now.get(name)
                 if ours is None or ours == before.get(name):
@@ -108,8 +106,6 @@ def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
                 for departure in departures(theirs, ours):
                     what = f"{diff.new}: {name}: {departure}"
                     yield Mismatch(folder / patch.name, diff.patch_line, what)
-        for path, file in commit.changes.items():
-            state[path] = file.data if file else b""
 
 
 def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Iterator[Mismatch]:
@@ -142,14 +138,6 @@ def _is_module(path: str, data: bytes) -> bool:
 
 def _ending_with(paths: Mapping[str, object], tail: str) -> str:
     return next((path for path in paths if path == tail or path.endswith(f"/{tail}")), "")
-
-
-def _contents(pristine: Pristine, paths: set[str]) -> dict[str, bytes]:
-    if not paths:  # git would list the whole tree
-        return {}
-    listed = list_tree(pristine.git, pristine.tree, *sorted(paths))
-    blobs = read_blobs(pristine.git, (oid for _, oid in listed.values()))
-    return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
 
 
 def _nearest(known: Mapping[str, Signature]) -> str:

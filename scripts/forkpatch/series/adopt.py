@@ -17,10 +17,18 @@ from pathlib import Path
 from common.files import atomic_path
 from forkpatch.errors import IntegrityError, SourceError, UserError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
-from forkpatch.git.objects import EPOCH, IDENTITY, Commit, TreeFile, list_tree, read_blobs
+from forkpatch.git.objects import (
+    EPOCH,
+    IDENTITY,
+    Commit,
+    TreeFile,
+    changed_files,
+    list_tree,
+    read_blobs,
+)
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import made_whole
+from forkpatch.model.mailhead import made_whole
 from forkpatch.model.record import format_record
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
 from forkpatch.series.derive import record_of
@@ -198,10 +206,7 @@ def _base(fork: Fork, name: str, version: str | None, git: Git, branch: str) -> 
 
 def _changes(git: Git, old: str, new: str) -> dict[str, tuple[str, str]]:
     """Mode and blob id after the change of each file that differs; ``000000`` when it is gone."""
-    out = git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-commit-id", old, new)
-    fields = out.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    pairs = zip(fields[::2], fields[1::2], strict=True)
-    return {path: (meta.split(" ")[1], meta.split(" ")[3]) for meta, path in pairs}
+    return {path: (mode, oid) for path, (_, mode, _, oid) in changed_files(git, old, new).items()}
 
 
 def _check_kinds(changes: Mapping[str, tuple[str, str]], branch: str) -> None:

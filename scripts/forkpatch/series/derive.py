@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from forkpatch.git.objects import list_tree, read_blobs
+from forkpatch.git.objects import list_tree
 from forkpatch.inspect.symbols import MODULE, outline
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import Fork, TreePlan
@@ -16,22 +16,18 @@ from forkpatch.model.record import Record, SymbolPlace
 
 def record_of(fork: Fork, plan: TreePlan) -> Record:
     """The record of a planned tree."""
-    state: dict[str, bytes] = dict(plan.base)
     patches: dict[str, tuple[SymbolPlace, ...]] = {}
-    for patch, commit in zip(plan.patches, plan.patch_commits, strict=True):
+    for step in plan.steps():
         places: dict[tuple[str, str], SymbolPlace] = {}
-        for diff in patch.files:
-            before = state.get(diff.old or "", b"")
-            after_file = commit.changes.get(diff.new or "")
-            after = after_file.data if after_file else b""
+        for diff in step.patch.files:
+            before = step.before.get(diff.old or "", b"")
+            after = step.after.get(diff.new or "", b"")
             base = outline(diff.old or "", plan.base.get(diff.old or "", b""))
             path = diff.old or diff.new or ""
             for symbol, hunks in _symbols_by_hunk(diff, before, after).items():
                 body = base.body(symbol) if diff.old in plan.base else None
                 places[path, symbol] = SymbolPlace(path, symbol, body or "", hunks)
-        for path, file in commit.changes.items():
-            state[path] = file.data if file else b""
-        patches[patch.name] = tuple(places.values())
+        patches[step.patch.name] = tuple(places.values())
     shadows = tuple(_shadows(fork, plan))
     touched = {path for patch in plan.patches for path in patch.paths}
     paths = sorted(touched | {place.path for place in shadows})
@@ -79,21 +75,11 @@ def _symbols_by_hunk(diff: FileDiff, before: bytes, after: bytes) -> dict[str, t
 
 def _shadows(fork: Fork, plan: TreePlan) -> Iterator[SymbolPlace]:
     wanted = read_shadows(fork.overlay_folder(plan.upstream))
-    contents = read_base(plan, {shadow.path for shadow in wanted})
+    contents = plan.pristine.read(shadow.path for shadow in wanted)
     for one in wanted:
         data = contents.get(one.path)
         body = None if data is None else outline(one.path, data).body(one.symbol)
         yield SymbolPlace(one.path, one.symbol, body or "")
-
-
-def read_base(plan: TreePlan, paths: Iterable[str]) -> dict[str, bytes]:
-    """The contents of files of the base, of those it has."""
-    wanted = sorted(set(paths))
-    if not wanted:  # git would list the whole tree
-        return {}
-    listed = list_tree(plan.pristine.git, plan.pristine.tree, *wanted)
-    blobs = read_blobs(plan.pristine.git, (oid for _, oid in listed.values()))
-    return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
 
 
 def touched_by(patch: Patch, record: Record) -> set[tuple[str, str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from forkpatch.errors import ForkError, IntegrityError, UserError
 from forkpatch.git.calls import Git
+from forkpatch.git.objects import changed_files
 from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import load_series
@@ -174,17 +175,14 @@ def _check_faithful(fork: Fork, plan: TreePlan, folder: Path, upstream: Upstream
     git = Git(folder / ".git", folder)
     expected = dict(plan.weave.changes())
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
-    out = git.run("diff-tree", "-r", "-z", "--no-renames", "--raw", start, "HEAD").stdout
-    fields = out.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    changed = {path: meta.split(" ") for meta, path in zip(fields[::2], fields[1::2], strict=True)}
-    for path, meta in changed.items():
+    for path, (_, _, _, blob) in changed_files(git, start, "HEAD").items():
         if path in plan.overlays:
             raise UserError(
                 f"a commit changes {path}, which is an overlay",
                 remedy=f"change {fork.overlay_folder(upstream) / path} instead",
             )
         file = expected.pop(path, None)
-        if (file.blob if file else "0" * 40) != meta[3]:
+        if (file.blob if file else "0" * 40) != blob:
             raise IntegrityError(f"{path}: the exported series does not give what was committed")
 
 

@@ -21,15 +21,16 @@ from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
+from forkpatch.model.mailhead import ending_line, parse_head
 from forkpatch.model.patchfile import (
     SERIES,
     SUFFIX,
     Patch,
     SeriesEntry,
     check_patch_name,
-    parse_head,
     parse_patch,
     read_entries,
+    split_patch,
 )
 from forkpatch.model.record import RECORD
 from forkpatch.sources.obtain import SourceOptions, obtain
@@ -100,10 +101,7 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
             name = _file_name(text, names, commit)
             names.add(name)
             clean = _without_name(text).encode()
-            oid = git.run(
-                "hash-object", "-t", "commit", "-w", "--stdin", stdin=head + b"\n\n" + clean
-            )
-            data = git.run(*FORMAT_PATCH, oid.stdout.decode("ascii").strip()).stdout
+            data = git.run(*FORMAT_PATCH, write_commit(git, head, clean)).stdout
             if not data:
                 raise UserError(f"commit {commit[:12]} changes nothing", remedy="drop it")
             _check_whole(data, head, _without_name(text), name, commit)
@@ -133,7 +131,7 @@ def _check_whole(data: bytes, head: bytes, message: str, name: str, commit: str)
     Of white space it need not have the end of a line, nor the line ends of the subject.
     """
     try:
-        author, date, found = parse_head(data, name)
+        author, date, found = parse_head(split_patch(data, name)[0], name)
     except PatchError:
         author = date = found = ""
     stated = re.search(rb"\nauthor ([^\n]*)", head)
@@ -146,8 +144,7 @@ def _check_whole(data: bytes, head: bytes, message: str, name: str, commit: str)
     wanted = _settled(message)
     if _settled(found) == wanted:
         return
-    ends = (line for line in message.splitlines() if re.match(r"---$|diff --git ", line))
-    line = next(ends, "")
+    line = ending_line(message)
     why = f"the line {line!r} ends a message" if line else "its message does not stay as it is"
     raise UserError(
         f"commit {commit[:12]} ({message.partition(chr(10))[0]}): in a patch file {why}",

@@ -11,8 +11,8 @@ stand recorded. An apply uses the recorded lines and nothing else.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common.files import atomic_write
@@ -22,7 +22,7 @@ from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
 from forkpatch.inspect.placement import misplaced
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
+from forkpatch.model.fork import Fork, PatchStep, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import (
     SERIES,
@@ -41,15 +41,6 @@ from forkpatch.sources.cache import Pristine
 _OWN = "give this version a patch of its own of that name, and list it without ../"
 
 Contents = Mapping[str, bytes]
-
-
-@dataclass(frozen=True)
-class PatchStep:
-    """A patch of a series, with the files of its version before and after it."""
-
-    patch: Patch
-    before: Contents
-    after: Contents
 
 
 def home_versions(fork: Fork, upstream: Upstream) -> tuple[str, ...]:
@@ -106,7 +97,7 @@ def locate_series(
     for home in home_versions(fork, upstream):
         other = fork.lock.upstream(upstream.name, home)
         plan = plan_tree(fork, other, obtain_home(other))
-        homes[home] = {step.patch.name: step for step in patch_steps(plan)}
+        homes[home] = {step.patch.name: step for step in plan.steps()}
     if not homes:
         return patches
     where = fork.patch_folder(upstream) / SERIES
@@ -133,16 +124,6 @@ def locate_series(
         weave.apply(found)
         placed.append(found)
     return tuple(placed)
-
-
-def patch_steps(plan: TreePlan) -> Iterator[PatchStep]:
-    """The patches of a planned tree, each with the files before and after it."""
-    state: dict[str, bytes] = dict(plan.base)
-    for patch, commit in zip(plan.patches, plan.patch_commits, strict=True):
-        before = dict(state)
-        for path, file in commit.changes.items():
-            state[path] = file.data if file else b""
-        yield PatchStep(patch, before, dict(state))
 
 
 def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:

@@ -19,11 +19,11 @@ from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write
 from forkpatch.inspect.placement import misplaced
 from forkpatch.inspect.symbols import context_notes
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
+from forkpatch.model.fork import Fork, PatchStep, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.series.mailbox import Exported, export_commits, neutral_repository
-from forkpatch.series.shared import PatchStep, merge_file, patch_steps
+from forkpatch.series.shared import merge_file
 from forkpatch.sources.obtain import SourceOptions, obtain, places_of
 from forkpatch.sources.repository import local_path, open_repository
 from forkpatch.tree.swap import check_new, new_folder
@@ -111,7 +111,7 @@ def submit(
     left_out: dict[str, str] = {}
     conflicts: dict[str, str] = {}
     moved: list[tuple[Patch, Changes]] = []
-    for step in patch_steps(plan):
+    for step in plan.steps():
         patch = step.patch
         if reason := _reason_to_leave_out(patch, plan, {*left_out, *conflicts}):
             left_out[patch.name] = reason

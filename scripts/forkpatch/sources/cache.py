@@ -21,7 +21,7 @@ from pathlib import Path
 from common.files import atomic_write_json, remove_scratch, sync_tree
 from forkpatch.errors import IntegrityError
 from forkpatch.git.calls import Git, GitError, init_repository
-from forkpatch.git.objects import Commit, TreeFile, write_commits
+from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
 
 PRISTINE = "refs/forkpatch/pristine"
 _ORIGINS = "forkpatch-origins.json"
@@ -41,6 +41,15 @@ class Pristine:
     git: Git
     tree: str
     origins: tuple[str, ...]
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Contents of files by path, of those that it has."""
+        wanted = sorted(set(paths))
+        if not wanted:  # git would list the whole tree
+            return {}
+        listed = list_tree(self.git, self.tree, *wanted)
+        blobs = read_blobs(self.git, (oid for _, oid in listed.values()))
+        return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
 
 
 @dataclass(frozen=True)

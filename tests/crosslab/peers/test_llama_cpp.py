@@ -12,7 +12,7 @@ from safetensors import safe_open
 from support.shared_builds import PROJECT
 
 from crosslab.bench.cli import main
-from crosslab.build.source_archive import read_source
+from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_model
@@ -60,11 +60,11 @@ def test_rotary_pairs_undo_rotary_halves() -> None:
 
 
 def test_the_pin_is_whole(tmp_path: Path) -> None:
-    source = read_source(PROJECT)
+    source = read_archive(PROJECT)
     assert (len(source.sha256), source.file.removesuffix(".tar.gz")[-6:]) == (64, "0.3.36")
     (tmp_path / "VERSIONS.lock").write_text("", encoding="utf-8")
     with pytest.raises(UserError, match=r"peers\.\"llama\.cpp\""):
-        read_source(tmp_path)
+        read_archive(tmp_path)
 
 
 def test_policies_are_added_where_assembly_leaves_them_out() -> None:

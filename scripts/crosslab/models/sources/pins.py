@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from crosslab.errors import LabError, UserError
 
+T = TypeVar("T")
 LOCK_NAME = "VERSIONS.lock"
 
 
@@ -62,6 +65,19 @@ class Pins:
             f"model {name!r} is not pinned in {self.path}",
             remedy=f"models that are: {known}",
         )
+
+
+def read_pinned(project: Path, section: str, name: str, make: Callable[[dict[str, Any]], T]) -> T:
+    """What ``make`` makes of the table of one name in a section of ``VERSIONS.lock``.
+
+    Raises:
+        UserError: there is no such table, or it lacks something.
+    """
+    path = project / LOCK_NAME
+    try:
+        return make(tomllib.loads(path.read_text(encoding="utf-8"))[section][name])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f'{path} has no whole table [{section}."{name}"]: {error}') from error
 
 
 def read_pins(project: Path) -> Pins:

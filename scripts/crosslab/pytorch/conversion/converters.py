@@ -16,8 +16,9 @@ from tvm import relax
 from tvm_ffi import structural_equal
 
 from crosslab.compile.llama import last_row_of
-from crosslab.pytorch import formulas
-from crosslab.pytorch.operators import Converter
+from crosslab.pytorch.conversion import formulas
+from crosslab.pytorch.conversion.dtypes import CONSTANTS, dtype_of
+from crosslab.pytorch.conversion.operators import Converter
 
 
 def converters(cache: Any = None) -> dict[str, Converter]:
@@ -38,11 +39,17 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "convolution.default": _convolution,
         "layer_norm.default": _layer_norm,
         "_softmax.default": _softmax,
+        "select.int": _select,
+        "clamp.default": _clamp,
+        "div.Tensor_mode": _rounded_quotient,
+        "amax.default": _extreme(relax.op.max),
+        "amin.default": _extreme(relax.op.min),
         "gelu.default": _gelu,
         "silu.default": _unary(formulas.silu),
         "tanh.default": _unary(formulas.tanh),
         "sigmoid.default": _unary(formulas.sigmoid),
         **{name: _of_sizes(function) for name, function in SIZES.items()},
+        **CONSTANTS,
     }
 
 
@@ -155,16 +162,20 @@ def _attention(node: Any, importer: Any) -> Any:
     query, key, value = (importer.env[one] for one in node.args[:3])
     mask = argument(node, importer, 3, "attn_mask")
     causal = bool(argument(node, importer, 5, "is_causal", False))
-    scale = argument(node, importer, 6, "scale") or 1 / math.sqrt(int(query.ty.shape[-1]))
+    if argument(node, importer, 4, "dropout_p", 0.0):
+        raise TypeError("it drops weights by chance")
+    if (scale := argument(node, importer, 6, "scale")) is None:
+        scale = 1 / math.sqrt(int(query.ty.shape[-1]))
     scores = builder.emit_te(
         formulas.nt_batch_matmul, query, key, primfunc_name_hint="attention_scores"
     )
     scores = builder.emit_te(
         formulas.scaled, scores, scale, causal, primfunc_name_hint="attention_scale"
     )
+    softmax = formulas.softmax
     if mask is not None:
-        scores = builder.emit(_masked(scores, mask))
-    weights = builder.emit_te(formulas.softmax, scores, primfunc_name_hint="attention_softmax")
+        scores, softmax = builder.emit(_masked(scores, mask)), formulas.masked_softmax
+    weights = builder.emit_te(softmax, scores, primfunc_name_hint="attention_softmax")
     turned = builder.emit(relax.op.permute_dims(value, _last_two_swapped(len(value.ty.shape))))
     return builder.emit_te(
         formulas.nt_batch_matmul, weights, turned, primfunc_name_hint="attention_values"
@@ -209,7 +220,7 @@ def _last_row(node: Any, importer: Any) -> Any:
 def _masked(scores: Any, mask: Any) -> Any:
     """Scores where a mask lets them be: it is true there, or a number to add."""
     if str(mask.ty.dtype) == "bool":
-        return relax.op.where(mask, scores, relax.const(formulas.LEAST, "float32"))
+        return relax.op.where(mask, scores, relax.const(-math.inf, "float32"))
     return relax.op.add(scores, mask)
 
 
@@ -261,6 +272,50 @@ def _softmax(node: Any, importer: Any) -> Any:
     if axis not in (-1, last):
         return builder.emit(relax.op.nn.softmax(x, axis))
     return builder.emit_te(formulas.softmax, x)
+
+
+def _extreme(operator: Callable[..., Any]) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        x, axes = (argument(node, importer, i, name) for i, name in enumerate(("self", "dim")))
+        keepdims = bool(argument(node, importer, 2, "keepdim", False))
+        return importer.block_builder.emit(operator(x, axes or None, keepdims))
+
+    return convert
+
+
+def _select(node: Any, importer: Any) -> Any:
+    place = node.args[2]
+    if not isinstance(place, int) or place >= 0:
+        return importer._select(node)
+    # TVM's importer reads before the tensor.
+    x, axis = importer.env[node.args[0]], node.args[1]
+    return importer.block_builder.emit_te(formulas.last_but, x, axis, -place)
+
+
+def _clamp(node: Any, importer: Any) -> Any:
+    if "int" not in str(dtype_of(node)):
+        return importer._clamp(node)
+    # TVM's importer takes a bound that is missing for infinity, which no integer is.
+    builder, x = importer.block_builder, importer.env[node.args[0]]
+    limits = ((1, "min", relax.op.maximum), (2, "max", relax.op.minimum))
+    for place, name, limited in limits:
+        if (limit := argument(node, importer, place, name)) is not None:
+            x = builder.emit(limited(x, relax.const(limit, x.ty.dtype)))
+    return x
+
+
+def _rounded_quotient(node: Any, importer: Any) -> Any:
+    builder, dtype = importer.block_builder, dtype_of(node)
+    x, y = (
+        importer.env[one] if hasattr(one, "meta") else relax.const(one, dtype)
+        for one in node.args[:2]
+    )
+    mode = node.kwargs.get("rounding_mode")
+    if mode == "floor":
+        return builder.emit(relax.op.floor_divide(x, y))
+    made = builder.emit(relax.op.divide(x, y))
+    is_whole = mode is None or "int" in str(dtype)
+    return made if is_whole else builder.emit(relax.op.trunc(made))
 
 
 def _gelu(node: Any, importer: Any) -> Any:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from crosslab.errors import UserError
+from crosslab.pytorch.conversion.dtypes import checked, promoted
 
 Converter = Callable[[Any, Any], Any]
 REMEDY = (
     "write these places with other operators, or add a converter to "
-    "scripts/crosslab/pytorch/converters.py"
+    "scripts/crosslab/pytorch/conversion/converters.py"
 )
 
 
@@ -46,11 +47,11 @@ def with_places(own: Mapping[str, Converter], known: Collection[str]) -> dict[st
     def convert(node: Any, importer: Any) -> Any:
         name = node.target.__name__
         try:
-            if name in own:
-                return own[name](node, importer)
             if not of_tvm:
                 of_tvm.update(importer.create_convert_map())
-            return of_tvm[name](node)
+            with promoted(node, importer):
+                made = own[name](node, importer) if name in own else of_tvm[name](node)
+            return checked(node, made, importer)
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             raise UserError(

@@ -20,8 +20,10 @@ ERF_P = 0.3275911
 ERF_TERMS = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
-# Scores that a mask hides.
+# Scores of keys behind a query's place.
 LEAST = -3.0e38
+# The least that is finite in float32.
+LEAST_FINITE = -3.4028234663852886e38
 
 
 def _const(value: float) -> Any:
@@ -69,6 +71,14 @@ def _share(left: Any, right: Any) -> int:
     return numbers[0] // numbers[1]
 
 
+def last_but(x: Any, axis: int, before: int) -> Any:
+    """The elements of one place of an axis, which is dropped: so many before its end."""
+    axis %= len(x.shape)
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    place = x.shape[axis] - before
+    return te.compute(shape, lambda *i: x[(*i[:axis], place, *i[axis:])], name="selected")
+
+
 def scaled(scores: Any, scale: float, causal: bool) -> Any:
     """Scores [..., queries, keys] times a number; `causal` hides keys behind the query's place."""
 
@@ -87,6 +97,26 @@ def softmax(x: Any) -> Any:
     powers = te.compute(x.shape, lambda *i: te.exp(x[i] - most[i[:-1]]), name="softmax_powers")
     total = te.compute(rows, lambda *i: te.sum(powers[(*i, j)], axis=j), name="softmax_total")
     return te.compute(x.shape, lambda *i: powers[i] / total[i[:-1]], name="softmax")
+
+
+def masked_softmax(x: Any) -> Any:
+    """The same where elements are -inf: zeros of a row without another, as torch's attention."""
+    rows, width = x.shape[:-1], x.shape[-1]
+    k, j = te.reduce_axis((0, width), name="k"), te.reduce_axis((0, width), name="j")
+    most = te.compute(rows, lambda *i: te.max(x[(*i, k)], axis=k), name="softmax_most")
+    least = _const(LEAST_FINITE)
+
+    def power(*i: Any) -> Any:
+        return te.exp(x[i] - tirx.max(most[i[:-1]], least))
+
+    powers = te.compute(x.shape, power, name="softmax_powers")
+    total = te.compute(rows, lambda *i: te.sum(powers[(*i, j)], axis=j), name="softmax_total")
+
+    def share(*i: Any) -> Any:
+        sum_of_row = total[i[:-1]]
+        return powers[i] / tirx.Select(sum_of_row > _const(0), sum_of_row, _const(1))
+
+    return te.compute(x.shape, share, name="softmax")
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:

