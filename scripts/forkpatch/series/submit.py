@@ -15,7 +15,7 @@ from pathlib import Path
 
 from forkpatch.errors import PatchError, SourceError, UserError
 from forkpatch.git.calls import Git, GitError
-from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blobs, write_commits
 from forkpatch.inspect.placement import misplaced
 from forkpatch.inspect.symbols import context_notes
 from forkpatch.model.diffs import FileDiff
@@ -30,8 +30,6 @@ from forkpatch.tree.swap import check_new, new_folder
 from forkpatch.tree.worktree import patch_commit
 
 _SENT = ("Pending", "Submitted")
-
-Changes = dict[str, TreeFile | None]
 
 
 @dataclass(frozen=True)
