@@ -182,7 +182,7 @@ class Conversation {
     text << "[";
     for (size_t i = 0; i < messages_.size(); ++i) {
       text << (i ? ",\n " : "") << "{\"role\": \"" << NameOf(messages_[i].role)
-           << "\", \"content\": " << Quoted(messages_[i].content) << "}";
+           << "\", \"content\": " << Written(messages_[i].content) << "}";
     }
     text << "]\n";
     WriteFile(path, text.str());

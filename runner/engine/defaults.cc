@@ -17,7 +17,7 @@ Sampling DefaultSampling(const std::string& folder) {
   sampling.temperature = 1.0;
   const std::string path = folder + "/mlc-chat-config.json";
   if (!std::ifstream(path)) return sampling;
-  const Json config = Json::Parse(ReadFile(path), path);
+  const Json config = ParseJson(ReadFile(path), path);
   const std::pair<const char*, double Sampling::*> fields[] = {
       {"temperature", &Sampling::temperature},
       {"top_p", &Sampling::top_p},
@@ -26,13 +26,11 @@ Sampling DefaultSampling(const std::string& folder) {
       {"frequency_penalty", &Sampling::frequency_penalty},
   };
   for (const auto& [name, field] : fields) {
-    const Json* found = config.Find(name);
-    if (found == nullptr || std::holds_alternative<std::nullptr_t>(found->value())) continue;
-    if (const auto* real = std::get_if<double>(&found->value())) {
-      sampling.*field = *real;
-    } else {
-      sampling.*field = static_cast<double>(found->Integer(path + ", " + name));
-    }
+    const Json* found = Find(config, name);
+    if (found == nullptr || found->is_null()) continue;
+    sampling.*field = found->is_number_float()
+                          ? found->get<double>()
+                          : static_cast<double>(IntegerOf(*found, path + ", " + name));
   }
   try {
     CheckSampling(sampling, std::numeric_limits<int32_t>::max());

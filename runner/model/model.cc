@@ -132,13 +132,13 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
 
 // Bytes that the keys and values of one token take, by the metadata; 0 when it does not say.
 int64_t TokenBytes(const Library& library) {
-  const Json* about = library.metadata().Find("kv_cache");
+  const Json* about = Find(library.metadata(), "kv_cache");
   if (about == nullptr) return 0;
   int64_t bytes = 2 * sizeof(float);
   for (const char* name : {"num_hidden_layers", "num_key_value_heads", "head_dim"}) {
-    const Json* size = about->Find(name);
+    const Json* size = Find(*about, name);
     if (size == nullptr) return 0;
-    bytes *= size->Integer("the library's metadata, kv_cache");
+    bytes *= IntegerOf(*size, "the library's metadata, kv_cache");
   }
   return bytes;
 }
@@ -153,16 +153,16 @@ std::string DeviceCounters() {
 Library::Library(const std::string& path, int64_t check_vlen,
                  const std::vector<std::string>& functions)
     : library_(Open(path, check_vlen, &vlen_)), vm_(StartVm(library_)) {
-  metadata_ = Json::Parse(Function("_metadata")().cast<std::string>(), "the library's metadata");
+  metadata_ = ParseJson(Function("_metadata")().cast<std::string>(), "the library's metadata");
   vlen_ = std::max(vlen_, Limit("vlen", 0));
   CheckVectorUnit(vlen_, Limit("zvfh", 0) != 0);
   for (const std::string& name : functions) Function(name);
 }
 
 int64_t Library::Limit(const std::string& name, int64_t otherwise) const {
-  const Json* field = metadata_.Find(name);
+  const Json* field = Find(metadata_, name);
   if (field == nullptr) return otherwise;
-  const int64_t value = field->Integer("the library's metadata, " + name);
+  const int64_t value = IntegerOf(*field, "the library's metadata, " + name);
   return value < 0 ? otherwise : value;
 }
 
@@ -178,10 +178,10 @@ void Library::ArrangeWeights(const ffi::Array<ffi::Any>& params) const {
   const auto entry = vm_->GetFunction("weights_in_tiles");
   if (!entry.has_value()) return;
   const std::string where = "the library's weights_in_tiles";
-  const Json about = Json::Parse((*entry)().cast<std::string>(), where);
-  for (const Json& weight : about.At("parameters", where).List(where)) {
-    const int64_t index = weight.At("index", where).Integer(where);
-    const int64_t item = weight.At("item", where).Integer(where);
+  const Json about = ParseJson((*entry)().cast<std::string>(), where);
+  for (const Json& weight : ListOf(Field(about, "parameters", where), where)) {
+    const int64_t index = IntegerOf(Field(weight, "index", where), where);
+    const int64_t item = IntegerOf(Field(weight, "item", where), where);
     const std::string name = "reorder_weights_" + std::to_string(8 * item);
     const auto reorder = library_->GetFunction(name, true);
     if (!reorder.has_value()) throw InputError("the model library has no function " + name);

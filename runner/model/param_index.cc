@@ -14,12 +14,12 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-std::string ShapeText(const JsonList& shape) {
+std::string ShapeText(const Json& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {
-    const auto* size = std::get_if<int64_t>(&shape[i].value());
-    const auto* name = std::get_if<std::string>(&shape[i].value());
-    text += (i ? ", " : "") + (size ? std::to_string(*size) : name ? *name : "?");
+    const auto size = WholeNumber(shape[i]);
+    text += i ? ", " : "";
+    text += size ? std::to_string(*size) : shape[i].is_string() ? TextOf(shape[i], "") : "?";
   }
   return text + "]";
 }
@@ -58,13 +58,13 @@ ParamRecord ReadRecord(const Json& json, const std::string& shard, int64_t shard
                        const std::string& where) {
   ParamRecord record{shard,
                      shard_bytes,
-                     json.At("byteOffset", where).Integer(where),
-                     json.At("nbytes", where).Integer(where),
-                     json.At("dtype", where).Text(where),
-                     json.At("format", where).Text(where),
+                     IntegerOf(Field(json, "byteOffset", where), where),
+                     IntegerOf(Field(json, "nbytes", where), where),
+                     TextOf(Field(json, "dtype", where), where),
+                     TextOf(Field(json, "format", where), where),
                      {}};
-  for (const Json& size : json.At("shape", where).List(where)) {
-    record.shape.push_back(size.Integer(where));
+  for (const Json& size : ListOf(Field(json, "shape", where), where)) {
+    record.shape.push_back(IntegerOf(size, where));
     if (record.shape.back() < 0) throw InputError(where + ": a size below zero");
   }
   const bool inside = record.offset >= 0 && record.bytes >= 0 && record.offset <= shard_bytes &&
@@ -77,14 +77,14 @@ ParamRecord ReadRecord(const Json& json, const std::string& shard, int64_t shard
 
 ParamIndex ParseIndex(const std::string& text, const std::string& folder) {
   const std::string path = folder + "/" + kIndexFile;
-  const Json index = Json::Parse(text, path);
+  const Json index = ParseJson(text, path);
   ParamIndex records;
-  for (const Json& shard : index.At("records", path).List(path)) {
-    const std::string file = ShardPath(folder, shard.At("dataPath", path).Text(path), path);
-    const int64_t bytes = shard.At("nbytes", path).Integer(path);
+  for (const Json& shard : ListOf(Field(index, "records", path), path)) {
+    const std::string file = ShardPath(folder, TextOf(Field(shard, "dataPath", path), path), path);
+    const int64_t bytes = IntegerOf(Field(shard, "nbytes", path), path);
     if (bytes < 0) throw InputError(path + ": a shard of fewer than zero bytes");
-    for (const Json& entry : shard.At("records", path).List(path)) {
-      const std::string name = entry.At("name", path).Text(path);
+    for (const Json& entry : ListOf(Field(shard, "records", path), path)) {
+      const std::string name = TextOf(Field(entry, "name", path), path);
       const std::string where = path + ", parameter " + name;
       if (!records.emplace(name, ReadRecord(entry, file, bytes, where)).second) {
         throw InputError(where + ": listed twice");
@@ -98,9 +98,10 @@ std::vector<WantedParam> WantedParams(const Json& metadata) {
   const std::string where = "the library's metadata";
   std::vector<WantedParam> wanted;
   try {
-    for (const Json& param : metadata.At("params", where).List(where)) {
-      wanted.push_back({param.At("name", where).Text(where), param.At("dtype", where).Text(where),
-                        param.At("shape", where).List(where)});
+    for (const Json& param : ListOf(Field(metadata, "params", where), where)) {
+      wanted.push_back({TextOf(Field(param, "name", where), where),
+                        TextOf(Field(param, "dtype", where), where),
+                        ListOf(Field(param, "shape", where), where)});
     }
   } catch (const InputError& error) {
     throw RunError(error.what());
@@ -112,13 +113,12 @@ void CheckShape(const WantedParam& wanted, const ParamRecord& record,
                 std::map<std::string, int64_t>* open, const std::string& where) {
   bool same = wanted.shape.size() == record.shape.size();
   for (size_t i = 0; same && i < record.shape.size(); ++i) {
-    const Json::Value& size = wanted.shape[i].value();
-    if (const auto* fixed = std::get_if<int64_t>(&size)) {
-      same = *fixed == -1 || *fixed == record.shape[i];
-    } else if (const auto* name = std::get_if<std::string>(&size)) {
-      same = open->emplace(*name, record.shape[i]).first->second == record.shape[i];
+    const Json& size = wanted.shape[i];
+    if (size.is_string()) {
+      same = open->emplace(size, record.shape[i]).first->second == record.shape[i];
     } else {
-      same = false;
+      const auto fixed = WholeNumber(size);
+      same = fixed && (*fixed == -1 || *fixed == record.shape[i]);
     }
   }
   if (!same) {

@@ -19,7 +19,7 @@ constexpr char kIndexFile[] = "tensor-cache.json";
 struct WantedParam {
   std::string name;
   std::string dtype;
-  JsonList shape;
+  Json shape;
 };
 
 // Where the bytes of one parameter lie.

@@ -10,8 +10,8 @@ namespace rvv_runner {
 namespace {
 
 void RefuseUnsupported(const Library& library) {
-  const Json* kind = library.metadata().Find("kv_state_kind");
-  if (kind != nullptr && kind->Text("the library's metadata, kv_state_kind") != "kv_cache") {
+  const Json* kind = Find(library.metadata(), "kv_state_kind");
+  if (kind != nullptr && TextOf(*kind, "the library's metadata, kv_state_kind") != "kv_cache") {
     throw InputError("the model library keeps its state in another way than a KV cache");
   }
 }

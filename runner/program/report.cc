@@ -57,8 +57,8 @@ void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>
         << Sum(ended.decode_seconds) << " s\n";
     return;
   }
-  const std::string logits = arguments.logits.empty() ? "null" : Quoted(arguments.logits);
-  const std::string words = text ? Quoted(*text) : "null";
+  const std::string logits = arguments.logits.empty() ? "null" : Written(arguments.logits);
+  const std::string words = text ? Written(*text) : "null";
   std::vector<std::string> others;
   for (const auto& one : beside) others.push_back("[" + Joined(one, ",") + "]");
   out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"prompt_ids\":["

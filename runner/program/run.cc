@@ -77,13 +77,15 @@ RunOptions ParseRun(const std::vector<std::string>& words) {
 
 std::vector<std::string> InputNames(const Library& library) {
   const std::string where = "the library's metadata";
-  const Json* inputs = library.metadata().Find("inputs");
+  const Json* inputs = Find(library.metadata(), "inputs");
   if (inputs == nullptr) {
     throw InputError("the model library does not say what its inputs are: a language model is run "
                      "without the word run");
   }
   std::vector<std::string> names;
-  for (const Json& input : inputs->List(where)) names.push_back(input.At("name", where).Text(where));
+  for (const Json& input : ListOf(*inputs, where)) {
+    names.push_back(TextOf(Field(input, "name", where), where));
+  }
   return names;
 }
 

@@ -10,9 +10,9 @@
 
 #include "api/api_answer.h"
 #include "api/api_error.h"
-#include "api/strict_json.h"
 #include "chat_page.h"
 #include "input/errors.h"
+#include "input/json.h"
 
 namespace rvv_runner {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "api/api_answer.h"
 #include "api/api_error.h"
-#include "api/strict_json.h"
 #include "input/errors.h"
+#include "input/json.h"
 #include "server/connection.h"
 
 namespace rvv_runner {

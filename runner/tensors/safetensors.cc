@@ -50,14 +50,14 @@ int64_t BytesOf(const std::vector<int64_t>& shape, int64_t item, const std::stri
 }
 
 TensorBytes ReadTensor(const Json& about, std::string_view data, const std::string& where) {
-  const Dtype& dtype = DtypeOf(about.At("dtype", where).Text(where), where);
+  const Dtype& dtype = DtypeOf(TextOf(Field(about, "dtype", where), where), where);
   TensorBytes tensor{dtype.runtime, {}, {}};
-  for (const Json& size : about.At("shape", where).List(where)) {
-    tensor.shape.push_back(size.Integer(where));
+  for (const Json& size : ListOf(Field(about, "shape", where), where)) {
+    tensor.shape.push_back(IntegerOf(size, where));
   }
-  const JsonList& ends = about.At("data_offsets", where).List(where);
+  const Json& ends = ListOf(Field(about, "data_offsets", where), where);
   if (ends.size() != 2) throw InputError(where + ": data_offsets are not two numbers");
-  const int64_t begin = ends[0].Integer(where), end = ends[1].Integer(where);
+  const int64_t begin = IntegerOf(ends[0], where), end = IntegerOf(ends[1], where);
   if (begin < 0 || end < begin || end > static_cast<int64_t>(data.size())) {
     throw InputError(where + ": its bytes lie outside of the file");
   }
@@ -79,11 +79,10 @@ std::map<std::string, TensorBytes> ParseSafetensors(std::string_view text,
   if (length > text.size() - kLength) {
     throw InputError(where + ": its header is longer than the file; is it a file of safetensors?");
   }
-  const std::string header(text.substr(kLength, length));
-  const Json index = Json::Parse(header, where);
+  const Json index = ParseJson(text.substr(kLength, length), where);
   const std::string_view data = text.substr(kLength + length);
   std::map<std::string, TensorBytes> tensors;
-  for (const auto& [name, about] : index.Table(where)) {
+  for (const auto& [name, about] : TableOf(index, where).items()) {
     if (name == kMetadata) continue;
     tensors.emplace(name, ReadTensor(about, data, where + ", tensor " + name));
   }
@@ -91,7 +90,7 @@ std::map<std::string, TensorBytes> ParseSafetensors(std::string_view text,
 }
 
 std::string MakeSafetensors(const std::vector<std::pair<std::string, TensorBytes>>& tensors) {
-  std::string header = "{";
+  nlohmann::ordered_json about = nlohmann::ordered_json::object();
   size_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     const char* dtype = nullptr;
@@ -99,16 +98,11 @@ std::string MakeSafetensors(const std::vector<std::pair<std::string, TensorBytes
       if (tensor.dtype == known.runtime) dtype = known.name;
     }
     if (dtype == nullptr) throw RunError(name + ": safetensors has no dtype " + tensor.dtype);
-    header += (header.size() > 1 ? "," : "") + Quoted(name) + ":{\"dtype\":\"" + dtype +
-              "\",\"shape\":[";
-    for (size_t i = 0; i < tensor.shape.size(); ++i) {
-      header += (i ? "," : "") + std::to_string(tensor.shape[i]);
-    }
-    header += "],\"data_offsets\":[" + std::to_string(offset) + ",";
-    offset += tensor.bytes.size();
-    header += std::to_string(offset) + "]}";
+    const size_t end = offset + tensor.bytes.size();
+    about[name] = {{"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
   }
-  header += "}";
+  std::string header = about.dump();
   // Values begin at a multiple of eight.
   header.append((kLength - header.size() % kLength) % kLength, ' ');
   const uint64_t length = header.size();

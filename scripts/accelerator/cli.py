@@ -30,6 +30,7 @@ from common.files import atomic_write, atomic_write_json
 from costmodel.accuracy import llama
 from costmodel.counting.relations import is_number
 from costmodel.estimate.workload import (
+    DEFAULT_PHASES,
     Phase,
     bind_phase,
     only_gemm,
@@ -43,7 +44,6 @@ from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
 
 FILE_WIDTH = 180
-DEFAULT_PHASES = "prefill:512,decode:1024"
 PROJECT = Path(__file__).resolve().parents[2]
 
 

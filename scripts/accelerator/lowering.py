@@ -25,9 +25,9 @@ from accelerator.isa.instructions import (
     Opcode,
     Transfer,
 )
+from accelerator.isa.tokens import Operation, with_tokens
 from accelerator.layer import LinearLayer
 from accelerator.program import HALVES, Mapping, Program
-from accelerator.tokens import Operation, with_tokens
 
 PAGE = 4096
 BYTE = 8

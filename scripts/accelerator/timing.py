@@ -48,7 +48,6 @@ class Cause(StrEnum):
     DONE = "done"
 
 
-BUSY = (Cause.MULTIPLY, Cause.RESET, Cause.ALU, Cause.MOVE)
 _WAITS = (Cause.WAIT_LOAD, Cause.WAIT_COMPUTE, Cause.WAIT_STORE)
 
 

@@ -34,6 +34,7 @@ from costmodel.estimate.model import PhaseCost, every_combination
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import (
+    DEFAULT_PHASES,
     Phase,
     only_gemm,
     open_sizes,
@@ -44,7 +45,6 @@ from costmodel.estimate.workload import (
 )
 from costmodel.options import (
     DEFAULT_HARDWARE,
-    DEFAULT_PHASES,
     SEARCHED_HARDWARE,
     parsed,
     refuse_ignored,

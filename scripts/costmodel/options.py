@@ -11,10 +11,10 @@ from costmodel.accelerator.scheme import AS_COMPILED, SCHEMES
 from costmodel.accelerator.settings import shipped_names
 from costmodel.errors import CostError
 from costmodel.estimate.execution import SEQUENCES, TENSOR
+from costmodel.estimate.workload import DEFAULT_PHASES
 from costmodel.search.explore import SMALLEST
 
 DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
-DEFAULT_PHASES = "prefill:512,decode:1024"
 
 
 def _parser() -> argparse.ArgumentParser:

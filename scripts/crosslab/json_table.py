@@ -38,7 +38,7 @@ def read_json_table(path: Path, *, optional: bool = False) -> dict[str, Any]:
 
 
 def read_applied(report: Path, told: str, read: Callable[[list[Any]], T]) -> T:
-    """What ``read`` makes of the upstreams in a report of ``forkpatch apply --json``.
+    """Read the upstreams in a report of ``forkpatch apply --json`` with ``read``.
 
     Args:
         report: its file.

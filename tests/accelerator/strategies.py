@@ -23,7 +23,7 @@ from accelerator.isa.instructions import (
     Transfer,
     queue_of,
 )
-from accelerator.tokens import Operation, with_tokens
+from accelerator.isa.tokens import Operation, with_tokens
 
 LOADABLE = [m for m in MemoryId if m is not MemoryId.OUTPUT]
 

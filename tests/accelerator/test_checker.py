@@ -29,10 +29,10 @@ from accelerator.isa.instructions import (
     Tokens,
     Transfer,
 )
+from accelerator.isa.tokens import Operation, with_tokens
 from accelerator.layer import LinearLayer
 from accelerator.lowering import lower
 from accelerator.program import Mapping, Program
-from accelerator.tokens import Operation, with_tokens
 
 DEVICE = load_device("vta-1x16x16")
 BATCHED = load_device("vta-16x16x16")

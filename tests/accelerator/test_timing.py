@@ -31,7 +31,7 @@ from accelerator.lowering import lower
 from accelerator.mapping import best, predict
 from accelerator.program import Mapping
 from accelerator.study import products, prove, study, utilisation
-from accelerator.timing import BUSY, Cause, simulate, trace
+from accelerator.timing import Cause, simulate, trace
 from costmodel.estimate.workload import bind_phase, read_workloads
 
 DEVICE = load_device("vta-1x16x16")
@@ -271,5 +271,6 @@ def test_the_core_is_busy_in_a_long_prefill() -> None:
     studied = [study(layer, n, BATCHED) for layer, n in products(phase, attention=False)]
     assert utilisation(studied) > 0.85
     assert utilisation(studied, single=True) < 0.6
-    busy = studied[0].timing.spent[Queue.COMPUTE]
-    assert sum(busy[cause] for cause in BUSY) < studied[0].timing.cycles
+    spent = studied[0].timing.spent[Queue.COMPUTE]
+    busy = (Cause.MULTIPLY, Cause.RESET, Cause.ALU, Cause.MOVE)
+    assert sum(spent[cause] for cause in busy) < studied[0].timing.cycles

@@ -2,7 +2,8 @@
 """The runner's JSON reader takes JSON alone; TVM's own reader, which could stand for it, does not.
 
 Both are compared with Python's, made strict, on changes of small documents. This is why the runner
-keeps a reader: ``tvm::ffi::json`` takes numbers that are none, and a deep text ends the process.
+reads with nlohmann-json: ``tvm::ffi::json`` takes numbers that are none, and a deep text ends the
+process.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any, NoReturn
 
 import pytest
 from support import shared_builds
+
+from crosslab.build.libraries import json_headers
 
 RUNNER = shared_builds.PROJECT / "runner"
 MAIN = Path(__file__).parent / "native" / "json_verdicts.cc"
@@ -77,7 +80,8 @@ def is_json(text: str) -> bool:
 def test_the_runner_takes_json_alone(tmp_path: Path) -> None:
     tools, program = shared_builds.find_native(), tmp_path / "program"
     sources = [MAIN, RUNNER / "input" / "json.cc", RUNNER / "text" / "utf8.cc"]
-    command = [*tools.cxx, "-std=c++20", f"-I{RUNNER}", *map(str, sources), "-o", str(program)]
+    folders = [f"-I{RUNNER}", f"-isystem{json_headers()}"]
+    command = [*tools.cxx, "-std=c++20", *folders, *map(str, sources), "-o", str(program)]
     subprocess.run(command, check=True)
     texts = changed(CHANGES)
     stream = "".join(f"{text}\0" for text in texts).encode()

@@ -23,7 +23,7 @@ from tokenizers import (
 )
 
 from common.hashing import digest
-from crosslab.build.libraries import httplib_object, include_folders
+from crosslab.build.libraries import httplib_object, include_folders, json_headers
 from crosslab.build.link import RUNNER_SOURCES
 from crosslab.build.objects import compile_objects
 from crosslab.build.runtime import LANGUAGE_FLAGS, sanitizer_flags
@@ -73,7 +73,7 @@ def build_probe(
     """The program around ``main``, with the server or without; on this machine with sanitizers."""
     host = tools.machine is Machine.HOST
     covered = ("fuzzer-no-link", *SANITIZERS)
-    folders = [runner_tables(cache)]
+    folders = [runner_tables(cache), json_headers()]
     kinds = (covered if "fuzzer" in sanitizers else SANITIZERS) if host else ()
     command, text = _objects(tools, cache, ("text", "-O1"), TEXT_SOURCES, folders, kinds)
     ready = [*sorted(text.glob("*.o"))]

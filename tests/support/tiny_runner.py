@@ -14,6 +14,7 @@ import numpy as np
 
 from common.hashing import digest
 from crosslab.build.kernels import KernelTarget, cached_kernels
+from crosslab.build.libraries import json_headers
 from crosslab.build.link import RUNNER_SOURCES, LinkRequest, link_options, objects_of
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
@@ -110,7 +111,7 @@ def build_engine_probe() -> Path:
     assert request.library is not None
     tools = request.toolchain
     flags = [*request.runtime.compile_flags, "-O1", "-Wall", "-Wextra", "-Werror"]
-    flags += [f"-I{RUNNER_SOURCES}", "-fsanitize=address,undefined"]
+    flags += [f"-I{RUNNER_SOURCES}", f"-isystem{json_headers()}", "-fsanitize=address,undefined"]
     key = digest(tools.digest, " ".join(flags), RUNNER_SOURCES, request.library, main)
 
     def make(out: Path) -> None:

@@ -22,7 +22,7 @@ FLAGS = ("-O3", "-g0", "-ffunction-sections", "-fdata-sections")
 IMAGE = "image.cc"
 _PACKAGE = Path(__file__).parents[1]
 _LOWERING = (
-    *("host/image.py", "lowering.py", "program.py", "mapping.py", "tokens.py", "layer.py", "isa"),
+    *("host/image.py", "lowering.py", "program.py", "mapping.py", "layer.py", "isa"),
     *("extension/lowering.py", "extension/encoding.py", "extension/unit.py"),
 )
 

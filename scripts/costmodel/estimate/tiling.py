@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
-from costmodel.estimate.transfer import MovedBits
+from costmodel.estimate.transfer import Count, MovedBits
 
-Count = Any  # an int, or a numpy array of int64
 LARGER = "--hardware edge8x8, systolic32x32, or a file with a larger first level"
 DIMENSIONS = ("m", "n", "k")
 OPERANDS = {"A": "n", "B": "m", "C": "k"}  # the one loop that an operand does not depend on

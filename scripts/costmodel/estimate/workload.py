@@ -16,6 +16,7 @@ from costmodel.estimate.extents import evaluate, names
 from costmodel.estimate.product import Gemm, Role
 
 CONTEXT, BATCH = "context", "batch_size"
+DEFAULT_PHASES = "prefill:512,decode:1024"
 _VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")
 _SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")

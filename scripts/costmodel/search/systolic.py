@@ -8,13 +8,12 @@ search uses them because it looks at thousands of tiles of every product. Extent
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from costmodel.accelerator.scheme import Scheme
+from costmodel.estimate.transfer import Count
 
-Count = Any  # an int, or a numpy array of int64
 FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
 
 

@@ -19,8 +19,7 @@ from forkpatch.foreign.heads import STATUS, Head, decoded, read_head
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, write_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, read_foreign
 from forkpatch.foreign.unified import read_unified, reverse
-from forkpatch.git.calls import init_repository
-from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.diffs import FileDiff, Hunk, HunkLine, split_lines
 from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
@@ -29,11 +28,10 @@ from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import format_record
 from forkpatch.model.weave import Weave
 from forkpatch.series.derive import record_of
-from forkpatch.series.mailbox import Exported, export_commits, new_name, planned, write_series
+from forkpatch.series.mailbox import Exported, export_new, new_name, planned, write_series
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceOptions, obtain
-from forkpatch.tree.swap import discard, scratch_beside
-from forkpatch.tree.worktree import add_objects, patch_commit
+from forkpatch.tree.worktree import patch_commit
 
 _NUMBER = re.compile(r"^\d+[-_.]+")
 
@@ -116,7 +114,8 @@ def import_series(
     commits = [Commit(f"{upstream}\n".encode(), tree=upstream.tree)]
     for (_, patch), changes in zip(woven.patches, woven.steps, strict=True):
         commits.append(patch_commit(patch, changes))
-    exported = _export(fork, pristine, commits)
+    assert pristine.git.git_dir is not None
+    exported = export_new(commits, pristine.git.git_dir / "objects")
     plan = planned(fork, upstream, exported)
     if plan.weave.changes() != woven.changes:
         raise PatchError(f"{source}: the patches as imported do not give the same tree")
@@ -140,17 +139,6 @@ def import_series(
 
 def _got_pending(file: ForeignPatch, patch: Patch) -> bool:
     return f"{STATUS}: Pending" in patch.message and STATUS.encode() not in file.data
-
-
-def _export(fork: Fork, pristine: Pristine, commits: list[Commit]) -> tuple[Exported, ...]:
-    scratch = scratch_beside(fork.settings.work / "import")
-    try:
-        git = init_repository(scratch / "import.git")
-        add_objects(git, pristine)
-        ids = write_commits(git, "refs/heads/import", commits)
-        return export_commits(scratch / "import.git/objects", ids[1:])
-    finally:
-        discard(scratch)
 
 
 def _origin(foreign: ForeignSeries, woven: Woven, exported: tuple[Exported, ...]) -> Origin:

@@ -16,6 +16,8 @@ from forkpatch.git.calls import Git
 # A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
 _FAST_IMPORT = ("-c", "core.bigFileThreshold=16m", "fast-import")
 IDENTITY = b"forkpatch <forkpatch@localhost>"
+#: The same for git's environment.
+COMMITTER = {"GIT_COMMITTER_NAME": "forkpatch", "GIT_COMMITTER_EMAIL": "forkpatch@localhost"}
 EPOCH = b"0 +0000"
 
 
@@ -30,6 +32,10 @@ class TreeFile:
     def blob(self) -> str:
         """The git blob id of the bytes."""
         return blob_id(self.data)
+
+
+#: New contents by path; None removes the file.
+Changes = dict[str, TreeFile | None]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before the diff of a patch file: a mail's headers, and a commit's message."""
+"""The part of a patch file before its diff: a mail's headers, and a commit's message."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from forkpatch.errors import UserError
 from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.merge import ALGORITHM
-from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
+from forkpatch.git.objects import COMMITTER, Commit, list_tree, read_blobs, write_commits
 from forkpatch.inspect.upstreamed import NewBase
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
@@ -43,10 +43,6 @@ from forkpatch.tree.worktree import add_objects, build_repository
 _TREE = "tree"
 _RUNNING = "running"
 _MERGED = "merged.index"
-_PERSON = {
-    "GIT_COMMITTER_NAME": "forkpatch",
-    "GIT_COMMITTER_EMAIL": "forkpatch@localhost",
-}
 _PICK = (
     *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=false"),
     *("-c", "rerere.enabled=false"),
@@ -146,7 +142,7 @@ class Rebase:
         Raises:
             GitError: it has conflicts, which are in the index and the working tree.
         """
-        self.git.run(*_PICK, commit, env=_PERSON)
+        self.git.run(*_PICK, commit, env=COMMITTER)
 
 
 def rebase_folder(fork: Fork, name: str) -> Path:

@@ -18,6 +18,7 @@ from common.files import atomic_path
 from forkpatch.errors import IntegrityError, SourceError, UserError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
 from forkpatch.git.objects import (
+    COMMITTER,
     EPOCH,
     IDENTITY,
     Commit,
@@ -261,12 +262,11 @@ def _straightened(git: Git, base: str, commits: Sequence[str]) -> Iterator[_Step
     work = replace(init_repository(folder / ".git", folder), environment=objects)
     work.run("update-ref", "HEAD", base)
     work.run("reset", "-q", "--hard", base)
-    person = {"GIT_COMMITTER_NAME": "forkpatch", "GIT_COMMITTER_EMAIL": "forkpatch@localhost"}
     pick = ("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort")
     for commit in commits:
         before = work.text("rev-parse", "HEAD")
         try:
-            work.run(*pick, commit, env=person)
+            work.run(*pick, commit, env=COMMITTER)
         except GitError as error:
             label = git.text("show", "--no-patch", "--format=%h %s", commit)
             raise UserError(

@@ -19,6 +19,7 @@ from pathlib import Path
 from common.files import naming
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
+from forkpatch.git.objects import Commit, write_commits
 from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line, parse_head
@@ -69,13 +70,14 @@ class Exported:
 
 
 @contextmanager
-def neutral_repository(objects: Path) -> Iterator[Git]:
-    """An empty repository with no configuration that reads the objects in ``objects``."""
+def neutral_repository(objects: Path | None) -> Iterator[Git]:
+    """An empty repository with no configuration that reads the objects in ``objects``, if any."""
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
         git = init_repository(Path(folder) / "neutral.git")
-        alternates = Path(folder) / "neutral.git/objects/info"
-        alternates.mkdir(exist_ok=True)
-        (alternates / "alternates").write_text(f"{objects.resolve()}\n", encoding="utf-8")
+        if objects is not None:
+            alternates = Path(folder) / "neutral.git/objects/info"
+            alternates.mkdir(exist_ok=True)
+            (alternates / "alternates").write_text(f"{objects.resolve()}\n", encoding="utf-8")
         yield git
 
 
@@ -107,6 +109,19 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
             _check_whole(data, head, _without_name(text), name, commit)
             exported.append(Exported(name, data))
     return tuple(exported)
+
+
+def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[Exported, ...]:
+    """The patch files of a chain of commits that are yet to be written onto the first of them.
+
+    Args:
+        commits: the base, and those that become patch files.
+        objects: the folder of the objects that they name.
+    """
+    with neutral_repository(objects) as git:
+        assert git.git_dir is not None
+        ids = write_commits(git, "refs/heads/new", commits)
+        return export_commits(git.git_dir / "objects", ids[1:])
 
 
 def _in_utf8(raw: bytes) -> tuple[bytes, bytes]:

@@ -10,16 +10,13 @@ stand recorded. An apply uses the recorded lines and nothing else.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from common.files import atomic_write
 from forkpatch.errors import PatchError, UserError
-from forkpatch.git.calls import init_repository
 from forkpatch.git.merge import merge_data
-from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.inspect.placement import misplaced
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import Fork, PatchStep, plan_tree
@@ -35,7 +32,7 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD, format_record, read_record
 from forkpatch.model.weave import Weave
-from forkpatch.series.mailbox import Exported, export_commits
+from forkpatch.series.mailbox import Exported, export_new
 from forkpatch.sources.cache import Pristine
 
 _OWN = "give this version a patch of its own of that name, and list it without ../"
@@ -168,14 +165,11 @@ def _diff(before: Contents, after: Contents) -> tuple[FileDiff, ...]:
     changed = {path: data for path, data in after.items() if before[path] != data}
     if not changed:
         return ()
-    with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
-        git = init_repository(Path(name, "diff.git"))
-        commits = [
-            Commit(b"x\n", changes={path: TreeFile("100644", data) for path, data in files.items()})
-            for files in (before, changed)
-        ]
-        ids = write_commits(git, "refs/heads/x", commits)
-        return export_commits(Path(name, "diff.git/objects"), ids[1:])[0].parse().files
+    commits = [
+        Commit(b"x\n", changes={path: TreeFile("100644", data) for path, data in files.items()})
+        for files in (before, changed)
+    ]
+    return export_new(commits)[0].parse().files
 
 
 def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple[Exported, ...]:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from forkpatch.errors import PatchError, SourceError, UserError
 from forkpatch.git.calls import Git, GitError
-from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blobs, write_commits
 from forkpatch.inspect.placement import misplaced
 from forkpatch.inspect.symbols import context_notes
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.fork import Fork, PatchStep, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
-from forkpatch.series.mailbox import Exported, export_commits, neutral_repository
+from forkpatch.series.mailbox import export_new
 from forkpatch.series.shared import merge_file
 from forkpatch.sources.obtain import SourceOptions, obtain, places_of
 from forkpatch.sources.repository import local_path, open_repository
@@ -30,8 +30,6 @@ from forkpatch.tree.swap import check_new, new_folder
 from forkpatch.tree.worktree import patch_commit
 
 _SENT = ("Pending", "Submitted")
-
-Changes = dict[str, TreeFile | None]
 
 
 @dataclass(frozen=True)
@@ -256,18 +254,12 @@ def _write_branch(
 def _write_files(
     output: Path, git: Git, onto: str, moved: Sequence[tuple[Patch, Changes]]
 ) -> tuple[str, ...]:
-    patches = _export(git, onto, [patch_commit(patch, changes) for patch, changes in moved])
+    assert git.git_dir is not None
+    base = Commit(b"Base\n", tree=git.text("rev-parse", f"{onto}^{{tree}}"))
+    commits = [base, *(patch_commit(patch, changes) for patch, changes in moved)]
+    patches = export_new(commits, git.git_dir / "objects")
     names = tuple(f"{number:04}-{patch.name}" for number, patch in enumerate(patches, 1))
     with new_folder(output) as scratch:
         for name, patch in zip(names, patches, strict=True):
             (scratch / name).write_bytes(patch.data)
     return names
-
-
-def _export(git: Git, onto: str, commits: Sequence[Commit]) -> tuple[Exported, ...]:
-    assert git.git_dir is not None
-    base = Commit(b"Base\n", tree=git.text("rev-parse", f"{onto}^{{tree}}"))
-    with neutral_repository(git.git_dir / "objects") as scratch:
-        assert scratch.git_dir is not None
-        ids = write_commits(scratch, "refs/heads/submit", [base, *commits])
-        return export_commits(scratch.git_dir / "objects", ids[1:])

@@ -10,7 +10,7 @@ int main() {
   std::string text;
   while (std::getline(std::cin, text, '\0')) {
     try {
-      rvv_runner::Json::Parse(text, "text");
+      rvv_runner::ParseJson(text, "text");
       std::cout << '1';
     } catch (const rvv_runner::InputError&) {
       std::cout << '0';

@@ -12,6 +12,6 @@ int main(int argc, char** argv) {
   using namespace rvv_runner;
   const Tokenizer tokenizer(ParseTokenizerFile(ReadFile(argv[1]), argv[1]));
   AnswerText answer(tokenizer);
-  for (int i = 2; i < argc; ++i) std::cout << Quoted(answer.Next(std::stoi(argv[i]))) << "\n";
-  std::cout << Quoted(answer.Finish()) << "\n";
+  for (int i = 2; i < argc; ++i) std::cout << Written(answer.Next(std::stoi(argv[i]))) << "\n";
+  std::cout << Written(answer.Finish()) << "\n";
 }

@@ -20,14 +20,16 @@ using namespace rvv_runner;
 namespace {
 
 int64_t Number(const Json& table, const char* name, int64_t otherwise) {
-  const Json* found = table.Find(name);
-  return found == nullptr ? otherwise : found->Integer(name);
+  const Json* found = Find(table, name);
+  return found == nullptr ? otherwise : IntegerOf(*found, name);
 }
 
 std::vector<int32_t> Ids(const Json& table, const char* name) {
   std::vector<int32_t> ids;
-  if (const Json* found = table.Find(name)) {
-    for (const Json& id : found->List(name)) ids.push_back(static_cast<int32_t>(id.Integer(name)));
+  if (const Json* found = Find(table, name)) {
+    for (const Json& id : ListOf(*found, name)) {
+      ids.push_back(static_cast<int32_t>(IntegerOf(id, name)));
+    }
   }
   return ids;
 }
@@ -63,9 +65,9 @@ Request RequestOf(const Json& about, Told* told) {
 }
 
 void Print(const Told& told) {
-  std::cout << "{\"refused\":" << Quoted(told.refused) << ",\"finished\":" << told.finished
+  std::cout << "{\"refused\":" << Written(told.refused) << ",\"finished\":" << told.finished
             << ",\"finish\":" << static_cast<int>(told.ended.finish)
-            << ",\"error\":" << Quoted(told.ended.error)
+            << ",\"error\":" << Written(told.ended.error)
             << ",\"cached\":" << told.ended.cached_tokens
             << ",\"answered\":" << told.ended.answer_tokens
             << ",\"prefills\":" << told.ended.prefill_seconds.size() << ",\"logprobs\":["
@@ -84,7 +86,7 @@ void Print(const EngineStats& stats) {
 }
 
 int Run(char** argv) {
-  const Json plan = Json::Parse(argv[3], "plan");
+  const Json plan = ParseJson(argv[3], "plan");
   const Library library(argv[1], 0);
   const auto wanted = WantedParams(library.metadata());
   const auto params = LoadParams(argv[2], wanted);
@@ -95,7 +97,7 @@ int Run(char** argv) {
   room.tokens = Number(plan, "total", room.tokens);
   Model model(library, params, room, {});
   Engine engine(&model, nullptr, VocabularySize(wanted, params).value(), limits);
-  const JsonList& requests = plan.At("requests", "plan").List("requests");
+  const Json& requests = ListOf(Field(plan, "requests", "plan"), "requests");
   std::vector<Told> told(requests.size());
   const int64_t least = Number(plan, "steps", 0);
   std::string comma;

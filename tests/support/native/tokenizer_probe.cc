@@ -50,9 +50,9 @@ void Answer(const Tokenizer& tokenizer, const std::string& text, const std::stri
     }
     pieces += answer.Finish();
     std::cout << "{\"ids\":[" << ids << "],\"dropped\":" << encoded.dropped
-              << ",\"text\":" << Quoted(pieces) << "}\n";
+              << ",\"text\":" << Written(pieces) << "}\n";
   } catch (const InputError& error) {
-    std::cout << "{\"error\":" << Quoted(error.what()) << "}\n";
+    std::cout << "{\"error\":" << Written(error.what()) << "}\n";
   }
 }
 

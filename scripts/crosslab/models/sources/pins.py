@@ -68,7 +68,7 @@ class Pins:
 
 
 def read_pinned(project: Path, section: str, name: str, make: Callable[[dict[str, Any]], T]) -> T:
-    """What ``make`` makes of the table of one name in a section of ``VERSIONS.lock``.
+    """Read the table of one name in a section of ``VERSIONS.lock`` with ``make``.
 
     Raises:
         UserError: there is no such table, or it lacks something.
