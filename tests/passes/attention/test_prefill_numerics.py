@@ -15,13 +15,19 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.passes.attention_kernels import compile_kernel, run_paged, run_ragged
+from support.passes.attention_kernels import (
+    assert_same_with_any_threads,
+    compile_kernel,
+    run_paged,
+    run_ragged,
+)
 from support.passes.attention_reference import (
     EMPTY_LSE,
     Array,
     Batch,
     Heads,
     Sequence,
+    assert_solves,
     attend,
     make_batch,
 )
@@ -93,14 +99,6 @@ def kernels(tvm: ModuleType) -> Any:
         return compile_kernel(function)
 
     return get
-
-
-def assert_solves(batch: Batch, actual: tuple[Array, Array], expected: Any = None) -> None:
-    """Compare with the reference, to the rounding of the output's type and of float32 RoPE."""
-    expected = attend(batch) if expected is None else expected
-    half = batch.heads.dtype == "float16"
-    np.testing.assert_allclose(actual[0], expected[0], atol=2e-3 if half else 5e-6, rtol=0)
-    np.testing.assert_allclose(actual[1], expected[1], atol=2e-4 if half else 1e-5, rtol=0)
 
 
 def label(heads: Heads) -> str:
@@ -342,21 +340,10 @@ def test_impossible_tiles_are_refused(tvm: ModuleType, sizes: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("kind", ["paged", "ragged"])
-def test_threads_do_not_change_the_result(tvm: ModuleType, kernels: Any, kind: str) -> None:
-    configure = tvm.get_global_func("runtime.config_threadpool")
-    count = tvm.get_global_func("runtime.NumThreads")
-    before, results = count(), []
+def test_threads_do_not_change_the_result(kernels: Any, kind: str) -> None:
+    batch = make_batch(SMALL, (*EDGES, Sequence(100, 130)))
     run = run_ragged if kind == "ragged" else run_paged
-    try:
-        for threads in (1, 2, 3):
-            configure(1, threads)
-            batch = make_batch(SMALL, (*EDGES, Sequence(100, 130)))
-            results.append(run(kernels(kind, SMALL), batch))
-    finally:
-        configure(1, before)
-    for out, lse in results[1:]:
-        np.testing.assert_array_equal(out, results[0][0])
-        np.testing.assert_array_equal(lse, results[0][1])
+    assert_same_with_any_threads(lambda: run(kernels(kind, SMALL), batch))
 
 
 def test_heads_and_tiles_of_rows_are_one_parallel_loop(tvm: ModuleType) -> None:

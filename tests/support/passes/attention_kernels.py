@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,23 @@ def run_ragged_tree(kernel: Any, batch: Batch, trees: list[Array]) -> tuple[Arra
         np.concatenate(trees).astype("int32"),
     ]
     return _call(kernel, batch, inputs, [int(batch.rotary)])
+
+
+def assert_same_with_any_threads(run: Callable[[], tuple[Array, Array]]) -> None:
+    """Call a kernel with one, two and three threads: output and lse are the same to the bit."""
+    import tvm  # noqa: PLC0415
+
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    before, results = tvm.get_global_func("runtime.NumThreads")(), []
+    try:
+        for threads in (1, 2, 3):
+            configure(1, threads)
+            results.append(run())
+    finally:
+        configure(1, before)
+    for out, lse in results[1:]:
+        np.testing.assert_array_equal(out, results[0][0])
+        np.testing.assert_array_equal(lse, results[0][1])
 
 
 def tree_visible(batch: Batch, trees: list[Array], first: int = 0) -> list[Array]:

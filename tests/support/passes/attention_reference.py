@@ -183,3 +183,14 @@ def merge(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Arra
     a, b = np.exp2(lse_a - top), np.exp2(lse_b - top)
     out = (out_a * a[..., None] + out_b * b[..., None]) / (a + b)[..., None]
     return out, top + np.log2(a + b)
+
+
+def assert_solves(batch: Batch, actual: tuple[Array, Array], expected: Any = None) -> None:
+    """Compare a kernel's output and lse with the reference.
+
+    To the rounding of the output's type and of float32 RoPE.
+    """
+    expected = attend(batch) if expected is None else expected
+    half = batch.heads.dtype == "float16"
+    np.testing.assert_allclose(actual[0], expected[0], atol=2e-3 if half else 5e-6, rtol=0)
+    np.testing.assert_allclose(actual[1], expected[1], atol=2e-4 if half else 1e-5, rtol=0)

@@ -11,6 +11,7 @@ from tvm import IRModule, tirx
 from tvm_ffi import structural_equal
 
 from .functions import is_scheduled
+from .tir import PatternMismatch
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,18 @@ def is_product(stage: Stage) -> bool:
         and isinstance(value.b, tirx.Mul)
         and not structural_equal(value.b.a, value.b.b)
     )
+
+
+def factors_of(product: Stage) -> list[Any]:
+    """The two elements of buffers that a product's block multiplies.
+
+    Raises:
+        PatternMismatch: it multiplies other expressions.
+    """
+    factors = [product.block.body.value.b.a, product.block.body.value.b.b]
+    if not all(isinstance(factor, tirx.BufferLoad) for factor in factors):
+        raise PatternMismatch("its factors are not plain elements of buffers")
+    return factors
 
 
 def same_extents(left: Any, right: Any) -> bool:

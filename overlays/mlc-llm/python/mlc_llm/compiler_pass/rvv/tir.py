@@ -13,6 +13,19 @@ class PatternMismatch(Exception):
     """A function is not of the pattern that a pass rewrites; the message gives the difference."""
 
 
+def require_dense_float32(*buffers: Any) -> None:
+    """Make sure that kernels can read and write these buffers.
+
+    Raises:
+        PatternMismatch: one holds something else than float32, or has strides.
+    """
+    for buffer in buffers:
+        if str(buffer.dtype) != "float32":
+            raise PatternMismatch(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
+        if buffer.strides:
+            raise PatternMismatch(f"{buffer.name} is not dense")
+
+
 def nodes_of(root: Any, kind: Any) -> list[Any]:
     """Every node of a type, or of one of several, below a node and that node, children first."""
     found: list[Any] = []

@@ -14,11 +14,9 @@ from typing import Any
 from tvm import tirx
 from tvm_ffi import structural_equal
 
-from ..stages import Stage, same_extents
-from ..tir import PatternMismatch, block_of, substitute, uses, whole
-
-# Rows of a panel of the second matrix, as in calls.py.
-PANEL_ROWS = 256
+from ..stages import Stage, factors_of, same_extents
+from ..tir import PatternMismatch, block_of, require_dense_float32, substitute, uses, whole
+from .calls import PANEL_ROWS
 
 
 @dataclass(frozen=True)
@@ -49,17 +47,15 @@ def match_batched(stage: Stage) -> BatchedProduct:
         PatternMismatch: it is another one.
     """
     block = stage.block
-    loads = [block.body.value.b.a, block.body.value.b.b]
-    if not all(isinstance(load, tirx.BufferLoad) for load in loads):
-        raise PatternMismatch("its factors are not plain elements of buffers")
-    out, left, right = block.body.buffer, loads[0].buffer, loads[1].buffer
+    factors = factors_of(stage)
+    out, left, right = block.body.buffer, *(load.buffer for load in factors)
     axes = [axis.var for axis in block.iter_vars]
     if block.iter_vars[-1].iter_type != tirx.IterVar.CommReduce or len(axes) < 4:
         raise PatternMismatch("it is not a sum over the last of four or more axes")
     if not len(left.shape) == len(out.shape) == len(axes) - 1 or len(right.shape) < 2:
         raise PatternMismatch("it is not C[..., i, j] += A[..., i, k] * B[..., j, k]")
     *batch, row, column, step = axes
-    places = loads[1].indices[:-2]
+    places = factors[1].indices[:-2]
     expected = tirx.BufferStore(
         out,
         tirx.BufferLoad(out, [*batch, row, column])
@@ -71,9 +67,7 @@ def match_batched(stage: Stage) -> BatchedProduct:
         uses(place, axis) for place in places for axis in (row, column, step)
     ):
         raise PatternMismatch("it is not C[..., i, j] += A[..., i, k] * B[..., j, k]")
-    for buffer in (out, left, right):
-        if str(buffer.dtype) != "float32" or buffer.strides:
-            raise PatternMismatch(f"{buffer.name} is {buffer.dtype}, or not dense")
+    require_dense_float32(out, left, right)
     extents = [axis.dom.extent for axis in block.iter_vars]
     if (
         not same_extents(extents[:-1], out.shape)

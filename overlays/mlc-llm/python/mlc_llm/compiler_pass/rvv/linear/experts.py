@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 
 from ..kernel_library import Packing
-from ..tir import PatternMismatch, block_of, blocks_named, whole
+from ..tir import block_of, blocks_named, require_dense_float32, whole
 
 BLOCK = "experts"
 
@@ -91,9 +91,7 @@ def check_experts(experts: Experts) -> None:
     """
     floats = [b for b in (experts.data, experts.scale, experts.out) if b is not None]
     floats += [experts.weight] if experts.scale is None else []
-    for buffer in floats:
-        if str(buffer.dtype) != "float32":
-            raise PatternMismatch(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
+    require_dense_float32(*floats)
 
 
 def call_for_each(

@@ -16,8 +16,8 @@ from tvm_ffi import structural_equal
 
 from ..half.dtypes import HALF
 from ..kernel_library import Packing
-from ..stages import Stage, same_extents
-from ..tir import PatternMismatch, is_one, nodes_of
+from ..stages import Stage, factors_of, same_extents
+from ..tir import PatternMismatch, is_one, nodes_of, require_dense_float32
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,7 @@ def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
         PatternMismatch: it is none, or not one that the kernels can do.
     """
     block = stage.block
-    loads = [block.body.value.b.a, block.body.value.b.b]
-    if not all(isinstance(load, tirx.BufferLoad) for load in loads):
-        raise PatternMismatch("its factors are not plain elements of buffers")
-    out, data, weight = block.body.buffer, loads[0].buffer, loads[1].buffer
+    out, data, weight = block.body.buffer, *(load.buffer for load in factors_of(stage))
     axes = [axis.var for axis in block.iter_vars]
     if block.iter_vars[-1].iter_type != tirx.IterVar.CommReduce or len(axes) < 3:
         raise PatternMismatch("it is not a sum over the last of three or more axes")
@@ -93,7 +90,7 @@ def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
     )
     if not structural_equal(block.body, expected):
         raise PatternMismatch("it is not C[..., j] += A[..., k] * B[j, k]")
-    _check_types(out, data, weight)
+    require_dense_float32(out, data, weight)
     extents = [axis.dom.extent for axis in block.iter_vars]
     n, k = weight.shape
     if not same_extents(extents, [*out.shape, k]) or not same_extents(
@@ -116,14 +113,6 @@ def _only_widens(stage: Stage) -> bool:
         and isinstance(source, tirx.BufferLoad)
         and str(source.buffer.dtype) == HALF
     )
-
-
-def _check_types(*buffers: Any) -> None:
-    for buffer in buffers:
-        if str(buffer.dtype) != "float32":
-            raise PatternMismatch(f"{buffer.name} is {buffer.dtype}, the kernels are float32")
-        if buffer.strides:
-            raise PatternMismatch(f"{buffer.name} is not dense")
 
 
 def _match_quantized(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:

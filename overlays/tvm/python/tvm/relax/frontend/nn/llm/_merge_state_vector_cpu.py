@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # TIR of this width reads better on one line than wrapped, as in the modules next to this one.
-# ruff: noqa: E501
+# A lambda in a loop of TVMScript is called before the loop's variable means anything else (B023).
+# ruff: noqa: B023, E501
 # fmt: off
 """The merge of two attention results for CPUs in vectors, under the name of the kernel it replaces.
 
@@ -9,15 +10,11 @@ calls exp2 and log2 of libm for each row of each head. It runs once a layer when
 chunks, when keys are in the cache and new, and where sequences share a prefix.
 """
 
-import math
-
 from tvm import tirx
 from tvm.script import tirx as T
 
 from ._vector_math import exp2, log2
-
-# Most elements of a vector: register groups of eight at a VLEN of 256 bits.
-MOST_LANES = 64
+from ._vector_rows import MOST_LANES, fill_row, lanes_of
 
 
 def _merge_state_inplace_cpu(v_dtype, *, num_heads: int | None = None, head_dim: int | None = None):
@@ -34,7 +31,7 @@ def _merge_state_inplace_cpu(v_dtype, *, num_heads: int | None = None, head_dim:
     """
     heads = tirx.Var("heads", "int32") if num_heads is None else num_heads
     dim = tirx.Var("dim", "int32") if head_dim is None else head_dim
-    lanes = 1 if head_dim is None else math.gcd(head_dim, MOST_LANES)
+    lanes = 1 if head_dim is None else lanes_of(head_dim, MOST_LANES)
 
     @T.prim_func(s_tir=True)
     def merge_state_inplace_cpu(v: T.handle, s: T.handle, v_other: T.handle, s_other: T.handle):
@@ -61,8 +58,6 @@ def _merge_state_inplace_cpu(v_dtype, *, num_heads: int | None = None, head_dim:
                     S[n, h] = top[0] + log2(total[0])
                     weight[0] = weight[0] / total[0]
                     other[0] = other[0] / total[0]
-                    for co in T.serial(dim // lanes):
-                        for ci in T.vectorized(lanes):
-                            V[n, h, co * lanes + ci] = T.cast(T.cast(V[n, h, co * lanes + ci], "float32") * weight[0] + T.cast(V_other[n, h, co * lanes + ci], "float32") * other[0], v_dtype)
+                    fill_row(V, (n, h), dim, lambda c: T.cast(T.cast(V[n, h, c], "float32") * weight[0] + T.cast(V_other[n, h, c], "float32") * other[0], v_dtype), lanes=lanes)
 
     return merge_state_inplace_cpu

@@ -9,7 +9,7 @@
 cache holds one vector of ``d_latent + d_rope`` elements, which is the key of all query heads, and whose
 first ``d_latent`` elements are their value (DeepSeek-V2, arXiv 2405.04434, section 2.1). So the queries of
 all heads of a token are neighbouring rows of one tile, in decoding as well. The loops are those of
-``_prefill_tiled_cpu.py``, and call the same micro-kernels.
+``_tiled_attention.py``, and call the same micro-kernels.
 """
 
 from typing import Any
@@ -18,18 +18,12 @@ from tvm import relax as rx
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from ._kernel_common import _declare_length_info, _get_kv_chunk_len
+from ._attention_masks import causal_mask
+from ._kv_layouts import LatentKeys, match_integers
 from ._merge_state_vector_cpu import _merge_state_inplace_cpu
 from ._prefill_tiled_cpu import _attention_prefill_ragged_cpu, prefill_tile
-from ._prefill_tiled_macros import (
-    PrefillTile,
-    lanes_of,
-    num_visible,
-    product_macros,
-    schedule_macros,
-    softmax_macros,
-    staging_macros,
-)
+from ._tiled_attention import PrefillTile, attention_macro
+from ._vector_rows import lanes_of
 
 
 def mla_functions_cpu(bb: rx.BlockBuilder, num_heads: int, qk_head_dim: int, v_head_dim: int, original_qk_head_dim: int, original_v_head_dim: int, dtype: str, rope_scaling: dict[str, Any], target: Target) -> list[rx.Tuple]:
@@ -79,13 +73,9 @@ def _attention_prefill_mla_cpu(h_q: int, d_latent: int, d_rope: int, dtype: str,
         The PrimFunc, with the parameters of ``_attention_prefill_mla``'s, in its order.
     """
     tile = tile or PrefillTile()
-    q_tile, kv_tile = tile.q_tile, tile.kv_tile
     d_qk = d_latent + d_rope
-    k_lanes, v_lanes = lanes_of(d_qk), lanes_of(d_latent)
-    stage_q, _, clear_kv = staging_macros(tile, h_q, d_qk, d_latent, dtype)
-    compute_s, compute_o, _, _ = product_macros(tile, d_qk, d_latent)
-    init_state, update_softmax, _, store = softmax_macros(tile, h_q, d_latent, dtype)
-    list_tiles = schedule_macros(tile, h_q)
+    # One head of keys, which is every query head's.
+    attend = attention_macro(tile, 1, h_q, d_qk, d_latent, dtype)
 
     @T.prim_func(s_tir=True)
     def batch_prefill_paged_kv_mla_cpu(
@@ -105,64 +95,20 @@ def _attention_prefill_mla_cpu(h_q: int, d_latent: int, d_rope: int, dtype: str,
         total_len = T.int32()
         nnz_pages = T.int32()
         max_num_pages = T.int32()
-        q_indptr_elem_offset = T.int32()
-        page_indptr_elem_offset = T.int32()
-        page_values_elem_offset = T.int32()
-        length_info_elem_offset = T.int32()
         q = T.match_buffer(var_q, (total_len, h_q, d_qk), dtype)
-        q_indptr = T.match_buffer(var_q_indptr, (batch_size + 1,), "int32", elem_offset=q_indptr_elem_offset)
+        q_indptr = match_integers(var_q_indptr, (batch_size + 1,))
         pages = T.match_buffer(var_pages, (max_num_pages, page_size, d_qk), dtype)
-        page_indptr = T.match_buffer(var_page_indptr, (batch_size + 1,), "int32", elem_offset=page_indptr_elem_offset)
-        page_values = T.match_buffer(var_page_values, (nnz_pages,), "int32", elem_offset=page_values_elem_offset)
+        page_indptr = match_integers(var_page_indptr, (batch_size + 1,))
+        page_values = match_integers(var_page_values, (nnz_pages,))
+        length_info = match_integers(var_length_info, (batch_size,))
         output = T.match_buffer(var_output, (total_len, h_q, d_latent), dtype)
         lse = T.match_buffer(var_lse, (total_len, h_q), "float32")
-        # Per sequence the slots used in its last page: the cache has no sliding window over latent vectors.
-        length_info = _declare_length_info(var_length_info, batch_size, False, length_info_elem_offset)
+        # The cache has no sliding window over latent vectors.
+        keys = T.meta_var(LatentKeys(pages, page_indptr, page_values, length_info, page_size))
 
-        tiles = T.sblock_alloc_buffer((T.ceildiv(total_len * h_q, q_tile) + batch_size, 2), "int32")
-        num_tiles = T.sblock_alloc_buffer((1,), "int32")
-        list_tiles(tiles, num_tiles, q_indptr, batch_size)
-        for task in T.parallel(num_tiles[0]):
-            with T.sblock("attn"):
-                T.reads()
-                T.writes()
-                Q_tile = T.sblock_alloc_buffer((q_tile, d_qk), "float32")
-                K_tile = T.sblock_alloc_buffer((kv_tile, d_qk), "float32")
-                V_tile = T.sblock_alloc_buffer((kv_tile, d_latent), "float32")
-                S_tile = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
-                O_tile = T.sblock_alloc_buffer((q_tile, d_latent), "float32")
-                m_tile = T.sblock_alloc_buffer((q_tile,), "float32")
-                m_new = T.sblock_alloc_buffer((q_tile,), "float32")
-                scale = T.sblock_alloc_buffer((q_tile,), "float32")
-                d_lanes = T.sblock_alloc_buffer((q_tile, kv_tile), "float32")
-                d_sum = T.sblock_alloc_buffer((1,), "float32")
-                b: T.let[T.int32] = tiles[task, 0]
-                row_begin: T.let[T.int32] = tiles[task, 1]
-                seq_begin: T.let[T.int32] = q_indptr[b]
-                q_len: T.let[T.int32] = q_indptr[b + 1] - seq_begin
-                page_begin: T.let[T.int32] = page_indptr[b]
-                num_pages: T.let[T.int32] = page_indptr[b + 1] - page_begin
-                kv_len: T.let[T.int32] = T.if_then_else(num_pages > 0, _get_kv_chunk_len(num_pages, page_size, b, length_info, False), 0)
-                # The model has turned queries and keys itself: the two tables of RoPE are not read.
-                stage_q(q, Q_tile, Q_tile, Q_tile, seq_begin, row_begin, 0, q_len, 0, sm_scale)
-                init_state(O_tile, m_tile, d_lanes)
-                for kv_idx in T.serial(T.ceildiv(num_visible(causal, (row_begin + (q_tile - 1)) // h_q, q_len, kv_len), kv_tile)):
-                    kv_begin: T.let[T.int32] = kv_idx * kv_tile
-                    num_keys: T.let[T.int32] = T.min(kv_len - kv_begin, kv_tile)
-                    for j in T.serial(num_keys):
-                        page: T.let[T.int32] = page_values[page_begin + (kv_begin + j) // page_size]
-                        slot: T.let[T.int32] = (kv_begin + j) % page_size
-                        for ko in T.serial(d_qk // k_lanes):
-                            for ki in T.vectorized(k_lanes):
-                                K_tile[j, ko * k_lanes + ki] = T.cast(pages[page, slot, ko * k_lanes + ki], "float32")
-                        for co in T.serial(d_latent // v_lanes):
-                            for ci in T.vectorized(v_lanes):
-                                V_tile[j, co * v_lanes + ci] = T.cast(pages[page, slot, co * v_lanes + ci], "float32")
-                    clear_kv(K_tile, V_tile, num_keys)
-                    compute_s(Q_tile, K_tile, S_tile)
-                    update_softmax(S_tile, m_tile, m_new, d_lanes, scale, row_begin, kv_begin, q_len, kv_len, causal)
-                    compute_o(S_tile, V_tile, O_tile, scale)
-                store(output, lse, O_tile, m_tile, d_lanes, d_sum, seq_begin, row_begin, 0, q_len)
+        mask = T.meta_var(causal_mask(causal, tile.q_tile, tile.kv_tile, h_q))
+        # The model has turned queries and keys itself.
+        attend(q, q_indptr, batch_size, keys, mask, output, lse, sm_scale)
 
     return batch_prefill_paged_kv_mla_cpu
 

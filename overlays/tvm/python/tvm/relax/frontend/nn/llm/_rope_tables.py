@@ -10,17 +10,17 @@ frequencies are worked out once a call, by libm, as the power's last bit counts 
 cosines and sines once a position, as arithmetic in vectors.
 """
 
-import math
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.script import tirx as T
+from tvm.script.ir_builder import IRBuilder
 
 from ._vector_math import sin_cos
+from ._vector_rows import columns
 from .position_embedding import switch_rope_freq_func
 
-# Lanes of the vector loops which evaluate sine and cosine.
-MOST_LANES = 32
 # Kinds of scaling whose frequencies are those of the first half of a head, twice.
 REPEATING = (None, "llama3", "longrope")
 
@@ -55,23 +55,56 @@ def _call(expression, name: str):
     return found[0]
 
 
-def rotated_low(x, row, cos, sin, position, d_idx, half: int, dtype: str):
-    """Return dimension d_idx < half of a row of x after RoPE, rounded to dtype, as float32."""
-    low, high = (T.cast(x[(*row, d_idx + at)], "float32") for at in (0, half))
-    rotated = cos[position, d_idx] * low - sin[position, d_idx] * high
-    return T.cast(T.cast(rotated, dtype), "float32")
+@dataclass(frozen=True, eq=False)
+class RopeTable:
+    """Cosines and sines of the angles of d dimensions, a row for each position that is asked for.
+
+    Attributes:
+        cos: [rows, d], float32; without rows when RoPE is none of the kernel's business.
+        sin: of the same shape.
+        d: dimensions of what is turned.
+        dtype: to which a turned element is rounded.
+    """
+
+    cos: Any
+    sin: Any
+    d: int
+    dtype: str
+
+    def turn_row(self, to, at: tuple, x, row: tuple, position, factor=None) -> None:
+        """Write the row `row` of x after RoPE, as float32 and times a factor, to the row `at`.
+
+        Args:
+            to: buffer of float32.
+            at: indices of the row that is written; the column comes behind them.
+            x: buffer of queries or keys.
+            row: indices of the row that is read, likewise.
+            position: row of the table.
+            factor: None for 1.
+        """
+        half = self.d // 2
+        cos, sin = self.cos, self.sin
+
+        def rounded(turned):
+            element = T.cast(T.cast(turned, self.dtype), "float32")
+            return element if factor is None else element * factor
+
+        with columns(half) as (first, lane):
+            c = first + lane
+            low, high = (T.cast(x[(*row, c + begin)], "float32") for begin in (0, half))
+            T.buffer_store(to, rounded(cos[position, c] * low - sin[position, c] * high), [*at, c])
+            T.buffer_store(to, rounded(cos[position, c + half] * high + sin[position, c + half] * low), [*at, half + first + lane])
 
 
-def rotated_high(x, row, cos, sin, position, d_idx, half: int, dtype: str):
-    """Return dimension d_idx + half of a row of x after RoPE, rounded to dtype, as float32."""
-    low, high = (T.cast(x[(*row, d_idx + at)], "float32") for at in (0, half))
-    rotated = cos[position, d_idx + half] * high + sin[position, d_idx + half] * low
-    return T.cast(T.cast(rotated, dtype), "float32")
+def rope_table(name: str, rotary_mode, rows, d: int, dtype: str) -> RopeTable:
+    """Allocate a table, empty unless ``rotary_mode`` is 1; `name` begins the names of its buffers."""
+    shape = (T.if_then_else(rotary_mode == 1, rows, 0), d)
+    cos, sin = (IRBuilder.name(name + kind, T.sblock_alloc_buffer(shape, "float32")) for kind in ("cos", "sin"))
+    return RopeTable(cos, sin, d, dtype)
 
 
 def rope_macros(d: int, rope_scaling: dict[str, Any]) -> tuple:
     """Return fill_frequencies, which fills a table of d frequencies, and fill_rope, which fills one row of the tables of cosines and sines from it."""
-    lanes = math.gcd(d, MOST_LANES)
     repeats = rope_scaling.get("rope_type") in REPEATING and d % 2 == 0
     distinct = d // 2 if repeats else d
 
@@ -82,11 +115,29 @@ def rope_macros(d: int, rope_scaling: dict[str, Any]) -> tuple:
         for c in T.serial(d - distinct):
             frequencies[distinct + c] = frequencies[c]
 
-    @T.macro
     def fill_rope(cos, sin, row, position, frequencies, scale):
-        for co in T.serial(d // lanes):
-            for ci in T.vectorized(lanes):
-                cos[row, co * lanes + ci] = _factor(0, T.cast(position[0], "float32") * scale * frequencies[co * lanes + ci], d, rope_scaling)
-                sin[row, co * lanes + ci] = _factor(1, T.cast(position[0], "float32") * scale * frequencies[co * lanes + ci], d, rope_scaling)
+        with columns(d) as (first, lane):
+            for kind, table in enumerate((cos, sin)):
+                angle = T.cast(position[0], "float32") * scale * frequencies[first + lane]
+                T.buffer_store(table, _factor(kind, angle, d, rope_scaling), [row, first + lane])
 
     return fill_frequencies, fill_rope
+
+
+def table_macros(d: int, rope_scaling: dict[str, Any]) -> tuple:
+    """Return fill_frequencies, and fill_table, which fills rows of a table, each at the position that a function of its number gives."""
+    fill_frequencies, fill_rope = rope_macros(d, rope_scaling)
+
+    @T.macro
+    def fill_table(table, first, rows, position_of, frequencies, scale):
+        for row in T.parallel(rows):
+            with T.sblock("rope"):
+                T.reads()
+                T.writes()
+                # In memory, as LLVM code generation fails on float expressions of an index about
+                # whose range it knows something.
+                position = T.sblock_alloc_buffer((1,), "int32")
+                position[0] = position_of(row)
+                fill_rope(table.cos, table.sin, first + row, position, frequencies, scale)
+
+    return fill_frequencies, fill_table

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of buffers, a vector at a time: what the attention kernels for CPUs move and add up.
+
+The functions are called while a kernel in TVMScript is parsed, and emit loops where that is.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm.script import tirx as T
+from tvm.script.ir_builder import IRBuilder
+
+# Most elements of a vector: register groups of eight at a VLEN of 256 bits.
+MOST_LANES = 64
+
+
+def lanes_of(width: int, most: int = MOST_LANES // 2) -> int:
+    """Lanes of a vector loop over `width` elements: the largest power of 2 in it, up to `most`."""
+    return math.gcd(width, most)
+
+
+@contextmanager
+def columns(width: int, lanes: int | None = None, blocks: Any = T.serial) -> Iterator[tuple]:
+    """Loop over the columns of a row; what is stored within is stored for each of them.
+
+    Args:
+        width: number of columns.
+        lanes: elements of a vector, a divisor of the width; None for `lanes_of` it.
+        blocks: the kind of the loop over vectors.
+
+    Yields:
+        The first column of a vector and the number of one behind it: their sum is a column.
+    """
+    lanes = lanes or lanes_of(width)
+    with blocks(width // lanes) as block, T.vectorized(lanes) as lane:
+        IRBuilder.name("block", block)
+        IRBuilder.name("lane", lane)
+        yield block * lanes, lane
+
+
+def fill_row(to: Any, at: tuple, width: int, value: Callable[[Any], Any], **loop: Any) -> None:
+    """Write value(c) to column c of the row `at` of a buffer; `loop` is as for columns."""
+    with columns(width, **loop) as (first, lane):
+        T.buffer_store(to, value(first + lane), [*at, first + lane])
+
+
+def zero_row(to: Any, at: tuple, width: int, **loop: Any) -> None:
+    """Write zeros to a row."""
+    fill_row(to, at, width, lambda _: T.float32(0), **loop)
+
+
+def copy_row(
+    to: Any, at: tuple, width: int, source: Any, row: tuple, factor: Any = None, **loop: Any
+) -> None:
+    """Write the row `row` of `source`, as float32 and times a factor, to the row `at` of `to`."""
+
+    def value(column: Any) -> Any:
+        element = T.cast(source[(*row, column)], "float32")
+        return element if factor is None else element * factor
+
+    fill_row(to, at, width, value, **loop)
