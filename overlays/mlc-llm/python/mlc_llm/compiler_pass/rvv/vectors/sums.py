@@ -26,7 +26,7 @@ def summand_of(stage: Stage) -> Any:
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
         return None
     here = tirx.BufferLoad(store.buffer, store.indices)
-    zero = tirx.BufferStore(store.buffer, tirx.const(0, "float32"), store.indices)
+    zero = tirx.BufferStore(store.buffer, tirx.const(0, store.buffer.dtype), store.indices)
     from_zero = block.init is not None and structural_equal(block.init, zero)
     factors = getattr(store.value.b, "a", None), getattr(store.value.b, "b", None)
     loads = [f.buffer for f in factors if isinstance(f, tirx.BufferLoad)]
