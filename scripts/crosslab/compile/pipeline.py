@@ -76,8 +76,9 @@ def narrow_indices() -> Any:
 
 
 def _has_wide_values(function: Any) -> bool:
-    # A function that calls another with its buffers neither loads nor stores.
-    found = {str(param.dtype) for param in function.params if isinstance(param, tirx.Buffer)}
+    # A function that calls another with its buffers neither loads nor stores. Every variable is an
+    # instance of Buffer, and buffers alone have a shape.
+    found = {str(param.dtype) for param in function.params if hasattr(param, "shape")}
 
     def visit(node: Any) -> None:
         if isinstance(node, tirx.BufferLoad | tirx.BufferStore):
