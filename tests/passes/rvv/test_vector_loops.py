@@ -194,6 +194,14 @@ def test_what_cannot_gain_is_left_alone(loops: ModuleType) -> None:
     assert loops.vectorize_function(done, rvv256()) is None
 
 
+def test_a_sum_of_integers_is_left_alone(tvm: ModuleType, loops: ModuleType) -> None:
+    from tvm import te  # noqa: PLC0415
+
+    x, k = te.placeholder((4, 64), "int64", name="x"), te.reduce_axis((0, 64), name="k")
+    y = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="y")
+    assert loops.vectorize_function(te.create_prim_func([x, y]), rvv256()) is None
+
+
 def test_only_targets_with_vectors_are_touched(loops: ModuleType, rotary: ModuleType) -> None:
     module = module_of(gate=legalized(swish_gate, (1, 3, 96)), turn=rope())
     for make in (loops.VectorizeLoops, rotary.VectorizeRotary):
