@@ -384,14 +384,14 @@ def test_refuses_spoiled_parameters(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it ends too early"),
+        ("", "line 1, column 1: attempting to parse an empty input"),
         ("[" * 100000, "nested more than 64 deep"),
-        ('{"records": [}', "a value was expected"),
-        ('{"records": []} x', "text after the value"),
+        ('{"records": [}', "column 14: syntax error while parsing value - unexpected '}'"),
+        ('{"records": []} x', "column 17: syntax error while parsing value - invalid literal"),
         ("[]", "a table was expected"),
         ("{}", "the field 'records' is missing"),
-        ('{"a": "\\ud800"}', "half of a surrogate pair"),
-        ('{"a": inf}', "a value was expected"),
+        ('{"a": "\\ud800"}', "surrogate U+D800..U+DBFF must be followed by U+DC00..U+DFFF"),
+        ('{"a": inf}', "column 7: syntax error while parsing value - invalid literal"),
     ],
 )
 def test_refuses_an_index_that_is_not_one(
