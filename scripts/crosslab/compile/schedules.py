@@ -40,10 +40,10 @@ class Schedules:
     def told(self) -> str:
         """Both for people."""
         text = Path(self.unscheduled).read_text(encoding="utf-8")
-        names = ", ".join(self.tuned)
+        names = f" ({', '.join(self.tuned)})" if self.tuned else ""
         return (
-            f"{len(self.tuned)} functions take tuned schedules{f': {names}' if names else ''}; "
-            f"{text.count('@T.prim_func')} are left to tune in {self.unscheduled}"
+            f"functions that take tuned schedules: {len(self.tuned)}{names}; "
+            f"left to tune: {text.count('@T.prim_func')}, in {self.unscheduled}"
         )
 
 

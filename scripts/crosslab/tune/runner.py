@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MetaSchedule's runner on a farm: lost sessions are repeated, wrong candidates named."""
+"""MetaSchedule's builder and runner: lost sessions are repeated, candidates at fault named."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm.ir.utils import derived_object
+from tvm.s_tir.meta_schedule.builder import PyBuilder
 from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerResult
 from tvm.s_tir.meta_schedule.runner.runner import PyRunnerFuture
 from tvm.support.popen_pool import PopenPoolExecutor
@@ -74,6 +75,25 @@ class TrialAttempt:
         except Exception as error:  # the process that measures has ended
             return 0, f"{LOST}{error}"
         return cost, reason
+
+
+@derived_object
+class CandidateBuilder(PyBuilder):  # type: ignore[misc]
+    """Builds candidates as another builder does, and writes down those that do not compile."""
+
+    def __init__(self, builder: Any, trials: Trials) -> None:
+        """Take the builder, and the record that gets what happens."""
+        super().__init__()
+        self.builder, self.trials = builder, trials
+
+    def build(self, build_inputs: Any) -> Any:
+        """Build these."""
+        built = self.builder.build(build_inputs)
+        for one in built:
+            if one.error_msg:
+                last = str(one.error_msg).strip().splitlines()[-1]
+                self.trials.rejected.append(("", f"does not compile: {last}"))
+        return built
 
 
 @derived_object

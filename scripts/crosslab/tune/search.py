@@ -24,7 +24,7 @@ from crosslab.errors import LabError
 from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import CompilerKind, find_cross
 from crosslab.tune.database import keep, open_database
-from crosslab.tune.runner import ATTEMPTS, FarmRunner, TrialAttempt, Trials
+from crosslab.tune.runner import ATTEMPTS, CandidateBuilder, FarmRunner, TrialAttempt, Trials
 from crosslab.tune.space import design_space
 from crosslab.tune.trial import (
     Arrays,
@@ -147,6 +147,12 @@ def tune_function(
     right, before, record = answer.arrays, answer.cost, Trials()
     searched = {s: right[s] for s in SEARCH_SEEDS}
     runner = FarmRunner(question, searched, boards, record)
+    local = ms.builder.LocalBuilder(
+        max_workers=boards,
+        timeout_sec=BUILD_SECONDS,
+        f_build=build_candidate,
+        f_export=export_library,
+    )
     with tempfile.TemporaryDirectory(prefix="tune-") as work, aim, without_intrinsics():
         database = open_database(Path(work))
         try:
@@ -156,12 +162,7 @@ def tune_function(
                 work,
                 max_trials_global=trials,
                 num_trials_per_iter=min(PER_ITERATION, trials),
-                builder=ms.builder.LocalBuilder(
-                    max_workers=boards,
-                    timeout_sec=BUILD_SECONDS,
-                    f_build=build_candidate,
-                    f_export=export_library,
-                ),
+                builder=CandidateBuilder(local, record),
                 runner=runner,
                 database=database,
                 cost_model=ms.cost_model.RandomModel(),

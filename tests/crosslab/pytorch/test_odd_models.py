@@ -43,6 +43,7 @@ def imported(factory: str, bounds: dict[str, tuple[int, int]] | None = None) -> 
         "attention_without_a_scale",
         "numbers_without_an_axis",
         "largest_of_axes",
+        "places_from_the_end",
         "exponential_units",
         "resized_images",
     ],

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +17,7 @@ pytest.importorskip("tornado")
 tvm = pytest.importorskip("tvm")
 
 from tvm import te
+from tvm.s_tir.meta_schedule.builder import BuilderInput, LocalBuilder
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
 from crosslab.compile.targets import LabTarget
@@ -24,7 +26,7 @@ from crosslab.farm.protocol import Address
 from crosslab.models.config import read_table
 from crosslab.tune.cli import main, read_functions, table, zoo_recipe
 from crosslab.tune.database import keep, open_database
-from crosslab.tune.runner import ATTEMPTS, TrialAttempt, Trials
+from crosslab.tune.runner import ATTEMPTS, CandidateBuilder, TrialAttempt, Trials
 from crosslab.tune.search import Tuned, untuned_answer
 from crosslab.tune.trial import (
     SessionLostError,
@@ -106,6 +108,18 @@ def test_the_untuned_function_outlives_a_killed_board(monkeypatch: pytest.Monkey
     ends += [SessionLostError("reset by peer")] * ATTEMPTS
     with pytest.raises(LabError, match=f"crashes {ATTEMPTS} boards: reset by peer"):
         untuned_answer(question, Path("untuned.so"))
+
+
+def test_a_candidate_that_does_not_compile_is_named() -> None:
+    x = te.placeholder((4,), name="x")
+    mod = tvm.IRModule({"main": te.create_prim_func([x, te.compute((4,), lambda i: x[i] + 1.0)])})
+    trials = Trials()
+    # A function that the builder's process can import, and that does not take what it is given.
+    builder = CandidateBuilder(LocalBuilder(max_workers=1, f_build=math.sqrt), trials)
+    (built,) = builder.build([BuilderInput(mod, tvm.target.Target("llvm"))])
+    assert built.artifact_path is None
+    ((_, reason),) = trials.rejected
+    assert reason.startswith("does not compile: TypeError: math.sqrt")
 
 
 @pytest.mark.parametrize("reason", ["wrong: argument 2 is off by 1", "hung: no end within 2 s"])

@@ -107,6 +107,12 @@ def largest_of_axes() -> Made:
     return _made(lambda x: (x.amax((0, 1)), x.amin(-1), x.logsumexp(-1)), torch.randn(2, 3, 8))
 
 
+def places_from_the_end() -> Made:
+    """An index that comes with the inputs, on one axis and on two."""
+    places = torch.tensor([-1, 0, 2, -3])
+    return _made(lambda x, i: (x[i], x[:, i], x[i, i + 1]), torch.randn(3, 4), places)
+
+
 def exponential_units() -> Made:
     """Below zero each has factors of its own."""
     functional = nn.functional

@@ -50,6 +50,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "tanh.default": _unary(formulas.tanh),
         "sigmoid.default": _unary(formulas.sigmoid),
         "elu.default": _elu,
+        "index.Tensor": _index,
         **dict.fromkeys(RESAMPLING, resampled),
         **{name: _of_sizes(function) for name, function in SIZES.items()},
         **CONSTANTS,
@@ -319,6 +320,20 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     made = builder.emit(relax.op.divide(x, y))
     is_whole = mode is None or "int" in str(dtype)
     return made if is_whole else builder.emit(relax.op.trunc(made))
+
+
+def _index(node: Any, importer: Any) -> Any:
+    """Places from the end of an axis are counted from its begin: TVM reads before the tensor."""
+    x, before = importer.env[node.args[0]], {}
+    for axis, place in enumerate(node.args[1]):
+        if place is not None and "int" in str(dtype_of(place)):
+            before[place] = importer.env[place]
+            importer.env[place] = importer.block_builder.emit_te(
+                formulas.from_begin, before[place], x.ty.shape[axis], primfunc_name_hint="places"
+            )
+    made = importer._index_tensor(node)
+    importer.env.update(before)
+    return made
 
 
 def _elu(node: Any, importer: Any) -> Any:
