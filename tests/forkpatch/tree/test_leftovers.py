@@ -12,9 +12,9 @@ from forklab import ForkLab, core, git
 
 from common.files import atomic_path
 from common.locks import folder_locked
-from forkpatch.foreign import intake
 from forkpatch.rebase import resolution, result
 from forkpatch.rebase.workspace import Rebase
+from forkpatch.series import mailbox
 from forkpatch.tree import swap
 from forkpatch.tree.swap import remove_tree
 
@@ -169,7 +169,7 @@ def test_killed_import_leaves_no_upstream_among_the_patches(
     (tmp_path / "q").mkdir()
     (tmp_path / "q/log.patch").write_text(diff)
     (tmp_path / "q/series").write_text("log.patch\n")
-    monkeypatch.setattr(intake, "export_commits", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(mailbox, "export_commits", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     pid = os.fork()
     if not pid:
         lab.run("import-series", "calc", str(tmp_path / "q"))

@@ -59,7 +59,7 @@ def _computed_in(node: Any) -> str | None:
 
 
 def checked(node: Any, made: Any, importer: Any) -> Any:
-    """What an operator became; integers of another width are converted.
+    """Check the result of an operator; integers of another width are converted.
 
     Raises:
         TypeError: it has another type or shape than torch's.

@@ -2,7 +2,7 @@
 # TIR of this width reads better on one line than wrapped, as in the modules next to this one.
 # ruff: noqa: E501
 # fmt: off
-"""Which keys a query sees: all, those up to its own place, a window of those, or a tree's.
+"""Masks of the keys that a query sees: all, those up to its own place, a window of those, or a tree's.
 
 A mask is a function, called within a kernel in TVMScript for a tile of rows (see
 ``_tiled_attention.py``), of the sequence's number, the tile's first row, and the lengths of the
@@ -28,7 +28,7 @@ NO_NODE = -1
 
 @dataclass(frozen=True, eq=False)
 class SeenKeys:
-    """What the rows of a tile see.
+    """Keys that the rows of a tile see.
 
     Attributes:
         first: first tile of keys that any row sees a key of.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a batch's keys and values lie: in ragged tensors, in pages, as latent vectors in pages.
+"""Layouts of a batch's keys and values: in ragged tensors, in pages, as latent vectors in pages.
 
 The three classes answer the same questions. Their methods are called while a kernel in TVMScript is
 parsed; what they bind is bound where they are called. All buffers have the kernels' own types.

@@ -63,7 +63,7 @@ class PrefillTile:
 
 
 class _Tiles:
-    """What a task works on, all of float32.
+    """Buffers that a task works on, all of float32.
 
     The state of the softmax is, per row, the running maximum ``m``, the running sum in ``kv_tile``
     lanes that are added up only at the end (``d_lanes``), and the sum of weighted values ``O``.
