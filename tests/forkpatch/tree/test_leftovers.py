@@ -179,8 +179,8 @@ def test_killed_import_leaves_no_upstream_among_the_patches(
     monkeypatch.setenv("XDG_CACHE_HOME", str(lab.home / "cache"))
     assert os.WIFSIGNALED(code)
     assert not (lab.root / "patches").exists()
-    assert list((lab.root / ".work").glob(".forkpatch-new-*"))
     lab.ok("import-series", "calc", str(tmp_path / "q"))
+    assert (lab.root / "patches/calc/1.0/series").read_text() == "log.patch\n"
     assert not list((lab.root / ".work").glob(".forkpatch-new-*"))
 
 
