@@ -9,7 +9,6 @@ as many is marked, and the exit code is 1.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +28,9 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
+from crosslab.build.objects import run_compiler
 from crosslab.cached_build import add_cache_option
 from crosslab.compile.targets import VLENS
-from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
 from crosslab.models.formats import packings
 from crosslab.run.counter import Measurement, count_guest
@@ -140,9 +139,7 @@ def build(folder: Path, cache: Path, parameters: Mapping[str, int] | None = None
     include = [f"-I{folder}", f"-I{KERNELS / 'include'}"]
     command = [*toolchain.cc, *toolchain.link, "-O1", "-static", *include]
     command += [str(SOURCE), str(kernels), "-o", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise LabError(f"compiling the kernels' bench failed:\n{done.stderr.strip()}")
+    run_compiler("compiling the kernels' bench", command, folder)
     return program
 
 

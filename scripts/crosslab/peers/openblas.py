@@ -17,10 +17,11 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 
 from common.hashing import digest
+from crosslab.build.objects import run_compiler
 from crosslab.build.pinned_archive import PinnedArchive, download
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
-from crosslab.peers.compile import require_clang, run_build
+from crosslab.peers.compile import require_clang
 from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine
 
@@ -58,7 +59,8 @@ def build_openblas(wheel: PinnedArchive, cache: Path) -> Path:
         command = [*toolchain.cc, *WARNINGS, "-O2", str(DRIVER), *toolchain.link]
         # Bound at the start: what is counted are the products.
         command += ["-rdynamic", "-Wl,-z,now", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
-        run_build(NAME, [*command, str(library), "-o", str(out / NAME)])
+        command += [str(library), "-o", str(out / NAME)]
+        run_compiler(f"building {NAME}", command, out)
 
     key = digest(wheel.sha256, Path(__file__), DRIVER, toolchain.digest)
     return cached_build(cache, f"peer-{NAME}", key, make) / NAME
