@@ -13,11 +13,13 @@ from pathlib import Path
 
 import nox
 
-sys.path.insert(0, str(Path(__file__).parent / "scripts"))
-from sessions import cost as cost_model
-from sessions import environments, trees
-from sessions import patches as patch_engine
-from sessions import upstream_tests as upstream_suites
+sys.path[:0] = [
+    str(Path(__file__).parent / part) for part in ("scripts", "packages/groundwork/src")
+]
+from sessions import cost as cost_model  # noqa: E402
+from sessions import environments, trees  # noqa: E402
+from sessions import patches as patch_engine  # noqa: E402
+from sessions import upstream_tests as upstream_suites  # noqa: E402
 
 environments.lock_checkout()
 
@@ -57,9 +59,10 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither network nor toolchain."""
-    environments.install(session, "nox", "forkpatch", "crosslab", "report", "test")
-    names = ("common", "sessions", "forkpatch", "costmodel", "report", "docs")
-    folders = [f"tests/{name}" for name in names]
+    members = ("accelerator-study", "forkpatch", "crosslab")
+    environments.install(session, "nox", *members, "report", "test")
+    own = (f"packages/{name}" for name in ("groundwork", "forkpatch", "accelerator-study"))
+    folders = [*own, *(f"tests/{name}" for name in ("sessions", "structure", "report", "docs"))]
     environments.run_module(session, "pytest", *PARALLEL, *folders, *session.posargs)
 
 
@@ -121,7 +124,7 @@ def zoo(session: nox.Session) -> None:
 def farm(session: nox.Session) -> None:
     """Boards for TVM's RPC tracker: -- up --boards N, status, down; tune FILE; tune-kernels."""
     applied, options = trees.prepare(session, "crosslab", "farm")
-    environments.install(session, "farm", release=applied.release)
+    environments.install(session, "board-farm", release=applied.release)
     if options[:1] == ["tune"]:
         inner = [*options, *applied.trees()]
     elif options[:1] == ["tune-kernels"]:
@@ -185,7 +188,7 @@ def reproduce(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style with ruff and types with mypy --strict."""
-    environments.install(session, "lint", "types", "forkpatch", "crosslab", "test")
+    environments.install(session, "lint", "types", "test", *environments.PACKAGES)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
@@ -194,10 +197,9 @@ def lint(session: nox.Session) -> None:
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
     """Search for input that breaks a reader: patches, locks, models, the runner's files."""
-    environments.install(session, "forkpatch", "crosslab", "test")
+    environments.install(session, "accelerator-study", "forkpatch", "crosslab", "test")
     environments.install_if_available(session, "led")
-    path = f"{environments.SCRIPTS}:tests/fuzz"
-    environments.run_module(session, "run", *session.posargs, PYTHONPATH=path)
+    environments.run_module(session, "run", *session.posargs, PYTHONPATH="tests/fuzz")
 
 
 @nox.session(default=False)

@@ -25,9 +25,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT / "scripts"))
+sys.path.insert(0, str(PROJECT / "packages/groundwork/src"))
 
-from common import apt  # noqa: E402 - of this project, for a machine where nothing is installed
+from groundwork import apt  # noqa: E402 - of this project, for a machine where nothing is installed
 
 CLONE = "/srv/project"
 PACKAGES = "python3,python3-pip,ca-certificates"

@@ -16,11 +16,13 @@ import venv
 from pathlib import Path
 from typing import NoReturn
 
-from common import apt
-from common.errors import INTERRUPTED
-from sessions import PIP_OPTIONS, checkout_lock
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "packages" / "groundwork" / "src"))  # before anything is installed
+
+from groundwork import apt  # noqa: E402
+from groundwork.errors import INTERRUPTED  # noqa: E402
+from sessions import PIP_OPTIONS, checkout_lock  # noqa: E402
+
 HOME = ROOT / ".bootstrap"
 PINNED = ROOT / "scripts" / "bootstrap.txt"
 OLDEST = (3, 11)

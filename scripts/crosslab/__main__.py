@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m crosslab VERB``: prints an error with its remedy, and exits with its code."""
+"""``crosslab VERB``, the installed command; an error is printed with its remedy.
+
+Companion packages add verbs by entry points of the group ``mlc_rvv.commands``: NAME = "MODULE",
+whose ``main(argv)`` does it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
-from common.errors import exit_code_of
 from crosslab.errors import UserError
+from groundwork.errors import exit_code_of
 
 
 @dataclass(frozen=True)
@@ -39,19 +44,35 @@ VERBS = (
     Verb("core-check", "crosslab.cores.check", "compare predicted cycles with measured loops"),
     Verb("int8-error", "crosslab.models.int8_error", "compare int8 activations with float32"),
     Verb("zoo", "crosslab.zoo.cli", "compile and check a small model of every family"),
-    Verb("farm", "crosslab.farm.cli", "boards for TVM's RPC: start, list and end them"),
-    Verb("tune", "crosslab.tune.cli", "tune TIR functions on the farm that is up"),
-    Verb("tune-kernels", "crosslab.tune.kernels", "find values of the kernels' parameters"),
-    Verb("torch", "crosslab.pytorch.cli", "compile a model of PyTorch, run it, compare with torch"),
-    Verb("workload", "crosslab.workload.cli", "write a model's matrix products for costmodel"),
 )
+
+
+COMMANDS = "mlc_rvv.commands"
+# Packages of the companions, for a verb that is not installed.
+COMPANIONS = {
+    "farm": "mlc-rvv-board-farm",
+    "tune": "mlc-rvv-board-farm",
+    "tune-kernels": "mlc-rvv-board-farm",
+    "torch": "mlc-rvv-pytorch-road",
+    "workload": "mlc-rvv-accelerator-study",
+}
+
+
+def verbs() -> tuple[Verb, ...]:
+    """Our verbs, then those that installed companions add."""
+    added = (
+        Verb(one.name, one.value, f"of {one.dist.name if one.dist else one.value}")
+        for one in sorted(entry_points(group=COMMANDS))
+    )
+    return (*VERBS, *added)
 
 
 def usage() -> str:
     """The verbs, one a line."""
-    width = max(len(verb.name) for verb in VERBS)
-    lines = [f"  {verb.name:{width}}  {verb.what}" for verb in VERBS]
-    return "\n".join(["usage: python -m crosslab VERB [options]", "", *lines])
+    found = verbs()
+    width = max(len(verb.name) for verb in found)
+    lines = [f"  {verb.name:{width}}  {verb.what}" for verb in found]
+    return "\n".join(["usage: crosslab VERB [options]", "", *lines])
 
 
 def run(argv: Sequence[str]) -> int:
@@ -63,13 +84,18 @@ def run(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
-    found = next((verb for verb in VERBS if verb.name == argv[0]), None)
-    if found is None:
-        names = ", ".join(verb.name for verb in VERBS)
-        raise UserError(f"no verb {argv[0]!r}", remedy=f"verbs: {names}")
+    known = {verb.name: verb.module for verb in verbs()}
+    if argv[0] not in known:
+        package = COMPANIONS.get(argv[0])
+        raise UserError(
+            f"there is no verb {argv[0]!r}",
+            remedy=f"it comes with the package {package}: uv run --package {package} crosslab"
+            if package
+            else f"verbs: {', '.join(known)}",
+        )
     # Imported here, so that one verb does not need what another one imports.
-    module = importlib.import_module(found.module)
-    if found.module == "crosslab.host.doctor":
+    module = importlib.import_module(known[argv[0]])
+    if known[argv[0]] == "crosslab.host.doctor":
         return int(module.main(argv) or 0)
     return int(module.main(argv[1:]) or 0)
 

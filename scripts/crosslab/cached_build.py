@@ -16,10 +16,10 @@ from pathlib import Path
 from platformdirs import user_cache_path
 from rich.console import Console
 
-from common.files import atomic_write_json
-from common.hashing import sha256_by_path, sha256_of
-from common.locks import locked
 from crosslab.errors import UserError
+from groundwork.files import atomic_write_json
+from groundwork.hashing import sha256_by_path, sha256_of
+from groundwork.locks import locked
 
 _console = Console(stderr=True, highlight=False)
 

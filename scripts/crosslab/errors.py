@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from common.errors import USER_MISTAKE, CommandError
+from groundwork.errors import USER_MISTAKE, CommandError
 
 
 class LabError(CommandError):

@@ -53,5 +53,5 @@ def read_applied(report: Path, told: str, read: Callable[[list[Any]], T]) -> T:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{report} does not tell {told}: {error!r}",
-            remedy="write it with: PYTHONPATH=scripts python -m forkpatch apply --json FILE",
+            remedy="write it with: uv run forkpatch apply --json FILE",
         ) from error

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import USER_MISTAKE
-from common.files import atomic_write
+from groundwork.errors import USER_MISTAKE
+from groundwork.files import atomic_write
 from report.page import render, sections
 
 

@@ -10,7 +10,7 @@ import os
 from io import FileIO
 from pathlib import Path
 
-from common import locks
+from groundwork import locks
 
 NAME = ".run.lock"
 #: Set for the processes that a run starts: they work under its lock.

@@ -34,13 +34,13 @@ def estimate(session: nox.Session) -> None:
     if models and not work:
         install(session, "forkpatch")
         trees = apply(session, of_trees)
-        install(session, "cost", "crosslab", "tvm", release=trees.release)
+        install(session, "accelerator-study", "crosslab", "tvm", release=trees.release)
         work = [str(WORK / "workloads" / f"{Path(m).stem}{WORK_SUFFIX}") for m in models]
         for model, path in zip(models, work, strict=True):
             words = ("workload", model, "--output", path)
             run_module(session, "crosslab", *words, FORKPATCH_TREES=str(trees.root))
     else:
-        install(session, "cost")
+        install(session, "accelerator-study", "crosslab")
     if known.study:
         rest += ["--study", known.study, "--of", *work]
     elif known.model:

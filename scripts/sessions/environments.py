@@ -14,16 +14,28 @@ from pathlib import Path
 import nox
 import nox.command
 
-from common.errors import USER_MISTAKE
+from groundwork.errors import USER_MISTAKE
+from groundwork.hashing import sha256_of
 from sessions import PIP_OPTIONS, checkout_lock
-from sessions.requirements import ROOT, TVM_GROUP, requirements, versions_lock
+from sessions.requirements import (
+    ROOT,
+    TVM_GROUP,
+    Member,
+    members,
+    requirements,
+    uv_command,
+    versions_lock,
+)
 
-SCRIPTS = ROOT / "scripts"
 # PyPI has torch with CUDA alone, several GB; uv cannot lock what is on an index of its own.
 TORCH = Path(__file__).with_name("torch-cpu.txt")
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 ANSWER_SECONDS = 10
 ANY = "any"
+GROUNDWORK = "groundwork"
+#: Names of all packages of the workspace.
+PACKAGES = tuple(members())
+PROJECT = "pyproject.toml"
 
 
 def lock_checkout() -> None:
@@ -37,21 +49,39 @@ def lock_checkout() -> None:
         raise SystemExit(USER_MISTAKE) from None
 
 
-def install(session: nox.Session, *groups: str, release: str = "") -> None:
-    """Install dependency groups at their pinned versions; nothing when they are there already.
+def install(session: nox.Session, *names: str, release: str = "") -> None:
+    """Install packages of the workspace and dependency groups; nothing when they are there already.
 
-    Every file is checked against its pinned hash before pip opens it, those of dependencies
-    too. The group ``tvm`` also installs the release's own packages: TVM's wheels.
+    All that they depend on is installed at pinned versions: every file is checked against its
+    pinned hash before pip opens it. The packages themselves are installed editable, from this
+    checkout. The group ``tvm`` also installs the release's own packages: TVM's wheels.
     """
     release = release or str(versions_lock()["default-release"])
     try:
-        wanted = requirements(groups, release)
+        wanted = requirements(names, release)
     except LookupError as error:
         session.error(str(error.args[0]))
     # An environment holds one release's TVM: what was installed for another is no longer there.
-    mark = release if TVM_GROUP in groups else ANY
+    mark = release if TVM_GROUP in names else ANY
     if not _is_installed(session, wanted, mark):
         _pip_install(session, wanted, mark)
+    packages = members()
+    if own := [packages[name] for name in names if name in packages]:
+        _install_editable(session, [packages[GROUNDWORK], *own])
+
+
+def _install_editable(session: nox.Session, packages: Sequence[Member]) -> None:
+    """Install packages of this checkout, in place; uv builds them without the network."""
+    stamps = {f"editable {one.name} {sha256_of(one.folder / PROJECT)}": one for one in packages}
+    done = _stamp_lines(session)
+    missing = {line: one for line, one in stamps.items() if f"{line} {ANY}" not in done}
+    if not missing:
+        return
+    python = Path(session.virtualenv.location) / "bin" / "python"
+    command = [*uv_command(), "pip", "install", "--quiet", "--no-config", "--offline", "--no-deps"]
+    folders = [word for one in missing.values() for word in ("--editable", str(one.folder))]
+    session.run(*command, f"--python={python}", *folders, external=True, silent=True)
+    _write_stamp(session, [*done, *(f"{line} {ANY}" for line in missing)])
 
 
 def install_if_available(session: nox.Session, group: str) -> None:
@@ -170,7 +200,7 @@ def run_module(
         SystemExit: with 2, after the module has said what is wrong.
         nox.command.CommandFailed: it failed otherwise; nox makes that 1.
     """
-    variables = {"PYTHONPATH": str(SCRIPTS), "PYTHONNOUSERSITE": "1"}
+    variables = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
     variables |= _bytecode_variables() | environment
     command = ("python", "-m", module, *arguments)
     try:

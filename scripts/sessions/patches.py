@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import nox
 
-from common.errors import USER_MISTAKE
+from groundwork.errors import USER_MISTAKE
 from sessions import requirements
 from sessions.environments import install, run_module
 from sessions.requirements import ROOT

@@ -24,9 +24,11 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from common.files import atomic_write_json
+from groundwork.files import atomic_write_json
 
 ROOT = Path(__file__).resolve().parents[2]
+# Before the checkout's own packages, which are installed.
+SOURCES = ("scripts", "packages/groundwork/src", "packages/forkpatch/src")
 REPORT = ROOT / "out" / "reproduce.json"
 # Inputs, known by their hash: fetched once. All that is built is built twice.
 FETCHED = ("forkpatch/trees", "forkpatch/wheels", "forkpatch/mirrors.json", "crosslab/asset-*")
@@ -60,7 +62,7 @@ class Place:
             "HOME": str(self.home),
             "XDG_CACHE_HOME": str(self.home / "cache"),
             "TMPDIR": str(scratch),
-            "PYTHONPATH": str(self.project / "scripts"),
+            "PYTHONPATH": os.pathsep.join(str(self.project / folder) for folder in SOURCES),
             "PYTHONNOUSERSITE": "1",
         }
         kept = {k: v for k, v in os.environ.items() if k not in ("SOURCE_DATE_EPOCH", "LC_ALL")}

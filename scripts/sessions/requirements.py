@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pinned Python packages: dependency groups of pyproject.toml as pip requirements with hashes.
+"""Pinned Python packages: what packages and groups need, as pip requirements with hashes.
 
 uv.lock pins every package for all supported Pythons and machines; uv reads it and writes it.
 A release's TVM wheel is pinned in VERSIONS.lock, with the rest of that release.
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.files import atomic_write
+from groundwork.files import atomic_write
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = ROOT / "scripts" / "bootstrap.txt"
@@ -26,6 +28,8 @@ BOOTSTRAP_HEADER = "# Group nox of uv.lock, written by `nox -s lock`; bootstrap.
 INDEX = "https://pypi.org/simple"
 #: The group that also installs the release's own wheels.
 TVM_GROUP = "tvm"
+# A requirement with its hashes, which stand on indented lines below it.
+_ENTRY = re.compile(r"^\S.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
 REFRESH = "refresh it with: nox -s lock"
 
 
@@ -34,22 +38,42 @@ def versions_lock(root: Path = ROOT) -> dict[str, Any]:
     return tomllib.loads((root / "VERSIONS.lock").read_text(encoding="utf-8"))
 
 
-def requirements(groups: Iterable[str], release: str, root: Path = ROOT) -> str:
-    """Text of a pip requirements file: dependency groups with all that they need, and hashes.
+@dataclass(frozen=True)
+class Member:
+    """A package of the workspace: its folder, and its name as a distribution."""
+
+    folder: Path
+    name: str
+
+
+def members(root: Path = ROOT) -> dict[str, Member]:
+    """The workspace's packages by the names that sessions use: ``crosslab`` is the root's own."""
+    found = {"crosslab": root} | {path.parent.name: path.parent for path in _member_files(root)}
+    return {name: Member(folder, _project(folder)["name"]) for name, folder in found.items()}
+
+
+def requirements(names: Iterable[str], release: str, root: Path = ROOT) -> str:
+    """Text of a pip requirements file: packages and groups with all that they need, and hashes.
 
     Args:
-        groups: names in pyproject.toml; a group NAME-RELEASE replaces NAME where there is one.
+        names: packages of the workspace, of which only the dependencies are listed, and dependency
+            groups of pyproject.toml; a group NAME-RELEASE replaces NAME where there is one.
         release: name of the release; its TVM wheel comes with the group ``tvm``.
         root: folder of pyproject.toml, uv.lock and VERSIONS.lock.
 
     Raises:
-        LookupError: a group is unknown, uv.lock is out of date, or uv is missing.
+        LookupError: a name is unknown, uv.lock is out of date, or uv is missing.
     """
+    names, packages = tuple(names), members(root)
     table = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     known = table["dependency-groups"]
-    chosen = [own if (own := f"{group}-{release}") in known else group for group in groups]
-    text = _export(chosen, root)
-    return text + release_wheels(versions_lock(root), release) if TVM_GROUP in groups else text
+    groups = [own if (own := f"{name}-{release}") in known else name for name in names]
+    text = _export(
+        [f"--package={packages[name].name}" for name in names if name in packages],
+        [f"--only-group={group}" for group in groups if group not in packages],
+        root,
+    )
+    return text + release_wheels(versions_lock(root), release) if TVM_GROUP in names else text
 
 
 def release_wheels(lock: dict[str, Any], release: str) -> str:
@@ -88,12 +112,41 @@ def lock(*, check: bool) -> list[str]:
 
 def bootstrap_text() -> str:
     """Content of bootstrap.txt."""
-    return BOOTSTRAP_HEADER + _export(["nox"], ROOT)
+    return BOOTSTRAP_HEADER + _export([], ["--only-group=nox"], ROOT)
 
 
-def _export(groups: Iterable[str], root: Path) -> str:
-    options = [f"--only-group={group}" for group in groups]
-    return _uv(root, "export", "--locked", "--offline", "--no-header", "--no-annotate", *options)
+def _member_files(root: Path) -> list[Path]:
+    return sorted(root.glob("packages/*/pyproject.toml"))
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    return dict(table["project"])
+
+
+def _export(packages: Sequence[str], groups: Sequence[str], root: Path) -> str:
+    """Requirements of packages and of groups, each once; uv takes one kind of option a call."""
+    fixed = ("--locked", "--offline", "--no-header", "--no-annotate")
+    texts = []
+    if packages:
+        own = ("--no-default-groups", "--no-emit-workspace")
+        texts.append(_uv(root, "export", *fixed, *own, *packages))
+    if groups:
+        texts.append(_uv(root, "export", *fixed, *groups))
+    return "".join(dict.fromkeys(part for text in texts for part in _ENTRY.findall(text)))
+
+
+def uv_command() -> list[str]:
+    """The command that runs uv.
+
+    Raises:
+        LookupError: uv is missing.
+    """
+    if importlib.util.find_spec("uv"):
+        return [sys.executable, "-m", "uv"]
+    if found := shutil.which("uv"):
+        return [found]
+    raise LookupError("uv is missing: pip install uv, or start with scripts/bootstrap.py")
 
 
 def _uv(root: Path, *arguments: str) -> str:
@@ -102,12 +155,7 @@ def _uv(root: Path, *arguments: str) -> str:
     Raises:
         LookupError: uv is missing or fails.
     """
-    if importlib.util.find_spec("uv"):
-        uv = [sys.executable, "-m", "uv"]
-    elif found := shutil.which("uv"):
-        uv = [found]
-    else:
-        raise LookupError("uv is missing: pip install uv, or start with scripts/bootstrap.py")
+    uv = uv_command()
     fixed = ["--quiet", "--no-config", "--no-cache", "--no-python-downloads"]
     fixed += [f"--python={sys.executable}", f"--project={root}"]
     done = subprocess.run(

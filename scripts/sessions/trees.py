@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nox
 
-from sessions.environments import install, install_torch, run_module
+from sessions.environments import PACKAGES, install, install_torch, run_module
 from sessions.ladder import LADDER, MENDED, on_release
 from sessions.requirements import ROOT
 
@@ -140,7 +140,7 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
     if "--peer" in names:
         install(session, "peers")
     if names & {"--scheduler", "--worker"}:
-        install(session, "farm", release=trees.release)
+        install(session, "board-farm", release=trees.release)
     return trees, command_options
 
 
@@ -160,7 +160,7 @@ def module_of_job(session: nox.Session) -> str:
 
 def check_device(session: nox.Session, device: str) -> None:
     """Refuse a device that is none, before anything is made for it."""
-    install(session, "cost", "crosslab")
+    install(session, "accelerator-study", "crosslab")
     run_module(session, "accelerator", "describe", device)
 
 
@@ -176,7 +176,7 @@ def install_lab(session: nox.Session, trees: Trees) -> None:
 def install_for_tests(session: nox.Session, trees: Trees) -> None:
     """Install what tests alone use; those that compare with torch are skipped without it."""
     run_module(session, "crosslab", "prepare", "--tests")
-    install(session, "nox", "cost", "browser", "clients", "farm", "scalesim")
+    install(session, "nox", *PACKAGES, "browser", "clients", "scalesim", release=trees.release)
     install_torch_packages(session, trees, required=False)
 
 
@@ -188,7 +188,7 @@ def install_torch_packages(session: nox.Session, trees: Trees, *, required: bool
         trees: of the release that they go with.
         required: end the session where PyTorch cannot be had; else only warn.
     """
-    install(session, "zoo", release=trees.release)
+    install(session, "zoo", "pytorch-road", release=trees.release)
     install_torch(session, required=required)
 
 

@@ -8,7 +8,7 @@ import argparse
 import nox
 import nox.command
 
-from common.errors import USER_MISTAKE
+from groundwork.errors import USER_MISTAKE
 from sessions.environments import install, install_torch, run_module
 from sessions.requirements import versions_lock
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from support.models.model_folder import write_folder, write_tokenizer
-from support.shared_builds import PROJECT
 
-from crosslab.farm.processes import free_port
-from crosslab.farm.protocol import Address
+from boardfarm.processes import free_port
+from boardfarm.protocol import Address
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +42,7 @@ def scheduler() -> Iterator[Address]:
         "--port",
         str(address.port),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts")}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == f"scheduler at {address}\n".encode()
         yield address

@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WRITTEN = ("README.md", "docs/**/*.md", "cores/**/*.md", "kernels/**/*.md", "runner/**/*.md")
-PAGES = sorted(p.relative_to(ROOT).as_posix() for form in WRITTEN for p in ROOT.glob(form))
+WRITTEN = (
+    *("README.md", "docs/**/*.md", "cores/**/*.md", "kernels/**/*.md", "runner/**/*.md"),
+    *("packages/*/*.md", "packages/*/docs/**/*.md"),
+)
+# Pages of the patch engine speak of somebody else's fork.
+ENGINE = "packages/forkpatch/"
+FOUND = sorted(p.relative_to(ROOT).as_posix() for form in WRITTEN for p in ROOT.glob(form))
+PAGES = [page for page in FOUND if not page.startswith(ENGINE)]
 # A path that begins with a folder of the checkout has to be there.
 TOP = (
-    "accelerators",
     "cores",
     "docs",
     "kernels",
     "overlays",
+    "packages",
     "patches",
     "runner",
     "scripts",

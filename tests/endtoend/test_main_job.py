@@ -30,9 +30,6 @@ from crosslab.models.weights_file import INDEX_FILE
 from crosslab.run.counter import Counts, Measurement
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
-SCRIPTS = PROJECT / "scripts"
-
-
 Call = Callable[..., tuple[int, str]]
 
 
@@ -81,7 +78,7 @@ def test_what_was_left_out_heads_the_output(tmp_path: Path) -> None:
     need_emulator()
     applied = missing_mlc(tmp_path, "no mirror has it", "supply it with --mirror mlc-llm=PATH")
     options = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), "--applied", str(applied)]
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS), "COLUMNS": "200"}
+    environment = {**os.environ, "COLUMNS": "200"}
     command = [sys.executable, "-m", "crosslab", "build-and-test", *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     first, second, *rest = done.stderr.splitlines()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.mlc_tree import ROOT, TINY, hf_weights, run_python, tools, write_model
+from support.mlc_tree import TINY, hf_weights, run_python, tools, write_model
 
 from crosslab.build.kernels import build_kernels
 from crosslab.compile.driver import CompiledModel
@@ -80,7 +80,6 @@ def answer_natively(mlc: MlcTools, library: CompiledModel, params: Path, out: Pa
     }
     (out / "spec.json").write_text(json.dumps(spec))
     environment = mlc.environment({})
-    environment["PYTHONPATH"] += f":{ROOT / 'scripts'}"
     command = [sys.executable, "-m", "crosslab.compile.native", str(out / "spec.json")]
     subprocess.run(command, env=environment, check=True)
     logits: np.ndarray = np.load(out / "answer.npz")["logits"]

@@ -58,8 +58,8 @@ def test_where_elements_are_strided_either_loop_may_become_vectors(
     from tvm.s_tir import meta_schedule as ms  # noqa: PLC0415
 
     # With the patched tree's tvm.
-    from crosslab.tune.search import without_intrinsics  # noqa: PLC0415
-    from crosslab.tune.space import design_space  # noqa: PLC0415
+    from boardfarm.tune.search import without_intrinsics  # noqa: PLC0415
+    from boardfarm.tune.space import design_space  # noqa: PLC0415
 
     x = te.placeholder((32, 64), name="x")
     size = (64, 32) if transposed else (32, 64)

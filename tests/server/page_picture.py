@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the chat page of a running server (``./run.sh serve``) after some messages.
 
-Call: ``PYTHONPATH=scripts python tests/server/page_picture.py URL FILE.png MESSAGE...``
+Call: ``uv run python tests/server/page_picture.py URL FILE.png MESSAGE...``
 """
 
 from __future__ import annotations

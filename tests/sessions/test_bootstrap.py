@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common import locks
+from groundwork import locks
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 # Answers Ctrl-C as nox does: it ends with 130.
@@ -36,8 +36,8 @@ def checkout(tmp_path: Path) -> Path:
     (home / "bin").mkdir(parents=True)
     for name in ("bootstrap.py", "bootstrap.txt"):
         shutil.copy(SCRIPTS / name, scripts)
-    for name in ("common", "sessions"):
-        (scripts / name).symlink_to(SCRIPTS / name)
+    (scripts / "sessions").symlink_to(SCRIPTS / "sessions")
+    (tmp_path / "packages").symlink_to(SCRIPTS.parent / "packages")
     pinned = (scripts / "bootstrap.txt").read_text(encoding="utf-8")
     (home / "requirements").write_text(f"{pinned}on {sys.version}", encoding="utf-8")
     (home / "bin" / "nox").write_text(FAKE_NOX, encoding="utf-8")

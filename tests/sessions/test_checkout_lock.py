@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 CODE = """
 import pathlib, sys
 from sessions import checkout_lock
@@ -19,7 +18,7 @@ sys.stdin.readline()
 
 
 def start(folder: Path, **extra: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS), **extra}
+    environment = {**os.environ, **extra}
     environment.pop("MLC_RVV_RUN", None) if not extra else None
     return subprocess.Popen(
         [sys.executable, "-c", CODE, str(folder)],

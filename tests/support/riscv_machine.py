@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import require_qemu
 from crosslab.run.emulator import GuestMachine
+from groundwork.hashing import digest
 from support.archives import unpack
 from support.shared_builds import CACHE
 

@@ -22,7 +22,6 @@ from tokenizers import (
     trainers,
 )
 
-from common.hashing import digest
 from crosslab.build.libraries import httplib_object, include_folders, json_headers
 from crosslab.build.link import RUNNER_SOURCES
 from crosslab.build.objects import compile_objects
@@ -33,6 +32,7 @@ from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import byte_alphabet
 from crosslab.tokenizer.unicode_tables import runner_tables
+from groundwork.hashing import digest
 
 __all__ = ["byte_alphabet"]
 

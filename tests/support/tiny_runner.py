@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from common.hashing import digest
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.libraries import json_headers
 from crosslab.build.link import RUNNER_SOURCES, LinkRequest, link_options, objects_of
@@ -21,6 +20,7 @@ from crosslab.compile.driver import CompiledModel, CompileRequest, compile_llama
 from crosslab.compile.targets import LabTarget
 from crosslab.models.config import LlamaConfig
 from crosslab.models.params import write_params
+from groundwork.hashing import digest
 from support import shared_builds
 
 NATIVE = Path(__file__).parent / "native"

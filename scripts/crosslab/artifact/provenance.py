@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.hashing import sha256_by_path, sha256_of
 from crosslab.artifact.packages import build_packages
 from crosslab.artifact.sbom import Part
 from crosslab.build import libraries, link, runtime
@@ -25,6 +24,7 @@ from crosslab.host.toolchain import CompilerKind, Toolchain, output_of, sysroot_
 from crosslab.json_table import read_applied
 from crosslab.models.sources.model_folder import ModelOrigin
 from crosslab.models.sources.pins import LOCK_NAME
+from groundwork.hashing import sha256_by_path, sha256_of
 
 PYTHON_LOCK = "uv.lock"
 GROUPS = ("crosslab", "tvm")
@@ -151,7 +151,7 @@ class Provenance:
             "passes": sha256_by_path(self.passes, "**/*.py"),
             "lab": _sha256_of_table(
                 sha256_by_path(self.project / "scripts", "crosslab/**/*.*")
-                | sha256_by_path(self.project / "scripts", "common/*.py")
+                | sha256_by_path(self.project / "packages/groundwork/src", "groundwork/*.py")
             ),
             "model": dict(self.model.table),
             "python_packages": {part.name: part.version for part in self.packages},

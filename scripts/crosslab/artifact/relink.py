@@ -10,12 +10,12 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from common.hashing import digest
 from crosslab.artifact.tarball import write_tar
 from crosslab.build.link import LinkRequest, link_options, objects_of, read_objects
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.host.toolchain import CompilerKind
+from groundwork.hashing import digest
 
 FOLDER = "relink"
 SCRIPT = Path(__file__).with_name("relink.sh")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from common.files import atomic_path
+from groundwork.files import atomic_path
 
 MAXIMUM_MEMBERS = 10_000
 PROGRAM, PLAIN = 0o755, 0o644

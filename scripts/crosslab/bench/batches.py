@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rich.table import Table
 
-from common.files import atomic_write_json
 from crosslab.bench.options import Bench
 from crosslab.bench.rows import Function, top_functions
 from crosslab.bench.subject import Subject
@@ -25,6 +24,7 @@ from crosslab.errors import LabError
 from crosslab.run.counter import Counts, Measurement, build_plugin, count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.run.symbols import Symbols
+from groundwork.files import atomic_write_json
 
 HEADINGS = ("weights", "activations", "VLEN", "prompt", "alone", "together", "ratio")
 MILLION = 1e6

@@ -16,6 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from boardfarm.cells import MatrixCell, compute, scheduler_of, serve_worker
+from boardfarm.protocol import Address
 from crosslab.bench.batches import batch_tables, measure_batches, write_batches
 from crosslab.bench.options import Bench, Variant, bench_of, parse_bench, parser
 from crosslab.bench.peers import check_peer, peer_rows
@@ -28,8 +30,6 @@ from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
-from crosslab.farm.cells import MatrixCell, compute, scheduler_of, serve_worker
-from crosslab.farm.protocol import Address
 from crosslab.host.toolchain import require_qemu
 from crosslab.peers import openblas
 from crosslab.run.counter import Measurement, build_plugin, count_guest, phases_of

@@ -22,7 +22,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common.files import atomic_write_json
 from crosslab.bench.options import MODEL_S
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.cached_build import add_cache_option
@@ -32,6 +31,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, weight_formats
 from crosslab.models.llama_params import random_params
+from groundwork.files import atomic_write_json
 
 SEED = 0
 UPSTREAM, OURS = "upstream", "ours"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from boardfarm.cells import add_options
 from crosslab import bench
 from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.cached_build import add_cache_option
@@ -19,7 +20,6 @@ from crosslab.compile.schedules import add_tuned, find_database
 from crosslab.compile.targets import VLENS
 from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError, supply_mlc
-from crosslab.farm.cells import add_options
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, OWN_FORMATS, weight_formats
 from crosslab.peers import openblas

@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 from itertools import product
 
+from boardfarm.cells import CodeLabel, MatrixCell, label_of, path_options
 from crosslab.bench.options import Bench, Variant
 from crosslab.errors import UserError
-from crosslab.farm.cells import CodeLabel, MatrixCell, label_of, path_options
 
 # The options that every cell shares, by the name of their value.
 VALUES = ("model", "path", "against", "decode", "threads", "weights", "activations", "core")

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.files import atomic_write_json
 from crosslab.bench.options import Bench
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.cores.traffic import MemoryReport, memory_report
 from crosslab.run.counter import Counts, Measurement, PhaseRegions
 from crosslab.run.symbols import Symbols
+from groundwork.files import atomic_write_json
 
 PHASES = ("prefill", "decode")
 TOP = 20

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.hashing import digest
 from crosslab.build.kernel_list import KERNELS, LIST, SCHEMA, read_list, with_values
 from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build
@@ -23,6 +22,7 @@ from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, find_cross, find_native
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
+from groundwork.hashing import digest
 
 OBJECT = "mlc_rvv_kernels.o"
 INDEX = "kernels.json"

@@ -19,7 +19,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from common.hashing import digest
 from crosslab.build.objects import compile_objects
 from crosslab.build.pinned_archive import read_archive, unpack_source
 from crosslab.build.runtime import LANGUAGE_FLAGS
@@ -27,6 +26,7 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Machine, Toolchain
 from crosslab.models.sources.pins import read_pinned
+from groundwork.hashing import digest
 
 PROJECT = Path(__file__).resolve().parents[3]
 PAGE = PROJECT / "runner" / "server" / "page" / "chat.html"

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.hashing import digest
 from crosslab.build.libraries import httplib_object, include_folders
 from crosslab.build.objects import compile_objects, run_compiler
 from crosslab.build.runtime import Runtime, sanitizer_flags
@@ -19,6 +18,7 @@ from crosslab.compile.targets import prefix_of
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 from crosslab.tokenizer.unicode_tables import runner_tables
+from groundwork.hashing import digest
 
 RUNNER_SOURCES = Path(__file__).resolve().parents[3] / "runner"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")

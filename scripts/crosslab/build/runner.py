@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.hashing import digest
+from crosslab.build.kernel_values import find_values
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner, read_objects
 from crosslab.build.runtime import Runtime, build_runtime
@@ -40,7 +40,7 @@ from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
 from crosslab.models.config import LlamaConfig, longest_of, read_config, read_table
 from crosslab.models.llama_params import convert_params
-from crosslab.tune.kernel_values import find_values
+from groundwork.hashing import digest
 
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.hashing import digest
 from crosslab.build.objects import compile_objects
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
+from groundwork.hashing import digest
 
 SHIMS = Path(__file__).parents[1] / "native" / "shims"
 

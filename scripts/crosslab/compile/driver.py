@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.compile import schedules
 from crosslab.compile.modes import KernelMode
@@ -21,8 +20,8 @@ from crosslab.compile.overlaypass import PASSES
 from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
+from groundwork.hashing import digest
 
-SCRIPTS = Path(__file__).resolve().parents[2]
 DEFAULT_CHUNK = 2048
 # Sequences that one call decodes at most; what a board serves at once.
 MAX_BATCH = 8
@@ -228,7 +227,8 @@ def tree_environment(tvm_tree: Path) -> dict[str, str]:
     """The environment in which ``import tvm`` means this tree, on the wheel's native libraries."""
     libraries = Path(str(metadata.distribution("apache-tvm").locate_file("tvm/lib")))
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MLC_RVV_")}
-    path = os.pathsep.join([str(tvm_tree.resolve() / "python"), str(SCRIPTS)])
+    given = filter(None, [os.environ.get("PYTHONPATH")])
+    path = os.pathsep.join([str(tvm_tree.resolve() / "python"), *given])
     return {**kept, "PYTHONPATH": path, "TVM_LIBRARY_PATH": str(libraries)}
 
 

@@ -18,7 +18,6 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import (
     LAST_LINES,
@@ -39,6 +38,7 @@ from crosslab.models.weights_file import (
     weight_files,
     write_index,
 )
+from groundwork.hashing import digest
 
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 """Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""

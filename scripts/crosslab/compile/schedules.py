@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crosslab.build.kernel_values import FILE
 from crosslab.errors import UserError
-from crosslab.tune import WORKLOADS
-from crosslab.tune.kernel_values import FILE
 
+# Files of MetaSchedule's database.
+WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 # Files in a library's folder, and the variables of the pass that writes them.
 UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
 DATABASE_VARIABLE, REPORT_VARIABLE = "MLC_RVV_TUNED", "MLC_RVV_SCHEDULES_REPORT"

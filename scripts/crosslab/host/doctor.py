@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from common import apt
 from crosslab.errors import LabError, UserError
 from crosslab.host import optional_tools
 from crosslab.host import toolchain as tools
+from groundwork import apt
 
 _out = Console(highlight=False, soft_wrap=True)
 

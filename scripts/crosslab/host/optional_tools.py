@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import apt
 from crosslab.host import toolchain as tools
+from groundwork import apt
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -16,8 +16,8 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
-from common.hashing import digest
 from crosslab.errors import UserError
+from groundwork.hashing import digest
 
 # The first clang with the ratified vector intrinsics that this project's kernels are tried with.
 MINIMUM_CLANG = 19
@@ -33,7 +33,7 @@ TRIPLE = "riscv64-linux-gnu"
 SYSROOT = Path("/usr/riscv64-linux-gnu")
 GCC_CROSS = Path("/usr/lib/gcc-cross/riscv64-linux-gnu")
 NATIVE_LINK = ("-Wl,--gc-sections", "-pthread", "-ldl")
-PREPARE = "PYTHONPATH=scripts python -m crosslab prepare"
+PREPARE = "uv run crosslab prepare"
 
 
 class CompilerKind(enum.StrEnum):

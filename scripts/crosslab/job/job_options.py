@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from crosslab.build.kernel_values import find_values
 from crosslab.build.offload import Offload
 from crosslab.build.runner import Recipe
 from crosslab.cached_build import add_cache_option
@@ -27,7 +28,6 @@ from crosslab.models.formats import (
     weight_formats,
 )
 from crosslab.models.sources.model_folder import name_of
-from crosslab.tune.kernel_values import find_values
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"

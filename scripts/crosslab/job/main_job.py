@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from common.files import atomic_write_json
 from crosslab.artifact.dist import write_dist
 from crosslab.build.runner import Clock, build_runner, store_params
 from crosslab.build.runtime import Runtime
@@ -42,6 +41,7 @@ from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_frame import UnsupportedTokenizerError, with_usable_chat
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import device_tokenizer
+from groundwork.files import atomic_write_json
 
 _progress = Console(stderr=True, highlight=False)
 _answers = Console(highlight=False)

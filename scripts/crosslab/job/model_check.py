@@ -20,11 +20,11 @@ from crosslab.models.config import (
     read_family,
     read_table,
 )
+from crosslab.models.families import Family, families
 from crosslab.models.llama_params import param_shapes, sources_of
 from crosslab.models.sources.model_folder import CONFIG_FILE, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
-from crosslab.zoo.families import Family, families
 
 # RoPE's base in layers with a sliding window: RotaryOfLayer in TVM's paged_kv_cache.cc.
 SLIDING_BASE = 10000.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from crosslab.tune.kernel_values import told
+from crosslab.build.kernel_values import told
 
 
 def summary(report: Mapping[str, Any]) -> Table:

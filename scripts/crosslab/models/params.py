@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from common.files import atomic_write
 from crosslab.errors import UserError
 from crosslab.models.formats import Packing
+from groundwork.files import atomic_write
 
 T = TypeVar("T")
 Array = NDArray[Any]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from common.hashing import sha256_of
 from crosslab.errors import UserError
+from groundwork.hashing import sha256_of
 
 F32 = NDArray[np.float32]
 WEIGHTS_FILE = "model.safetensors"

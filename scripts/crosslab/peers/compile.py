@@ -21,7 +21,7 @@ def require_clang(peer: str) -> Toolchain:
     if toolchain.kind is not CompilerKind.CLANG:
         raise UserError(
             f"{peer} is built with clang, which is not here",
-            remedy="type: PYTHONPATH=scripts python -m crosslab prepare",
+            remedy="type: uv run crosslab prepare",
         )
     return toolchain
 

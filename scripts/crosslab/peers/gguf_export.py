@@ -15,7 +15,6 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, quantize
 from safetensors import safe_open
 
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.models import params
 from crosslab.models.config import LlamaConfig, read_config
@@ -23,6 +22,7 @@ from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources import gguf_import
 from crosslab.models.sources.gguf_import import F32, gguf_name
 from crosslab.models.weights_file import WEIGHTS_FILE
+from groundwork.hashing import digest
 
 # Elements of a block of Q4_0 and Q8_0.
 BLOCK = 32

@@ -9,12 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common.hashing import digest
 from crosslab.build.pinned_archive import LLAMA_CPP, PinnedArchive, unpack_source
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import Toolchain
 from crosslab.peers.compile import require_clang, run_build
+from groundwork.hashing import digest
 
 NAME = LLAMA_CPP
 DRIVER = Path(__file__).parents[1] / "native" / "peers" / "llama_cpp.cpp"

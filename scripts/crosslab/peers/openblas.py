@@ -16,7 +16,6 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from common.hashing import digest
 from crosslab.build.objects import run_compiler
 from crosslab.build.pinned_archive import PinnedArchive, download
 from crosslab.cached_build import cached_build
@@ -24,6 +23,7 @@ from crosslab.errors import LabError
 from crosslab.peers.compile import require_clang
 from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine
+from groundwork.hashing import digest
 
 NAME = "openblas"
 DRIVER = Path(__file__).parents[1] / "native" / "peers" / "openblas.c"

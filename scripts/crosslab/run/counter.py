@@ -16,7 +16,6 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from common.hashing import digest
 from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
@@ -24,6 +23,7 @@ from crosslab.host.toolchain import find_native, require_qemu
 from crosslab.run.decode import Instruction, Unit, decode
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
 from crosslab.run.symbols import Symbols
+from groundwork.hashing import digest
 
 PLUGIN = Path(__file__).parents[1] / "native" / "counter"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")

@@ -7,10 +7,10 @@ import json
 import math
 from pathlib import Path
 
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.json_table import read_json_table
+from groundwork.hashing import digest
 
 CONFIG_FILE = "mlc-chat-config.json"
 SOURCE_FILE = "generation_config.json"

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.tokenizer.chat_frame import (
@@ -26,6 +25,7 @@ from crosslab.tokenizer.chat_frame import (
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.text_form import Flag, text_form
 from crosslab.tokenizer.word_rules import TABLE
+from groundwork.hashing import digest
 
 DEVICE_FILE = "tokenizer.bin"
 MAGIC = b"RVVTOKEN"

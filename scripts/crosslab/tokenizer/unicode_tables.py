@@ -14,10 +14,10 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.tokenizer import code_points, nfc_tables
 from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
+from groundwork.hashing import digest
 
 TABLES_FILE = "unicode_tables.h"
 _AT_ONCE = 4096

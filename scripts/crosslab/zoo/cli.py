@@ -13,13 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from common.files import atomic_write
-from crosslab.cached_build import add_cache_option
-from crosslab.compile.mlc import MlcTools
-from crosslab.compile.schedules import add_tuned, find_database
-from crosslab.compile.targets import VLENS
-from crosslab.errors import UserError, supply_mlc
-from crosslab.farm.cells import (
+from boardfarm.cells import (
     CodeLabel,
     MatrixCell,
     add_options,
@@ -29,15 +23,21 @@ from crosslab.farm.cells import (
     scheduler_of,
     serve_worker,
 )
+from crosslab.cached_build import add_cache_option
+from crosslab.compile.mlc import MlcTools
+from crosslab.compile.schedules import add_tuned, find_database
+from crosslab.compile.targets import VLENS
+from crosslab.errors import UserError, supply_mlc
 from crosslab.host.toolchain import find_cross, require_qemu
 from crosslab.job.job_options import have_zvfh, read_omissions, vlen_of
+from crosslab.models.families import chosen, families
 from crosslab.models.formats import FORMATS, weight_formats
-from crosslab.zoo.families import chosen, families
 from crosslab.zoo.job import Spec
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
 from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
+from groundwork.files import atomic_write
 
 TIMEOUT = 1800.0
 ABOUT = Path(__file__).with_name("about.md")

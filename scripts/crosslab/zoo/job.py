@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from common.files import atomic_write_json
-from common.hashing import digest
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.runner import Recipe, build_runner, compile_library, store_params
 from crosslab.build.runtime import build_runtime
@@ -29,9 +27,9 @@ from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
+from crosslab.models.families import chosen
 from crosslab.models.formats import weight_formats
 from crosslab.run.emulator import GuestMachine, run_guest
-from crosslab.zoo.families import chosen
 from crosslab.zoo.outcome import (
     FamilyOutcome,
     FamilyStatus,
@@ -42,6 +40,8 @@ from crosslab.zoo.outcome import (
 )
 from crosslab.zoo.reference import NEW, PROMPT, FamilyQuestion, ask
 from crosslab.zoo.weights import USUAL
+from groundwork.files import atomic_write_json
+from groundwork.hashing import digest
 
 # The prompt is read in two calls: the second attends to what the first left in the cache.
 CHUNK = PROMPT // 2

@@ -20,8 +20,6 @@ from crosslab.errors import LabError
 from crosslab.zoo.job import Spec
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, first_reason
 
-SCRIPTS = Path(__file__).resolve().parents[2]
-
 
 @dataclass
 class FamilyProcesses:
@@ -67,12 +65,9 @@ class FamilyProcesses:
 
     def _wait(self, arguments: Sequence[str], log: Path) -> int:
         command = [sys.executable, "-m", "crosslab.zoo.job", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
         with log.open("wb") as sink:
             # A session of its own: what it starts is ended with it.
-            process = subprocess.Popen(
-                command, env=environment, stdout=sink, stderr=sink, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True)
             with self._known(process):
                 try:
                     return process.wait(self.timeout)

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
+from crosslab.models import families as families_module
+from crosslab.models.families import Family
 from crosslab.models.formats import Packing
 from crosslab.models.reference import Answer
-from crosslab.zoo import families as families_module
 from crosslab.zoo import weights as weights_module
-from crosslab.zoo.families import Family
 from crosslab.zoo.weights import USUAL, random_weights
+from groundwork.hashing import digest
 
 PACKAGES = ("torch", "transformers", "safetensors")
 SEED = 20260821

@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from common.files import atomic_write_json
 from crosslab.errors import UserError
+from crosslab.models.families import Family
 from crosslab.models.formats import FORMATS, weight_formats
-from crosslab.zoo.families import Family
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, MatrixKey
+from groundwork.files import atomic_write_json
 
 
 def read_report(path: Path) -> list[FamilyOutcome]:

@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from support.shared_builds import PROJECT, cross, tvm_tree
 
+from boardfarm.protocol import Address
 from crosslab.bench import cli
 from crosslab.bench.cli import main
 from crosslab.bench.options import Bench, Variant, parse_bench
@@ -24,7 +25,6 @@ from crosslab.bench.rows import Function, Row, write_rows
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import HEADINGS, show
 from crosslab.errors import UserError
-from crosslab.farm.protocol import Address
 from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.llama_params import fuse_weights, random_model, random_weights
 from crosslab.run.counter import Counts, phase_counts

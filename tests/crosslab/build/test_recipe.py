@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from crosslab.compile.schedules import WORKLOADS
 from crosslab.bench.options import parse_bench
 from crosslab.bench.subject import Subject
 from crosslab.compile.mlc import MlcCompileRequest
 from crosslab.errors import UserError
 from crosslab.job.job_options import parse_job
 from crosslab.models.config import read_config
-from crosslab.tune import WORKLOADS
-from crosslab.zoo.families import chosen
+from crosslab.models.families import chosen
 from crosslab.zoo.job import Spec, recipe_of
 
 OURS, PLAIN, MLC, MODEL = Path("ours"), Path("plain"), Path("mlc"), Path("model")

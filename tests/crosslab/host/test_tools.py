@@ -26,12 +26,11 @@ from crosslab.host.toolchain import (
 from crosslab.run import emulator
 from crosslab.run.emulator import GuestMachine, run_guest
 
-SCRIPTS = shared_builds.PROJECT / "scripts"
 USER_MISTAKE = 2
 
 
 def lab(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS), "COLUMNS": "200"}
+    environment = {**os.environ, "COLUMNS": "200"}
     if path is not None:
         environment["PATH"] = path
     command = [sys.executable, "-m", "crosslab", *arguments]

@@ -19,10 +19,10 @@ from crosslab.errors import UserError
 from crosslab.job import model_check, model_job
 from crosslab.job.main_job import ask
 from crosslab.job.model_check import check_model
+from crosslab.models.families import families
 from crosslab.models.sources.hub import parse_reference
 from crosslab.models.sources.model_folder import import_model
 from crosslab.models.weights_file import INDEX_FILE
-from crosslab.zoo.families import families
 
 
 def keep_one_shard(folder: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from common.hashing import sha256_by_path
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import param_shapes, random_model
+from groundwork.hashing import sha256_by_path
 
 CONFIG = LlamaConfig(
     hidden=64, intermediate=96, layers=3, heads=2, kv_heads=1, head_dim=32, vocab=100

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.mlc_tree import ROOT, TINY, hf_weights, tools, write_model
 
-from common.hashing import sha256_by_path
+from groundwork.hashing import sha256_by_path
 
 pytestmark = pytest.mark.slow
 

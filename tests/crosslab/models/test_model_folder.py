@@ -29,6 +29,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.job.model_check import check_model
 from crosslab.models.compare import compare
 from crosslab.models.config import FamilyConfig, LlamaConfig, read_family
+from crosslab.models.families import chosen
 from crosslab.models.llama_params import (
     fuse_weights,
     param_shapes,
@@ -40,7 +41,6 @@ from crosslab.models.reference import answer, scaled_frequencies
 from crosslab.models.sources.model_folder import import_folder, import_model, name_of
 from crosslab.models.weights_file import StoredWeights, save_weights, weight_files
 from crosslab.zoo import reference as zoo_reference
-from crosslab.zoo.families import chosen
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 

@@ -13,10 +13,10 @@ from support.passes.made_up_formats import ALL_PACKINGS
 from support.shared_builds import PROJECT
 
 from crosslab.errors import UserError
+from crosslab.models.families import Family, chosen, families
 from crosslab.models.formats import Packing
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.zoo.cli import main
-from crosslab.zoo.families import Family, chosen, families
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, count_products, first_reason
 from crosslab.zoo.table import document, merged, read_report, write_report
 from crosslab.zoo.weights import random_weights

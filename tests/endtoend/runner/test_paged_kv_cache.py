@@ -12,11 +12,11 @@ import pytest
 from support import shared_builds
 from support.tiny_runner import NATIVE
 
-from common.hashing import digest
 from crosslab.build.link import LinkRequest, link_options
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.run.emulator import GuestMachine, run_guest
+from groundwork.hashing import digest
 
 pytestmark = [pytest.mark.usefixtures("emulator"), pytest.mark.slow]
 

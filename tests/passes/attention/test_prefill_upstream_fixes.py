@@ -158,7 +158,7 @@ def test_tree_attention_reads_nothing_before_the_tree_order(tvm: ModuleType) -> 
     script = Path(__file__).with_name("guarded_tree_attention.py")
     tests = Path(__file__).parents[2]
     # Before the tests, one of whose folders has the name of the package.
-    folders = [str(Path(str(tvm.__file__)).parents[1]), str(tests.parent / "scripts"), str(tests)]
+    folders = [str(Path(str(tvm.__file__)).parents[1]), str(tests)]
     done = subprocess.run(
         [sys.executable, str(script)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from common.hashing import digest, sha256_of
 from crosslab.cached_build import cached_build
+from groundwork.hashing import digest, sha256_of
 from support.shared_builds import CACHE, PROJECT
 
 PINS = tomllib.loads((PROJECT / "VERSIONS.lock").read_text(encoding="utf-8"))["tokenizers"]

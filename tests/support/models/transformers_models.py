@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config
 
-from crosslab.pytorch.causal_lm import CausalLM
-from crosslab.pytorch.program import LENGTH
+from torchroad.causal_lm import CausalLM
+from torchroad.program import LENGTH
 
 
 def _causal_lm(config: Any) -> tuple[CausalLM, dict[str, torch.Tensor], dict[str, Any]]:

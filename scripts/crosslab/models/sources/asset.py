@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from common.hashing import digest, sha256_of
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.models.sources.pins import Asset
+from groundwork.hashing import digest, sha256_of
 
 # How pip tells the hash of a file that is not the pinned one.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")

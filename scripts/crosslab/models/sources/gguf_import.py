@@ -16,8 +16,6 @@ import numpy as np
 from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
 
-from common.gguf_bound import Bounded
-from common.hashing import digest
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models import config as model_config
@@ -25,6 +23,8 @@ from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.weights_file import save_weights
 from crosslab.tokenizer import chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
+from groundwork.gguf_bound import Bounded
+from groundwork.hashing import digest
 
 F32 = NDArray[np.float32]
 THETA = 10000.0

@@ -19,8 +19,6 @@ from typing import Any
 import rich.progress
 from rich.console import Console
 
-from common.files import atomic_write_json
-from common.hashing import digest, sha256_of
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.config import WINDOW, read_table
@@ -35,6 +33,8 @@ from crosslab.models.weights_file import (
     stat_of,
     write_elsewhere,
 )
+from groundwork.files import atomic_write_json
+from groundwork.hashing import digest, sha256_of
 
 CONFIG_FILE = "config.json"
 # What of a folder is read, beside the weights.

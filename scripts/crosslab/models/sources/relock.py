@@ -11,9 +11,9 @@ from pathlib import Path
 
 import tomlkit
 
-from common.files import atomic_write
 from crosslab.models.sources.asset import look_up
 from crosslab.models.sources.pins import LOCK_NAME, read_pins
+from groundwork.files import atomic_write
 
 NOT_PINNED = ("name", "licence")
 

@@ -3,7 +3,7 @@
 
 With ``MLC_RVV_ATTENTION=accelerator`` the functions that the cache calls for a prompt, for a
 prompt after others, and for a decoded token hand all that they are given to a packed function
-(accelerators/runtime/functions.cc), which multiplies queries by keys and probabilities by values on
+(native/runtime/functions.cc), which multiplies queries by keys and probabilities by values on
 the device. Functions for sliding windows and for trees of tokens stay on the CPU.
 """
 

@@ -2,7 +2,7 @@
 """CallAccelerator: linear layers become calls of a device that multiplies in int8.
 
 With ``MLC_RVV_PRODUCTS=accelerator`` every product of float32 values by a weight that is a
-parameter is done by a packed function (accelerators/runtime/functions.cc), which rounds values
+parameter is done by a packed function (native/runtime/functions.cc), which rounds values
 to int8, runs the layer's stream, and scales the sums. Whoever loads parameters hands them to the
 device once, through the same entries as weights in tiles (tiles.py). A weight that the CPU does not
 read is a parameter in int8, each row followed by its scale; another one, such as an embedding that

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m accelerator``: a model's linear layers on a device; a stream as text."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from accelerator import model, study
+from accelerator.device import Device, MemoryId, load_device, shipped
+from accelerator.errors import AcceleratorError
+from accelerator.extension.prove import prove_extension
+from accelerator.extension.unit import MatrixUnit, load_target
+from accelerator.host import job
+from accelerator.isa.listing import disassemble
+from accelerator.layer import EXACT, LinearLayer, Requantisation
+from accelerator.study import StudiedLayer
+from accelerator.timing import trace
+from costmodel.accuracy import llama
+from costmodel.counting.relations import is_number
+from costmodel.estimate.workload import (
+    DEFAULT_PHASES,
+    Phase,
+    bind_phase,
+    only_gemm,
+    parse_extents,
+    parse_phases,
+    read_workloads,
+)
+from crosslab.build.libraries import PROJECT
+from crosslab.cached_build import default_cache
+from crosslab.job.job_options import BUILD_AND_TEST, PINNED_MODEL, PROMPT
+from crosslab.models.sources.asset import fetch_asset
+from crosslab.models.sources.pins import read_pins
+from groundwork.errors import exit_code_of
+from groundwork.files import atomic_write, atomic_write_json
+
+FILE_WIDTH = 180
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    found = argparse.ArgumentParser(
+        prog="accelerator",
+        description="A model's products on a GEMM accelerator, or on a CPU's matrix unit.",
+    )
+    verbs = found.add_subparsers(dest="verb", required=True)
+    layers = verbs.add_parser("layers", help="lower, simulate and compare with the estimate")
+    layers.add_argument("device", help=f"{', '.join(shipped())}, or a TOML file")
+    work = layers.add_mutually_exclusive_group(required=True)
+    work.add_argument("--model", metavar="FILE", type=Path, help="a work file, as the cost model's")
+    work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")
+    layers.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
+    model.add_attention(layers)
+    layers.add_argument(
+        "--requantise",
+        default="4:0",
+        metavar="BYTES:SHIFT",
+        help="form of the results: 4:0 (default) is the sum itself",
+    )
+    layers.add_argument(
+        "--prove",
+        action="store_true",
+        help="check each stream's tokens, run it on random operands, compare with numpy",
+    )
+    layers.add_argument("--streams", metavar="DIR", type=Path, help="write streams, one a layer")
+    layers.add_argument("--traces", metavar="DIR", type=Path, help="write timelines for Perfetto")
+    layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw it, as PNG")
+    layers.add_argument("--json", metavar="FILE", type=Path)
+    whole = verbs.add_parser("answer", help="let SmolLM2 answer, its products on the device")
+    whole.add_argument("device", help="as above")
+    whole.add_argument(
+        "--gguf", metavar="FILE", type=Path, help="a Llama (default: the pinned one)"
+    )
+    whole.add_argument("--prompt", default=PROMPT)
+    model.add_attention(whole)
+    whole.add_argument("--tokens", type=int, default=16, metavar="N", help="at most (16)")
+    verbs.add_parser(
+        BUILD_AND_TEST, help="the lab's main job, with products on a device", add_help=False
+    )
+    about = verbs.add_parser("describe", help="print what a device's description makes of it")
+    about.add_argument("device", help="as above")
+    text = verbs.add_parser("disassemble", help="print a stream as text")
+    text.add_argument("device", help="as above")
+    text.add_argument("stream", metavar="FILE", type=Path)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == [BUILD_AND_TEST]:
+        return exit_code_of(lambda: job.main(words[1:]), AcceleratorError)
+    args = parser().parse_args(words)
+    return exit_code_of(lambda: _run(args), AcceleratorError)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.verb == "disassemble":
+        device = load_device(args.device)
+        sys.stdout.write(disassemble(_given(args.stream, "a stream").read_bytes(), device))
+        return 0
+    if args.verb == "describe":
+        sys.stdout.write(_described(load_target(args.device)))
+        return 0
+    target = load_target(args.device)
+    if args.verb == "answer":
+        return _answer(args, target)
+    if isinstance(target, MatrixUnit):
+        _unit_layers(args, target)
+    else:
+        _layers(args, target)
+    return 0
+
+
+def _given(path: Path, what: str) -> Path:
+    """The path of a file that there is."""
+    if not path.is_file():
+        raise AcceleratorError(f"{path}: there is no such file", remedy=f"give the path of {what}")
+    return path
+
+
+def _described(device: Device | MatrixUnit) -> str:
+    if isinstance(device, MatrixUnit):
+        rows, inputs = device.rows, device.inputs
+        return (
+            f"{device.name}: {device.description}\n"
+            f"  an instruction: {rows} x {inputs} by {rows} x {inputs}, {rows * rows * inputs} "
+            f"multiply-accumulates; registers of {device.vlen} bits\n"
+            "  simulated, and unproved on silicon\n"
+        )
+    block = f"{device.batch} x {device.inputs} by {device.outputs} x {device.inputs}"
+    rate = device.dram_bandwidth * device.clock / 1e9
+    names = {memory: memory.name.lower().replace("_", "-") for memory in MemoryId}
+    buffers = ", ".join(
+        f"{device.depth(memory)} {names[memory]}s"
+        for memory in (MemoryId.INPUT, MemoryId.WEIGHT, MemoryId.ACCUMULATOR, MemoryId.MICRO_OP)
+    )
+    return (
+        f"{device.name}: {device.description}\n"
+        f"  a step of the GEMM core: {block}; {device.peak:,.0f} multiply-accumulates a cycle at "
+        f"{device.clock / 1e6:,.0f} MHz\n"
+        f"  buffers, in blocks: {buffers}\n"
+        f"  memory: {device.memory >> 20} MiB, {rate:,.1f} GB/s, a latency of "
+        f"{device.dram_latency} cycles\n"
+    )
+
+
+def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
+    """Run each layer on random operands, compare with numpy, and show what was counted."""
+    for option in ("traces", "roofline"):
+        if getattr(args, option):
+            raise AcceleratorError(
+                f"--{option}: {unit.name} has no queues: its time is that of the CPU's instructions"
+            )
+    form, records = _requantisation(args.requantise), []
+    table = Table(title=f"{unit.name}: {unit.description}", title_justify="left")
+    for name in ("phase", "layer", "times", "instructions", "products", "MACs each", "loads"):
+        table.add_column(name, justify="left" if name in ("phase", "layer") else "right")
+    for phase in _phases(args):
+        for layer, count in study.products(phase, form, model.on_device(args.attention)):
+            program, counts = prove_extension(layer, unit)
+            if args.streams:
+                atomic_write(args.streams / f"{_file_stem(phase, layer)}.bin", program.stream)
+            useful = layer.rows * layer.outputs * layer.inputs / counts.products
+            loads = f"{counts.loaded_bytes / 1e6:.2f} MB"
+            numbers = (f"{counts.instructions:,}", f"{counts.products:,}", f"{useful:.1f}", loads)
+            table.add_row(phase.name, layer.name, str(count), *numbers)
+            sizes = {"rows": layer.rows, "outputs": layer.outputs, "inputs": layer.inputs}
+            where = {"phase": phase.name, "layer": layer.name, "count": count}
+            records.append({**where, **sizes, **asdict(counts)})
+    _console().print(table)
+    print("Every layer ran on random operands: equal to numpy's bit for bit.")
+    if args.json:
+        atomic_write_json(args.json, {"schema": 1, "device": unit.name, "layers": records})
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+
+
+def _layers(args: argparse.Namespace, device: Device) -> None:
+    console = _console()
+    form = _requantisation(args.requantise)
+    records, drawn = [], {}
+    for phase in _phases(args):
+        studied = []
+        for layer, count in study.products(phase, form, model.on_device(args.attention)):
+            one = study.study(layer, count, device)
+            if args.prove:
+                study.prove(one.program)
+            _write(args, phase, one)
+            studied.append(one)
+        linear = {layer for layer, _ in study.products(phase, form, attention=False)}
+        drawn[phase.name] = [one for one in studied if one.layer in linear]
+        if others := [one for one in studied if one.layer not in linear]:
+            drawn[f"{phase.name}, attention"] = others
+        records.append(_record(phase, studied))
+        _show(console, records[-1], device, args.prove)
+    if args.roofline:
+        # matplotlib takes a second to read: only who wants a picture waits for it.
+        importlib.import_module("accelerator.roofline").draw_roofline(args.roofline, device, drawn)
+    if args.json:
+        atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
+
+
+def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
+    """Print the answer; 1 where the device and numpy differ."""
+    if args.tokens < 1:
+        raise AcceleratorError(f"--tokens {args.tokens}: at least 1 is wanted")
+    path = (
+        _given(args.gguf, "a model in GGUF")
+        if args.gguf
+        else fetch_asset(read_pins(PROJECT).asset(PINNED_MODEL), default_cache())
+    )
+    loaded, tokenizer = llama.load(path), model.chat_tokenizer(path)
+    prompt = tokenizer.chat_ids(args.prompt)
+    found, attention = [], model.on_device(args.attention)
+    for at in model.answer(loaded, device, prompt, args.tokens, tokenizer.stop_ids, attention):
+        found.append(at)
+        print(f"{tokenizer.decode([at.token])!r}", end=" ", flush=True)
+    tokens = [at.token for at in found]
+    print(f"\n{tokenizer.decode(tokens)}\n{len(prompt)} tokens of prompt, answer {tokens}")
+    equal = all(at.equal and at.token == at.numpy for at in found)
+    print(f"logits equal to numpy's in W8A8, bit for bit: {'yes' if equal else 'NO'}")
+    same = sum(at.token == at.plain for at in found)
+    print(f"likeliest in float32 as well: {same} of {len(found)} tokens")
+    print(f"largest error of a logit against float32: {max(at.error for at in found):.2%}")
+    if attention:
+        print(f"the same with attention in float32: {max(at.linear for at in found):.2%}")
+    moved = model.sensitivity(loaded, prompt, model.DISTURBANCE, attention)
+    print(
+        f"embeddings disturbed by up to {model.DISTURBANCE:.0e} of each move a logit by {moved:.2%}"
+    )
+    return 0 if equal else 1
+
+
+def _phases(args: argparse.Namespace) -> list[Phase]:
+    if args.gemm is not None:
+        return [only_gemm(parse_extents(args.gemm, "--gemm"), 1)]
+    found = read_workloads(args.model)
+    return [bind_phase(found, name, size, {}) for name, size in parse_phases(args.phase)]
+
+
+def _requantisation(text: str) -> Requantisation:
+    width, _, shift = text.partition(":")
+    if not is_number(width) or not is_number(shift):
+        raise AcceleratorError(
+            f"--requantise {text!r}: BYTES:SHIFT is wanted", remedy="such as 4:0"
+        )
+    return Requantisation(int(width), int(shift)) if text != "4:0" else EXACT
+
+
+def _file_stem(phase: Phase, layer: LinearLayer) -> str:
+    return f"{phase.name}-{layer.name}".replace(":", "-")
+
+
+def _write(args: argparse.Namespace, phase: Phase, one: StudiedLayer) -> None:
+    name = _file_stem(phase, one.layer)
+    if args.streams:
+        atomic_write(args.streams / f"{name}.bin", one.program.stream)
+    if args.traces:
+        found = trace(one.program.instructions, one.timing)
+        atomic_write(args.traces / f"{name}.json", json.dumps(found))
+
+
+def _record(phase: Phase, studied: list[StudiedLayer]) -> dict[str, Any]:
+    rows = []
+    for one in studied:
+        layer, mapping = one.layer, one.program.mapping
+        rows.append(
+            {
+                "layer": layer.name,
+                "count": one.count,
+                "extents": [layer.rows, layer.outputs, layer.inputs],
+                "tile": [mapping.rows, mapping.outputs, mapping.inputs],
+                "rows_outermost": mapping.rows_outermost,
+                "instructions": len(one.program.instructions),
+                "predicted_cycles": one.predicted.cycles,
+                "cycles": one.timing.cycles,
+                "cycle_error": one.cycle_error,
+                "predicted_bytes": one.predicted.bytes,
+                "bytes": one.timing.bytes,
+                "utilisation": one.timing.utilisation,
+                "single_utilisation": one.single.utilisation,
+                "useful": one.useful,
+            }
+        )
+    cycles = sum(one.count * one.timing.cycles for one in studied)
+    peak = studied[0].program.device.peak
+    return {
+        "phase": phase.name,
+        "tokens": phase.tokens,
+        "layers": rows,
+        "cycles": cycles,
+        "milliseconds": 1e3 * cycles / studied[0].program.device.clock,
+        "utilisation": study.utilisation(studied),
+        "single_utilisation": study.utilisation(studied, single=True),
+        "useful": sum(one.count * one.macs for one in studied) / (cycles * peak),
+        "spent": study.spent(studied),
+    }
+
+
+def _show(console: Console, record: dict[str, Any], device: Device, proved: bool) -> None:
+    title = f"{record['phase']}, {record['tokens']} tokens, on {device.name}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("layer")
+    numbers = (
+        "times",
+        "M x N x K",
+        "tile, blocks",
+        "instructions",
+        "cycles predicted",
+        "simulated",
+    )
+    more = ("error", "DRAM bytes predicted", "simulated", "core busy", "one half", "useful")
+    for name in (*numbers, *more):
+        table.add_column(name, justify="right")
+    for row in record["layers"]:
+        table.add_row(
+            row["layer"],
+            str(row["count"]),
+            "x".join(map(str, row["extents"])),
+            "x".join(map(str, row["tile"])),
+            f"{row['instructions']:,}",
+            f"{row['predicted_cycles']:,.0f}",
+            f"{row['cycles']:,.0f}",
+            f"{row['cycle_error']:+.1%}",
+            f"{row['predicted_bytes']:,}",
+            f"{row['bytes']:,}",
+            f"{row['utilisation']:.1%}",
+            f"{row['single_utilisation']:.1%}",
+            f"{row['useful']:.1%}",
+        )
+    console.print(table)
+    console.print(
+        f"all layers: {record['milliseconds']:,.2f} ms, GEMM core busy "
+        f"{record['utilisation']:.1%} (in one half of each buffer "
+        f"{record['single_utilisation']:.1%}), useful {record['useful']:.1%} of its peak"
+    )
+    for queue, causes in record["spent"].items():
+        parts = ", ".join(f"{cause} {part:.1%}" for cause, part in causes.items() if part >= 5e-4)
+        console.print(f"  {queue:<8}{parts}")
+    if proved:
+        console.print("  proved: tokens in order, results equal to numpy's bit for bit")

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a program that drives a device: its description and streams, as C++ source.
+
+A layer has a stream for each of several numbers of rows; what drives the device takes for a text
+the one that fits best, or several. They all read the same weights, so that these have one order
+of tiles: that which is best for :data:`USUAL_ROWS`. A CPU's matrix unit is a device without
+micro-ops, whose streams are instructions of the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from accelerator.device import Device
+from accelerator.extension.lowering import lower_extension
+from accelerator.extension.unit import MatrixUnit
+from accelerator.functional import spec_of
+from accelerator.isa.encoding import encode_micro_ops
+from accelerator.layer import LinearLayer
+from accelerator.lowering import lower
+from accelerator.mapping import best
+
+CHUNK = 64
+USUAL_ROWS = 32
+MOST_ROWS = 128
+STEP_ROWS = 8
+BYTES_A_LINE = 32
+
+
+@dataclass(frozen=True)
+class LinkedProgram:
+    """A layer's stream for so many rows, as the image has it.
+
+    Attributes:
+        rows: of values.
+        tile_rows: blocks of rows in a tile of values.
+        addresses: of micro-ops, weights, values and results, which the stream was made for.
+        micro_ops: encoded.
+        stream: encoded.
+        instructions: in the stream.
+    """
+
+    rows: int
+    tile_rows: int
+    addresses: tuple[int, int, int, int]
+    micro_ops: bytes
+    stream: bytes
+    instructions: int
+
+
+@dataclass(frozen=True)
+class LayerPrograms:
+    """Streams of layers of one size, fewest rows first, whose weights lie in equal tiles.
+
+    Attributes:
+        outputs: of the layer.
+        inputs: of the layer.
+        tile: blocks of outputs and of inputs in a tile of weights.
+        programs: one for each number of rows.
+    """
+
+    outputs: int
+    inputs: int
+    tile: tuple[int, int]
+    programs: tuple[LinkedProgram, ...]
+
+
+def row_counts(batch: int) -> list[int]:
+    """Rows that streams are made for: whole blocks, close together where texts are short."""
+    step = max(STEP_ROWS, batch)
+    few = [rows for rows in (1, 2, 4) if rows % batch == 0]
+    return [*few, *range(step, MOST_ROWS + 1, step)]
+
+
+def programs_of(outputs: int, inputs: int, device: Device | MatrixUnit) -> LayerPrograms:
+    """Lower a layer for every number of rows.
+
+    Raises:
+        AcceleratorError: no mapping fits the device, or its operands are too large.
+    """
+    usual = LinearLayer(f"{outputs}x{inputs}", USUAL_ROWS, outputs, inputs)
+    return _of_unit(usual, device) if isinstance(device, MatrixUnit) else _of_device(usual, device)
+
+
+def _of_device(usual: LinearLayer, device: Device) -> LayerPrograms:
+    tile = best(usual, device).mapping
+    made = []
+    for rows in row_counts(device.batch):
+        layer = replace(usual, rows=rows)
+        mapping = best(layer, device, (tile.outputs, tile.inputs)).mapping
+        found = lower(layer, mapping, device)
+        at = (found.micro_ops_at, found.weights_at, found.values_at, found.results_at)
+        micro_ops = encode_micro_ops(found.micro_ops, device)
+        made.append(LinkedProgram(rows, 1, at, micro_ops, found.stream, len(found.instructions)))
+    return LayerPrograms(usual.outputs, usual.inputs, (tile.outputs, tile.inputs), tuple(made))
+
+
+def _of_unit(usual: LinearLayer, unit: MatrixUnit) -> LayerPrograms:
+    best_for_usual = lower_extension(usual, unit)
+    wide = best_for_usual.tile[1]
+    made = []
+    for rows in row_counts(unit.rows):
+        found = lower_extension(replace(usual, rows=rows), unit, wide)
+        at = (0, 0, found.values_at, found.results_at)
+        made.append(LinkedProgram(rows, found.tile[0], at, b"", found.stream, len(found.words)))
+    tile = (wide, best_for_usual.deep)
+    return LayerPrograms(usual.outputs, usual.inputs, tile, tuple(made))
+
+
+def attention_sizes(width: int) -> list[tuple[int, int]]:
+    """Outputs and inputs of attention's layers for heads of a width; none for 0.
+
+    A cache is taken to the device in chunks of :data:`CHUNK` tokens.
+    """
+    return [(CHUNK, width), (width, CHUNK)] if width else []
+
+
+def source(device: Device | MatrixUnit, layers: Iterable[LayerPrograms]) -> str:
+    """C++ source of the image that ``native/runtime/image.h`` declares."""
+    listed = list(layers)
+    lines = ['#include "runtime/image.h"', "", "namespace {", ""]
+    for number, layer in enumerate(listed):
+        lines += _programs(number, layer)
+    lines += ["constexpr AcceleratorLayer kLayers[] = {"]
+    for number, layer in enumerate(listed):
+        words = ", ".join(map(str, (layer.outputs, layer.inputs, *layer.tile)))
+        lines.append(f"    {{{words}, kPrograms{number}, {len(layer.programs)}}},")
+    spec, memory = _spec_and_memory(device)
+    lines += [
+        "};",
+        "",
+        "}  // namespace",
+        "",
+        "const AcceleratorImage mlc_rvv_accelerator_image = {",
+    ]
+    lines += [f'    "{_escaped(device.name)}", {{{", ".join(map(str, spec))}}}, {memory}ull,']
+    lines += [f"    kLayers, {len(listed)}, {CHUNK},", "};"]
+    return "\n".join([*lines, ""])
+
+
+def _spec_and_memory(device: Device | MatrixUnit) -> tuple[tuple[int, ...], int]:
+    if isinstance(device, MatrixUnit):
+        return (device.rows, device.inputs, device.rows, 0, 0, 0, 0), 0
+    return spec_of(device), device.memory
+
+
+def _programs(number: int, layer: LayerPrograms) -> Iterator[str]:
+    rows = []
+    for place, program in enumerate(layer.programs):
+        names = []
+        for name, data in (("kMicroOps", program.micro_ops), ("kStream", program.stream)):
+            if data:
+                yield f"constexpr std::uint8_t {name}{number}_{place}[] = {{"
+                yield from _bytes(data)
+                yield "};"
+            names.append(f"{name}{number}_{place}" if data else "nullptr")
+        addresses = ", ".join(f"{address}ull" for address in program.addresses)
+        micro_ops, stream = names
+        found = f"{micro_ops}, {len(program.micro_ops)}, {stream}, {program.instructions}"
+        rows.append(f"    {{{program.rows}, {program.tile_rows}, {addresses}, {found}}},")
+    yield f"constexpr AcceleratorProgram kPrograms{number}[] = {{"
+    yield from rows
+    yield "};"
+    yield ""
+
+
+def _bytes(data: bytes) -> Iterator[str]:
+    for at in range(0, len(data), BYTES_A_LINE):
+        yield "    " + "".join(f"{byte}," for byte in data[at : at + BYTES_A_LINE])
+
+
+def _escaped(text: str) -> str:
+    """Text for a C string: printable ASCII, as a name in a message."""
+    return "".join(
+        c if c.isalnum() or c in "-_. " else "?" for c in text.encode("ascii", "replace").decode()
+    )

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extraction of matrix products from a model: one built here, or an IRModule from a file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from crosslab.compile import overlaypass
+from crosslab.errors import UserError
+from crosslab.models.config import LlamaConfig, read_config
+
+NAMED = ("gpt2", "smollm2")
+
+# openai-community/gpt2 and HuggingFaceTB/SmolLM2-135M, their config.json.
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+SMOLLM2: dict[str, Any] = {
+    "hidden": 576,
+    "intermediate": 1536,
+    "heads": 9,
+    "kv_heads": 3,
+    "head_dim": 64,
+    "layers": 30,
+    "vocab": 49152,
+    "rope_theta": 100000.0,
+    "tied": True,
+    "context": 8192,
+}
+
+
+def model_workloads(name: str) -> dict[str, Any]:
+    """Workloads of a model: a name, a ``config.json``, an IRModule or a work file.
+
+    Raises:
+        UserError: it is none of these, or TVM is missing.
+    """
+    if name == "gpt2":
+        return extract(_gpt2(GPT2))
+    if name == "smollm2":
+        return extract(_llama(LlamaConfig(**SMOLLM2)))
+    return from_file(Path(name))
+
+
+def from_file(path: Path) -> dict[str, Any]:
+    """Workloads from a JSON file, whose content tells which kind it is."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no model {str(path)!r}: {error}",
+            remedy=f"give one of {', '.join(NAMED)}, a config.json, an IRModule saved by "
+            "tvm.ir.save_json, or a work file of EstimateCost",
+        ) from error
+    if isinstance(found, dict) and "entries" in found:
+        return found
+    if isinstance(found, dict) and "model_type" in found:
+        return extract(_from_config(path, found))
+    return extract(_load_module(path, text))
+
+
+def _load_module(path: Path, text: str) -> Any:
+    tvm = _tvm()
+    try:
+        module = tvm.ir.load_json(text)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: neither a config, a work file nor an IRModule") from error
+    if not isinstance(module, tvm.IRModule):
+        raise UserError(f"{path}: holds a {type(module).__name__}, not an IRModule")
+    return module
+
+
+def extract(module: Any) -> dict[str, Any]:
+    """Workloads of any IRModule; a graph of Relax operators is lowered and fused first."""
+    estimate = load_pass()
+    found: dict[str, Any] = estimate.workloads(estimate.lower_graph(module))
+    return found
+
+
+def load_pass() -> ModuleType:
+    """The extraction pass, from its own file.
+
+    Raises:
+        LabError: the file is not in this checkout.
+    """
+    _tvm()
+    return overlaypass.load_pass("cost.estimate_cost")
+
+
+def _tvm() -> Any:
+    try:
+        return importlib.import_module("tvm")
+    except ImportError as error:
+        raise UserError(
+            f"this needs TVM: {error}",
+            remedy="install the release's TVM (nox -s cost does), "
+            "or give a work file of EstimateCost",
+        ) from error
+
+
+def _from_config(path: Path, config: dict[str, Any]) -> Any:
+    """The IRModule of a Hugging Face ``config.json``."""
+    kind = config["model_type"]
+    if kind == "gpt2":
+        return _gpt2(config)
+    if kind == "llama":
+        return _llama(read_config(path))
+    raise UserError(
+        f"{path}: model_type {kind!r} is not built in",
+        remedy="give its IRModule, saved by tvm.ir.save_json, instead",
+    )
+
+
+def _gpt2(config: dict[str, Any]) -> Any:
+    _tvm()
+    return importlib.import_module("accelerator.workload.gpt2").export(config)
+
+
+def _llama(config: LlamaConfig) -> Any:
+    _tvm()
+    return importlib.import_module("crosslab.compile.llama").export(config)[0]

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording of a real generation: the shapes of every call in the Relax VM.
+
+A :class:`Recorder` is a VM instrument: before each call it notes the callee and the shapes of
+its arguments, and the caller says where a phase begins::
+
+    recorder = Recorder()
+    vm.set_instrument(recorder)
+    recorder.begin("prefill")
+    ...
+    recorder.begin("decode")
+    ...
+    recorder.save(path, workloads)
+
+``workloads`` is the work file's content for the module that was compiled; the shapes give numbers
+to the symbolic sizes of every callee. ``python -m costmodel --trace`` reads the recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from groundwork.files import atomic_write_json
+
+ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
+BOOKKEEPING = ("vm.builtin.", "shape_func")
+
+Shape = tuple[int, ...] | None
+
+
+@dataclass
+class RecordedPhase:
+    """One phase of a recording: its calls in order of first appearance, with their counts."""
+
+    name: str
+    calls: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)
+
+
+class Recorder:
+    """Instrument of a Relax VM that records the shapes of every call."""
+
+    def __init__(self) -> None:
+        self.sections: list[RecordedPhase] = []
+
+    def begin(self, name: str) -> None:
+        """Begin a phase."""
+        self.sections.append(RecordedPhase(name))
+
+    def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
+        """Note a call; 0 tells the VM to go on."""
+        if before and (symbol == ATTENTION or not symbol.startswith(BOOKKEEPING)):
+            if not self.sections:
+                self.begin("start")
+            key = (str(symbol), tuple(_shape(a) for a in args))
+            calls = self.sections[-1].calls
+            calls[key] = calls.get(key, 0) + 1
+        return 0
+
+    def record(self, workloads: Mapping[str, Any]) -> dict[str, Any]:
+        """The recording with the descriptions of the callees, as plain data."""
+        called = {name for s in self.sections for name, _ in s.calls}
+        functions = workloads.get("functions", {})
+        return {
+            "schema": 1,
+            "sections": [
+                {
+                    "name": s.name,
+                    "calls": [
+                        {"callee": name, "shapes": shapes, "count": count}
+                        for (name, shapes), count in s.calls.items()
+                    ],
+                }
+                for s in self.sections
+            ],
+            "functions": {n: f for n, f in functions.items() if n in called},
+            "entries": sorted(workloads["entries"]),
+        }
+
+    def save(self, path: Path, workloads: Mapping[str, Any]) -> None:
+        """Write the recording as JSON."""
+        atomic_write_json(path, self.record(workloads))
+
+
+def _shape(argument: Any) -> Shape:
+    shape = getattr(argument, "shape", None)
+    if shape is None or not hasattr(argument, "dtype"):
+        return None
+    return tuple(int(n) for n in shape)

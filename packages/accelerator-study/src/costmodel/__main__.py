@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m costmodel``, and the installed command."""
+
+import importlib
+import os
+import sys
+
+from groundwork.errors import INTERRUPTED, CommandError, exit_code_of
+
+
+def main() -> int:
+    """Run with this process's arguments; Ctrl-C while modules are loaded ends it as later."""
+    code = exit_code_of(lambda: int(importlib.import_module("costmodel.cli").main()), CommandError)
+    if code == INTERRUPTED:
+        # The interpreter's own end would wait for the workers of a search, which end with this
+        # process.
+        os._exit(code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

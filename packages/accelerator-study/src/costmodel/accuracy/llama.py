@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Llama in numpy, read from a GGUF file, with every product's operands rounded by a scheme."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFReader, dequantize
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from costmodel.accelerator.scheme import Scheme
+from costmodel.accuracy import rounding
+from costmodel.accuracy.rounding import F32
+from costmodel.errors import CostError
+from groundwork.gguf_bound import Bounded
+
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FloatLlama:
+    """A model's sizes and weights (N x K, float32).
+
+    The rotation turns pairs of neighbours, as GGUF orders the rows of queries and keys.
+    """
+
+    layers: int
+    heads: int
+    kept: int
+    base: float
+    epsilon: float
+    tensors: dict[str, F32]
+    tokenizer: Tokenizer
+
+    def quantized(self, scheme: Scheme) -> FloatLlama:
+        """The model with the weights of its products rounded."""
+        made = {
+            name: rounding.weights(value, scheme) if value.ndim == 2 else value
+            for name, value in self.tensors.items()
+        }
+        return FloatLlama(**{**vars(self), "tensors": made})
+
+    def logits(self, tokens: Tokens, scheme: Scheme) -> F32:
+        """Logits of tokens x vocabulary of one sequence from its first token."""
+        tensors = self.tensors
+        hidden = tensors["token_embd.weight"][tokens]
+        for layer in range(self.layers):
+            name = f"blk.{layer}."
+            normed = self._norm(hidden, tensors[name + "attn_norm.weight"])
+            hidden = hidden + self._attention(normed, name, scheme)
+            normed = self._norm(hidden, tensors[name + "ffn_norm.weight"])
+            gate, up = (
+                self.product(normed, name + f"ffn_{part}.weight", scheme) for part in ("gate", "up")
+            )
+            inner = gate / (1 + np.exp(-gate)) * up
+            hidden = hidden + self.product(inner, name + "ffn_down.weight", scheme)
+        normed = self._norm(hidden, tensors["output_norm.weight"])
+        head = "output.weight" if "output.weight" in tensors else "token_embd.weight"
+        return self.product(normed, head, scheme)
+
+    def product(self, values: F32, name: str, scheme: Scheme) -> F32:
+        """Values by the weights of a name: tokens x outputs; a subclass may do it elsewhere."""
+        return np.asarray(rounding.activations(values, scheme) @ self.tensors[name].T)
+
+    def _norm(self, values: F32, weight: F32) -> F32:
+        square = np.mean(values * values, axis=-1, keepdims=True)
+        return np.asarray(values / np.sqrt(square + self.epsilon) * weight, dtype=np.float32)
+
+    def _attention(self, values: F32, name: str, scheme: Scheme) -> F32:
+        tokens = len(values)
+        query, key, value = (
+            self.product(values, f"{name}attn_{part}.weight", scheme)
+            .reshape(tokens, -1, self._width)
+            .transpose(1, 0, 2)
+            for part in ("q", "k", "v")
+        )
+        query, key = self._rotated(query), rounding.cache(self._rotated(key), scheme)
+        value = rounding.cache(value, scheme)
+        flat = self.mixed(query, key, value).transpose(1, 0, 2).reshape(tokens, -1)
+        return self.product(flat, name + "attn_output.weight", scheme)
+
+    def mixed(self, query: F32, key: F32, value: F32) -> F32:
+        """Values weighted by attention; a subclass may do it elsewhere.
+
+        Args:
+            query: heads x tokens x width.
+            key: kept heads x tokens x width.
+            value: kept heads x tokens x width.
+
+        Returns:
+            heads x tokens x width.
+        """
+        group, tokens = self.heads // self.kept, query.shape[1]
+        scores = query.reshape(self.kept, group, tokens, -1) @ key[:, None].transpose(0, 1, 3, 2)
+        scores = scores / np.float32(np.sqrt(self._width))
+        scores = np.where(np.tri(tokens, dtype=bool), scores, np.float32(-1e9))
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        scores = scores / scores.sum(axis=-1, keepdims=True)
+        return np.asarray((scores @ value[:, None]).reshape(self.heads, tokens, -1))
+
+    @property
+    def _width(self) -> int:
+        return int(self.tensors["blk.0.attn_q.weight"].shape[0]) // self.heads
+
+    def _rotated(self, values: F32) -> F32:
+        width = values.shape[-1]
+        rates = self.base ** (-np.arange(0, width, 2) / width)
+        angles = np.arange(values.shape[1])[:, None] * rates
+        sine, cosine = np.sin(angles), np.cos(angles)
+        even, odd = values[..., ::2], values[..., 1::2]
+        out = np.empty_like(values)
+        out[..., ::2], out[..., 1::2] = even * cosine - odd * sine, even * sine + odd * cosine
+        return out
+
+
+class LlamaReader(Bounded, GGUFReader):  # type: ignore[misc]
+    """The package's reader, which refuses counts that lead past the end of the file."""
+
+
+def load(path: Path) -> FloatLlama:
+    """Read a GGUF file.
+
+    Raises:
+        CostError: it is not a Llama in GGUF.
+    """
+    try:
+        return _load(LlamaReader(path))
+    except Exception as error:  # the package names no exceptions of its own
+        problem = f"{path}: not a Llama in GGUF: {error or type(error).__name__}"
+        remedy = "give the file of a Llama: --accuracy MODEL.gguf; docs/cost/README.md names one"
+        raise CostError(problem, remedy=remedy) from error
+
+
+def _load(reader: LlamaReader) -> FloatLlama:
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    kind = fields.get("general.architecture")
+    if kind != "llama":
+        raise ValueError(f"its architecture is {kind!r}")
+    tensors = {
+        t.name: np.asarray(dequantize(t.data, t.tensor_type), dtype=np.float32)
+        for t in reader.tensors
+    }
+    return FloatLlama(
+        layers=int(fields["llama.block_count"]),
+        heads=int(fields["llama.attention.head_count"]),
+        kept=int(fields["llama.attention.head_count_kv"]),
+        base=float(fields.get("llama.rope.freq_base", 10000.0)),
+        epsilon=float(fields["llama.attention.layer_norm_rms_epsilon"]),
+        tensors=tensors,
+        tokenizer=_tokenizer(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"]),
+    )
+
+
+def _tokenizer(words: list[str], merges: list[str]) -> Tokenizer:
+    """Byte-level pairs with single digits, as SmolLM2 has them."""
+    pairs = [(a, b) for a, b in (m.split(" ", 1) for m in merges)]
+    found = Tokenizer(models.BPE({w: n for n, w in enumerate(words)}, pairs))
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    found.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    return found

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m costmodel``: the cost of a GEMM, a model or a recorded run on an accelerator."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from costmodel.accelerator import inputs
+from costmodel.accelerator.dataflow import Dataflow
+from costmodel.accelerator.hardware import Hardware
+from costmodel.accelerator.scheme import (
+    AS_COMPILED,
+    Scheme,
+    scheme_named,
+    schemes,
+    with_caches,
+)
+from costmodel.accelerator.tenet import TenetResult, read_experiment, run_experiment
+from costmodel.accuracy import measure
+from costmodel.counting.relations import is_number
+from costmodel.errors import CostError, read_json
+from costmodel.estimate.execution import Execution
+from costmodel.estimate.model import PhaseCost, every_combination
+from costmodel.estimate.tiling import BufferTile
+from costmodel.estimate.trace import trace_phases
+from costmodel.estimate.workload import (
+    DEFAULT_PHASES,
+    Phase,
+    only_gemm,
+    open_sizes,
+    parse_extents,
+    parse_phases,
+    read_workloads,
+    weight_shapes,
+)
+from costmodel.options import (
+    DEFAULT_HARDWARE,
+    SEARCHED_HARDWARE,
+    parsed,
+    refuse_ignored,
+)
+from costmodel.search import explore
+from costmodel.search.mapping import ANEW, again
+from costmodel.search.page import page
+from costmodel.studies import report
+from groundwork.errors import exit_code_of
+from groundwork.files import atomic_write, atomic_write_json
+
+FILE_WIDTH = 160
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    args, given = parsed(argv)
+
+    def run() -> None:
+        refuse_ignored(args, given)
+        _run(args, _console())
+
+    return exit_code_of(run, CostError)
+
+
+def _console() -> Console:
+    """A console that does not squeeze tables into 80 columns when the output is a file."""
+    return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+
+
+def _run(args: argparse.Namespace, console: Console) -> None:
+    if bool(args.of) != (args.study is not None):
+        raise CostError("--study and --of go together", remedy="--study DIR --of FILE.work.json")
+    if args.study is not None:
+        given = _bindings(args.bind, "--bind")
+        every = {path: read_workloads(path) for path in args.of}
+        _refuse_unbound(given, {n for found in every.values() for n in open_sizes(found)})
+        study = _with_matplotlib("costmodel.studies.study")
+        for path, found in every.items():
+            study.write_study(args.study, path, found, given, args.data)
+        return
+    if args.tenet is not None:
+        _tenet(args, console)
+        return
+    if args.accuracy is not None:
+        _accuracy(args, console)
+        return
+    if args.model is not None:
+        work = read_workloads(args.model)
+        phases = _model_phases(args, work)
+        if args.search or args.mapping is not None:
+            _search(args, console, phases, weight_shapes(work))
+            return
+    else:
+        phases = _phases(args)
+    hardware, dataflows = _accelerators(args)
+    tile = _tile(args.tile, phases if args.gemm is not None else [])
+    results = every_combination(phases, hardware, dataflows, _schemes(args), tile)
+    _write(args, results)
+    if not args.quiet:
+        _show(console, results, single=args.gemm is not None, compare=args.compare)
+
+
+def _search(
+    args: argparse.Namespace, console: Console, phases: list[Phase], weights: dict[str, int]
+) -> None:
+    """Search, or estimate the rows of an earlier search anew."""
+    names = args.hardware or [SEARCHED_HARDWARE]
+    if len(names) != 1:
+        problem = "a search has one --hardware, whose memories and clock it keeps"
+        raise CostError(problem, remedy=f"--hardware {names[0]}, and a search of its own for each")
+    (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
+    model = args.model.name.removesuffix(".json").removesuffix(".work")
+    accuracy = measure.known(weights)
+    run = vars(_execution(args))
+    pes, lanes = args.pes or base.fabric.pes, base.fabric.lanes
+    if args.mapping is not None:
+        old = _read_search(args.mapping)
+        pes = old.get("pes")
+        if old.get("macs_per_pe", 1) != lanes:
+            raise CostError(
+                f"{args.mapping} was searched with {old.get('macs_per_pe', 1)} "
+                f"multiply-accumulates a PE, {base.name} has {lanes}",
+                remedy=f"--macs-per-pe {old.get('macs_per_pe', 1)}",
+            )
+        run = {**vars(Execution()), **old["execution"]} if "execution" in old else run
+        if run != vars(_execution(args)):
+            raise CostError(
+                f"{args.mapping} was searched with {_words(run)}",
+                remedy="give the options of the search",
+            )
+        of = old.get("weights")
+        if weights != of if of is not None else model != old.get("model", model):
+            raise CostError(
+                f"{args.mapping} is of {old.get('model')!r}, {args.model} is another model",
+                remedy="give the --model of the search",
+            )
+        typed = [p.name for p in phases] if args.phase else []
+        fronts = again(old, phases, base, schemes(args.scheme or []), accuracy, typed)
+        names = [row["scheme"] for row in fronts]
+    else:
+        chosen = with_caches(schemes(args.scheme or ["all"]), args.cache)
+        fronts = explore.search(phases, base, chosen, args.pes, accuracy)
+        names = [scheme.name for scheme in chosen]
+    unmeasured = [name for name in dict.fromkeys(names) if name not in accuracy]
+    note = unmeasured_note(unmeasured)
+    if args.json:
+        found = {"schema": 1, "model": model, "weights": weights, "execution": run}
+        found |= {"pes": pes, "macs_per_pe": lanes}
+        atomic_write_json(args.json, {**found, "unmeasured": unmeasured, "fronts": fronts})
+    if args.html:
+        atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build", note))
+    if not args.quiet:
+        report.show_fronts(console, fronts)
+        if note:
+            console.print(f"  {note}", soft_wrap=True)
+
+
+def unmeasured_note(names: Sequence[str]) -> str:
+    """The note on schemes whose accuracy was not measured; empty when there are none."""
+    if not names:
+        return ""
+    typed = dict.fromkeys(name if scheme_named(name) else "SCHEME.toml" for name in names)
+    return (
+        f"No accuracy is measured of {', '.join(names)}: rows of these are compared with rows of "
+        "their own scheme alone. It is measured by: nox -s cost -- --accuracy MODEL.gguf --scheme "
+        f"{' '.join(typed)} --json FILE"
+    )
+
+
+def _read_search(path: Path) -> dict[str, Any]:
+    found = read_json(path, ANEW)
+    if (
+        not isinstance(found, dict)
+        or found.get("schema", 1) != 1
+        or not isinstance(found.get("fronts"), list)
+        or not isinstance(found.get("execution", {}), dict)
+    ):
+        raise CostError(f"{path}: not the file of a search, of schema 1", remedy=ANEW)
+    if not found["fronts"]:
+        raise CostError(f"{path}: has no rows: its 'fronts' are empty", remedy=ANEW)
+    return found
+
+
+def _accuracy(args: argparse.Namespace, console: Console) -> None:
+    plain = measure.load(args.accuracy)
+    made = measure.record(args.accuracy, plain)
+    before = measure.earlier(args.json, made) if args.json else []
+    rows = []
+    for measured in measure.measured(plain, schemes(args.scheme or ["all"])):
+        rows.append(measured)
+        if not args.quiet:
+            console.print(
+                f"{measured['scheme']:20} perplexity {measured['perplexity']:10.3f}  "
+                f"greedy agreement {measured['agreement']:.1%}"
+            )
+    if args.json:
+        atomic_write_json(args.json, {**made, "rows": measure.merged(before, rows)})
+
+
+def _tenet(args: argparse.Namespace, console: Console) -> None:
+    experiment = read_experiment(args.tenet)
+    if args.macs_per_pe is not None:
+        fabric = replace(experiment.hardware.fabric, lanes=args.macs_per_pe)
+        experiment = replace(experiment, hardware=replace(experiment.hardware, fabric=fabric))
+    result: TenetResult = run_experiment(experiment)
+    if args.json:
+        atomic_write_json(args.json, report.tenet_record(result))
+    if not args.quiet:
+        report.show_tenet(console, result)
+
+
+def _phases(args: argparse.Namespace) -> list[Phase]:
+    if args.gemm is not None:
+        return [only_gemm(parse_extents(args.gemm, "--gemm"), args.batch)]
+    return trace_phases(args.trace)
+
+
+def _model_phases(args: argparse.Namespace, work: Mapping[str, Any]) -> list[Phase]:
+    given = _bindings(args.bind, "--bind")
+    run = _execution(args)
+    asked = parse_phases(DEFAULT_PHASES if args.phase is None else args.phase)
+    phases = [run.bind(work, name, size, given) for name, size in asked]
+    _refuse_unbound(given, open_sizes(work, [phase.entry for phase in phases]))
+    if args.causal and not any(phase.prompt for phase in phases):
+        raise CostError(
+            f"--causal {args.causal} does nothing with --phase {args.phase or DEFAULT_PHASES}",
+            remedy="it cuts the queries of a prompt: --phase prefill:512",
+        )
+    if args.page and all(phase.prompt for phase in phases):
+        raise CostError(
+            f"--page {args.page} does nothing with --phase {args.phase}: the cache of a prompt is "
+            "empty",
+            remedy="it is of a cache that is read: --phase decode:1024",
+        )
+    return phases
+
+
+def _refuse_unbound(given: Mapping[str, int], names: Collection[str]) -> None:
+    """Refuse a --bind of a size that the work does not leave open."""
+    for name in given:
+        if name not in names:
+            raise CostError(
+                f"--bind {name} does nothing: the work has no such size",
+                remedy=f"it leaves open: {', '.join(sorted(names)) or 'none'}",
+            )
+
+
+def _execution(args: argparse.Namespace) -> Execution:
+    return Execution(args.causal, args.page, args.chain, args.arrays, args.split)
+
+
+def _words(run: Mapping[str, Any]) -> str:
+    """The options of an execution as they are typed; those left out are as usual."""
+    usual = vars(Execution())
+    given = {name: value for name, value in run.items() if value != usual.get(name)}
+    words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in given.items()]
+    return " ".join(words) or f"none of {', '.join(f'--{name}' for name in usual)}"
+
+
+def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequence[Dataflow]]:
+    hardware = inputs.hardware_by_names(args.hardware or [DEFAULT_HARDWARE], args.macs_per_pe)
+    factors = _bindings(args.factor, "--factor")
+    dataflows = inputs.dataflows_by_names(args.dataflow, factors)
+    for name in factors:
+        if not any(flow.uses(name) for flow in dataflows):
+            raise CostError(
+                f"--factor {name} does nothing: no map of {', '.join(args.dataflow)} has {name}",
+                remedy="leave it out, or give the --dataflow that has it",
+            )
+    unbounded = [h.name for h in hardware if h.levels[0].size is None]
+    for name in ("tile", "chain"):
+        if getattr(args, name) and unbounded:
+            raise CostError(
+                f"--{name} does nothing with --hardware {', '.join(unbounded)}: its memory is "
+                "unbounded",
+                remedy="--hardware edge8x8, systolic32x32 or a file with the size of a level",
+            )
+    divided = [h.name for h in hardware if h.levels[0].split is not None]
+    if args.chain and divided:
+        raise CostError(
+            f"--chain does nothing with --hardware {', '.join(divided)}: its buffer is split",
+            remedy="leave it out, or give a buffer that A, B and C share",
+        )
+    return hardware, dataflows
+
+
+def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
+    names = args.scheme or [AS_COMPILED if args.trace else "float16"]
+    found: list[Scheme | str] = []
+    for name in names:
+        found.extend([AS_COMPILED] if name == AS_COMPILED else schemes([name]))
+    return list(dict.fromkeys(found))
+
+
+def _tile(text: str | None, alone: Sequence[Phase]) -> BufferTile | None:
+    """The tile of --tile, which is no larger than a product that is ``alone``."""
+    if text is None:
+        return None
+    tile = parse_extents(text, "--tile")
+    for gemm in (item.gemm for phase in alone for item in phase.items):
+        most = tuple(map(min, tile, (gemm.m, gemm.n, gemm.k)))
+        if most != tile:
+            raise CostError(
+                f"--tile {text} is larger than the product, {gemm.m},{gemm.n},{gemm.k}",
+                remedy=f"--tile {','.join(map(str, most))}",
+            )
+    return BufferTile(*tile)
+
+
+def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not is_number(value) or int(value) < 1:
+            raise CostError(f"{option} {text!r}: NAME=NUMBER is wanted, from 1 on")
+        found[name] = int(value)
+    return found
+
+
+def _write(args: argparse.Namespace, results: Sequence[PhaseCost]) -> None:
+    if args.json:
+        records: Any = [report.phase_record(r) for r in results]
+        if args.gemm is not None:
+            records = [g for r in records for g in r["gemms"]]
+        atomic_write_json(args.json, records)
+    if args.csv:
+        report.write_csv(args.csv, results)
+    if args.plots:
+        _with_matplotlib("costmodel.studies.plots").draw_all(args.plots, results)
+
+
+def _with_matplotlib(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise CostError(f"figures need matplotlib: {error}", remedy="pip install matplotlib") from (
+            error
+        )
+
+
+def _show(console: Console, results: Sequence[PhaseCost], single: bool, compare: bool) -> None:
+    for result in [] if compare else results:
+        if single:
+            for item in result.items:
+                report.show_gemm(console, item.cost)
+        else:
+            report.show_phase(console, result)
+    if len(results) > 1 or compare:
+        report.show_comparison(console, results)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded runs: the shapes of every call, estimated as phases.
+
+``accelerator.workload.recorder`` writes the recording. Attention needs the length of the sequence
+so far, which is counted from the tokens that attention was called with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import CostError, read_json
+from costmodel.estimate.workload import CONTEXT, DAMAGE, Phase, bind_entry
+
+RECORD = "record a run with accelerator.workload.recorder.Recorder, as docs/cost/README.md says"
+ATTENTION = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
+
+
+def trace_phases(path: Path) -> list[Phase]:
+    """Read a recording as phases, in order.
+
+    Raises:
+        CostError: it is no recording, or a call has other shapes than its function takes.
+    """
+    record = read_json(path, RECORD)
+    if not isinstance(record, dict) or record.get("schema") != 1 or "sections" not in record:
+        raise CostError(f"{path}: not a recording of schema 1", remedy=RECORD)
+    try:
+        return phases_of(record)
+    except DAMAGE as error:
+        raise CostError(f"{path}: damaged: {error!r}", remedy=RECORD) from error
+
+
+def phases_of(record: Mapping[str, Any]) -> list[Phase]:
+    """Bind every recorded call, section by section."""
+    found, tokens_so_far = [], 0
+    for number, section in enumerate(record["sections"]):
+        tokens = _tokens(section)
+        tokens_so_far += tokens
+        label = f"{number}:{section['name']}"
+        found.append(_phase(record, section, label, tokens_so_far))
+    return found
+
+
+def _tokens(section: Mapping[str, Any]) -> int:
+    """Tokens that a section adds to the sequence: the calls of one layer's attention."""
+    calls = [c for c in section["calls"] if c["callee"] == ATTENTION]
+    if not calls:
+        return 0
+    layers = max(1, min(int(c["count"]) for c in calls))
+    return sum(_rows(c) * int(c["count"]) for c in calls) // layers
+
+
+def _rows(call: Mapping[str, Any]) -> int:
+    shape: list[int] = next(s for s in call["shapes"] if s)
+    return prod(shape[:-2])
+
+
+def _phase(
+    record: Mapping[str, Any], section: Mapping[str, Any], label: str, context: int
+) -> Phase:
+    phases: list[Phase] = []
+    missing: list[str] = []
+    for call in section["calls"]:
+        name, count = call["callee"], call["count"]
+        if name in record["functions"]:
+            function = record["functions"][name]
+            sizes = {CONTEXT: context, **_sizes(name, function["params"], call["shapes"])}
+            entry = {**_repeated(function, count), "unclassified": []}
+            phases.append(bind_entry(name, entry, sizes, label))
+        elif name not in record["entries"]:
+            missing.append(f"{name} x{count}: not in the module's report")
+    return Phase(
+        name=label,
+        entry=section["name"],
+        sizes=((CONTEXT, context),),
+        items=tuple(i for p in phases for i in p.items),
+        others=tuple(o for p in phases for o in p.others),
+        unclassified=tuple(missing),
+    )
+
+
+def _repeated(function: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {
+        part: [{**item, "count": item["count"] * count} for item in function[part]]
+        for part in ("products", "others")
+    }
+
+
+def _sizes(name: str, params: list[Any], shapes: list[Any]) -> dict[str, int]:
+    """Symbolic sizes of a function from the shapes of a call."""
+    found: dict[str, int] = {}
+    for wanted, actual in zip(params, shapes, strict=False):
+        if wanted is None or actual is None:
+            continue
+        if len(wanted) != len(actual):
+            raise CostError(f"trace: {name} was called with {actual}, it takes {wanted}")
+        for extent, size in zip(wanted, actual, strict=True):
+            known = extent if isinstance(extent, int) else found.get(extent)
+            if isinstance(extent, str) and extent.isidentifier() and known is None:
+                found[extent] = size
+            elif known is not None and known != size:
+                raise CostError(f"trace: {name} was called with {actual}, it takes {wanted}")
+    return found

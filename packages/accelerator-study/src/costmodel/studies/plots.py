@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures as PNG: roofline, latency by kind of layer, bandwidth over the decode."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.accelerator.hardware import Hardware
+from costmodel.estimate.model import PhaseCost
+from groundwork.files import atomic_path
+
+# Loaded by name: the backend is chosen first, and the rest of the command needs no matplotlib.
+importlib.import_module("matplotlib").use("Agg")
+plt: Any = importlib.import_module("matplotlib.pyplot")
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+MARKERS = "osD^vP*X"
+DOTS = 110  # an inch
+STYLE = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+    "figure.constrained_layout.use": True,
+}
+
+
+Draw = Callable[[Sequence[PhaseCost]], Any]
+
+
+def draw_all(folder: Path, results: Sequence[PhaseCost]) -> None:
+    """Write the figures that the results allow: the decode's only with several of its steps."""
+    save(folder / "roofline.png", roofline, results)
+    save(folder / "latency.png", latency, results)
+    if len({r.phase.name for r in results if "decode" in r.phase.name}) > 1:
+        save(folder / "decode_bandwidth.png", decode_bandwidth, results)
+
+
+def save(path: Path, draw: Draw, results: Sequence[PhaseCost], comment: str = "") -> None:
+    """Write one figure as PNG; the same results give the same bytes.
+
+    Args:
+        path: of the file; its folder is made.
+        draw: makes the figure.
+        results: to draw.
+        comment: text to put into the file.
+    """
+    with plt.rc_context(STYLE), atomic_path(path) as scratch:
+        figure = draw(results)
+        beside = {"Comment": comment} if comment else {}
+        figure.savefig(scratch, format="png", dpi=DOTS, metadata={"Software": None, **beside})
+        plt.close(figure)
+
+
+def _unique(values: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def roofline(results: Sequence[PhaseCost]) -> Any:
+    """Each product at its intensity and its achieved rate, under the roofs of its hardware."""
+    machines = list({r.hardware.name: r.hardware for r in results}.values())
+    size = (4.4 * len(machines) + 1.6, 4.0)
+    figure, axes = plt.subplots(1, len(machines), figsize=size, squeeze=False)
+    groups = _unique([f"{r.phase.name.split(':')[0]}, {r.scheme}" for r in results])
+    for axis, machine in zip(axes[0], machines, strict=True):
+        own = [r for r in results if r.hardware.name == machine.name]
+        for result in own:
+            group = f"{result.phase.name.split(':')[0]}, {result.scheme}"
+            _points(axis, result, groups.index(group), group)
+        _roofs(axis, machine, [i.cost.intensity for r in own for i in r.items])
+        axis.set(title=machine.name, xlabel="MACs per bit of outer traffic (busier direction)")
+    axes[0][0].set_ylabel("MACs per cycle")
+    handles, labels = axes[0][-1].get_legend_handles_labels()
+    chosen = dict(zip(labels, handles, strict=True))
+    figure.legend(chosen.values(), chosen.keys(), loc="outside right upper", frameon=False)
+    return figure
+
+
+def _points(axis: Any, result: PhaseCost, number: int, label: str) -> None:
+    dots = {(i.cost.intensity, i.cost.macs / i.cost.latency) for i in result.items}
+    axis.scatter(
+        *zip(*sorted(dots), strict=True),
+        s=22,
+        color=COLOURS[number % len(COLOURS)],
+        marker=MARKERS[number % len(MARKERS)],
+        alpha=0.8,
+        linewidths=0,
+        label=label,
+    )
+
+
+def _roofs(axis: Any, machine: Hardware, intensities: Sequence[float]) -> None:
+    low, high = min(intensities) / 3, max(intensities) * 3
+    xs = np.geomspace(low, high, 200)
+    bandwidth = machine.levels[-1].read
+    axis.plot(xs, np.minimum(machine.peak, xs * bandwidth), color="black", lw=1.2)
+    axis.set(xscale="log", yscale="log", xlim=(low, high))
+    text = f"{machine.peak:,} MACs/cycle, {bandwidth:,.4g} bit/cycle"
+    axis.annotate(text, (0.03, 0.985), xycoords="axes fraction", va="top", fontsize=8)
+    axis.margins(y=0.12)
+
+
+def latency(results: Sequence[PhaseCost]) -> Any:
+    """Milliseconds stacked by kind of layer, a bar for each scheme and dataflow."""
+    panels = _unique([f"{r.phase.name}\n{r.hardware.name}" for r in results])
+    schemes = _unique([r.scheme for r in results])
+    flows = _unique([r.dataflow.name for r in results])
+    kinds = _unique([k for r in results for k in r.by_kind()])
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (0.9 + 3.6 * columns, 0.8 + 0.24 * rows * (len(schemes) * len(flows) + 5))
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for panel, axis in zip(panels, axes.flat, strict=False):
+        own = [r for r in results if f"{r.phase.name}\n{r.hardware.name}" == panel]
+        own.sort(key=lambda r: (flows.index(r.dataflow.name), schemes.index(r.scheme)))
+        _bars(axis, own, kinds)
+        axis.set_title(panel, fontsize=9)
+    for axis in axes[-1]:
+        axis.set_xlabel("ms")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
+    return figure
+
+
+def _bars(axis: Any, own: Sequence[PhaseCost], kinds: Sequence[str]) -> None:
+    places = np.arange(len(own))
+    start = np.zeros(len(own))
+    for number, kind in enumerate(kinds):
+        cycles = [r.by_kind()[kind].latency if kind in r.by_kind() else 0 for r in own]
+        width = np.array([c / r.hardware.clock * 1e3 for c, r in zip(cycles, own, strict=True)])
+        colour = COLOURS[number % len(COLOURS)]
+        hatch = "////" if number >= len(COLOURS) else None
+        axis.barh(places, width, left=start, color=colour, hatch=hatch, height=0.75, label=kind)
+        start += width
+    flows = _unique([r.dataflow.name for r in own])
+    names = [r.scheme if len(flows) == 1 else f"{_short(r.dataflow.name)} {r.scheme}" for r in own]
+    axis.set_yticks(places, names, fontsize=7)
+    axis.invert_yaxis()
+
+
+def _short(name: str) -> str:
+    """OS for output-stationary."""
+    return "".join(part[0] for part in name.split("-")).upper()
+
+
+def decode_bandwidth(results: Sequence[PhaseCost]) -> Any:
+    """Gigabytes a second that would keep the array busy, step by step through the decode."""
+    decode = [r for r in results if "decode" in r.phase.name]
+    machines = _unique([r.hardware.name for r in decode])
+    size = (3.9 * len(machines) + 1.6, 3.6)
+    figure, axes = plt.subplots(1, len(machines), figsize=size, squeeze=False)
+    lines = _unique([f"{_short(r.dataflow.name)} {r.scheme}" for r in decode])
+    for axis, name in zip(axes[0], machines, strict=True):
+        own = [r for r in decode if r.hardware.name == name]
+        for number, line in enumerate(lines):
+            steps = sorted(
+                (dict(r.phase.sizes).get("context", 0), _needed(r))
+                for r in own
+                if f"{_short(r.dataflow.name)} {r.scheme}" == line
+            )
+            style = ("-", "--", ":")[number // len(COLOURS) % 3]
+            colour = COLOURS[number % len(COLOURS)]
+            axis.plot(*zip(*steps, strict=True), style, color=colour, label=line)
+        machine = own[0].hardware
+        given = machine.levels[-1].read * machine.clock / 8e9
+        axis.axhline(given, color="black", lw=1)
+        axis.annotate("available", (0.02, given), xycoords=("axes fraction", "data"), va="bottom")
+        axis.set(title=name, xlabel="context (tokens)", yscale="log")
+    axes[0][0].set_ylabel("GB/s needed")
+    handles, labels = axes[0][-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False)
+    return figure
+
+
+def _needed(result: PhaseCost) -> float:
+    total = result.total
+    return total.bits / max(total.compute, 1) * result.hardware.clock / 8e9

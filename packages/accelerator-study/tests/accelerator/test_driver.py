@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime of a device in C++, without a model around it: results, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import shared_builds
+
+from accelerator.device import NATIVE, Device, load_device
+from accelerator.errors import AcceleratorError
+from accelerator.extension.unit import MatrixUnit, load_target
+from accelerator.host.driver import folders_of
+from accelerator.host.follow import VARIABLE, Roundings
+from accelerator.host.image import (
+    CHUNK,
+    MOST_ROWS,
+    attention_sizes,
+    programs_of,
+    row_counts,
+    source,
+)
+from accelerator.host.params import in_int8, int8_rows
+from accelerator.model import IntegerProduct, attend
+from crosslab.build.link import WARNINGS
+from crosslab.build.runtime import sanitizer_flags
+from crosslab.cached_build import cached_build
+from groundwork.hashing import digest
+
+DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16"), load_target("spacemit-ime")]
+MAIN = Path(__file__).with_name("driver_probe.cc")
+# A single weight, ragged edges, several tiles of outputs and of inputs.
+SIZES = ((1, 1), (17, 33), (40, 72), (600, 300))
+SMALL = (17, 33)
+WIDTH = 24  # of a head: one and a half blocks
+# Tokens of two prompts, the first of which ends near a chunk's end, and those that follow.
+TEXTS = ((CHUNK - 1, 3), (9, 2))
+FLAGS = ("-std=c++20", "-O0", *WARNINGS, *sanitizer_flags(("address", "undefined")))
+Case = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """Queries, keys, values in float32; how many tokens each row sees; a cache keeps the tokens."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    visible: np.ndarray
+    kept: bool
+
+    @property
+    def given(self) -> bytes:
+        sizes = (len(self.query), 0, len(self.key), self.query.shape[1], self.kept)
+        parts = (np.array(sizes, np.uint64), self.query, self.key, self.value, self.visible)
+        return b"".join(part.tobytes() for part in parts)
+
+    @property
+    def mask(self) -> np.ndarray:
+        return np.arange(len(self.key)) < self.visible[:, None]
+
+
+def compiled(out: Path, *sources: Path) -> None:
+    command = [*shared_builds.sanitizing().cxx, *FLAGS, f"-I{NATIVE}", "-c", *map(str, sources)]
+    subprocess.run(command, cwd=out, check=True, timeout=300)
+
+
+@cache
+def probe(device: Device | MatrixUnit) -> Path:
+    tools = shared_builds.sanitizing()
+    folders = folders_of(device)
+    about = (tools.digest, *FLAGS, MAIN, *(NATIVE / name for name in folders))
+    text = source(
+        device, [programs_of(*size, device) for size in (*SIZES, *attention_sizes(WIDTH))]
+    )
+    found = (path for name in folders for path in sorted((NATIVE / name).glob("*.cc")))
+    # Its functions are a runner's, and need TVM.
+    parts = [*(path for path in found if path.name != "functions.cc"), MAIN]
+    common = cached_build(
+        shared_builds.CACHE, "accelerator-parts", digest(*about), lambda out: compiled(out, *parts)
+    )
+
+    def make(out: Path) -> None:
+        (out / "image.cc").write_text(text, encoding="utf-8")
+        compiled(out, out / "image.cc")
+        objects = [*map(str, sorted(common.glob("*.o"))), "image.o", "-o", "probe"]
+        subprocess.run([*tools.cxx, *FLAGS, *objects], cwd=out, check=True, timeout=300)
+
+    return (
+        cached_build(shared_builds.CACHE, "accelerator-probe", digest(*about, text), make) / "probe"
+    )
+
+
+def run(
+    device: Device | MatrixUnit,
+    cases: Sequence[Case | AttentionCase],
+    fault: str = "none",
+    record: Path | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    given = b""
+    for each in cases:
+        if isinstance(each, AttentionCase):
+            given += each.given
+            continue
+        weights, values = each
+        sizes = np.array([len(values), *weights.shape], np.uint64)
+        given += sizes.tobytes() + weights.tobytes() + values.tobytes()
+    command = [str(probe(device)), fault]
+    variables = os.environ if record is None else {**os.environ, VARIABLE: str(record)}
+    return subprocess.run(
+        command, input=given, capture_output=True, check=False, timeout=120, env=variables
+    )
+
+
+def case(random: np.random.Generator, size: tuple[int, int], rows: int) -> Case:
+    weights = random.normal(0, random.choice([1e-20, 0.1, 1e9], (size[0], 1)), size)
+    values = random.normal(0, random.choice([0, 1e-10, 1, 1e9], (rows, 1)), (rows, size[1]))
+    return weights.astype(np.float32), values.astype(np.float32)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_results_are_numpys_bit_for_bit(device: Device | MatrixUnit) -> None:
+    random = np.random.default_rng(11)
+    # Between two programs, at their ends, and more rows than any of them has.
+    rows = [1, 3, 16, 37, MOST_ROWS, MOST_ROWS + 1, 2 * MOST_ROWS + 50]
+    cases = [case(random, size, count) for size in SIZES for count in rows]
+    done = run(device, cases)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    found = np.frombuffer(done.stdout, np.float32)
+    wanted = [IntegerProduct()(values, "w", {"w": weights}) for weights, values in cases]
+    assert np.array_equal(found, np.concatenate([each.ravel() for each in wanted]))
+
+
+def texts(random: np.random.Generator) -> list[AttentionCase]:
+    """A prompt, tokens after it, another text in the same places, and a prompt without a cache."""
+    group, found = 2, []
+    for prompt, steps in TEXTS:
+        size = (prompt + steps, WIDTH)
+        key, value = (random.normal(0, 2, size).astype(np.float32) for _ in range(2))
+        for count, rows in [(prompt, prompt), *((prompt + i, 1) for i in range(1, steps + 1))]:
+            query = random.normal(0, 2, (rows * group, WIDTH)).astype(np.float32)
+            visible = np.repeat(np.arange(count - rows, count, dtype=np.uint64) + 1, group)
+            found.append(AttentionCase(query, key[:count], value[:count], visible, True))
+    last = found[0]
+    return [*found, replace(last, query=last.query[::-1].copy(), kept=False)]
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_attention_is_numpys_and_a_cache_is_written_once(device: Device | MatrixUnit) -> None:
+    cases = texts(np.random.default_rng(5))
+    done = run(device, cases)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    at, written = 0, []
+    for each in cases:
+        wanted, _ = attend(each.query, each.key, each.value, each.mask, IntegerProduct().sums)
+        found = np.frombuffer(done.stdout, np.float32, wanted.size, at).reshape(wanted.shape)
+        assert np.array_equal(found, wanted)
+        at += wanted.nbytes
+        lse = np.frombuffer(done.stdout, np.float32, len(wanted), at)
+        scores = np.where(each.mask, each.query @ each.key.T / np.sqrt(WIDTH), -np.inf)
+        plain = np.log2(np.exp(scores.astype(np.float64)).sum(axis=1))
+        assert np.abs(lse - plain).max() < 0.3
+        at += lse.nbytes
+        written.append(int(np.frombuffer(done.stdout, np.uint64, 1, at)[0]))
+        at += 8
+    (first, more), (second, others) = TEXTS
+    cached = [first + i for i in range(more + 1)]
+    cached += [cached[-1] + second + i for i in range(others + 1)]
+    assert written == [*cached, cached[-1] + first]
+
+
+def test_what_was_rounded_is_written_in_numpys_order(tmp_path: Path) -> None:
+    random = np.random.default_rng(8)
+    layer, attention = case(random, SMALL, 5), texts(random)
+    record = tmp_path / "record"
+    assert run(DEVICES[0], [layer, *attention], record=record).returncode == 0
+    taking = Roundings(record.read_bytes())
+    product = IntegerProduct(rounded=taking)
+    product(layer[1], "w", {"w": layer[0]})
+    for each in attention:
+        attend(each.query, each.key, each.value, each.mask, product.sums, taking)
+    taking.end()
+    assert taking.taken > 0
+    assert (taking.other, taking.farthest) == (0, 0)
+
+
+def test_a_record_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], record=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"the file that {VARIABLE} names cannot be written" in done.stderr.decode()
+    if Path("/dev/full").exists():
+        done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], record=Path("/dev/full"))
+        assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_a_query_that_sees_nothing_is_zero() -> None:
+    (case, *_) = texts(np.random.default_rng(6))
+    blind = replace(case, visible=np.zeros_like(case.visible))
+    done = run(DEVICES[0], [blind])
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    found = np.frombuffer(done.stdout[:-8], np.float32)
+    assert not found[: case.query.size].any()
+    assert (found[case.query.size :] == np.float32(-5e4)).all()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("key", "a key holds NaN or infinity"), ("chunk", "no program for attention was linked in")],
+)
+def test_what_attention_cannot_do_is_named(fault: str, message: str) -> None:
+    done = run(DEVICES[0], texts(np.random.default_rng(7))[:1], fault)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert message in done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("opcode", "unknown opcode|buffer .* cannot be loaded|no field|no queue"),
+        ("token", "deadlock|no queue is before LOAD|left over"),
+        ("address", "address .* is outside of memory"),
+        ("memory", "memory is full: .* bytes are wanted"),
+        ("block", "block or a buffer of 17 elements"),
+        ("layer", "no program for layers of 17 x 33"),
+        ("weight", "a weight holds NaN or infinity"),
+        ("value", "an activation holds NaN or infinity"),
+        ("unknown", "weights of 17 x 33 were not loaded"),
+    ],
+)
+def test_faults_are_refused_with_their_names(fault: str, message: str) -> None:
+    done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], fault)
+    assert done.returncode == 2, done.stderr.decode()[-3000:]
+    assert done.stdout == b""
+    said = done.stderr.decode()
+    assert said.startswith("driver_probe: ")
+    assert re.search(message, said), said
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_programs_of_a_layer_share_their_weights(device: Device | MatrixUnit) -> None:
+    found = programs_of(600, 300, device)
+    batch = device.rows if isinstance(device, MatrixUnit) else device.batch
+    assert [program.rows for program in found.programs] == row_counts(batch)
+
+
+def test_a_device_too_small_is_refused() -> None:
+    with pytest.raises(AcceleratorError, match=r"no tile fits|takes .* bytes"):
+        programs_of(600, 300, replace(DEVICES[0], memory=1 << 16))
+
+
+def test_rows_of_int8_carry_their_scales() -> None:
+    weights = np.random.default_rng(2).normal(0, 3, (5, 7)).astype(np.float32)
+    rows = int8_rows(weights)
+    assert (rows.dtype, rows.shape) == (np.dtype(np.int8), (5, 11))
+    scales = np.ascontiguousarray(rows[:, 7:]).view(np.float32)
+    assert np.array_equal(np.abs(rows[:, :7]).max(axis=1), np.full(5, 127))
+    assert np.abs(rows[:, :7] * scales - weights).max() <= 0.501 * scales.max()
+    kinds = [in_int8(name, (4, 4)) for name in ("lm_head.weight", "model.embed_tokens.weight")]
+    assert kinds == [True, False]
+    assert not in_int8("model.norm.weight", (4,))

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab workload``: the work file of a model, and the road from it to an estimate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm", reason="the models are built with apache-tvm")
+from accelerator.workload.cli import main
+from accelerator.workload.gpt2 import export
+from costmodel.cli import main as estimate
+from crosslab.errors import UserError
+
+SMALL = {
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 128,
+    "vocab_size": 100,
+}
+
+
+def test_a_config_becomes_a_work_file_that_can_be_estimated(tmp_path: Path) -> None:
+    config, work = tmp_path / "config.json", tmp_path / "deep" / "small.work.json"
+    config.write_text(json.dumps(SMALL), encoding="utf-8")
+    assert main([str(config), "--output", str(work)]) == 0
+    out = tmp_path / "out.json"
+    assert estimate(["--model", str(work), "--json", str(out), "--quiet"]) == 0
+    prefill, decode = json.loads(out.read_text(encoding="utf-8"))
+    weights = 2 * 12 * 64 * 64
+    assert decode["total"]["macs"] == weights + 100 * 64 + 2 * 2 * 1024 * 64
+    assert prefill["total"]["macs"] == 512 * weights + 100 * 64 + 2 * 2 * 512 * 512 * 64
+    again = tmp_path / "again.json"
+    assert main([str(work), "--output", str(again)]) == 0
+    assert again.read_bytes() == work.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no model"),
+        ("{", "no model"),
+        ("{}", "neither a config, a work file nor an IRModule"),
+        ('{"model_type": "mamba"}', "model_type 'mamba' is not built in"),
+    ],
+)
+def test_what_is_no_model_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "model.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        main([str(path), "--output", str(tmp_path / "x.work.json")])
+
+
+def test_a_configuration_that_lacks_a_size_is_refused() -> None:
+    with pytest.raises(UserError, match="lacks n_layer"):
+        export({name: size for name, size in SMALL.items() if name != "n_layer"})

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of a board: one session of TVM's RPC, cross-built from TVM's own sources."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from crosslab.build.objects import run_compiler
+from crosslab.build.runtime import SHIMS, Sources, build_runtime
+from crosslab.cached_build import cached_build
+from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross
+from groundwork.hashing import digest
+
+NATIVE = Path(__file__).with_name("native") / "board"
+LINKING = "linking the board's program"
+# Without TVM's own sockets, pipes and event loops: the channel is ours.
+UPSTREAM = ("channel", "device_api", "endpoint", "local_session", "module", "server_env", "session")
+OWN = "src/runtime/rpc/board.cc"
+BOARD = Sources(
+    "board-objects",
+    (*(f"src/runtime/rpc/rpc_{name}.cc" for name in UPSTREAM), OWN),
+    (NATIVE, SHIMS),
+)
+# It loads what clients send it, so that it is linked dynamically; a board need not have libstdc++.
+OPTIONS = ("-rdynamic", "-static-libstdc++", "-static-libgcc", "-s")
+
+
+def build_board(tvm_tree: Path, cache: Path, toolchain: Toolchain | None = None) -> Path:
+    """Build the program; the same sources are built once.
+
+    Args:
+        tvm_tree: patched tree.
+        cache: folder of finished builds.
+        toolchain: of another machine than riscv64.
+
+    Raises:
+        UserError: the tree or a tool is missing.
+        LabError: something does not compile.
+    """
+    toolchain = toolchain or find_cross(CompilerKind.CLANG)
+    runtime = build_runtime(tvm_tree, toolchain, cache)
+    board = build_runtime(tvm_tree, toolchain, cache, sources=BOARD)
+    options = [*toolchain.link, *OPTIONS]
+    key = digest(runtime.folder.name, board.folder.name, toolchain.digest, shlex.join(options))
+
+    def make(out: Path) -> None:
+        listed = out / "objects.txt"
+        names = [shlex.quote(str(path)) for path in (*runtime.objects, *board.objects)]
+        listed.write_text("\n".join(names), encoding="utf-8")
+        run_compiler(LINKING, [*toolchain.cxx, f"@{listed}", *options, "-o", "board"], out)
+        listed.unlink()
+
+    return cached_build(cache, "board", key, make) / "board"

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of a board: its program, a process of its own for each client.
+
+Standard library only: a real board has nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# A hung session ends by the client's own bound; this one is for clients that give none.
+MOST_SECONDS = 600.0
+# An emulator takes as long to start; a client's time begins when its session does.
+START_SECONDS = 8.0
+MEMORY = 2 << 30
+
+
+@dataclass(frozen=True)
+class BoardSession:
+    """Serves clients by the board's program.
+
+    Attributes:
+        program: what :func:`boardfarm.board_program.build_board` made.
+        meter: its argument METER: an event of the kernel's, "cycles" or "task-clock".
+        emulator: command before the program; empty on a board.
+        memory: bytes that a session may use.
+    """
+
+    program: Path
+    meter: str = "cycles"
+    emulator: Sequence[str] = ()
+    memory: int = MEMORY
+
+    def session(self, client: socket.socket, timeout: float | None) -> str:
+        """Serve one client; says how it ended: "ended", "timeout", or what ended it.
+
+        Candidates run with the rights of the user who started the board.
+        """
+        with tempfile.TemporaryDirectory(prefix="board-") as folder:
+            bound = timeout + START_SECONDS if timeout else MOST_SECONDS
+            with self._started(client, Path(folder)) as process:
+                client.close()
+                try:
+                    _, said = process.communicate(timeout=bound)
+                except subprocess.TimeoutExpired:
+                    end(process)
+                    return "timeout"
+                except BaseException:
+                    end(process)
+                    raise
+        if process.returncode == 0:
+            return "ended"
+        if process.returncode < 0:
+            return f"ended by {signal.Signals(-process.returncode).name}"
+        lines = said.decode(errors="replace").strip().splitlines()
+        return f"failed: {lines[-1] if lines else process.returncode}"
+
+    @contextlib.contextmanager
+    def _started(self, client: socket.socket, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+        """The session's process, while its meter is answered."""
+        yield self._start(client, [*self.emulator, str(self.program)], self.meter, folder)
+
+    def _start(
+        self, client: socket.socket, command: list[str], meter: str, folder: Path, *files: int
+    ) -> subprocess.Popen[bytes]:
+        work = folder / "files"
+        work.mkdir()
+        bounded = ["/bin/sh", "-c", 'ulimit -v "$0"; ulimit -c 0; exec "$@"']
+        if shutil.which("setpriv"):  # a board that is killed takes its session with it
+            command = ["setpriv", "--pdeathsig", "KILL", *command]
+        return subprocess.Popen(
+            [*bounded, str(self.memory // 1024), *command, str(client.fileno()), meter],
+            cwd=work,
+            env={"TVM_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(client.fileno(), *files),
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a session with all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

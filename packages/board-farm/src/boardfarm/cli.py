@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab farm``: boards for TVM's RPC, on this machine or joining another one's tracker."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+
+from boardfarm.agent import Agent
+from boardfarm.agent_tarball import NAME, write_agent
+from boardfarm.board_program import build_board
+from boardfarm.cells import serve_scheduler
+from boardfarm.emulated import EmulatedBoard
+from boardfarm.meter import Meter
+from boardfarm.processes import (
+    FarmState,
+    SchedulerState,
+    answers,
+    await_boards,
+    free_port,
+    joined_boards,
+    start_process,
+    start_scheduler,
+    start_tracker,
+    state_file,
+)
+from boardfarm.protocol import Address, check_address, check_key
+from boardfarm.simulation import simulate
+from crosslab.cached_build import add_cache_option
+from crosslab.cores.core import Core, read_core
+from crosslab.errors import UserError
+from crosslab.job.job_options import DEFAULT_VLEN, vlen_of
+from crosslab.run.counter import build_plugin
+from crosslab.run.emulator import VLENS, GuestMachine
+from groundwork.locks import locked
+
+MOST_BOARDS = 256
+SCHEDULER = "scheduler.json"
+VERBS = {
+    "up": "start a tracker and boards, or what of them has ended",
+    "status": "say what runs, and what the tracker knows",
+    "down": "end them",
+    "board": "be one board, until stopped",
+    "pack": "make a tarball of the agent for a real board",
+    "scheduler": "start a Dask scheduler, whose workers compute the cells of zoo and bench",
+    "simulate": "time a tracker with boards and clients that only sleep",
+}
+TUNING = {
+    "tune": "nox -s farm -- tune FILE.py, or --model M: search schedules on the boards that are up",
+    "tune-kernels": "nox -s farm -- tune-kernels --core NAME: search values of kernels' parameters",
+}
+
+_console = Console(stderr=True, highlight=False)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(
+        prog="crosslab farm",
+        description="Emulated boards that join TVM's RPC tracker; a session's timer gives a "
+        "core's cycles as nanoseconds, or instructions where no core is named.",
+        epilog="\n".join(f"{name:12} {text}" for name, text in {**VERBS, **TUNING}.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add("verb", choices=VERBS)
+    add("--project", type=Path, default=Path(), help="the project's root (.)")
+    add("--tvm-tree", type=Path, help="patched TVM tree")
+    add("--mlc-tree", type=Path, help=argparse.SUPPRESS)
+    add("--release", default="unnamed", help=argparse.SUPPRESS)
+    add("--applied", type=Path, help=argparse.SUPPRESS)
+    add(
+        "--boards",
+        type=int,
+        default=1,
+        metavar="N",
+        help="emulated boards of this machine (1); 0: a tracker alone, for others",
+    )
+    add("--core", metavar="NAME", help="count this core's cycles (cores/NAME.toml)")
+    add("--vlen", type=int, choices=VLENS, help=f"the core's, else {DEFAULT_VLEN}")
+    add("--join", metavar="HOST:PORT", help="join this tracker, start none")
+    add("--key", help="under which clients ask for these boards (rvv and the vector length)")
+    add("--port", type=int, default=0, help="of the tracker or scheduler that is started (any)")
+    add("--board-port", type=int, default=0, help="of a board, for a tunnel to it (any)")
+    add("--foreground", action="store_true", help=argparse.SUPPRESS)
+    add("--trials", type=int, default=256, help="of the simulation (256)")
+    add("--seconds", type=float, default=1.0, help="that a simulated trial takes (1)")
+    add("--force", action="store_true", help="take an address that other machines reach, too")
+    add_cache_option(options)
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do one verb.
+
+    Raises:
+        UserError: an option is not right, or a tool is missing.
+        LabError: a process does not start.
+    """
+    args = parser().parse_args(argv)
+    file = state_file(args.project)
+    if args.verb == "board":
+        return _board(args)
+    if args.verb == "scheduler" and args.foreground:
+        with suppress(KeyboardInterrupt):
+            serve_scheduler(Address("127.0.0.1", _port(args)), lambda text: print(text, flush=True))
+        return 0
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if args.verb == "simulate":
+        print(simulate(_boards(args), args.trials, args.seconds))
+        return 0
+    verbs = {"pack": _pack, "up": _up, "down": _down, "status": _status, "scheduler": _scheduler}
+    with locked(file.with_name("lock"), "the farm"):
+        return verbs[args.verb](args, file)
+
+
+def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
+    """The core that is asked for, and the bits of its vector registers."""
+    core = read_core(args.project / "cores", args.core) if args.core else None
+    return core, vlen_of(args.project, args.vlen, args.core)
+
+
+def _board(args: argparse.Namespace) -> int:
+    core, vlen = _core(args)
+    if not args.join:
+        raise UserError("a board joins a tracker", remedy="--join HOST:PORT; or: farm up")
+    tracker = Address.parse(args.join)
+    if warning := check_address(tracker, force=args.force):
+        print(f"warning: {warning}", flush=True)
+    board = EmulatedBoard(
+        program=build_board(_tree(args), args.cache),
+        plugin=build_plugin(args.cache),
+        machine=GuestMachine(vlen=vlen, zvfh=core is not None and core.zvfh),
+        costs=Meter(core),
+    )
+    # A session that runs is ended with its board.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    agent = Agent(
+        tracker,
+        _key(args, vlen),
+        board.session,
+        board.costs.unit,
+        board.costs.database,
+        port=args.board_port,
+        say=lambda text: print(text, flush=True),
+    )
+    try:
+        agent.serve()
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+    return 0
+
+
+def _key(args: argparse.Namespace, vlen: int) -> str:
+    return check_key(str(args.key or f"rvv{vlen}"))
+
+
+def _tree(args: argparse.Namespace) -> Path:
+    if args.tvm_tree is None:
+        raise UserError("no TVM tree was given", remedy="nox -s farm gives it; or --tvm-tree DIR")
+    return Path(args.tvm_tree)
+
+
+def _up(args: argparse.Namespace, file: Path) -> int:
+    wanted = _boards(args)
+    core, vlen = _core(args)
+    key, meter = _key(args, vlen), Meter(core)
+    joined = Address.parse(args.join) if args.join else None
+    if joined and (warning := check_address(joined, force=args.force)):
+        _console.print(f"[yellow]warning:[/] {warning}", soft_wrap=True)
+    # Before anything starts: a failure leaves nothing behind.
+    build_board(_tree(args), args.cache)
+    build_plugin(args.cache)
+    before = _same_farm(FarmState.read(file), joined, key, meter.unit)
+    address = joined or (before.tracker if before else Address("127.0.0.1", _port(args)))
+    service = before.service if before else None
+    if joined is None and not (service and service.alive and answers(address)):
+        if service:
+            service.end()
+        service = start_tracker(address, file.with_name("tracker.log"))
+    boards = [board for board in before.boards if board.alive] if before else []
+    FarmState(address, key, meter.unit, service, tuple(boards)).write(file)
+    options = ["farm", "board", "--join", str(address), "--key", key, "--vlen", str(vlen)]
+    options += ["--project", str(args.project.resolve()), "--tvm-tree", str(_tree(args).resolve())]
+    options += ["--cache", str(args.cache), *(["--core", core.key] if core else [])]
+    options += ["--force"] * args.force
+    while len(boards) < wanted:
+        port = args.board_port + len(boards) if args.board_port else 0
+        log = file.with_name(f"board-{len(boards)}.log")
+        boards.append(start_process("crosslab", [*options, "--board-port", str(port)], log))
+        # At once: whatever happens next, `down` knows it.
+        FarmState(address, key, meter.unit, service, tuple(boards)).write(file)
+    for board in boards[wanted:]:
+        board.end()
+    state = FarmState(address, key, meter.unit, service, tuple(boards[:wanted]))
+    state.write(file)
+    if joined is None:
+        await_boards(state, len(state.boards))
+    return _status(args, file)
+
+
+def _pack(args: argparse.Namespace, _file: Path) -> int:
+    tarball = write_agent(
+        build_board(_tree(args), args.cache), args.project, args.project.resolve() / "dist"
+    )
+    print(f"{tarball}\non the board: tar xf {tarball.name} && {NAME}/join.sh --help")
+    return 0
+
+
+def _scheduler(args: argparse.Namespace, farm: Path) -> int:
+    file = farm.with_name(SCHEDULER)
+    known = SchedulerState.read(file)
+    if known is None or not known.process.alive:
+        known = start_scheduler(Address("127.0.0.1", _port(args)), file)
+    print(f"scheduler {known.address}: answers; `down` ends it")
+    return 0
+
+
+def _boards(args: argparse.Namespace) -> int:
+    # A tracker alone waits for boards that join it.
+    least = 0 if args.verb == "up" and not args.join else 1
+    if not least <= args.boards <= MOST_BOARDS:
+        raise UserError(f"--boards {args.boards}", remedy=f"give {least} to {MOST_BOARDS}")
+    return int(args.boards)
+
+
+def _port(args: argparse.Namespace) -> int:
+    return int(args.port) or free_port()
+
+
+def _same_farm(
+    known: FarmState | None, joined: Address | None, key: str, unit: str
+) -> FarmState | None:
+    """The farm that is there, if it is the one that is asked for."""
+    if known is None or not any(p.alive for p in (known.service, *known.boards) if p):
+        return known if known and joined is None and known.key == key else None
+    wanted = (joined or known.tracker, key, unit, joined is None)
+    if (known.tracker, known.key, known.measure, known.service is not None) == wanted:
+        return known
+    raise UserError(
+        f"another farm is up: {known.key}, {known.measure}, at {known.tracker}",
+        remedy="end it first: nox -s farm -- down",
+    )
+
+
+def _down(_args: argparse.Namespace, file: Path) -> int:
+    kept = file.with_name(SCHEDULER)
+    if scheduler := SchedulerState.read(kept):
+        scheduler.process.end()
+        kept.unlink()
+        print(f"ended: the scheduler {scheduler.address}")
+    state = FarmState.read(file)
+    if state is None:
+        print("no farm is up")
+        return 0
+    for process in (*state.boards, *([state.service] if state.service else [])):
+        process.end()
+    file.unlink()
+    print(f"ended: {len(state.boards)} boards" + (" and the tracker" if state.service else ""))
+    return 0
+
+
+def _status(_args: argparse.Namespace, file: Path) -> int:
+    """Print the state; 1 unless all of it runs."""
+    state = FarmState.read(file)
+    if state is None:
+        print("no farm is up; start one: nox -s farm -- up --boards N --core NAME")
+        return 1
+    alive = sum(board.alive for board in state.boards)
+    there = answers(state.tracker)
+    print(f"tracker {state.tracker}: {'answers' if there else 'does not answer'}")
+    print(f"boards of this machine: {alive} of {len(state.boards)} run, measuring {state.measure}")
+    joined = Counter(joined_boards(state.tracker, state.key))
+    print(f"boards that have joined as {state.key}: {joined.total()}")
+    for board, count in sorted(joined.items()):
+        print(f"  {count} measuring {board.measure}, for the database {board.core}")
+    whole = there and alive == len(state.boards)
+    if not whole:
+        print("start what has ended with the same `up` again, or end the rest with `down`")
+    return 0 if whole else 1

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a farm on this machine: a tracker and boards, started, listed and ended.
+
+They outlive the command that starts them; a file says which they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from boardfarm.protocol import Address, summary
+from crosslab.errors import LabError
+from groundwork.files import atomic_write_json
+
+START_SECONDS = 60.0
+END_SECONDS = 10.0
+LAST_LINES = 5
+TRACKER = "tvm.exec.rpc_tracker"
+
+
+@dataclass(frozen=True)
+class FarmProcess:
+    """A process that leads a session of its own.
+
+    Attributes:
+        pid: its number.
+        started: in ticks since the machine booted, so that another process that was given the
+            same number is not taken for it.
+        log: what it says.
+    """
+
+    pid: int
+    started: str
+    log: str
+
+    @property
+    def alive(self) -> bool:
+        """It still runs."""
+        return start_of(self.pid) == self.started
+
+    def end(self) -> None:
+        """End it and what it started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.alive:
+                return
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                return
+            _wait_until(lambda: not self.alive, END_SECONDS)
+
+
+@dataclass(frozen=True)
+class FarmState:
+    """A farm as its file has it.
+
+    Attributes:
+        tracker: its address.
+        key: of the boards.
+        measure: what boards count, for people.
+        service: the tracker's process; None: it is somebody else's.
+        boards: those of this machine.
+    """
+
+    tracker: Address
+    key: str
+    measure: str
+    service: FarmProcess | None
+    boards: tuple[FarmProcess, ...] = field(default=())
+
+    def write(self, file: Path) -> None:
+        """Keep it."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(file, asdict(self))
+
+    @classmethod
+    def read(cls, file: Path) -> FarmState | None:
+        """The state that was kept; None: there is none that can be read."""
+        try:
+            table = json.loads(file.read_text(encoding="utf-8"))
+            service = FarmProcess(**table["service"]) if table["service"] else None
+            boards = tuple(FarmProcess(**one) for one in table["boards"])
+            address = Address(**table["tracker"])
+            return cls(address, table["key"], table["measure"], service, boards)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def state_file(project: Path) -> Path:
+    """The file of a project's farm."""
+    return project.resolve() / ".work" / "farm" / "farm.json"
+
+
+def start_of(pid: int) -> str:
+    """Start of a process in ticks since boot; empty: there is none, or it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # The command's name, in parentheses, may hold anything.
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def start_process(module: str, arguments: Sequence[str], log: Path) -> FarmProcess:
+    """Start a Python module in a session of its own, its output in a file."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    return FarmProcess(process.pid, start_of(process.pid), str(log))
+
+
+def start_tracker(address: Address, log: Path) -> FarmProcess:
+    """Start TVM's tracker and wait until it answers.
+
+    Raises:
+        LabError: it does not; its last lines are in the message.
+    """
+    span = ["--port", str(address.port), "--port-end", str(address.port + 1)]
+    process = start_process(TRACKER, ["--host", address.host, *span], log)
+    _await_service(process, f"the tracker did not start at {address}", lambda: answers(address))
+    return process
+
+
+def _await_service(process: FarmProcess, failure: str, ready: Callable[[], bool]) -> None:
+    """Wait until a process serves; end it where it does not."""
+    done = _wait_until(lambda: not process.alive or ready(), START_SECONDS)
+    if not done or not process.alive:
+        process.end()
+        raise LabError(f"{failure}{last_lines(Path(process.log))}")
+
+
+@dataclass(frozen=True)
+class SchedulerState:
+    """A Dask scheduler as its file has it.
+
+    Attributes:
+        address: where it answers.
+        process: its own.
+    """
+
+    address: Address
+    process: FarmProcess
+
+    @classmethod
+    def read(cls, file: Path) -> SchedulerState | None:
+        """The state that was kept; None: there is none that can be read."""
+        try:
+            table = json.loads(file.read_text(encoding="utf-8"))
+            return cls(Address(**table["address"]), FarmProcess(**table["process"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def start_scheduler(address: Address, file: Path) -> SchedulerState:
+    """Start a Dask scheduler, wait until it answers, and keep its state.
+
+    Raises:
+        LabError: it does not; its last lines are in the message.
+    """
+    log = file.with_suffix(".log")
+    words = ["farm", "scheduler", "--foreground", "--port", str(address.port)]
+    state = SchedulerState(address, start_process("crosslab", words, log))
+    atomic_write_json(file, asdict(state))
+
+    def listens() -> bool:
+        with contextlib.suppress(OSError):
+            socket.create_connection(address.pair, 1.0).close()
+            return True
+        return False
+
+    _await_service(state.process, f"the scheduler did not start at {address}", listens)
+    return state
+
+
+def await_boards(state: FarmState, wanted: int) -> None:
+    """Wait until so many boards have joined.
+
+    Raises:
+        LabError: a board ends, or they do not join in time; with the board's last lines.
+    """
+
+    def joined() -> bool:
+        ended = [board for board in state.boards if not board.alive]
+        if ended:
+            raise LabError(f"a board ended{last_lines(Path(ended[0].log))}")
+        return len(joined_boards(state.tracker, state.key)) >= wanted
+
+    if not _wait_until(joined, START_SECONDS):
+        raise LabError(
+            f"{len(joined_boards(state.tracker, state.key))} of {wanted} boards joined "
+            f"{state.tracker} within {START_SECONDS:g} s",
+            remedy=f"see {state.boards[0].log}" if state.boards else "",
+        )
+
+
+def answers(address: Address) -> bool:
+    """A tracker answers there."""
+    try:
+        summary(address, timeout=2.0)
+    except OSError:
+        return False
+    return True
+
+
+class JoinedBoard(NamedTuple):
+    """Board that has joined a tracker.
+
+    Attributes:
+        measure: what its timer counts, for people.
+        core: name of the database of schedules that are good by this.
+    """
+
+    measure: str
+    core: str
+
+
+def joined_boards(address: Address, key: str) -> list[JoinedBoard]:
+    """Boards that have joined under a key; none where no tracker answers."""
+    try:
+        known = summary(address, timeout=5.0)["server_info"]
+    except (OSError, KeyError):
+        return []
+    boards = [one for one in known if one.get("key") == f"server:{key}"]
+    return [JoinedBoard(str(one.get("measure")), str(one.get("core"))) for one in boards]
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return int(door.getsockname()[1])
+
+
+def last_lines(log: Path) -> str:
+    """The end of a log, as the end of a message."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    except OSError:
+        lines = []
+    return "; its last lines:\n  " + "\n  ".join(lines) if lines else "; it said nothing"
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True

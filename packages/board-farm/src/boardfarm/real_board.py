@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent on a real board: joins a tracker, and measures by the counters of the board's kernel.
+
+Standard library only, as all that it imports: it runs from a tarball on the board's own python3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from boardfarm.agent import Agent
+from boardfarm.board_session import BoardSession
+from boardfarm.protocol import Address, check_address, check_key
+from crosslab.errors import LabError, UserError
+from groundwork.errors import exit_code_of
+
+# Of the program's argument METER; what people read.
+EVENTS = {"cycles": "cycles of the board", "task-clock": "nanoseconds of the board's task clock"}
+# A command before the program where the machine is none that it is made for.
+EMULATOR = "MLC_RVV_EMULATOR"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve the tracker's clients until stopped.
+
+    Raises:
+        UserError: an option is not right, or the kernel does not count.
+        LabError: the program does not run here.
+    """
+    options = argparse.ArgumentParser(prog="join.sh", description=__doc__, allow_abbrev=False)
+    add = options.add_argument
+    add("tracker", metavar="HOST:PORT", help="of the tracker, or of a tunnel to it")
+    add("--key", required=True, help="under which clients ask for boards of this kind")
+    add("--measure", choices=EVENTS, default="cycles", help="what a trial costs (cycles)")
+    add("--core", help="whose database takes what is found here (the key)")
+    add("--port", type=int, default=0, help="of this board, for a tunnel to it (any)")
+    add("--force", action="store_true", help="take an address that other machines reach, too")
+    program = Path(__file__).parents[3] / "board"
+    add("--program", type=Path, default=program, help=argparse.SUPPRESS)
+    args = options.parse_args(argv)
+    tracker, key = Address.parse(args.tracker), check_key(args.key)
+    if warning := check_address(tracker, force=args.force):
+        print(f"warning: {warning}", flush=True)
+    emulator = shlex.split(os.environ.get(EMULATOR, ""))
+    check_program([*emulator, str(args.program)], args.measure)
+    board = BoardSession(args.program, args.measure, emulator)
+    # A session that runs is ended with its board.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    told = EVENTS[args.measure]
+    agent = Agent(tracker, key, board.session, told, args.core or key, port=args.port, say=_say)
+    try:
+        agent.serve()
+    except KeyboardInterrupt:
+        _say("stopped")
+    return 0
+
+
+def check_program(command: Sequence[str], measure: str) -> None:
+    """Make sure that the board's program runs here, and that the kernel counts.
+
+    Raises:
+        UserError: the kernel does not count.
+        LabError: the program does not run here.
+    """
+    try:
+        done = subprocess.run(
+            [*command, "check", measure], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise LabError(
+            f"{command[0]} does not run here: {error.strerror}",
+            remedy=f"on another machine set {EMULATOR} to an emulator's command",
+        ) from error
+    said = done.stderr.strip().removeprefix("board: ")
+    if done.returncode == 1:
+        raise UserError(said)
+    if done.returncode:
+        raise LabError(f"{shlex.join(command)} ended with {done.returncode}: {said}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(lambda: main(sys.argv[1:]), UserError, "join.sh"))

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tuning of TIR functions on a farm: MetaSchedule's search, its results compared."""

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab tune``: search for better schedules of TIR functions on the farm that is up."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
+from boardfarm.tune.search import NotTunableError, Tuned, tune_function
+from crosslab.build.runner import Recipe, compile_library
+from crosslab.cached_build import add_cache_option
+from crosslab.compile.driver import tree_environment
+from crosslab.compile.schedules import Schedules
+from crosslab.compile.targets import VLENS, LabTarget
+from crosslab.cores.core import core_names
+from crosslab.errors import UserError, supply_mlc
+from crosslab.job.job_options import MODEL, MODEL_FORMAT, have_zvfh, parse_job, vlen_of
+from crosslab.job.model_check import check_model
+from crosslab.models.formats import FORMATS, weight_formats
+from crosslab.models.sources.model_folder import import_model
+from crosslab.zoo.job import Spec, library_recipe
+from groundwork.files import atomic_write_json
+
+ZOO = "zoo:"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(
+        prog="crosslab tune",
+        description="Tune the TIR functions of a module on the farm that is up; what is better, "
+        "and right on other inputs than the search's, is kept in MetaSchedule's JSON database.",
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add("functions", type=Path, nargs="?", help="TVMScript of the functions, with static shapes")
+    about = "tune what no kernel takes of this model: as nox -s model names one"
+    add("--model", help=f"in place of a file: {about}, or {ZOO}FAMILY of the zoo")
+    add("--quantization", choices=FORMATS, help=f"format of the model's weights ({MODEL_FORMAT})")
+    add("--tvm-tree", type=Path, help="patched TVM tree, which compiles candidates")
+    add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
+    add_cache_option(options)
+    add("--project", type=Path, default=Path(), help="the project's root (.)")
+    add("--trials", type=int, default=32, help="candidates of each function (32)")
+    add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")
+    add("--vlen", type=int, choices=VLENS, help="bits in a vector register (the core's; 256)")
+    add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
+    add("--json", type=Path, dest="report", help="report (PROJECT/out/tune.json)")
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Tune each function, and write the report after each.
+
+    Raises:
+        UserError: an option is not right, no farm is up, or the file holds no such functions.
+        LabError: a function does not run, or a record cannot be written.
+    """
+    args = parser().parse_args(argv)
+    if args.trials < 1 or args.seconds <= 0:
+        raise UserError("--trials and --seconds have to be more than 0")
+    if (args.functions is None) == (args.model is None):
+        raise UserError("what is to be tuned?", remedy="give either FILE.py or --model MODEL")
+    _use_tree(args.tvm_tree, argv)
+    state = FarmState.read(state_file(args.project))
+    if state is None:
+        raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
+    boards, (measure, core) = _joined(state)
+    known = core if core in core_names(args.project / "cores") else None
+    zvfh = have_zvfh(args.project, known)
+    target = LabTarget("riscv64", vlen_of(args.project, args.vlen, known), zvfh)
+    functions = read_functions(args.functions or functions_of(args, target, known))
+    logging.getLogger("tvm").setLevel(logging.WARNING)
+    out = args.project.resolve() / "out"
+    kept = (args.database or out / "tuned") / core
+    report = args.report or out / "tune.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    done, refused, start = list[Tuned](), list[str](), time.monotonic()
+    for name, function in functions.items():
+        farm = (state.tracker, state.key, boards)
+        limits = {"trials": args.trials, "seconds": args.seconds}
+        try:
+            done.append(tune_function(name, function, target.table(), farm, kept, **limits))
+        except NotTunableError as error:
+            refused.append(error.what)
+        tuned = [asdict(one) for one in done]
+        about = {"measure": measure, "database": str(kept), "functions": tuned, "refused": refused}
+        atomic_write_json(report, about)
+    minutes = (time.monotonic() - start) / 60
+    trials = sum(one.trials for one in done)
+    pace = f"{trials} trials on {boards} boards: {trials / minutes:.1f} a minute, all included"
+    print("\n".join([*table(done, measure), *(f"* {why}" for why in refused), pace]))
+    return 0
+
+
+def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
+    """Boards of a farm, and what each is.
+
+    Raises:
+        UserError: there are none, or they differ in what they measure.
+    """
+    joined = joined_boards(farm.tracker, farm.key)
+    if not joined:
+        raise UserError(
+            f"no board has joined {farm.tracker} as {farm.key}",
+            remedy="nox -s farm -- status says what runs; on a board: join.sh of farm -- pack",
+        )
+    if others := sorted({board for board in joined if board != joined[0]}):
+        told = [f"{board.measure} (for {board.core})" for board in (joined[0], others[0])]
+        raise UserError(
+            f"boards that joined as {farm.key} measure {' and '.join(told)}",
+            remedy="give boards that measure differently a --key of their own",
+        )
+    return len(joined), joined[0]
+
+
+def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
+    """Start anew with a tree's Python, if ``tvm`` is another one."""
+    if tree is None or not (tree / "python" / "tvm" / "__init__.py").is_file():
+        said = f"{tree} is not a TVM tree" if tree else "no TVM tree was given"
+        raise UserError(said, remedy="nox -s farm -- tune FILE gives it; or --tvm-tree DIR")
+    if not Path(tvm.__file__).is_relative_to(tree.resolve()):
+        command = [sys.executable, "-m", "crosslab", "tune", *argv]
+        os.execve(sys.executable, command, tree_environment(tree))
+
+
+def functions_of(args: argparse.Namespace, target: LabTarget, core: str | None) -> Path:
+    """TVMScript of a model's functions that no kernel takes, from a compile for a core of it.
+
+    Raises:
+        UserError: the model cannot be compiled, or all that is left of it has shapes that vary.
+        LabError: the compile fails.
+    """
+    if args.model.startswith(ZOO):
+        return _left_of(zoo_recipe(args, target, core), args)
+    words = [args.model, "--tvm-tree", str(args.tvm_tree), "--project", str(args.project)]
+    words += ["--cache", str(args.cache), "--vlen", str(target.vlen)]
+    words += ["--core", core] if core else []
+    for option in ("mlc_tree", "quantization"):
+        if value := getattr(args, option):
+            words += [f"--{option.replace('_', '-')}", str(value)]
+    job = parse_job(words, MODEL)
+    model = import_model(job.source, job.model, job.project, job.cache).folder
+    check_model(job, model)
+    return _left_of(job.recipe(model), args)
+
+
+def zoo_recipe(args: argparse.Namespace, target: LabTarget, core: str | None) -> Recipe:
+    """The inputs of the library of a family of the zoo.
+
+    Raises:
+        UserError: there is no such family, or MLC-LLM, which compiles it, is not here.
+    """
+    if args.mlc_tree is None:
+        raise UserError(f"{args.model}: MLC-LLM is not here", remedy=supply_mlc("farm"))
+    quantization = args.quantization or MODEL_FORMAT
+    zvfh = target.zvfh and weight_formats()[quantization].halves
+    name, trees = args.model.removeprefix(ZOO), (args.mlc_tree, args.tvm_tree, None)
+    return library_recipe(
+        Spec(name, quantization, *trees, target.vlen, args.cache, "", core=core, zvfh=zvfh)
+    )
+
+
+def _left_of(recipe: Recipe, args: argparse.Namespace) -> Path:
+    left = Schedules.read(compile_library(recipe, args.cache).folder).unscheduled
+    if "@T.prim_func" not in Path(left).read_text(encoding="utf-8"):
+        raise UserError(f"{args.model}: no function of static shapes is without a kernel")
+    return Path(left)
+
+
+def read_functions(file: Path) -> dict[str, Any]:
+    """The functions of a TVMScript file.
+
+    Raises:
+        UserError: it cannot be read, or has none, or one whose shapes are not static.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file}: {error}") from error
+    try:
+        # TVM's parser brings I, T and R along, and takes nothing but what they decorate.
+        parsed = ast.parse(text)
+        parsed.body = [part for part in parsed.body if hasattr(part, "decorator_list")]
+        found = tvm.script.from_source(ast.unparse(parsed)) if parsed.body else tvm.IRModule()
+    except Exception as error:
+        last = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(
+            f"{file} is not TVMScript: {last[0]}",
+            remedy="give what IRModule.script() prints: functions with blocks are "
+            "@T.prim_func(s_tir=True)",
+        ) from error
+    if isinstance(found, tirx.PrimFunc):
+        found = tvm.IRModule({"main": found})
+    functions = {g.name_hint: f for g, f in found.functions_items() if isinstance(f, tirx.PrimFunc)}
+    if not functions:
+        raise UserError(f"{file} holds no TIR function")
+    for name, function in functions.items():
+        shapes = [p.ty.shape if hasattr(p.ty, "shape") else () for p in function.params]
+        if not all(isinstance(extent, int | tirx.IntImm) for s in shapes for extent in s):
+            raise UserError(
+                f"{file}: {name} has a shape that is not static",
+                remedy="bind its sizes first: function.specialize",
+            )
+    return functions
+
+
+def table(done: Sequence[Tuned], measure: str) -> list[str]:
+    """Before, after and trials as a table, and what was thrown out, by name."""
+    lines = [
+        f"| function | before, {measure} | after | times fewer | trials | thrown out |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in done:
+        ratio = one.before / max(1, one.after)
+        cells = (one.name, f"{one.before}", f"{one.after}", f"{ratio:.2f}", f"{one.trials}")
+        lines.append(f"| {' | '.join(cells)} | {len(one.rejected)} |")
+    if not done:
+        return ["no function was tuned"]
+    ratios = [one.before / max(1, one.after) for one in done]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    before, after = sum(one.before for one in done), sum(one.after for one in done)
+    total = f"all together: {before} to {after}, {before / max(1, after):.2f} times fewer"
+    lines += ["", f"{total}; geometric mean: {mean:.2f} times fewer"]
+    lines += [f"* {one.name}: {reason}" for one in done for reason in one.rejected]
+    return lines

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kept database: MetaSchedule's JSON files, of which a reader never sees a part."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
+
+from crosslab.compile.schedules import RECORDS, WORKLOADS
+from crosslab.errors import LabError
+
+
+def open_database(folder: Path) -> Any:
+    """The database of a folder, made when missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return JSONDatabase(work_dir=str(folder))
+
+
+def keep(folder: Path, record: Any) -> None:
+    """Add a record of another database.
+
+    It is written beside, read again and then takes the place of what was there, so that a full
+    disk or an interruption loses no record that was kept before.
+
+    Raises:
+        LabError: it cannot be written.
+        OSError: the folder cannot.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".keep-", dir=folder) as beside:
+        scratch = Path(beside)
+        for name in (WORKLOADS, RECORDS):
+            if (folder / name).is_file():
+                shutil.copyfile(folder / name, scratch / name)
+        try:
+            database = open_database(scratch)
+            before = len(database)
+            workload = database.commit_workload(record.workload.mod)
+            database.commit_tuning_record(
+                TuningRecord(
+                    record.trace, workload, record.run_secs, record.target, record.args_info
+                )
+            )
+            written = len(open_database(scratch))
+        except OSError:
+            raise
+        except Exception as error:  # TVM's own, whatever the disk's reason
+            raise _not_written(folder, str(error).splitlines()[-1]) from error
+        if written != before + 1:
+            raise _not_written(folder, f"{written} records instead of {before + 1}")
+        # Workloads first: records name them by their number, which never changes.
+        for name in (WORKLOADS, RECORDS):
+            (scratch / name).replace(folder / name)
+
+
+def _not_written(folder: Path, why: str) -> LabError:
+    return LabError(
+        f"{folder}: the record was not written ({why}); those from before are kept",
+        remedy="free some space there, then tune again",
+    )

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab tune-kernels``: values of the kernels' parameters that are best for a core.
+
+Parameters are tried one after the other. A value is taken if no call of a kernel takes more of the
+core's cycles than with today's values, serially or by the larger of vector and scalar cycles, and
+the geometric mean of calls falls. What is taken computes what was computed before, on random input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from crosslab.bench.kernel_bench import Case, build
+from crosslab.bench.options import MODEL_S
+from crosslab.build.kernel_list import Parameter, read_parameters, with_values
+from crosslab.build.kernel_values import KernelValues, Timed, sources
+from crosslab.cached_build import add_cache_option
+from crosslab.cores.core import Core, read_core
+from crosslab.cores.cycles import cycles_of
+from crosslab.errors import LabError, UserError
+from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.formats import weight_formats
+from crosslab.run.counter import count_guest
+from crosslab.run.emulator import GuestMachine, run_guest
+
+MODELS = {
+    "S": MODEL_S,
+    "smollm2": LlamaConfig(
+        hidden=576, intermediate=1536, heads=9, kv_heads=3, head_dim=64, layers=30, vocab=49152
+    ),
+    "M": LlamaConfig(
+        hidden=1024, intermediate=2816, heads=16, kv_heads=4, head_dim=64, layers=16, vocab=32000
+    ),
+}
+ROWS = (1, 2, 3, 4, 8, 10, 32, 128)
+# Tiles of outputs cost the same each: of wider matrices so many are counted, and the last tile.
+OUTPUTS, TILE = 512, 64
+# A smaller gain is where the linker put things.
+LEAST_GAIN = 1.0005
+# That all calls may take together; a candidate that hangs is thrown out.
+SECONDS = 1200.0
+
+_console = Console(stderr=True, highlight=False)
+
+
+def cases_of(
+    configs: Sequence[LlamaConfig], kernels: Sequence[str], rows: Sequence[int]
+) -> list[Case]:
+    """Calls of the kernels in the linear layers of models, each once."""
+    layers = dict[tuple[int, int], None]()
+    for one in configs:
+        for outputs, inputs in (*one.linear_layers, (one.vocab, one.hidden)):
+            most = outputs if outputs <= OUTPUTS else OUTPUTS + outputs % TILE
+            layers[most, inputs] = None
+    return [Case(kernel, (m, *layer)) for kernel in kernels for layer in layers for m in rows]
+
+
+@dataclass
+class KernelTuner:
+    """Counts calls with values of parameters.
+
+    Attributes:
+        core: whose cycles count.
+        vlen: bits in its vector registers.
+        cases: the calls.
+        cache: folder of finished builds.
+        known: cycles by values, serial and by the larger sum.
+    """
+
+    core: Core
+    vlen: int
+    cases: Sequence[Case]
+    cache: Path
+    known: dict[tuple[int, ...], dict[Case, tuple[int, int]]] = field(default_factory=dict)
+
+    def cycles(
+        self, values: Mapping[str, int], cases: Sequence[Case]
+    ) -> dict[Case, tuple[int, int]]:
+        """Cycles of calls, serial and by the larger of vector and scalar ones."""
+        found = self.known.setdefault(tuple(with_values(values).values()), {})
+        if missing := [case for case in cases if case not in found]:
+            with tempfile.TemporaryDirectory(prefix="tune-") as folder:
+                program = build(Path(folder), self.cache, values)
+                machine = GuestMachine(self.vlen, timeout=SECONDS)
+                _, measured = count_guest(program, self._words(missing), machine, self.cache)
+            for i, case in enumerate(missing):
+                cycles = cycles_of(self.core, measured.histogram([i]), 1)
+                found[case] = (cycles.serial, cycles.vec_serial)
+        return {case: found[case] for case in cases}
+
+    def results(
+        self, values: Mapping[str, int], cases: Sequence[Case], seed: int
+    ) -> list[np.ndarray]:
+        """Results of calls on random input, an array each."""
+        with tempfile.TemporaryDirectory(prefix="tune-") as folder:
+            program, out = build(Path(folder), self.cache, values), Path(folder) / "results"
+            words = ["-o", str(out), str(seed), *self._words(cases)]
+            run_guest(program, words, GuestMachine(self.vlen, timeout=SECONDS))
+            numbers = np.fromfile(out, np.float32)
+        ends = np.cumsum([case.sizes[0] * case.sizes[1] for case in cases])
+        return np.split(numbers, ends[:-1])
+
+    def difference(self, values: Mapping[str, int], cases: Sequence[Case], seed: int) -> str:
+        """A call that computes something else with values than with today's; empty: none.
+
+        Sums of float32 in another order are the same.
+        """
+        bound = weight_formats()["q0f32"].tolerance
+        both = zip(self.results({}, cases, seed), self.results(values, cases, seed), strict=True)
+        for case, (old, new) in zip(cases, both, strict=True):
+            error = float(np.max(np.abs(old - new)) / np.max(np.abs(old)))
+            if not error <= bound:
+                return f"{name_of(case)} differs by {error:.2g} of its largest result, seed {seed}"
+        return ""
+
+    def _words(self, cases: Sequence[Case]) -> list[str]:
+        words = (word for case in cases for word in (case.kernel, *map(str, case.sizes)))
+        return [str(self.vlen // 4), *words]
+
+    def search(self) -> Iterator[str]:
+        """Try all values; yields a line for each, then the values are in :attr:`best`."""
+        self.best: dict[str, int] = {}
+        for parameter in read_parameters().values():
+            cases = [case for case in self.cases if case.kernel in parameter.kernels]
+            for value in parameter.values:
+                if cases and value != parameter.value:
+                    yield f"{parameter.name} = {value}: {self._try(parameter, value, cases)}"
+
+    def _try(self, parameter: Parameter, value: int, cases: Sequence[Case]) -> str:
+        before, now = self.cycles({}, cases), self.cycles(self.best, cases)
+        wanted = {**self.best, parameter.name: value}
+        try:
+            new = self.cycles(wanted, cases)
+        except LabError as error:
+            if error.exit_code == 2:
+                raise
+            return f"thrown out: {error.what.splitlines()[0]}"
+        slower = [c for c in cases if any(n > b for n, b in zip(new[c], before[c], strict=True))]
+        mean = geometric_mean([now[case][0] / new[case][0] for case in cases])
+        gain = f"{mean:.4f} times fewer cycles in the mean of {len(cases)} calls"
+        if slower:
+            worst = max(slower, key=lambda case: new[case][0] / before[case][0])
+            ratio = new[worst][0] / before[worst][0]
+            return f"{gain}, but {len(slower)} are slower ({name_of(worst)}: {ratio:.4f}); left"
+        if mean < LEAST_GAIN:
+            return f"{gain}; left"
+        if wrong := self.difference(wanted, cases, secrets.randbits(62) + 1):
+            return f"{gain}; thrown out: {wrong}"
+        self.best = wanted
+        return f"{gain}; taken"
+
+    def timed(self) -> list[Timed]:
+        """Every call, with today's values and the best ones."""
+        before, after = self.cycles({}, self.cases), self.cycles(self.best, self.cases)
+        return [Timed(c.kernel, c.sizes, before[c][0], after[c][0]) for c in self.cases]
+
+
+def name_of(case: Case) -> str:
+    """A call, for people."""
+    return f"{case.kernel} {'x'.join(map(str, case.sizes))}"
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """Of at least one number."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def table(timed: Sequence[Timed]) -> list[str]:
+    """Gains by kernel and rows, as lines of Markdown."""
+    lines = ["| kernel | rows | calls | mean | least | most |", "|---|---|---|---|---|---|"]
+    for kernel, rows in dict.fromkeys((one.kernel, one.sizes[0]) for one in timed):
+        ratios = [o.before / o.after for o in timed if (o.kernel, o.sizes[0]) == (kernel, rows)]
+        figures = (geometric_mean(ratios), min(ratios), max(ratios))
+        cells = " | ".join(f"{figure:.4f}" for figure in figures)
+        lines.append(f"| {kernel} | {rows} | {len(ratios)} | {cells} |")
+    ratios = [one.before / one.after for one in timed]
+    slower, same = sum(r < 1 for r in ratios), sum(r == 1 for r in ratios)
+    told = f"{len(ratios)} calls, {slower} slower, {same} as before: "
+    return [*lines, "", f"{told}{geometric_mean(ratios):.4f} times fewer cycles (geometric mean)"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(
+        prog="crosslab tune-kernels",
+        description="Find values of the kernels' parameters (kernels/kernels.toml) for a core, "
+        "over the linear layers of models; --tuned DIR of later compiles takes them.",
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add("--core", required=True, metavar="NAME", help="whose cycles count (cores/NAME.toml)")
+    add("--model", nargs="+", metavar="NAME", help=f"{', '.join(MODELS)}, or a config.json (all)")
+    add("--rows", nargs="+", type=int, default=ROWS, help=f"of a call ({' '.join(map(str, ROWS))})")
+    add("--kernel", nargs="+", metavar="NAME", help="of these routines alone (all with parameters)")
+    add("--project", type=Path, default=Path(), help="the project's root (.)")
+    add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
+    add_cache_option(options)
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Search, check, keep.
+
+    Raises:
+        UserError: an option is not right, or a tool is missing.
+        LabError: kernels do not build or run, or compute something else.
+    """
+    args = parser().parse_args(argv)
+    core = read_core(args.project / "cores", args.core)
+    if min(args.rows) < 1:
+        raise UserError(f"--rows {min(args.rows)}", remedy="give 1 or more")
+    kernels = _kernels(args.kernel)
+    configs = [MODELS[m] if m in MODELS else read_config(Path(m)) for m in args.model or MODELS]
+    cases = cases_of(configs, kernels, list(dict.fromkeys(args.rows)))
+    tuner = KernelTuner(core, core.vlen, cases, args.cache)
+    for line in tuner.search():
+        _console.print(line, markup=False, soft_wrap=True)
+    timed = tuner.timed()
+    if tuner.best:
+        # All values together, on other input than each.
+        if wrong := tuner.difference(tuner.best, cases, secrets.randbits(62) + 1):
+            raise LabError(f"{tuner.best}: {wrong}; nothing was kept")
+        folder = (args.database or args.project / "out" / "tuned") / core.key
+        KernelValues(core.key, core.vlen, sources(), tuner.best, timed).write(folder)
+        kept = ", ".join(f"{name} = {value}" for name, value in tuner.best.items())
+        print(f"{core.key}: {kept}; kept in {folder}")
+    else:
+        print(f"{core.key}: today's values are the best")
+    print("\n".join(table(timed)))
+    return 0
+
+
+def _kernels(names: Sequence[str] | None) -> list[str]:
+    """Routines that have parameters, or those named.
+
+    Raises:
+        UserError: one has none.
+    """
+    known = list(dict.fromkeys(k for one in read_parameters().values() for k in one.kernels))
+    if unknown := [name for name in names or () if name not in known]:
+        raise UserError(
+            f"--kernel {unknown[0]}: no parameter is of it", remedy=f"there are: {', '.join(known)}"
+        )
+    return list(names or known)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for one function: candidates, trials, and the check of the winner."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tvm
+from tvm import ir, tirx
+from tvm.s_tir import meta_schedule as ms
+
+from boardfarm.protocol import Address
+from boardfarm.tune.database import keep, open_database
+from boardfarm.tune.runner import ATTEMPTS, CandidateBuilder, FarmRunner, TrialAttempt, Trials
+from boardfarm.tune.space import design_space
+from boardfarm.tune.trial import (
+    Arrays,
+    SessionHungError,
+    SessionLostError,
+    TrialAnswer,
+    TrialQuestion,
+    answer_of,
+)
+from crosslab.build.objects import shared_linker
+from crosslab.compile.overlaypass import load_pass
+from crosslab.compile.targets import TRIPLE
+from crosslab.errors import LabError
+from crosslab.host.toolchain import CompilerKind, find_cross
+
+SEARCH_SEEDS, CHECK_SEEDS = (0,), (1, 2, 3)
+BUILD_SECONDS = 60.0
+PER_ITERATION = 16
+# Without a model of costs, more would only take longer to draw.
+POPULATION = 48
+
+
+INTRINSICS = "tvm.s_tir.tensor_intrin"
+
+
+@contextmanager
+def without_intrinsics() -> Iterator[None]:
+    """Keep MetaSchedule from parsing 496 tensor intrinsics: it takes minutes, none is used."""
+    if INTRINSICS in sys.modules:
+        yield
+        return
+    sys.modules[INTRINSICS] = ModuleType(INTRINSICS)
+    try:
+        yield
+    finally:
+        del sys.modules[INTRINSICS]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Result for one function.
+
+    Attributes:
+        name: of the function.
+        before: cost of the untuned function.
+        after: of the winner; ``before`` where nothing was better.
+        trials: candidates that were measured.
+        repeated: sessions that were lost and asked for again.
+        rejected: reasons of the candidates that were thrown out.
+    """
+
+    name: str
+    before: int
+    after: int
+    trials: int
+    repeated: int = 0
+    rejected: tuple[str, ...] = field(default=())
+
+
+class NotTunableError(LabError):
+    """A function that MetaSchedule does not take."""
+
+
+def build_library(mod: ir.IRModule, target: Any) -> Any:
+    """Compile a function: :func:`tvm.compile` alone, as upstream's own reads 496 intrinsics."""
+    mod = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
+    return tvm.compile(mod, target=target)
+
+
+def build_candidate(mod: ir.IRModule, target: Any, _params: Any = None) -> Any:
+    """Compile a candidate in the form in which a model's compile takes its schedule."""
+    return build_library(load_pass("apply_tuned_schedules").compiled_form(mod), target)
+
+
+def export_library(library: Any) -> str:
+    """Link a candidate for riscv64 in a folder of its own; its path."""
+    cross = find_cross(CompilerKind.CLANG)
+    file = Path(tempfile.mkdtemp(prefix="candidate-")) / "candidate.so"
+    linker = shared_linker([*cross.cc, *cross.link], TRIPLE)
+    library.export_library(str(file), fcompile=linker)
+    return str(file)
+
+
+def tune_function(
+    name: str,
+    function: tirx.PrimFunc,
+    target: dict[str, Any],
+    farm: tuple[Address, str, int],
+    kept: Path,
+    *,
+    trials: int,
+    seconds: float = 60.0,
+    seed: int = 1,
+) -> Tuned:
+    """Search for a better schedule, and keep the best one that is right.
+
+    Args:
+        name: for people.
+        function: static shapes.
+        target: code is generated for it, as a table.
+        farm: the tracker, the boards' key, and how many boards there are.
+        kept: folder of the database.
+        trials: candidates to measure.
+        seconds: that a session may take.
+        seed: of the search.
+
+    Raises:
+        NotTunableError: MetaSchedule does not take the function.
+        LabError: the untuned function does not run, or the record cannot be written.
+    """
+    tracker, key, boards = farm
+    # The search's rules ask for it; what is generated is for one.
+    aim = tvm.target.Target({**target, "num-cores": 1})
+    # The compiler's pass looks records up by the same.
+    known = load_pass("apply_tuned_schedules")
+    mod = known.workload_of(function)
+    shapes = tuple(tuple(map(int, b.shape)) for b in buffers_of(function))
+    dtypes = tuple(str(b.dtype) for b in buffers_of(function))
+    question = TrialQuestion(tracker, key, shapes, dtypes, seconds)
+    untuned = Path(export_library(build_library(known.alone(function), aim)))
+    try:
+        answer = untuned_answer(question, untuned)
+    finally:
+        shutil.rmtree(untuned.parent, ignore_errors=True)
+    right, before, record = answer.arrays, answer.cost, Trials()
+    searched = {s: right[s] for s in SEARCH_SEEDS}
+    runner = FarmRunner(question, searched, boards, record)
+    local = ms.builder.LocalBuilder(
+        max_workers=boards,
+        timeout_sec=BUILD_SECONDS,
+        f_build=build_candidate,
+        f_export=export_library,
+    )
+    with tempfile.TemporaryDirectory(prefix="tune-") as work, aim, without_intrinsics():
+        database = open_database(Path(work))
+        try:
+            ms.tune_tir(
+                mod,
+                aim,
+                work,
+                max_trials_global=trials,
+                num_trials_per_iter=min(PER_ITERATION, trials),
+                builder=CandidateBuilder(local, record),
+                runner=runner,
+                database=database,
+                cost_model=ms.cost_model.RandomModel(),
+                space=design_space(),
+                # A small space is searched to its end: one candidate that is new suffices to go on.
+                strategy=ms.search_strategy.EvolutionarySearch(
+                    population_size=POPULATION, init_min_unmeasured=1, genetic_num_iters=2
+                ),
+                num_tuning_cores=1,
+                seed=seed,
+            )
+        except tvm.error.InternalError as error:
+            why = str(error).strip().splitlines()[-1]
+            raise NotTunableError(f"{name}: MetaSchedule does not take it: {why}") from error
+        after = _winner(database, mod, aim, runner, right, before, kept)
+    reasons = tuple(reason for _, reason in record.rejected)
+    return Tuned(name, before, after, record.measured, record.repeated, reasons)
+
+
+def buffers_of(function: tirx.PrimFunc) -> list[Any]:
+    """The buffers that a function takes, in order."""
+    return list(ms.arg_info.ArgInfo.from_prim_func(function))
+
+
+def untuned_answer(question: TrialQuestion, library: Path) -> TrialAnswer:
+    """Answer and cost of the untuned function, on the inputs of search and check.
+
+    Raises:
+        LabError: it does not run.
+    """
+    lost = ""
+    # As of a candidate: a board that is killed is not the function's fault.
+    for _ in range(ATTEMPTS):
+        try:
+            return answer_of(question, library, (*SEARCH_SEEDS, *CHECK_SEEDS))
+        except SessionLostError as error:
+            lost = str(error)
+        except SessionHungError as error:
+            raise LabError(f"the untuned function does not run: {error}") from error
+    raise LabError(f"the untuned function crashes {ATTEMPTS} boards: {lost}")
+
+
+def _winner(
+    database: Any,
+    mod: ir.IRModule,
+    target: Any,
+    runner: Any,
+    right: dict[int, Arrays],
+    before: int,
+    kept: Path,
+) -> int:
+    """Keep the best candidate that is right on inputs that the search has not seen."""
+    if not database.has_workload(mod):
+        return before
+    checks = {seed: right[seed] for seed in CHECK_SEEDS}
+    for found in database.get_top_k(database.commit_workload(mod), PER_ITERATION):
+        if round(float(found.run_secs[0]) * 1e9) >= before:
+            return before
+        schedule = tvm.s_tir.Schedule(mod)
+        found.trace.apply_to_schedule(schedule, remove_postproc=False)
+        library = export_library(build_candidate(schedule.mod, target))
+        checker = FarmRunner(runner.question, checks, 1, runner.trials)
+        attempt: TrialAttempt = checker.attempt(library)
+        cost, reason = attempt.result()
+        shutil.rmtree(Path(library).parent, ignore_errors=True)
+        if not reason and cost < before:
+            keep(kept, found)
+            return cost
+    return before

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One trial: a library is sent to a board, its outputs are compared, and its cost is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm import rpc
+from tvm.runtime import tensor
+
+from boardfarm.protocol import Address
+
+FUNCTION = "main"
+# Of the largest output: sums in another order differ by less, wrong ones by more.
+TOLERANCE = 1e-4
+# A session that took this share of its time has been ended by the board.
+HUNG = 0.9
+
+Arrays = tuple[np.ndarray[Any, Any], ...]
+
+
+class WrongOutputError(Exception):
+    """A candidate that does not compute what the untuned function does."""
+
+
+class SessionLostError(Exception):
+    """A session that ended before its answer: the board's fault or the candidate's."""
+
+
+class SessionHungError(Exception):
+    """A candidate that did not end in its time."""
+
+
+@dataclass(frozen=True)
+class TrialQuestion:
+    """A library's work.
+
+    Attributes:
+        tracker: of the farm.
+        key: of its boards.
+        shapes: of the arguments, outputs last.
+        dtypes: of the arguments.
+        seconds: that a session may take.
+    """
+
+    tracker: Address
+    key: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    seconds: float = 60.0
+
+    def inputs(self, seed: int) -> Arrays:
+        """Random arguments, outputs among them: what a function leaves out is seen."""
+        random = np.random.default_rng(seed)
+        pairs = zip(self.shapes, self.dtypes, strict=True)
+        return tuple(_draw(random, shape, dtype) for shape, dtype in pairs)
+
+
+@dataclass(frozen=True)
+class TrialAnswer:
+    """A library's answer.
+
+    Attributes:
+        arrays: every argument after the call, by seed.
+        cost: of one call, in the board's unit; the largest.
+    """
+
+    arrays: dict[int, Arrays]
+    cost: int
+
+
+def _draw(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
+    if dtype.startswith(("float", "bfloat")):
+        return random.uniform(-1, 1, shape).astype(dtype)
+    # Indices: of any axis of the function's own arguments.
+    return random.integers(0, 2, shape).astype(dtype)
+
+
+def answer_of(question: TrialQuestion, library: Path, seeds: Sequence[int]) -> TrialAnswer:
+    """Run a library on a board, on inputs of each seed.
+
+    Raises:
+        SessionLostError: the session broke, or the library cannot be loaded or called.
+        SessionHungError: it took longer than it may.
+    """
+    remote = rpc.connect_tracker(*question.tracker.pair)
+    start = time.monotonic()
+    try:
+        session = remote.request(question.key, session_timeout=question.seconds)
+        start = time.monotonic()
+        session.upload(str(library))
+        device, module = session.cpu(), session.load_module(library.name)
+        function = module[FUNCTION]
+        timed = module.time_evaluator(FUNCTION, device, number=1, repeat=1)
+        arrays, cost = {}, 0
+        for seed in seeds:
+            arguments = [tensor(array, device) for array in question.inputs(seed)]
+            function(*arguments)
+            arrays[seed] = tuple(argument.numpy() for argument in arguments)
+            cost = max(cost, round(timed(*arguments).mean * 1e9))
+        return TrialAnswer(arrays, cost)
+    except Exception as error:
+        if time.monotonic() - start > HUNG * question.seconds:
+            raise SessionHungError(f"no end within {question.seconds:g} s") from error
+        text = str(error).strip().splitlines()
+        raise SessionLostError(text[-1] if text else type(error).__name__) from error
+
+
+def compare(own: Arrays, untuned: Arrays) -> None:
+    """Compare outputs.
+
+    Raises:
+        WrongOutputError: they differ by more than rounding does.
+    """
+    for number, (left, right) in enumerate(zip(own, untuned, strict=True)):
+        if left.dtype.kind not in "fV":
+            if not np.array_equal(left, right):
+                raise WrongOutputError(f"argument {number} differs")
+            continue
+        wide, exact = left.astype(np.float64), right.astype(np.float64)
+        bound = TOLERANCE * max(1e-30, float(np.max(np.abs(exact), initial=0.0)))
+        error = np.abs(wide - exact)
+        # Written so that NaN is wrong, too, unless both are.
+        if not np.all((error <= bound) | (np.isnan(wide) & np.isnan(exact))):
+            raise WrongOutputError(f"argument {number} is off by {np.nanmax(error):.3g}")
+
+
+def trial(question: TrialQuestion, library: str, untuned: Mapping[int, Arrays]) -> tuple[int, str]:
+    """Measure a candidate; runs in a process of its own.
+
+    Args:
+        question: what it has to do.
+        library: file of the candidate.
+        untuned: the right outputs, by seed.
+
+    Returns:
+        its cost, and nothing; or 0 and the reason why it is thrown out, or "lost: " and a reason
+        when another board has to be asked.
+    """
+    try:
+        answer = answer_of(question, Path(library), tuple(untuned))
+        for seed, right in untuned.items():
+            compare(answer.arrays[seed], right)
+    except WrongOutputError as error:
+        return 0, f"wrong: {error}"
+    except SessionHungError as error:
+        return 0, f"hung: {error}"
+    except (SessionLostError, OSError, RuntimeError) as error:
+        return 0, f"lost: {error}"
+    return answer.cost, ""

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402
+"""Trials: lost sessions, candidates that lie, hang or crash; the database on a full disk."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tornado")
+tvm = pytest.importorskip("tvm")
+
+from tvm import te
+from tvm.s_tir.meta_schedule.builder import BuilderInput, LocalBuilder
+from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
+
+from boardfarm.protocol import Address
+from boardfarm.tune.cli import main, read_functions, table, zoo_recipe
+from boardfarm.tune.database import keep, open_database
+from boardfarm.tune.runner import ATTEMPTS, CandidateBuilder, TrialAttempt, Trials
+from boardfarm.tune.search import Tuned, untuned_answer
+from boardfarm.tune.trial import (
+    SessionLostError,
+    TrialAnswer,
+    TrialQuestion,
+    WrongOutputError,
+    compare,
+)
+from crosslab.compile.targets import LabTarget
+from crosslab.errors import LabError, UserError
+from crosslab.models.config import read_table
+from crosslab.models.families import chosen
+
+
+def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[TrialAttempt, Trials]:
+    left, trials = list(outcomes), Trials()
+
+    def submit() -> Future[tuple[int, str]]:
+        future: Future[tuple[int, str]] = Future()
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+        return future
+
+    return TrialAttempt(submit, "candidate.so", trials), trials
+
+
+@pytest.mark.parametrize("words", [[], ["functions.py", "--model", "smollm2-135m"]])
+def test_a_file_or_a_model_is_tuned(words: list[str]) -> None:
+    with pytest.raises(UserError, match="what is to be tuned"):
+        main(words)
+
+
+def _of_zoo(cache: Path, family: str, mlc_tree: Path | None) -> argparse.Namespace:
+    trees = {"mlc_tree": mlc_tree, "tvm_tree": Path("tvm")}
+    return argparse.Namespace(model=f"zoo:{family}", quantization=None, cache=cache, **trees)
+
+
+def test_a_family_of_the_zoo_is_compiled_by_its_config_for_the_core(tmp_path: Path) -> None:
+    zvfh = LabTarget("riscv64", 256, zvfh=True)
+    asked = _of_zoo(tmp_path, "mixtral", Path("mlc"))
+    recipe = zoo_recipe(asked, zvfh, "spacemit-x60")
+    assert (recipe.quantization, recipe.vlens, recipe.zvfh) == ("q4f16_1", (256,), True)
+    assert (recipe.mlc_tree, recipe.cores) == (Path("mlc"), "spacemit-x60")
+    assert read_table(recipe.model / "config.json") == chosen(["mixtral"])[0].config
+    asked.quantization = "q0f32"
+    assert not zoo_recipe(asked, zvfh, None).zvfh
+    with pytest.raises(UserError, match="no family lama"):
+        zoo_recipe(_of_zoo(tmp_path, "lama", Path("mlc")), zvfh, None)
+    with pytest.raises(UserError, match="MLC-LLM is not here") as refused:
+        zoo_recipe(_of_zoo(tmp_path, "mixtral", None), zvfh, None)
+    assert "--mirror mlc-llm=" in refused.value.remedy
+
+
+def test_a_lost_session_loses_no_trial() -> None:
+    attempt, trials = _attempt((0, "lost: reset by peer"), TimeoutError(), (7, ""))
+    assert attempt.result() == (7, "")
+    assert (trials.measured, trials.repeated, trials.rejected) == (1, 2, [])
+
+
+def test_a_candidate_that_crashes_every_board_is_named() -> None:
+    attempt, trials = _attempt(*[(0, "lost: reset by peer")] * ATTEMPTS)
+    cost, reason = attempt.result()
+    assert cost == 0
+    assert "crashed" in reason and "reset by peer" in reason
+    assert trials.rejected == [("candidate.so", reason)]
+
+
+def test_the_untuned_function_outlives_a_killed_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [SessionLostError("reset by peer")] * (ATTEMPTS - 1)
+
+    def answer(*_: object) -> TrialAnswer:
+        if ends:
+            raise ends.pop()
+        return TrialAnswer({}, 7)
+
+    monkeypatch.setattr("boardfarm.tune.search.answer_of", answer)
+    question = TrialQuestion(Address("127.0.0.1", 1), "k", (), ())
+    assert untuned_answer(question, Path("untuned.so")).cost == 7
+    ends += [SessionLostError("reset by peer")] * ATTEMPTS
+    with pytest.raises(LabError, match=f"crashes {ATTEMPTS} boards: reset by peer"):
+        untuned_answer(question, Path("untuned.so"))
+
+
+def test_a_candidate_that_does_not_compile_is_named() -> None:
+    x = te.placeholder((4,), name="x")
+    mod = tvm.IRModule({"main": te.create_prim_func([x, te.compute((4,), lambda i: x[i] + 1.0)])})
+    trials = Trials()
+    # A function that the builder's process can import, and that does not take what it is given.
+    builder = CandidateBuilder(LocalBuilder(max_workers=1, f_build=math.sqrt), trials)
+    (built,) = builder.build([BuilderInput(mod, tvm.target.Target("llvm"))])
+    assert built.artifact_path is None
+    ((_, reason),) = trials.rejected
+    assert reason.startswith("does not compile: TypeError: math.sqrt")
+
+
+@pytest.mark.parametrize("reason", ["wrong: argument 2 is off by 1", "hung: no end within 2 s"])
+def test_a_candidate_at_fault_is_not_asked_again(reason: str) -> None:
+    attempt, trials = _attempt((0, reason))
+    assert attempt.result() == (0, reason)
+    assert (trials.measured, trials.repeated) == (0, 0)
+    assert trials.rejected == [("candidate.so", reason)]
+
+
+def test_outputs_may_differ_by_rounding_alone() -> None:
+    right = (np.array([1.0, -4.0], np.float32), np.array([3, 4], np.int32))
+    compare((right[0] * np.float32(1 + 1e-6), right[1]), right)
+    for value in (1.001, np.nan, np.inf):
+        with pytest.raises(WrongOutputError, match="argument 0"):
+            compare((np.array([value, -4.0], np.float32), right[1]), right)
+    with pytest.raises(WrongOutputError, match="argument 1"):
+        compare((right[0], np.array([3, 5], np.int32)), right)
+
+
+def _module(size: int) -> object:
+    x = te.placeholder((size,), name="x")
+    function = te.create_prim_func([x, te.compute((size,), lambda i: x[i] + 1.0, name="y")])
+    return tvm.IRModule({"main": function})
+
+
+def _record(folder: Path, size: int) -> object:
+    mod = _module(size)
+    database = open_database(folder)
+    schedule = tvm.s_tir.Schedule(mod)
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("y"))[0])
+    workload = database.commit_workload(mod)
+    return TuningRecord(schedule.trace, workload, [1e-6], tvm.target.Target("llvm"))
+
+
+def test_a_full_disk_keeps_the_records_from_before(
+    tmp_path: Path, disk: Callable[..., object]
+) -> None:
+    full = disk("64k")
+    kept = full.path / "kept"  # type: ignore[attr-defined]
+    keep(kept, _record(tmp_path / "a", 8))
+    before = {file.name: file.read_bytes() for file in kept.iterdir()}
+    used = 0
+    with (full.path / "filler").open("wb", buffering=0) as filler:  # type: ignore[attr-defined]
+        try:
+            while True:
+                used += filler.write(b"x" * 4096)
+        except OSError:
+            pass
+    assert used
+    with pytest.raises((LabError, OSError)):
+        keep(kept, _record(tmp_path / "b", 16))
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == before
+    (full.path / "filler").unlink()  # type: ignore[attr-defined]
+    keep(kept, _record(tmp_path / "b", 16))
+    again = JSONDatabase(work_dir=str(kept))
+    assert len(again) == 2
+    assert again.has_workload(_module(8)) and again.has_workload(_module(16))
+    assert not again.has_workload(_module(32))
+
+
+def test_functions_have_static_shapes(tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text(_module(8).script())  # type: ignore[attr-defined]
+    assert list(read_functions(file)) == ["main"]
+    head = "from tvm.script import tirx as T\nimport tvm\n"
+    file.write_text(head + _module(8).script())  # type: ignore[attr-defined]
+    assert list(read_functions(file)) == ["main"]
+    n = te.var("n")
+    x = te.placeholder((n,), name="x")
+    function = te.create_prim_func([x, te.compute((n,), lambda i: x[i] + 1.0, name="y")])
+    file.write_text(tvm.IRModule({"main": function}).script())
+    with pytest.raises(UserError, match="main has a shape that is not static"):
+        read_functions(file)
+    file.write_text("x = 1\n")
+    with pytest.raises(UserError, match="holds no TIR function"):
+        read_functions(file)
+    file.write_text("nothing of the kind")
+    with pytest.raises(UserError, match="not TVMScript"):
+        read_functions(file)
+
+
+def test_the_table_shows_what_was_thrown_out() -> None:
+    lines = table([Tuned("f", 400, 100, 5, 0, ("wrong: x",)), Tuned("g", 9, 9, 5)], "cycles")
+    assert "| f | 400 | 100 | 4.00 | 5 | 1 |" in lines
+    total = "all together: 409 to 109, 3.75 times fewer"
+    assert table([], "cycles") == ["no function was tuned"]
+    assert f"{total}; geometric mean: 2.00 times fewer" in lines
+    assert lines[-1] == "* f: wrong: x"

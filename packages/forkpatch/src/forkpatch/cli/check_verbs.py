@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that verify a series: check, record, graph, necessity."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from forkpatch.cli.options import Registry, add_source_options, known_sources, version_of
+from forkpatch.cli.test_verbs import add_run_options, noticing
+from forkpatch.errors import UserError
+from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
+from forkpatch.model.fork import Fork, TreePlan, plan_tree
+from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import Patch
+from forkpatch.model.record import RECORD, format_record, is_recorded, read_record
+from forkpatch.output import counted, print_table, say, warn, write_report
+from forkpatch.regression.notice import NothingComparedError
+from forkpatch.series.derive import record_of
+from forkpatch.series.shared import homes_first, locate_series
+from forkpatch.sources.obtain import MissingUpstreamError, obtain
+from forkpatch.tree.claim import Claim
+from forkpatch.tree.variants import patch_name
+from groundwork.files import atomic_write
+
+
+def register(verbs: Registry) -> None:
+    """Add these verbs to the command line."""
+    verbs.add("check", run_check)
+    verb = verbs.add("record", run_record, Claim.WRITE, reads="check")
+    add_source_options(verb)
+    verb.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="default: all")
+    verb.add_argument("--version", metavar="V", help="default: all that the lock has")
+    verb.add_argument(
+        "--check", action="store_true", help="write nothing; name each drift of the trees at hand"
+    )
+    verb = verbs.add("graph", run_graph)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
+    verb.add_argument(
+        "--dot", type=Path, metavar="FILE", help="write it for Graphviz: dot -Tsvg FILE draws it"
+    )
+    verb = verbs.add("necessity", run_necessity)
+    add_source_options(verb)
+    verb.add_argument("patches", nargs="*", metavar="PATCH", help="default: all of the release")
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument("--timeout", type=float, default=1800, metavar="S", help="for one test run")
+    verb.add_argument(
+        "--upstream-tests", action="store_true", help="say too which of upstream's tests notice"
+    )
+    add_run_options(verb)
+
+
+def _plan(fork: Fork, upstream: Upstream, options: argparse.Namespace) -> TreePlan:
+    chosen = known_sources(fork, options)
+    return plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
+
+
+def run_check(fork: Fork, options: argparse.Namespace) -> int:
+    """Lint patches, series and overlays; print each finding with its place and fix."""
+    from forkpatch.inspect.lint import check_fork  # noqa: PLC0415 - for this verb only
+
+    report = check_fork(fork)
+    if options.json != "-":
+        say(*(str(finding) for finding in report.findings))
+        say(*(f"not checked: {note}" for note in report.notes))
+        say(counted(len(report.findings), "finding") if report.findings else "no findings")
+    write_report(options.json, report)
+    return 1 if report.findings else 0
+
+
+def run_record(fork: Fork, options: argparse.Namespace) -> int:
+    """Write what is derived from each series beside it, or compare it with what stands there."""
+    every = [one for versions in fork.lock.upstreams.values() for one in versions.values()]
+    if options.upstream:
+        versions = fork.lock.versions(options.upstream)
+        every = [fork.lock.upstream(options.upstream, options.version)] if options.version else []
+        every = every or list(versions.values())
+    elif options.version:
+        every = [one for one in every if one.version == options.version]
+        if not every:
+            raise UserError(
+                f"no upstream has a version {options.version!r}",
+                remedy=f"name one of {fork.lock.path.name}, or add it: forkpatch lock --add",
+            )
+    chosen = known_sources(fork, options)
+    result = []
+    wrong = False
+    for upstream in homes_first(fork, every):
+        try:
+            pristine = obtain(upstream, fork.cache, chosen).pristine
+            patches = locate_series(
+                fork, upstream, pristine, lambda home: obtain(home, fork.cache, chosen).pristine
+            )
+            plan = plan_tree(fork, upstream, pristine, patches)
+        except MissingUpstreamError as error:
+            if not (upstream.optional or options.check) or upstream.name in options.require:
+                raise
+            warn(f"{upstream} was left out: {error.attempts[-1]}")
+            continue
+        folder = fork.patch_folder(upstream)
+        new, old = record_of(fork, plan), read_record(folder)
+        findings = compare(old, new, files_to_compare(plan, old, new)) if old else ()
+        result.append({"upstream": upstream.name, "version": upstream.version, "places": findings})
+        drifted = [finding for finding in findings if finding.drift is not Drift.UNCHANGED]
+        text = format_record(new)
+        same = not is_recorded(folder, new)
+        same = same or (old is not None and (folder / RECORD).read_text("utf-8") == text)
+        if not options.check and not same:
+            folder.mkdir(parents=True, exist_ok=True)
+            atomic_write(folder / RECORD, text)
+        if options.json != "-":
+            say(*(str(finding) for finding in drifted))
+            state = "up to date" if same else "differs" if options.check else "written"
+            places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
+            say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
+        wrong |= options.check and not same
+    write_report(options.json, result)
+    return 1 if wrong else 0
+
+
+def run_graph(fork: Fork, options: argparse.Namespace) -> int:
+    """Print the dependencies between the patches of a series."""
+    from forkpatch.inspect.graph import as_dot, as_text, graph_of  # noqa: PLC0415
+
+    plan = _plan(fork, version_of(fork, options), options)
+    check_placement(fork, plan)
+    graph = graph_of(plan, record_of(fork, plan))
+    if options.dot:
+        atomic_write(options.dot, as_dot(graph))
+    if options.json != "-":
+        say(as_text(graph))
+    write_report(options.json, graph)
+    return 0
+
+
+def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
+    """Run each patch's test without the patch, to find patches that are no longer needed."""
+    from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
+
+    notice = noticing(fork, options) if options.upstream_tests else None
+    plans: dict[str, TreePlan] = {}
+    for upstream in fork.lock.release(options.release)[1]:
+        try:
+            plans[upstream.name] = _plan(fork, upstream, options)
+        except MissingUpstreamError as error:
+            if not upstream.optional or upstream.name in options.require:
+                raise
+            warn(f"{upstream} was left out: {error.attempts[-1]}")
+    wanted = _wanted(plans, options.patches)
+    judgements = []
+    incomparable = False
+    with open_trees(fork, plans, options.timeout) as trees:
+        for upstream_name, patch in wanted:
+            judgement = judge(trees, upstream_name, patch)
+            if notice:
+                try:
+                    judgement = replace(judgement, noticed=notice(upstream_name, patch.name))
+                except NothingComparedError as error:
+                    incomparable = True
+                    warn(str(error))
+            judgements.append(judgement)
+            if options.json != "-":
+                print(f"{patch.name}: {judgement.verdict}: {judgement.reason}", flush=True)
+                say(*(f"  upstream's test notices: {test}" for test in judgement.noticed or ()))
+    if options.json != "-":
+        print_table(
+            ("upstream", "patch", "verdict", "left out with it", "noticed by upstream's tests"),
+            [
+                (
+                    one.upstream,
+                    one.patch,
+                    one.verdict,
+                    ", ".join(one.along) or "-",
+                    "-" if one.noticed is None else str(len(one.noticed)),
+                )
+                for one in judgements
+            ],
+        )
+    write_report(options.json, judgements)
+    needed = all(one.verdict is Verdict.NEEDED for one in judgements)
+    # Upstream's tests of one patch may need what this machine lacks; those of every patch may not.
+    silent = incomparable and all(one.noticed is None for one in judgements)
+    return 0 if needed and not silent else 1
+
+
+def _wanted(plans: dict[str, TreePlan], names: list[str]) -> list[tuple[str, Patch]]:
+    every = [(upstream, patch) for upstream, plan in plans.items() for patch in plan.patches]
+    if not names:
+        return every
+    known = [patch.name for _, patch in every]
+    chosen = {patch_name(known, name) for name in names}
+    found = [pair for pair in every if pair[1].name in chosen]
+    if len({patch.name for _, patch in found}) != len(found):
+        raise UserError("two upstreams have a patch of that name", remedy="rename one of them")
+    return found

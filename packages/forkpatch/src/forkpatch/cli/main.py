@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command line: entry point."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import importlib.metadata
+import io
+import os
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import forkpatch
+from forkpatch.cli import (
+    check_verbs,
+    series_verbs,
+    start_verbs,
+    test_verbs,
+    tree_verbs,
+    version_verbs,
+)
+from forkpatch.cli.options import Registry, Verb, claim_of
+from forkpatch.errors import UserError
+from forkpatch.git.calls import drop_variables
+from forkpatch.machine import require_git
+from forkpatch.model.fork import open_fork
+from forkpatch.model.settings import find_root, load_settings
+from forkpatch.tree.claim import claimed
+from groundwork.errors import exit_code_of
+
+#: New objects between two searches for cycles: the lines of a large patch are in none.
+_OBJECTS = 5_000_000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb.
+
+    Returns:
+        0 when all is well, 1 for a failure or a finding, 2 for a mistake in the input.
+    """
+    gc.set_threshold(_OBJECTS)
+    _open_streams()
+    options = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file's name need not be text
+            stream.reconfigure(errors="backslashreplace")
+    drop_variables()
+    command = f"forkpatch {options.verb}"
+    return exit_code_of(functools.partial(_run, options), UserError, command)
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_git()
+    root = options.root or (Path() if options.begins else find_root(Path()))
+    settings = load_settings(root, new=options.begins)
+    _check_report(options.json, settings.root)
+    verb: Verb = options.run
+    with claimed(settings, claim_of(options)):
+        return verb(open_fork(settings, new=options.begins), options)
+
+
+def _check_report(target: str | None, root: Path) -> None:
+    """Raise when a report is to be written to a folder that is not there, outside of the fork."""
+    folder = Path(target or "").absolute().parent
+    if target not in (None, "-") and not (folder.is_dir() or folder.is_relative_to(root)):
+        raise UserError(
+            f"--json {target}: there is no folder {folder}",
+            remedy="make it first, or name another place",
+        )
+
+
+def _open_streams() -> None:
+    """Open the standard streams that the caller closed: what is printed there goes nowhere.
+
+    Else the next files that are opened would take their numbers.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w"))
+
+
+@functools.cache  # a program may run many verbs, and the parser costs a third of a quick one
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="forkpatch",
+        description=forkpatch.__doc__,
+        epilog="Exit code 0: all is well; 1: a failure or a finding; 2: a mistake in the"
+        " input: options, or the fork's own files.",
+    )
+    parser.add_argument("--version", action="version", version=f"forkpatch {_version()}")
+    parser.add_argument(
+        "--root", type=Path, metavar="DIR", help="the fork's root (default: . or a folder above)"
+    )
+    verbs = Registry(parser.add_subparsers(dest="verb", required=True, metavar="VERB"))
+    rooms = (start_verbs, tree_verbs, check_verbs, test_verbs, series_verbs, version_verbs)
+    for module in rooms:
+        module.register(verbs)
+    return parser
+
+
+def _version() -> str:
+    """Version of the installed package, or of the checkout that this runs from."""
+    project = Path(forkpatch.__file__).parent / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
+    return importlib.metadata.version("forkpatch")

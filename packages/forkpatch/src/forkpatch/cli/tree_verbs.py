@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs about trees and pins: apply, status, lock, tree."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from forkpatch.cli.options import (
+    Registry,
+    add_source_options,
+    known_sources,
+    source_options,
+    upstream_of,
+)
+from forkpatch.errors import UserError
+from forkpatch.model.fork import Fork, plan_tree
+from forkpatch.model.lock import parse_lock
+from forkpatch.model.patchfile import SERIES, unlisted
+from forkpatch.output import print_table, say, warn, write_report
+from forkpatch.rebase.plan import under_way
+from forkpatch.sources.obtain import SourceKind, mirrors_of, obtain
+from forkpatch.tree.apply import Applied, ApplyState, apply_release
+from forkpatch.tree.claim import Claim
+from forkpatch.tree.status import TreeCondition, release_status
+from forkpatch.tree.variants import choose_patches, write_variant
+from groundwork.files import atomic_write
+
+
+def register(verbs: Registry) -> None:
+    """Add these verbs to the command line."""
+    verb = verbs.add("apply", run_apply, Claim.WRITE)
+    add_source_options(verb)
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument(
+        "--discard", action="store_true", help="throw away work done inside a patched tree"
+    )
+    verb = verbs.add("status", run_status, Claim.REPORT)
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb = verbs.add("lock", run_lock, Claim.WRITE, reads="check")
+    add_source_options(verb)
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--check", action="store_true", help="change nothing; name each difference")
+    choice.add_argument("--add", metavar="NAME=VERSION", help="pin one more version of an upstream")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--tag", default="", metavar="TAG", help="with --add: its tag")
+    choice.add_argument("--commit", default="", metavar="ID", help="with --add: its commit")
+    choice.add_argument(
+        "--wheel-only", action="store_true", help="with --add: its wheel; no commit is known"
+    )
+    verb.add_argument("--no-wheel", action="store_true", help="with --add: it is in git only")
+    _add_tree(verbs)
+
+
+def _add_tree(verbs: Registry) -> None:
+    verb = verbs.add("tree", run_tree)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument("--without", nargs="+", default=[], metavar="PATCH", help="all but these")
+    choice.add_argument("--only", nargs="+", default=[], metavar="PATCH", help="these alone")
+    choice.add_argument("--upto", metavar="PATCH", help="the series up to this one")
+    choice.add_argument("--pristine", action="store_true", help="no patch, no overlay")
+    verb.add_argument("--no-overlays", action="store_true", help="leave the overlays out")
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="where to write it; must be new"
+    )
+
+
+def run_apply(fork: Fork, options: argparse.Namespace) -> int:
+    """Bring the patched trees of a release up to date."""
+    chosen = source_options(options)
+    release, applied = apply_release(fork, options.release, chosen, discard=options.discard)
+    value = {"release": release, "root": fork.settings.root, "upstreams": applied}
+    for upstream in fork.lock.release(release)[1]:
+        for path in unlisted(fork.patch_folder(upstream)):
+            warn(f"{path} is not applied: {SERIES} does not list it; add it there, or delete it")
+    for one in applied:
+        here = one.state is ApplyState.CURRENT or one.source.startswith(SourceKind.CACHE)
+        if one.name in chosen.mirrors and here:
+            warn(f"--mirror {one.name}: remembered, and not asked: {one.version} is here already")
+    if options.json != "-":
+        for one in applied:
+            if one.state is ApplyState.MISSING:
+                _say_missing(one)
+        print_table(
+            ("upstream", "version", "source", "patches", "overlays", "state", "tree"),
+            [
+                (
+                    one.name,
+                    one.version,
+                    one.source or "-",
+                    str(len(one.patches)),
+                    str(len(one.overlays)),
+                    one.state,
+                    _short(one.path, fork) if one.path else "-",
+                )
+                for one in applied
+            ],
+            title=f"release {release}",
+        )
+        if all(one.state is ApplyState.CURRENT for one in applied):
+            say("nothing changed, nothing done")
+    write_report(options.json, value)
+    return 0
+
+
+def _say_missing(one: Applied) -> None:
+    say(f"{one.name} {one.version} was left out: no source has it")
+    say(*(f"  {line}" for line in one.reason.splitlines()))
+    say(f"  {one.remedy}")
+
+
+def run_status(fork: Fork, options: argparse.Namespace) -> int:
+    """Print release, sources, bases, patches and overlays, and the state of each tree."""
+    release, trees = release_status(fork, options.release)
+    value = {"release": release, "root": fork.settings.root, "upstreams": trees}
+    if options.json != "-":
+        print_table(
+            ("upstream", "version", "source", "base", "patches", "overlays", "state"),
+            [
+                (
+                    tree.name,
+                    tree.version,
+                    tree.source or "-",
+                    tree.commit[:12] or "-",
+                    str(len(tree.patches)),
+                    str(len(tree.overlays)),
+                    tree.state,
+                )
+                for tree in trees
+            ],
+            title=f"release {release}",
+        )
+        for tree in trees:
+            say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
+        if any(tree.state in (TreeCondition.STALE, TreeCondition.MISSING) for tree in trees):
+            say("bring it up to date: forkpatch apply")
+        for plan in under_way(fork.settings.work):
+            about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"
+            say(f"{about}: forkpatch rebase {plan.upstream} --status")
+    write_report(options.json, value)
+    return 0
+
+
+def run_lock(fork: Fork, options: argparse.Namespace) -> int:
+    """Look up every pin of the upstreams again, and rewrite or check the lock."""
+    from forkpatch.pins.lockfile import add_version, with_pins  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.refresh import relock  # noqa: PLC0415
+
+    chosen = known_sources(fork, options)
+    path = fork.settings.lock
+    text = path.read_text("utf-8")
+    if options.add:
+        name, _, version = options.add.partition("=")
+        if not version:
+            raise UserError(f"--add {options.add}: it has the form NAME=VERSION")
+        like = upstream_of(fork, None, name)[1]
+        places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
+        if options.no_wheel:
+            like = replace(like, wheel=None)
+        text = add_version(
+            text,
+            fork.lock,
+            like,
+            version,
+            tag=options.tag,
+            commit=options.commit,
+            wheel_only=options.wheel_only,
+            places=places,
+        )
+        fork = replace(fork, lock=parse_lock(text, path))
+    result = relock(fork, chosen)
+    if not options.check and result.differences:
+        atomic_write(path, with_pins(text, result.upstreams))
+    if options.json != "-":
+        say(*(f"not checked: {note}" for note in result.notes))
+        say(*result.differences)
+        done = "differs" if options.check else "rewritten"
+        say(f"{path.name}: {done if result.differences else 'up to date'}")
+    write_report(options.json, {"differences": result.differences, "notes": result.notes})
+    return 1 if options.check and result.differences else 0
+
+
+def run_tree(fork: Fork, options: argparse.Namespace) -> int:
+    """Write a variant of one upstream's tree: without some patches, up to one, or pristine."""
+    release, upstream = upstream_of(fork, options.release, options.upstream)
+    chosen = known_sources(fork, options)
+    plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, chosen).pristine)
+    kept = choose_patches(
+        plan,
+        without=options.without,
+        only=options.only,
+        upto=options.upto,
+        pristine=options.pristine,
+    )
+    overlays = not (options.no_overlays or options.pristine)
+    write_variant(plan, kept, options.output.absolute(), with_overlays=overlays, durable=True)
+    if options.json != "-":
+        say(f"{options.output}: {upstream} with {', '.join(kept) or 'no patch'}")
+    write_report(
+        options.json,
+        {"release": release, "upstream": upstream.name, "patches": kept, "path": options.output},
+    )
+    return 0
+
+
+def _short(path: Path, fork: Fork) -> str:
+    root = fork.settings.root
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

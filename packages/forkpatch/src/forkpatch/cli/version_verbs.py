@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs about newer upstream versions: probe, watch."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from forkpatch.cli.options import (
+    Registry,
+    add_source_options,
+    known_sources,
+    source_options,
+    version_of,
+)
+from forkpatch.errors import UserError
+from forkpatch.model.fork import Fork
+from forkpatch.output import counted, print_table, say, write_report
+from forkpatch.sources.obtain import mirrors_of
+
+if TYPE_CHECKING:
+    from forkpatch.inspect.mapmodel import ApplicabilityMap
+
+
+def register(verbs: Registry) -> None:
+    """Add these verbs to the command line."""
+    verb = verbs.add("probe", run_probe)
+    add_source_options(verb)
+    verb.add_argument(
+        "upstream", nargs="?", metavar="NAME", help="default: the map of all sets of all upstreams"
+    )
+    verb.add_argument(
+        "--check", action="store_true", help="the map: write nothing; 1 when the table differs"
+    )
+    verb.add_argument("--version", metavar="V", help="whose series (default: the release's)")
+    verb.add_argument(
+        "--versions", nargs="+", metavar="V", help="tags, commits or wheel versions to look at"
+    )
+    verb.add_argument("--to", metavar="REF", default="HEAD", help="scan the commits up to this one")
+    verb = verbs.add("watch", run_watch)
+    add_source_options(verb)
+
+
+def run_probe(fork: Fork, options: argparse.Namespace) -> int:
+    """List the upstream versions on which each patch applies, and the commit that broke it."""
+    from forkpatch.inspect.applicability import map_upstream  # noqa: PLC0415 - for this verb only
+
+    if options.upstream is None:
+        return _run_map(fork, options)
+    chosen = known_sources(fork, options)
+    upstream = version_of(fork, options)
+    found = map_upstream(fork, upstream, chosen, options.versions or (), options.to)
+    if options.json != "-":
+        _say_probe(found)
+    write_report(options.json, found)
+    return 0
+
+
+def _run_map(fork: Fork, options: argparse.Namespace) -> int:
+    """Write the map of all series, or compare it with the one in the repository."""
+    from forkpatch.inspect.applicability import map_fork  # noqa: PLC0415 - for this verb only
+    from forkpatch.inspect.mapmodel import table_path  # noqa: PLC0415
+    from forkpatch.inspect.maptable import page  # noqa: PLC0415
+    from groundwork.files import atomic_write  # noqa: PLC0415
+
+    chosen = source_options(options)
+    chosen.check(fork.lock)
+    if wrong := [name for name in ("version", "versions") if getattr(options, name)]:
+        raise UserError(f"--{wrong[0]} is about one upstream", remedy="name it: probe NAME")
+    fork.cache.remember(chosen.mirrors)
+    path = table_path(fork)
+    found = map_fork(fork, chosen)
+    text = page(found)
+    same = path.is_file() and path.read_text("utf-8") == text
+    if not options.check and not same:
+        atomic_write(path, text)
+    if options.json != "-":
+        sets = ", ".join(f"{one.upstream} {one.set}" for one in found.sets)
+        say(f"{counted(len(found.rows), 'cell')} of {sets}")
+        say(f"{path.name}: {'up to date' if same else 'differs' if options.check else 'written'}")
+    write_report(options.json, found)
+    return 1 if options.check and not same else 0
+
+
+def _say_probe(found: ApplicabilityMap) -> None:
+    (one,) = found.sets
+    versions = dict.fromkeys(row.version for row in found.rows)
+    fits = {(row.patch, row.version): row.outcome for row in found.rows}
+    rows = [[patch, *(fits[patch, version] for version in versions)] for patch in one.patches]
+    print_table(("patch", *versions), rows)
+    commits = counted(one.commits, "upstream commit")
+    say(f"{commits} since {one.set} changed these files; each was probed")
+    for turn in one.turns:
+        again = "; it applies again later" if turn.again else ""
+        say(f"{turn.patch}: {turn.fit} since {turn.commit[:12]} {turn.subject}{again}")
+
+
+def run_watch(fork: Fork, options: argparse.Namespace) -> int:
+    """List upstream versions that are newer than the pinned ones."""
+    from forkpatch.pins.versions import news_of  # noqa: PLC0415 - for this verb only
+
+    chosen = known_sources(fork, options)
+    news = []
+    for upstream in fork.lock.release()[1]:
+        places = list(mirrors_of(upstream, fork.cache, chosen))
+        if not options.offline:
+            places.append(upstream.url)
+        news.append(news_of(upstream, places, index=not options.offline))
+    if options.json != "-":
+        print_table(
+            ("upstream", "pinned", "newer tags", "newer wheels", "newest commit"),
+            [
+                (
+                    one.upstream,
+                    one.version,
+                    ", ".join(one.tags) or "-",
+                    ", ".join(one.wheels) or "-",
+                    one.head[:12] or "-",
+                )
+                for one in news
+            ],
+        )
+        say(*(f"{one.upstream}: not asked: {note}" for one in news for note in one.notes))
+    write_report(options.json, news)
+    return 0

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls to git whose results do not depend on the machine.
+
+The user's and the system's configuration, hooks, filters, attributes, file system monitors and
+credential prompts play no part in a call: a tree must not depend on who builds it, and an
+upstream repository must not be able to run anything. GitPython merges the caller's environment
+into every call and cannot take ``GIT_DIR`` and its like out of it, hence this runner for
+whatever writes; reading histories is left to GitPython.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from forkpatch.errors import ForkError
+from forkpatch.machine import full
+from groundwork.errors import USER_MISTAKE
+from groundwork.files import naming
+
+#: The branch that HEAD of every new repository names.
+BRANCH = "forkpatch"
+_CONFIG = {
+    "advice.detachedHead": "false",
+    "commit.gpgSign": "false",
+    "core.alternateRefsCommand": "",
+    "core.attributesFile": os.devnull,
+    "core.autocrlf": "false",
+    "core.commitGraph": "false",
+    "core.eol": "lf",
+    "core.excludesFile": os.devnull,
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.quotePath": "false",
+    "core.safecrlf": "false",
+    "fastimport.unpackLimit": "0",
+    "gc.auto": "0",
+    "http.lowSpeedLimit": "1000",
+    "http.lowSpeedTime": "20",
+    "init.defaultBranch": BRANCH,
+    "init.templateDir": "",
+    "log.showSignature": "false",
+    "maintenance.auto": "false",
+    "protocol.version": "2",
+    "safe.directory": "*",
+}
+_ENVIRONMENT = {
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_PAGER": "cat",
+    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=10",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "LC_ALL": "C",
+}
+# The caller's GIT_* variables that are kept: those about reaching a server.
+_KEPT = {"GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_EXEC_PATH"}
+
+#: Attributes of a repository of ours: a file is what its bytes are, whatever the tree says.
+NEUTRAL_ATTRIBUTES = "* -text !eol -filter -ident !working-tree-encoding !diff !merge !whitespace\n"
+NO_NETWORK = {"GIT_ALLOW_PROTOCOL": "none"}
+NETWORK = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
+
+
+class GitError(ForkError):
+    """A git command failed.
+
+    Attributes:
+        stderr: git's error output.
+        status: its exit code.
+    """
+
+    def __init__(self, command: Sequence[str], status: int, stderr: str, remedy: str = "") -> None:
+        lines = stderr.strip().splitlines() or [f"exit code {status}"]
+        said = (line for line in lines if line.startswith(("fatal: ", "error: ")))
+        lock = re.search(r"Unable to create '(.*\.lock)': File exists", stderr)
+        if lock:
+            remedy = f"another git is at work there; if none is, remove {lock[1]}"
+        super().__init__(f"git {command[0]}: {next(said, lines[-1])}", remedy=remedy)
+        self.stderr = stderr
+        self.status = status
+
+
+def neutral_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The caller's environment without its ``GIT_*``, plus the settings every call has."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name in _KEPT
+    }
+    return kept | _ENVIRONMENT | NO_NETWORK | dict(extra or {})
+
+
+def drop_variables() -> None:
+    """Take the caller's ``GIT_*`` out of this process, but for those that are heeded.
+
+    GitPython gives its own git processes the environment of this one.
+    """
+    heeded = {*_KEPT, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}
+    for name in [name for name in os.environ if name.startswith("GIT_") and name not in heeded]:
+        del os.environ[name]
+
+
+@dataclass(frozen=True)
+class Git:
+    """One repository (or none), and the environment to call git in it with."""
+
+    git_dir: Path | None = None
+    work_tree: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, *args: str) -> list[str]:
+        """The full argument vector of ``git ARGS``."""
+        settings = [part for name, value in _CONFIG.items() for part in ("-c", f"{name}={value}")]
+        where = [f"--git-dir={self.git_dir}"] if self.git_dir else []
+        where += [f"--work-tree={self.work_tree}"] if self.work_tree else []
+        return ["git", *settings, *where, *args]
+
+    def run(
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] = b"",
+        env: Mapping[str, str] | None = None,
+        ok: Iterable[int] = (0,),
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run ``git ARGS`` and return its output; what is large is given to it as an open file.
+
+        Raises:
+            GitError: the exit code is not among ``ok``, or ``timeout`` seconds have passed.
+        """
+        environment = neutral_environment({**self.environment, **(env or {})})
+        process = subprocess.Popen(
+            self.command(*args),
+            stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=self.work_tree or self.git_dir or "/",
+            # What is inheritable is the lock of a work folder (swap.locked), and nothing else.
+            close_fds=False,
+            start_new_session=timeout is not None,
+        )
+        try:
+            out, err = process.communicate(
+                stdin if isinstance(stdin, bytes) else None, timeout=timeout
+            )
+        except subprocess.TimeoutExpired:
+            # A transport helper of git's would live on without its parent.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise GitError(args, -1, f"no answer within {timeout:.0f} s") from None
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if process.returncode not in tuple(ok):
+            # Looked at now: what the call has written may be cleared away before it is told.
+            remedy = full(place for place in (self.git_dir, self.work_tree) if place)
+            failed = GitError(args, process.returncode, err.decode("utf-8", "replace"), remedy)
+            if remedy:  # as where Python meets the full disk
+                failed.exit_code = USER_MISTAKE
+            raise failed
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    @contextmanager
+    def reading(self, *args: str, stdin: IO[bytes]) -> Iterator[IO[bytes]]:
+        """The output of ``git ARGS``, to be read while it runs.
+
+        Raises:
+            GitError: at the end, when it failed.
+        """
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                self.command(*args),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=neutral_environment(self.environment),
+                cwd=self.work_tree or self.git_dir or "/",
+                close_fds=False,
+            )
+            assert process.stdout is not None
+            try:
+                with process.stdout:
+                    yield process.stdout
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            if process.wait():
+                errors.seek(0)
+                raise GitError(args, process.returncode, errors.read().decode("utf-8", "replace"))
+
+    def text(self, *args: str, stdin: bytes = b"") -> str:
+        """Like :meth:`run`: the output as text, without its last newline."""
+        return self.run(*args, stdin=stdin).stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:
+    """Make an empty repository that keeps every byte as it is, and return it."""
+    git_dir.mkdir(parents=True, exist_ok=True)
+    Git(git_dir).run("init", "-q", "--bare")
+    with naming(git_dir):
+        if work_tree is not None:
+            config = git_dir / "config"
+            text = config.read_text(encoding="utf-8")
+            config.write_text(text.replace("bare = true", "bare = false"), encoding="utf-8")
+        info = git_dir / "info"
+        info.mkdir(exist_ok=True)
+        (info / "attributes").write_text(NEUTRAL_ATTRIBUTES, encoding="ascii")
+    return Git(git_dir, work_tree)

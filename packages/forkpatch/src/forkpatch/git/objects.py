@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files as git sees them, and streams of them written into a repository in one go."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from forkpatch.git.calls import Git
+from groundwork.files import naming
+
+# A blob above the threshold goes to the pack as it is read; git's own is 512 MB.
+_FAST_IMPORT = ("-c", "core.bigFileThreshold=16m", "fast-import")
+IDENTITY = b"forkpatch <forkpatch@localhost>"
+#: The same for git's environment.
+COMMITTER = {"GIT_COMMITTER_NAME": "forkpatch", "GIT_COMMITTER_EMAIL": "forkpatch@localhost"}
+EPOCH = b"0 +0000"
+
+
+@dataclass(frozen=True)
+class TreeFile:
+    """One file of a tree: its mode as git writes it (``100644``), and its bytes."""
+
+    mode: str
+    data: bytes
+
+    @property
+    def blob(self) -> str:
+        """The git blob id of the bytes."""
+        return blob_id(self.data)
+
+
+#: New contents by path; None removes the file.
+Changes = dict[str, TreeFile | None]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit to be written: what it changes against the one before it.
+
+    Attributes:
+        message: the message, byte for byte.
+        author: ``Name <email>``.
+        date: ``<seconds since 1970> <+hhmm>``.
+        changes: new contents by path; None removes the file.
+        files: more new contents, which need not be in memory at once.
+        tree: start from this tree of the repository instead of the parent's.
+        parent: the commit of the repository that the first of a chain follows.
+    """
+
+    message: bytes
+    author: bytes = IDENTITY
+    date: bytes = EPOCH
+    changes: Mapping[str, TreeFile | None] = field(default_factory=dict)
+    files: Iterable[tuple[str, TreeFile]] = ()
+    tree: str = ""
+    parent: str = ""
+
+
+def blob_id(data: bytes) -> str:
+    """The id git gives to a file with these bytes."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def write_commits(git: Git, ref: str, commits: Iterable[Commit]) -> list[str]:
+    """Write a chain of commits and point ``ref`` at the last.
+
+    The ids depend on nothing but the arguments.
+
+    Returns:
+        The commit ids, in order.
+    """
+    count = 0
+    # In a file, not in memory: a tree may be larger than that.
+    with tempfile.TemporaryFile(dir=git.git_dir) as stream:
+        with naming(git.git_dir or Path()):
+            stream.write(b"feature done\n")
+            for count, commit in enumerate(commits, 1):
+                stream.writelines(_commit_command(ref, count, commit))
+            stream.writelines(b"get-mark :%d\n" % mark for mark in range(1, count + 1))
+            stream.write(b"done\n")
+            stream.seek(0)
+        out = git.run(*_FAST_IMPORT, "--quiet", "--force", "--date-format=raw", stdin=stream)
+    return out.stdout.decode("ascii").split()
+
+
+def _commit_command(ref: str, mark: int, commit: Commit) -> Iterator[bytes]:
+    parent = commit.parent if mark == 1 else f":{mark - 1}"
+    yield b"reset %s\n" % ref.encode() if mark == 1 else b""
+    yield b"commit %s\nmark :%d\n" % (ref.encode(), mark)
+    yield b"author %s %s\n" % (commit.author, commit.date)
+    yield b"committer %s %s\n" % (IDENTITY, commit.date)
+    yield from _data(commit.message)
+    yield b"from %s\n" % parent.encode() if parent else b""
+    yield b'M 040000 %s ""\n' % commit.tree.encode() if commit.tree else b""
+    # What goes comes first: a folder may take the place of a file, or a file of a folder.
+    for path, file in chain(sorted(commit.changes.items(), key=_goes_first), commit.files):
+        name = _quoted(path)
+        if file is None:
+            yield b"D %s\n" % name
+        else:
+            yield b"M %s inline %s\n" % (file.mode.encode(), name)
+            yield from _data(file.data)
+
+
+def _goes_first(change: tuple[str, TreeFile | None]) -> tuple[bool, str]:
+    return change[1] is not None, change[0]
+
+
+def _data(data: bytes) -> Iterator[bytes]:
+    yield b"data %d\n" % len(data)
+    yield data
+    yield b"\n"
+
+
+def _quoted(path: str) -> bytes:
+    """A path for fast-import, which reads C-style quotes."""
+    raw = path.encode("utf-8", "surrogateescape")
+    return b'"%s"' % raw.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+
+
+def tree_id(git: Git, files: Mapping[str, tuple[str, str]]) -> str:
+    """Write the tree that holds these files: path -> (mode, object id). Blobs may be lacking."""
+    with tempfile.TemporaryDirectory(dir=git.git_dir) as folder:
+        index = {"GIT_INDEX_FILE": f"{folder}/index"}
+        lines = (f"{mode} {oid}\t{path}\0" for path, (mode, oid) in files.items())
+        text = "".join(lines).encode("utf-8", "surrogateescape")
+        git.run("update-index", "-z", "--index-info", stdin=text, env=index)
+        written = git.run("write-tree", "--missing-ok", env=index).stdout
+    return written.decode("ascii").strip()
+
+
+def list_tree(git: Git, treeish: str, *paths: str) -> dict[str, tuple[str, str]]:
+    """All files below ``paths`` of a tree: path -> (mode, object id)."""
+    out = git.run("ls-tree", "-r", "-z", "--full-tree", treeish, "--", *paths).stdout
+    files = {}
+    for record in out.split(b"\0")[:-1]:
+        meta, _, path = record.partition(b"\t")
+        mode, _kind, oid = meta.decode("ascii").split(" ")
+        files[path.decode("utf-8", "surrogateescape")] = (mode, oid)
+    return files
+
+
+def changed_files(git: Git, old: str, new: str) -> dict[str, tuple[str, str, str, str]]:
+    """Old mode, new mode, old id and new id of each file that differs; zeros where there is none.
+
+    A rename is a file that goes and one that comes.
+    """
+    command = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--no-commit-id")
+    fields = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")
+    found = {}
+    for meta, path in zip(fields[:-1:2], fields[1::2], strict=True):
+        old_mode, new_mode, old_id, new_id, _ = meta.removeprefix(":").split(" ")
+        found[path] = (old_mode, new_mode, old_id, new_id)
+    return found
+
+
+def read_index(git: Git) -> dict[str, dict[str, tuple[str, str]]]:
+    """Mode and id of each file of the index by path, then stage: 1 to 3 are of a conflict."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    out = git.run("ls-files", "-s", "-z").stdout.decode("utf-8", "surrogateescape")
+    for record in out.split("\0")[:-1]:
+        meta, _, path = record.partition("\t")
+        mode, oid, stage = meta.split(" ")
+        found.setdefault(path, {})[stage] = mode, oid
+    return found
+
+
+def read_blobs(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
+    """Contents of objects, in one call; None for those that the repository lacks.
+
+    Args:
+        git: the repository.
+        names: object ids, or ``<commit>:<path>`` with a checked path.
+    """
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    text = "".join(f"{name}\n" for name in wanted)
+    data = git.run("cat-file", "--batch", stdin=text.encode("utf-8", "surrogateescape")).stdout
+    contents: dict[str, bytes | None] = {}
+    at = 0
+    for name in wanted:
+        end = data.index(b"\n", at)
+        head = data[at:end]
+        at = end + 1
+        if head.endswith(b" missing"):
+            contents[name] = None
+            continue
+        size = int(head.rpartition(b" ")[2])
+        contents[name] = data[at : at + size]
+        at += size + 1
+    return contents
+
+
+def stream_blobs(git: Git, oids: Sequence[str]) -> Iterator[bytes | None]:
+    """The contents of objects, in order and one at a time; None for one that is lacking.
+
+    Raises:
+        GitError: git ended before it gave all of them.
+    """
+    with tempfile.TemporaryFile() as wanted:
+        wanted.writelines(f"{oid}\n".encode() for oid in oids)
+        wanted.seek(0)
+        with git.reading("cat-file", "--batch", stdin=wanted) as out:
+            for _ in oids:
+                head = out.readline()
+                if head.endswith(b" missing\n"):
+                    yield None
+                    continue
+                if not head:
+                    return
+                yield out.read(int(head.rpartition(b" ")[2]))
+                out.read(1)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requirements on the machine: a usable git, and free space on its disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from forkpatch.errors import UserError
+from groundwork.errors import remedy_for
+
+#: Older ones ignore GIT_CONFIG_GLOBAL: the user's settings would change what is built.
+OLDEST_GIT = (2, 32)
+#: Bytes; git gives up before the last block is taken.
+FULL = 64 << 10
+
+
+def require_git() -> None:
+    """Check that git is there and recent enough.
+
+    Raises:
+        UserError: there is none, or it is too old.
+    """
+    wanted = ".".join(map(str, OLDEST_GIT))
+    remedy = f"install git {wanted} or newer, and put it first on PATH"
+    try:
+        done = subprocess.run(["git", "version"], capture_output=True, check=False)
+    except OSError as error:
+        raise UserError(
+            f"git cannot be run: {os.strerror(error.errno or 0)}", remedy=remedy
+        ) from error
+    found = re.search(rb"(\d+)\.(\d+)[.\d]*", done.stdout)
+    if done.returncode or not found:
+        raise UserError("git does not print its version", remedy=remedy)
+    if (int(found[1]), int(found[2])) < OLDEST_GIT:
+        raise UserError(f"git is version {found[0].decode()}, too old", remedy=remedy)
+
+
+def full(folders: Iterable[Path]) -> str:
+    """Remedy that names the first folder without free space; empty when all have some.
+
+    Git itself does not always report a full disk.
+    """
+    for folder in folders:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        if shutil.disk_usage(there).free < FULL:
+            return f"{there}: No space left on device; {remedy_for(errno.ENOSPC)}"
+    return ""

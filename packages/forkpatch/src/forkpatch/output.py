@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output: results as tables for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from groundwork.files import atomic_write_json
+
+_WIDE = 1000  # columns
+_STYLES = {
+    "applied": "green",
+    "current": "green",
+    "missing": "yellow",
+    "stale": "yellow",
+    "edited": "yellow",
+    "broken": "red",
+    "needed": "green",
+    "not needed": "yellow",
+    "test does not see it": "red",
+    "cannot tell": "red",
+}
+
+
+def console() -> Console:
+    """Console on which tables are printed; only a terminal's lines have an end."""
+    whole = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(highlight=False, soft_wrap=False, width=whole)
+
+
+def say(*lines: str) -> None:
+    """Print plain lines."""
+    for line in lines:
+        print(line)
+
+
+def warn(*lines: str) -> None:
+    """Print plain lines on standard error."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def counted(count: int, word: str) -> str:
+    """``1 patch``, ``2 patches``."""
+    plural = f"{word}es" if word.endswith("ch") else f"{word}s"
+    return f"{count} {word if count == 1 else plural}"
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print a table; a cell that is the name of a state gets the state's colour."""
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell.split(":")[0], "")) for cell in row))
+    console().print(table)
+
+
+def write_report(target: str | None, value: object) -> None:
+    """Write ``value`` as JSON to the file ``target``, to standard output for ``-``."""
+    if target is None:
+        return
+    plain = plain_value(value)
+    if target == "-":
+        json.dump(plain, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        atomic_write_json(Path(target).absolute(), plain)
+
+
+def plain_value(value: object) -> Any:
+    """``value`` in JSON's types: dataclasses as objects, paths and enums as strings."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain_value(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain_value(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value

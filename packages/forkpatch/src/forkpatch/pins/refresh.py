@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``lock``: every pin looked up again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
+from forkpatch.git.objects import list_tree
+from forkpatch.model.fork import Fork
+from forkpatch.model.lock import Upstream, Wheel, WheelFile
+from forkpatch.output import warn
+from forkpatch.safety import FILE_MODES
+from forkpatch.sources.cache import Pristine
+from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
+from forkpatch.sources.repository import commit_of_tag, find_tree, local_path, open_repository
+from forkpatch.sources.wheels import download_wheel, wheel_files
+from groundwork.hashing import digest, sha256_of
+
+
+@dataclass
+class _Notes:
+    """Notes on pins that could not be looked up."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, upstream: Upstream, what: str, error: ForkError) -> None:
+        self.lines.append(f"{upstream}: {what}: {error.what}")
+
+    def left_out(self, upstream: Upstream, paths: Sequence[str]) -> None:
+        for path in paths:
+            warn(
+                f'{upstream}: left out: the submodule {path}: submodules = ["{path}"] brings it in'
+            )
+
+
+@dataclass(frozen=True)
+class Relocked:
+    """Result of looking up the pins.
+
+    Attributes:
+        upstreams: every upstream version with its pins looked up.
+        differences: pins that differ from the lock, a line each.
+        notes: pins that could not be looked up, a line each; they are unchanged.
+    """
+
+    upstreams: tuple[Upstream, ...]
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def relock(fork: Fork, options: SourceOptions) -> Relocked:
+    """Look up every pin of the upstream part of the lock.
+
+    Raises:
+        IntegrityError: wheel and git give different trees.
+        UserError: an overlay takes the place of a file of the upstream's whole git tree.
+    """
+    notes = _Notes()
+    old = [entry for versions in fork.lock.upstreams.values() for entry in versions.values()]
+    new = [_look_up(fork, upstream, options, notes) for upstream in old]
+    differences = [line for pair in zip(old, new, strict=True) for line in _differences(*pair)]
+    return Relocked(tuple(new), tuple(differences), tuple(notes.lines))
+
+
+def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
+    places = list(places_of(upstream, fork.cache, options))
+    upstream = replace(upstream, commit=_commit(upstream, places, notes))
+    from_git = _from_git(fork, upstream, options, notes) if upstream.commit else None
+    if from_git:
+        listed = list_tree(from_git.git, from_git.tree)
+        runs = frozenset(path for path, (mode, _) in listed.items() if mode == FILE_MODES[1])
+        upstream = replace(upstream, tree=from_git.tree, executable=runs)
+    pristine = from_git
+    if upstream.wheel:
+        wheel, from_wheel = _from_wheels(fork, upstream, upstream.wheel, options, notes)
+        upstream = replace(upstream, wheel=wheel)
+        if from_git and from_wheel and from_git.tree != from_wheel.tree:
+            raise IntegrityError(
+                f"{upstream}: the wheel and git give different trees:"
+                f" {'; '.join(_tree_differences(from_git, from_wheel)[:10])}",
+                remedy="correct exclude and map of the wheel in the lock",
+            )
+        pristine = from_git or from_wheel
+    pristine = pristine or fork.cache.find(upstream.tree)
+    if pristine is None:
+        if upstream.unpinned:
+            raise SourceError(
+                f"{upstream} could not be pinned: {'; '.join(notes.lines)}",
+                remedy=f"name a repository that has it: --mirror {upstream.name}=PATH_OR_URL",
+            )
+        return upstream
+    _check_overlays(fork, upstream, places)
+    return replace(upstream, tree=pristine.tree)
+
+
+def _commit(upstream: Upstream, places: list[str], notes: _Notes) -> str:
+    if not upstream.tag:
+        return upstream.commit
+    errors = []
+    for place in places:
+        try:
+            return commit_of_tag(place, upstream.tag)
+        except SourceError as error:
+            errors.append(error)
+    reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
+    notes.add(upstream, f"the tag {upstream.tag} was not looked up", reason)
+    return upstream.commit
+
+
+def _from_git(
+    fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes
+) -> Pristine | None:
+    """The tree of the pinned commit; one that is in the cache is not read again."""
+    errors = []
+    selection = (upstream.include, upstream.exclude, upstream.submodules)
+    name = f"commit {upstream.commit} {digest(repr(selection))}"
+    if (kept := fork.cache.known(fork.cache.seen(name))) is not None:
+        return kept
+    for place in places_of(upstream, fork.cache, options):
+        source = SourceKind.GIT if place == upstream.url else SourceKind.MIRROR
+        try:
+            with ExitStack() as stack:
+                found = find_tree(
+                    stack,
+                    upstream,
+                    place,
+                    fork.cache,
+                    lambda inner: places_of(inner, fork.cache, options),
+                )
+                notes.left_out(upstream, found.left_out)
+                tree = found.tree_id(fork.cache)
+                pristine = fork.cache.store(found.files(), source, tree)
+        except SourceError as error:
+            errors.append(error)
+            continue
+        fork.cache.note(name, tree)
+        return pristine
+    reason = errors[-1] if errors else SourceError("no mirror is known, and this run is offline")
+    notes.add(upstream, "its git tree was not looked up", reason)
+    return None
+
+
+def _from_wheels(
+    fork: Fork, upstream: Upstream, wheel: Wheel, options: SourceOptions, notes: _Notes
+) -> tuple[Wheel, Pristine | None]:
+    """The wheel with the hashes of its files, and the tree of the last file looked up."""
+    files: list[WheelFile] = []
+    pristine = None
+    for pinned, platforms in _wanted(fork, upstream, wheel):
+        with fork.cache.scratch() as scratch:
+            try:
+                path = _wheel_file(fork, wheel, pinned, platforms, options, scratch)
+            except SourceError as error:
+                what = pinned.name or f"for {', '.join(platforms) or 'this machine'}"
+                notes.add(upstream, f"the wheel {what} was not looked up", error)
+                files += [pinned] if pinned.name else []
+                continue
+            sha256 = sha256_of(path)
+            layout = (wheel.prefixes, wheel.exclude, upstream.include, upstream.exclude)
+            name = f"wheel {sha256} {digest(repr(layout), *sorted(upstream.executable))}"
+            found = fork.cache.known(fork.cache.seen(name))
+            if found is None:
+                members = wheel_files(upstream, wheel, path)
+                found = fork.cache.store(members, SourceKind.WHEEL, "")
+                fork.cache.note(name, found.tree)
+            if pristine and pristine.tree != found.tree:
+                differing = _tree_differences(pristine, found, files[-1].name, path.name)
+                raise IntegrityError(
+                    f"{upstream}: two wheels give different trees: {'; '.join(differing[:10])}",
+                    remedy="correct exclude and map of the wheel in the lock",
+                )
+            pristine = found
+            files.append(WheelFile(path.name, sha256))
+            if path.is_relative_to(scratch):
+                fork.cache.keep_wheel(path, files[-1].sha256)
+    return replace(wheel, files=tuple(files)), pristine
+
+
+def _wanted(
+    fork: Fork, upstream: Upstream, wheel: Wheel
+) -> list[tuple[WheelFile, tuple[str, ...]]]:
+    """The wheel's files to look up, and the platforms of each; none means this machine.
+
+    A version without files, just added, gets one for each platform another version has one for.
+    """
+    if wheel.files:
+        return [(file, _platforms(file)) for file in wheel.files]
+    others = fork.lock.versions(upstream.name).values()
+    known = [_platforms(file) for one in others if one.wheel for file in one.wheel.files]
+    return [(WheelFile("", ""), platforms) for platforms in dict.fromkeys(known or [()])]
+
+
+def _platforms(file: WheelFile) -> tuple[str, ...]:
+    tags = parse_wheel_filename(file.name)[3]
+    return tuple(sorted({tag.platform for tag in tags if tag.platform != "any"}))
+
+
+def _wheel_file(
+    fork: Fork,
+    wheel: Wheel,
+    pinned: WheelFile,
+    platforms: tuple[str, ...],
+    options: SourceOptions,
+    scratch: Path,
+) -> Path:
+    kept = fork.cache.wheel(pinned.sha256) if pinned.sha256 else None
+    if kept:
+        return kept
+    if options.offline:
+        raise SourceError("it is not in the cache, and this run is offline")
+    return download_wheel(wheel.package, wheel.version, scratch, *platforms)
+
+
+def _tree_differences(
+    one: Pristine, other: Pristine, first: str = "git", second: str = "the wheel"
+) -> list[str]:
+    left, right = (list_tree(tree.git, tree.tree) for tree in (one, other))
+    found = [f"only {first} has {path}" for path in left if path not in right]
+    found += [f"only {second} has {path}" for path in right if path not in left]
+    found += [f"{path} differs" for path in left if path in right and left[path] != right[path]]
+    return found
+
+
+def _check_overlays(fork: Fork, upstream: Upstream, places: list[str]) -> None:
+    """Compare overlays with all of the upstream's files, also those outside the tree."""
+    overlays = fork.overlays(upstream)
+    for place in places if upstream.commit else ():
+        path = local_path(place)
+        if path is None or not overlays:
+            continue
+        try:
+            listed = list_tree(open_repository(path), f"{upstream.commit}^{{tree}}", *overlays)
+        except ForkError:
+            continue
+        for taken in sorted(set(listed) & set(overlays)):
+            raise UserError(
+                f"overlay {fork.overlay_folder(upstream) / taken} collides with the file"
+                f" {taken} of {upstream}",
+                remedy="an overlay is a new file: give it another name",
+            )
+        return
+
+
+def _differences(old: Upstream, new: Upstream) -> Iterator[str]:
+    for name in ("commit", "tree"):
+        had, has = getattr(old, name), getattr(new, name)
+        if had != has:
+            yield f"{old}: {name} {has}; the lock had {had or 'none'}"
+    if old.executable != new.executable:
+        had, has = sorted(old.executable), sorted(new.executable)
+        yield f"{old}: executable {has}; the lock had {had}"
+    pinned = {file.name: file.sha256 for file in old.wheel.files} if old.wheel else {}
+    found = {file.name: file.sha256 for file in new.wheel.files} if new.wheel else {}
+    for name in sorted({*pinned, *found}):
+        if pinned.get(name) != found.get(name):
+            had, has = pinned.get(name, "none"), found.get(name, "not needed")
+            yield f"{old}: wheel {name} {has}; the lock had {had}"

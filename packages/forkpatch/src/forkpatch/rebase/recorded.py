@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resolutions of conflicts, each as a whole, kept with the fork for the next time.
+
+They lie in ``patches/<upstream>/resolutions``, a folder each: ``resolution.json`` names the patch
+and every file in which the resolved commit differs from git's merge; ``<n>.preimage`` is file
+``n`` with git's conflicts, ``<n>.postimage`` the file as resolved. A file that merged without a
+conflict counts as much as one that did not: a change that follows its function into another file
+is made there.
+
+A resolution is used when the same patch meets the same conflicts, all of its files can be made,
+and the patch that comes out is the recorded one, line for line and in the same functions. A file
+that upstream renamed is known by the content from which the merge began.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from forkpatch.errors import ForkError
+from forkpatch.git.calls import Git
+from forkpatch.git.merge import changed_lines, marked, merge_data
+from forkpatch.git.objects import changed_files, list_tree, read_blobs, read_index, tree_id
+from forkpatch.inspect.symbols import outline
+from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
+from groundwork.files import atomic_write, atomic_write_json
+
+FOLDER = "resolutions"
+_FILE = "resolution.json"
+_STAGES = ("1", "2", "3")
+
+#: Mode and blob id of a file by git's stage: 0 when it merged, 1 to 3 when it has a conflict.
+Stages = Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class RecordedFile:
+    """One file of a resolution: its stages after git's merge, its mode as resolved.
+
+    The mode is empty when the file is gone.
+    """
+
+    path: str
+    before: Stages
+    after: str
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """A resolution as it is kept; ``change`` and ``result`` are hashes of :func:`change_of`.
+
+    Attributes:
+        patch: name of the patch when it was resolved, for people.
+        change: the patch on its old base.
+        result: the patch on the new base, as resolved.
+    """
+
+    patch: str
+    change: str
+    result: str
+    files: tuple[RecordedFile, ...]
+    folder: Path = field(default=Path(), compare=False)
+
+    @property
+    def conflicts(self) -> set[str]:
+        """Paths of the files that had conflicts."""
+        return {file.path for file in self.files if set(file.before) & set(_STAGES)}
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The tree that a recorded resolution gives; empty when none can be used, with the reasons."""
+
+    tree: str = ""
+    reasons: tuple[str, ...] = ()
+
+
+def change_of(git: Git, old: str, new: str, names: Mapping[str, str] | None = None) -> str:
+    """Hash of the lines that a commit or tree takes from and adds to another, with their symbols.
+
+    Context, line numbers and the rest of the files do not count. A file that ``names`` has
+    counts under the name there.
+    """
+    found = []
+    for path, (old_mode, new_mode, old_id, new_id) in changed_files(git, old, new).items():
+        blobs = read_blobs(git, (old_id, new_id))
+        before, after = blobs[old_id] or b"", blobs[new_id] or b""
+        sides = zip((before, after), changed_lines(before, after), strict=True)
+        lines = [
+            [(outline(path, data).at(at).name, data.split(b"\n")[at - 1].hex()) for at in numbers]
+            for data, numbers in sides
+        ]
+        found.append(((names or {}).get(path, path), old_mode, new_mode, lines))
+    if names:
+        found.sort(key=lambda one: os.fsencode(one[0]))  # as git does
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+def remember(git: Git, kept: Path, patch: str, trees: tuple[str, str, str]) -> None:
+    """Keep a resolution with the fork.
+
+    Args:
+        git: the repository of the rebase, with the index that git's merge left.
+        kept: folder of the resolutions.
+        patch: the patch's name.
+        trees: its commit on the old base, the one that it was merged onto, the resolved tree.
+    """
+    original, head, resolved = trees
+    merged, after = read_index(git), list_tree(git, resolved)
+    now: dict[str, Stages] = {path: {"0": entry} for path, entry in after.items()}
+    paths = sorted(path for path in {*merged, *now} if merged.get(path) != now.get(path))
+    files = tuple(
+        RecordedFile(path, merged.get(path, {}), after[path][0] if path in after else "")
+        for path in paths
+    )
+    if not any(set(file.before) & set(_STAGES) for file in files):
+        return  # of a rebase that an earlier forkpatch began: the index was not kept
+    change, result = change_of(git, f"{original}^", original), change_of(git, head, resolved)
+    record = Resolution(patch, change, result, files)
+    preimages = [_marked(git, file.before) for file in files]
+    key = hashlib.sha256(record.change.encode())
+    for file, preimage in zip(files, preimages, strict=True):
+        if file.path in record.conflicts:
+            key.update(json.dumps([file.path, *(() if preimage else file.before.items())]).encode())
+            key.update(preimage or b"")
+    folder = kept / f"{PurePosixPath(patch).stem[:60]}-{key.hexdigest()[:16]}"
+    if folder.exists():
+        shutil.rmtree(folder)
+    contents = read_blobs(git, (after[path][1] for path in paths if path in after))
+    for number, (file, preimage) in enumerate(zip(files, preimages, strict=True)):
+        if preimage is not None:
+            atomic_write(folder / f"{number}.preimage", preimage)
+        if file.after:
+            atomic_write(folder / f"{number}.postimage", contents[after[file.path][1]] or b"")
+    text = {name: value for name, value in asdict(record).items() if name != "folder"}
+    atomic_write_json(folder / _FILE, text)
+
+
+def replay(git: Git, kept: Path, original: str, head: str) -> Replay:
+    """Resolve the conflicts in the index as recorded; the working tree is not touched.
+
+    Args:
+        git: the repository of the rebase.
+        kept: folder of the resolutions.
+        original: the patch's commit on the old base.
+        head: the commit that it was merged onto.
+    """
+    known, reasons = [], []
+    for path in sorted(kept.iterdir()) if kept.is_dir() else ():
+        try:
+            known.append(_read(path))
+        except (OSError, ValueError, KeyError, TypeError, ForkError) as error:
+            reasons.append(f"{path} is not used: {error or 'it cannot be read'}; remove it")
+    change = change_of(git, f"{original}^", original) if known else ""
+    trees = set()
+    for record in known:
+        if record.change != change:
+            continue
+        tree, reason = _applied(git, record, head)
+        trees |= {tree} if tree else set()
+        reasons += [f"{record.folder} is not used: {reason}"] if reason else []
+    if len(trees) > 1:
+        return Replay(reasons=(f"{kept}: several resolutions are recorded for it, which differ",))
+    return Replay(trees.pop()) if trees else Replay(reasons=tuple(reasons))
+
+
+def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
+    """The tree that a resolution gives; empty when it does not apply, with the reason."""
+    merged = read_index(git)
+    unmerged = {path for path, stages in merged.items() if set(stages) & set(_STAGES)}
+    moved = _renamed(record, merged, unmerged)
+    files_now = tuple(replace(one, path=moved.get(one.path, one.path)) for one in record.files)
+    record = replace(record, files=files_now)
+    if unmerged != record.conflicts:
+        return "", "the conflicts are in other files"
+    files = {path: entry for path, held in merged.items() for entry in (held.get("0"),) if entry}
+    for number, file in enumerate(record.files):
+        files.pop(file.path, None)
+        held = merged.get(file.path, {})
+        data = _resolved(git, record, number, held)
+        if data is None and (file.after or held != file.before):
+            return "", f"{file.path} is another than it was when it was resolved"
+        if data is not None:
+            blob = git.text("hash-object", "-w", "--no-filters", "--stdin", stdin=data)
+            files[file.path] = file.after, blob
+    tree = tree_id(git, files)
+    if change_of(git, head, tree, {now: was for was, now in moved.items()}) != record.result:
+        return "", "the patch would be another than the resolved one"
+    return tree, ""
+
+
+def _renamed(
+    record: Resolution, merged: Mapping[str, Stages], unmerged: set[str]
+) -> dict[str, str]:
+    """The new names of files that had conflicts and now have them under another name."""
+    lost, new = record.conflicts - unmerged, unmerged - record.conflicts
+    began = {file.path: file.before.get("1") for file in record.files if file.path in lost}
+    found = {}
+    for path, base in began.items():
+        same = [name for name in new if base and merged[name].get("1") == base]
+        if len(same) == 1 and list(began.values()).count(base) == 1:
+            found[path] = same[0]
+    return found
+
+
+def _resolved(git: Git, record: Resolution, number: int, held: Stages) -> bytes | None:
+    """The content of a resolved file; None when it is gone, or cannot be had."""
+    file = record.files[number]
+    if not file.after:
+        return None
+    resolved = (record.folder / f"{number}.postimage").read_bytes()
+    if held == file.before:
+        return resolved
+    if file.path not in record.conflicts:
+        return None
+    preimage, here = record.folder / f"{number}.preimage", _marked(git, held)
+    if here is None or not preimage.is_file():
+        return None
+    # The conflict is the same, or this is a conflict itself.
+    return merge_data(here, preimage.read_bytes(), resolved)
+
+
+def _marked(git: Git, held: Stages) -> bytes | None:
+    """A text file with git's conflicts, between markers that do not depend on any commit's id."""
+    if set(held) != set(_STAGES) or any(mode not in FILE_MODES for mode, _ in held.values()):
+        return None
+    blobs = read_blobs(git, (oid for _, oid in held.values()))
+    base, ours, theirs = (blobs[held[stage][1]] or b"" for stage in _STAGES)
+    return marked(ours, base, theirs)
+
+
+def _read(folder: Path) -> Resolution:
+    """Read a kept resolution.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, ForkError: it is not whole.
+    """
+    if not (folder / _FILE).is_file():
+        raise ValueError(f"it has no {_FILE}")
+    raw = json.loads((folder / _FILE).read_text("utf-8"))
+    files = tuple(_read_files(folder, raw.pop("files")))
+    return Resolution(**raw, files=files, folder=folder)
+
+
+def _read_files(folder: Path, rows: list[dict[str, object]]) -> Iterator[RecordedFile]:
+    for number, row in enumerate(rows):
+        path, before, after = row["path"], row["before"], row["after"]
+        if not (isinstance(path, str) and isinstance(before, dict) and isinstance(after, str)):
+            raise TypeError(f"{_FILE} is not in its form")
+        check_path(path, str(folder / _FILE))
+        stages = {stage: (str(mode), str(oid)) for stage, (mode, oid) in before.items()}
+        if after not in ("", *TREE_MODES):
+            raise ValueError(f"mode {after!r} of {path}")
+        if after and not (folder / f"{number}.postimage").is_file():
+            raise ValueError(f"{number}.postimage is missing")
+        yield RecordedFile(path, stages, after)

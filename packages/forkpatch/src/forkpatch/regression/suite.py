@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's test suite at the pinned commit, and the trees that it is run on."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from forkpatch.errors import SourceError, UserError
+from forkpatch.git.calls import Git, GitError
+from forkpatch.git.objects import list_tree
+from forkpatch.inspect.snapshots import read_available
+from forkpatch.model.fork import Fork, TreePlan
+from forkpatch.model.lock import Upstream
+from forkpatch.regression import recorder
+from forkpatch.regression.selection import TestTable
+from forkpatch.safety import check_path
+from forkpatch.sources.history import History
+from forkpatch.sources.obtain import SourceOptions, mirrors_of
+from forkpatch.tree.variants import write_variant
+from groundwork.files import atomic_write
+
+PRISTINE = "pristine"
+OURS = "ours"
+FOLDER = "upstream-tests"
+_PLUGIN = "forkpatch_recorder"
+_HELPERS = ("conftest.py", "pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini")
+
+
+@dataclass(frozen=True, eq=False)
+class Suite:
+    """Upstream's tests of one version, laid out in a folder.
+
+    Attributes:
+        table: what the fork says about them.
+        commit: the commit that they are taken from.
+        folder: the folder that holds them at upstream's paths.
+        files: their contents by path.
+        absent: files that the mirror does not have.
+    """
+
+    upstream: Upstream
+    table: TestTable
+    commit: str
+    folder: Path
+    files: Mapping[str, bytes]
+    absent: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Trees of all upstreams on which tests are run.
+
+    Attributes:
+        name: ``pristine``, ``ours``, or ``without-`` and a patch.
+        trees: the tree by upstream.
+        key: hash of all that decides what a test does there, the tests themselves aside.
+    """
+
+    name: str
+    trees: Mapping[str, Path]
+    key: str
+
+
+class NoSuiteError(SourceError):
+    """No mirror has upstream's tests."""
+
+    exit_code = 2
+
+
+def open_suite(fork: Fork, upstream: Upstream, table: TestTable, chosen: SourceOptions) -> Suite:
+    """Lay out upstream's tests at the pinned commit.
+
+    Raises:
+        NoSuiteError: no mirror on this machine has the commit.
+    """
+    commit = table.commits.get(upstream.version, upstream.commit)
+    if not commit:
+        raise UserError(
+            f"{upstream}: the lock has no commit of it",
+            remedy=f"name the commit of its tests under [commits] in {table.file}",
+        )
+    history = History.find(mirrors_of(upstream, fork.cache, chosen), commit)
+    if history is None:
+        raise NoSuiteError(
+            f"{upstream}: its tests are in its git repository alone, and no mirror has {commit}",
+            remedy=f"type: --mirror {upstream.name}=PATH, a clone of {upstream.url} on this disk",
+        )
+    files, absent = _read_tests(history.git, commit, table.folder)
+    folder = fork.settings.work / FOLDER / f"{upstream.name}-{commit[:12]}"
+    for path, data in files.items():
+        place = folder / check_path(path, f"commit {commit}")
+        if not place.is_file() or place.read_bytes() != data:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(place, data)
+    plugin = folder / ".plugin" / f"{_PLUGIN}.py"
+    plugin.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(str(recorder.__file__), plugin)
+    atomic_write(plugin.with_name("pytest.ini"), "[pytest]\n")
+    return Suite(upstream, table, commit, folder, files, absent)
+
+
+def _read_tests(git: Git, commit: str, folder: str) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    try:
+        listed = list_tree(git, commit, folder, *_HELPERS)
+    except GitError as error:
+        raise NoSuiteError(f"the mirror lacks folders of commit {commit}: {error.what}") from error
+    listed = {path: entry for path, entry in listed.items() if entry[0].startswith("100")}
+    blobs = read_available(git, (oid for _, oid in listed.values()))
+    contents = {path: blobs[oid] for path, (_, oid) in listed.items()}
+    here = {path: data for path, data in contents.items() if data is not None}
+    return here, tuple(sorted(set(contents) - set(here)))
+
+
+def pytest_options(suite: Suite) -> list[str]:
+    """The options of pytest under which upstream's settings count, and nobody else's."""
+    settings = suite.folder / "pyproject.toml"
+    if b"[tool.pytest" not in suite.files.get(settings.name, b""):
+        settings = plugin_folder(suite) / "pytest.ini"
+    fixed = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-p", "no:xdist"]
+    where = ["-c", str(settings), "--rootdir", str(suite.folder)]
+    return ["-q", *fixed, *where, "--confcutdir", str(suite.folder)]
+
+
+def plugin_folder(suite: Suite) -> Path:
+    """The folder that the recorder lies in, and nothing else of ours."""
+    return suite.folder / ".plugin"
+
+
+def make_side(
+    fork: Fork, plans: Mapping[str, TreePlan], name: str, without: Mapping[str, Collection[str]]
+) -> Side:
+    """Write the trees of a side, unless they are there already.
+
+    Args:
+        fork: the fork.
+        plans: the planned tree of each upstream.
+        name: ``pristine`` for trees without patches and overlays.
+        without: patches to leave out, by upstream.
+    """
+    trees, keys = {}, {}
+    for upstream, plan in plans.items():
+        gone = without.get(upstream, ())
+        kept = [] if name == PRISTINE else [one for one in plan.weave.patches if one not in gone]
+        key = _tree_key(plan, kept, overlays=name != PRISTINE)
+        tree = fork.settings.work / FOLDER / "trees" / f"{upstream}-{key}"
+        if not tree.is_dir():
+            tree.parent.mkdir(parents=True, exist_ok=True)
+            write_variant(plan, kept, tree, with_overlays=name != PRISTINE)
+        trees[upstream], keys[upstream] = tree, key
+    return Side(name, trees, _digest([sorted(keys.items()), _environment_key()]))
+
+
+@contextmanager
+def passing_side(
+    fork: Fork, plans: Mapping[str, TreePlan], upstream: str, patch: str, gone: Sequence[str]
+) -> Iterator[Side]:
+    """The side without the patches ``gone`` of one upstream; its tree is removed afterwards."""
+    side = make_side(fork, plans, f"without-{patch.removesuffix('.patch')}", {upstream: gone})
+    try:
+        yield side
+    finally:
+        shutil.rmtree(side.trees[upstream], ignore_errors=True)
+
+
+def _tree_key(plan: TreePlan, kept: Sequence[str], *, overlays: bool) -> str:
+    hashes = {patch.name: (patch.sha256, patch.positions) for patch in plan.patches}
+    files = {path: file.blob for path, file in plan.overlays.items()} if overlays else {}
+    return _digest(
+        [plan.upstream.tree, [(name, hashes[name]) for name in kept], sorted(files.items())]
+    )
+
+
+def _environment_key() -> list[object]:
+    """Python and the packages of this environment, in which tests run too."""
+    packages = {(one.name, one.version) for one in importlib.metadata.distributions()}
+    return [sys.version, sorted(packages)]
+
+
+def suite_key(suite: Suite, side: Side, path: str) -> str:
+    """Hash of all that decides the outcome of one test file on a side."""
+    table = suite.table
+    settings = [sorted(table.variables().items()), table.before, table.python]
+    helpers = [
+        hashlib.sha256(data).hexdigest()
+        for name, data in sorted(suite.files.items())
+        if name == path or not name.rpartition("/")[2].startswith("test_")
+    ]
+    source = Path(str(recorder.__file__)).read_text("utf-8")
+    return _digest([side.key, settings, helpers, source])
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits to patch files in git's mailbox format, and a series with its files written whole.
+
+Git's output depends on the configuration of the user and of the repository. The export
+therefore runs in an empty repository of its own that only borrows the objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from forkpatch.errors import PatchError, UserError
+from forkpatch.git.calls import Git, init_repository
+from forkpatch.git.objects import Commit, write_commits
+from forkpatch.model.fork import Fork, TreePlan, plan_tree
+from forkpatch.model.lock import Upstream
+from forkpatch.model.mailhead import ending_line, parse_head
+from forkpatch.model.patchfile import (
+    SERIES,
+    SUFFIX,
+    Patch,
+    SeriesEntry,
+    check_patch_name,
+    parse_patch,
+    read_entries,
+    split_patch,
+)
+from forkpatch.model.record import RECORD
+from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.swap import discard, scratch_beside, swap_in
+from forkpatch.tree.worktree import NAME_TRAILER
+from groundwork.files import naming
+
+FORMAT_PATCH = (
+    *("format-patch", "--stdout", "-1", "--zero-commit", "--full-index", "--no-signature"),
+    *("--no-stat", "--no-numbered", "--no-color", "--no-ext-diff", "--no-textconv"),
+)
+_NAME_LINE = re.compile(rf"^{NAME_TRAILER}: (.+)\n?", re.MULTILINE)
+_MAX_NAME = 60
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A patch file as the export makes it.
+
+    Attributes:
+        shared: the patch of another version that this is line for line; no file is written then.
+    """
+
+    name: str
+    data: bytes
+    shared: Patch | None = None
+
+    @property
+    def entry(self) -> SeriesEntry:
+        """Its line of the series."""
+        return SeriesEntry(self.name, self.shared.home if self.shared else "")
+
+    def parse(self) -> Patch:
+        """The patch that the file holds; a shared one at the lines where it stands here."""
+        patch = parse_patch(self.data, self.name)
+        return self.shared.at(patch.positions) if self.shared else patch
+
+
+@contextmanager
+def neutral_repository(objects: Path | None) -> Iterator[Git]:
+    """An empty repository with no configuration that reads the objects in ``objects``, if any."""
+    with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
+        git = init_repository(Path(folder) / "neutral.git")
+        if objects is not None:
+            alternates = Path(folder) / "neutral.git/objects/info"
+            alternates.mkdir(exist_ok=True)
+            (alternates / "alternates").write_text(f"{objects.resolve()}\n", encoding="utf-8")
+        yield git
+
+
+def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...]:
+    """The patch files of a chain of commits.
+
+    Raises:
+        UserError: a commit is a merge, is empty, or has a message that a patch file cannot hold;
+            or two carry the same file name.
+    """
+    exported: list[Exported] = []
+    with neutral_repository(objects) as git:
+        names: set[str] = set()
+        raw = {one: _in_utf8(git.run("cat-file", "commit", one).stdout) for one in commits}
+        for commit, (head, _) in raw.items():
+            if head.count(b"\nparent ") != 1:
+                raise UserError(
+                    f"commit {commit[:12]} is a merge",
+                    remedy="make the history a straight line: git rebase",
+                )
+        for commit, (head, message) in raw.items():
+            text = message.decode()
+            name = _file_name(text, names, commit)
+            names.add(name)
+            clean = _without_name(text).encode()
+            data = git.run(*FORMAT_PATCH, write_commit(git, head, clean)).stdout
+            if not data:
+                raise UserError(f"commit {commit[:12]} changes nothing", remedy="drop it")
+            _check_whole(data, head, _without_name(text), name, commit)
+            exported.append(Exported(name, data))
+    return tuple(exported)
+
+
+def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[Exported, ...]:
+    """The patch files of a chain of commits that are yet to be written onto the first of them.
+
+    Args:
+        commits: the base, and those that become patch files.
+        objects: the folder of the objects that they name.
+    """
+    with neutral_repository(objects) as git:
+        assert git.git_dir is not None
+        ids = write_commits(git, "refs/heads/new", commits)
+        return export_commits(git.git_dir / "objects", ids[1:])
+
+
+def _in_utf8(raw: bytes) -> tuple[bytes, bytes]:
+    """Header and message of a commit, in UTF-8.
+
+    Git takes a commit to be in UTF-8 unless its header names another encoding; bytes that are
+    not what they should be are taken for Latin-1, in which every byte is a character.
+    """
+    named = re.search(rb"\nencoding ([^\n]+)(?=\n)", raw[: raw.find(b"\n\n") + 1])
+    encoding = named.group(1).decode("ascii", "replace") if named else "utf-8"
+    try:
+        text = raw.decode(encoding)
+    except (UnicodeDecodeError, LookupError):
+        text = raw.decode("latin-1")
+    head, _, message = text.partition("\n\n")
+    return re.sub(r"\nencoding .*", "", head).encode(), message.encode()
+
+
+def _check_whole(data: bytes, head: bytes, message: str, name: str, commit: str) -> None:
+    """Raise unless author and message that a patch file gives back are the commit's.
+
+    Of white space it need not have the end of a line, nor the line ends of the subject.
+    """
+    try:
+        author, date, found = parse_head(split_patch(data, name)[0], name)
+    except PatchError:
+        author = date = found = ""
+    stated = re.search(rb"\nauthor ([^\n]*)", head)
+    written = f"{author} {date}"
+    if found and stated is not None and stated[1].decode() != written:
+        raise UserError(
+            f"commit {commit[:12]}: its author {stated[1].decode()!r} would become {written!r}",
+            remedy="correct it: git commit --amend --author 'NAME <ADDRESS>', or git rebase -i",
+        )
+    wanted = _settled(message)
+    if _settled(found) == wanted:
+        return
+    line = ending_line(message)
+    why = f"the line {line!r} ends a message" if line else "its message does not stay as it is"
+    raise UserError(
+        f"commit {commit[:12]} ({message.partition(chr(10))[0]}): in a patch file {why}",
+        remedy="indent or change it: git commit --amend, or git rebase -i",
+    )
+
+
+def _settled(message: str) -> str:
+    """A message as ``git format-patch`` lays it out: its subject on one line."""
+    lines = "\n".join(line.rstrip() for line in message.splitlines()).strip("\n")
+    subject, _, body = lines.partition("\n\n")
+    return " ".join(subject.split()) + "\n" + body.strip("\n")
+
+
+def write_commit(git: Git, head: bytes, message: bytes) -> str:
+    """Write a commit object with these header lines; returns its id."""
+    command = ("hash-object", "-t", "commit", "-w", "--stdin")
+    return git.run(*command, stdin=head + b"\n\n" + message).stdout.decode("ascii").strip()
+
+
+def _file_name(message: str, taken: set[str], commit: str) -> str:
+    """The file name that the commit carries, else one from its subject."""
+    carried = _NAME_LINE.findall(message)
+    if carried:
+        name = check_patch_name(carried[-1].strip(), f"{NAME_TRAILER} of commit {commit[:12]}:")
+        if name in taken:
+            raise UserError(
+                f"two commits carry the name {name}",
+                remedy=f"join them (git rebase -i), or drop the line {NAME_TRAILER} of one",
+            )
+        return name
+    return new_name(message.partition("\n")[0], taken)
+
+
+def new_name(subject: str, taken: Iterable[str]) -> str:
+    """A file name from a subject: its words, short, and not taken yet."""
+    words = re.sub(r"\[[^\]]*\]", "", subject).lower()
+    stem = re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:_MAX_NAME].rstrip("-") or "patch"
+    name, count, known = f"{stem}{SUFFIX}", 1, set(taken)
+    while name in known:
+        count += 1
+        name = f"{stem}-{count}{SUFFIX}"
+    return name
+
+
+def _without_name(message: str) -> str:
+    return _NAME_LINE.sub("", message).rstrip("\n") + "\n"
+
+
+def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
+    """The text of a series: a comment stays above the patch that it stood above."""
+    above: dict[str, str] = {}
+    lines: dict[str, str] = {}
+    pending = ""
+    for line in old.splitlines(keepends=True):
+        text = line.partition("#")[0].strip()
+        if text:
+            above[text.rpartition("/")[2]] = pending
+            lines[text] = line.rstrip("\n") + "\n"
+            pending = ""
+        else:
+            pending += line
+    return (
+        "".join(
+            above.get(entry.name, "") + lines.get(str(entry), f"{entry}\n") for entry in entries
+        )
+        + pending
+    )
+
+
+def write_series(
+    folder: Path,
+    patches: Sequence[Exported],
+    record: str,
+    *,
+    extra: Callable[[Path], None] | None = None,
+) -> tuple[str, ...]:
+    """Write a series, its files and its record to ``folder``, atomically.
+
+    Args:
+        folder: the folder of the series.
+        patches: its patches.
+        record: the text of its record; empty without one.
+        extra: writes what else belongs into a new folder.
+
+    Returns:
+        A line for each file that was changed.
+    """
+    changes = series_changes(folder, patches, record)
+    if not changes:
+        return ()
+    scratch = scratch_beside(folder)
+    try:
+        if folder.is_dir():
+            old = {*_own_files(folder), SERIES, RECORD}
+            for path in folder.iterdir():
+                if path.name not in old:
+                    target = scratch / path.name
+                    shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
+        with naming(folder):
+            for name, data in _files(folder, patches, record).items():
+                (scratch / name).write_bytes(data)
+            if extra is not None:
+                extra(scratch)
+        swap_in(scratch, folder)
+    except BaseException:
+        discard(scratch)
+        raise
+    return changes
+
+
+def series_changes(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:
+    """A line for each file of a series that is not as it would be written."""
+    wanted = _files(folder, patches, record)
+    shared = {entry.name: entry for entry in read_entries(folder) if entry.home}
+    changes = []
+    for name, data in wanted.items():
+        path = folder / name
+        if name in shared:
+            changes.append(f"{name}: new: it is not what {shared[name]} does any more")
+        elif not path.is_file():
+            changes.append(f"{name}: new")
+        elif path.read_bytes() != data:
+            changes.append(f"{name}: changed")
+    changes += [f"{name}: removed" for name in _own_files(folder) if name not in wanted]
+    return tuple(changes)
+
+
+def _own_files(folder: Path) -> tuple[str, ...]:
+    """The patch files of a series that lie in its own folder."""
+    return tuple(entry.name for entry in read_entries(folder) if not entry.home)
+
+
+def _files(folder: Path, patches: Sequence[Exported], record: str) -> dict[str, bytes]:
+    old = ""
+    with contextlib.suppress(OSError):
+        old = (folder / SERIES).read_text("utf-8")
+    files = {patch.name: patch.data for patch in patches if patch.shared is None}
+    files[SERIES] = format_series([patch.entry for patch in patches], old).encode()
+    if record:
+        files[RECORD] = record.encode()
+    return files
+
+
+def planned(fork: Fork, upstream: Upstream, patches: Sequence[Exported]) -> TreePlan:
+    """The tree that these patch files give."""
+    pristine = obtain(upstream, fork.cache, SourceOptions()).pristine
+    return plan_tree(fork, upstream, pristine, tuple(patch.parse() for patch in patches))

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patches that serve several versions of an upstream, and the lines at which they stand in each.
+
+A series names a patch of another version as ``../VERSION/NAME``. Its text is authoritative there;
+line numbers and blob ids of the file are those of its own version. Here its commit is merged onto
+this version's tree with its own version's tree as common ancestor, as a rebase does it. Only when
+that gives the same hunks, line for line and in the same functions, are the lines at which they
+stand recorded. An apply uses the recorded lines and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from forkpatch.errors import PatchError, UserError
+from forkpatch.git.merge import merge_data
+from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
+from forkpatch.inspect.placement import misplaced
+from forkpatch.model.diffs import FileDiff
+from forkpatch.model.fork import Fork, PatchStep, plan_tree
+from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import (
+    SERIES,
+    Patch,
+    SeriesEntry,
+    load_series,
+    parse_patch,
+    read_entries,
+    split_patch,
+)
+from forkpatch.model.record import RECORD, format_record, read_record
+from forkpatch.model.weave import Weave
+from forkpatch.series.mailbox import Exported, export_new
+from forkpatch.sources.cache import Pristine
+from groundwork.files import atomic_write
+
+_OWN = "give this version a patch of its own of that name, and list it without ../"
+
+Contents = Mapping[str, bytes]
+
+
+def home_versions(fork: Fork, upstream: Upstream) -> tuple[str, ...]:
+    """The other versions whose patches the series of ``upstream`` names."""
+    entries = read_entries(fork.patch_folder(upstream))
+    return tuple(dict.fromkeys(entry.home for entry in entries if entry.home))
+
+
+def lends(fork: Fork, name: str, version: str, other: str) -> bool:
+    """True when the series of ``other`` names patches of ``version``, itself or by way of more."""
+    homes = home_versions(fork, fork.lock.upstream(name, other))
+    return any(home == version or lends(fork, name, version, home) for home in homes)
+
+
+def homes_first(fork: Fork, upstreams: Iterable[Upstream]) -> tuple[Upstream, ...]:
+    """The upstream versions, each after those whose patches its series names.
+
+    Raises:
+        UserError: two versions name patches of each other.
+    """
+    ordered: dict[tuple[str, str], Upstream] = {}
+    wanted = tuple(upstreams)
+
+    def visit(upstream: Upstream, path: tuple[str, ...]) -> None:
+        if upstream.version in path:
+            names = " and ".join(dict.fromkeys(path))
+            raise UserError(f"{upstream.name}: the series of {names} name patches of each other")
+        for home in home_versions(fork, upstream):
+            visit(fork.lock.upstream(upstream.name, home), (*path, upstream.version))
+        ordered.setdefault((upstream.name, upstream.version), upstream)
+
+    for upstream in wanted:
+        visit(upstream, ())
+    return tuple(upstream for upstream in ordered.values() if upstream in wanted)
+
+
+def locate_series(
+    fork: Fork, upstream: Upstream, pristine: Pristine, obtain_home: Callable[[Upstream], Pristine]
+) -> tuple[Patch, ...]:
+    """The series of an upstream version, with every patch at the lines where it belongs.
+
+    Args:
+        fork: the fork.
+        upstream: the version.
+        pristine: its tree.
+        obtain_home: gives the tree of another version.
+
+    Raises:
+        PatchError: a patch of another version does not merge cleanly, gives other lines, or
+            changes another function here.
+    """
+    patches = load_series(fork.patch_folder(upstream))
+    homes: dict[str, dict[str, PatchStep]] = {}
+    for home in home_versions(fork, upstream):
+        other = fork.lock.upstream(upstream.name, home)
+        plan = plan_tree(fork, other, obtain_home(other))
+        homes[home] = {step.patch.name: step for step in plan.steps()}
+    if not homes:
+        return patches
+    where = fork.patch_folder(upstream) / SERIES
+    listed = list_tree(pristine.git, pristine.tree)
+
+    def read(path: str) -> bytes:
+        oid = listed[path][1]
+        return read_blobs(pristine.git, [oid])[oid] or b""
+
+    weave = Weave({path: mode for path, (mode, _) in listed.items()}, read)
+    placed = []
+    for patch in patches:
+        found = patch
+        if patch.home:
+            files = {path: read(path) for path in patch.positions if path in listed}
+            changed = weave.changes()
+            files |= {path: file.data for path, file in changed.items() if file}
+            ours = {path: data for path, data in files.items() if changed.get(path, True)}
+            try:
+                found = patch.at(_positions(homes[patch.home][patch.name], ours))
+            except PatchError as error:
+                what = f"{where}: ../{patch.home}/{patch.name} cannot serve {upstream}"
+                raise PatchError(f"{what}: {error.what}", remedy=_OWN) from error
+        weave.apply(found)
+        placed.append(found)
+    return tuple(placed)
+
+
+def _positions(step: PatchStep, ours: Contents) -> dict[str, tuple[int, ...]]:
+    """The lines at which the hunks of a patch stand in ``ours``, by path.
+
+    Raises:
+        PatchError: it does not merge cleanly, gives other hunks, or changes other functions.
+    """
+    merged: dict[str, bytes] = {}
+    diffs = {diff.old: diff for diff in step.patch.files if diff.old is not None and diff.hunks}
+    for path, diff in diffs.items():
+        if path not in ours:
+            raise PatchError(f"{path} is not in its tree")
+        theirs = step.after[diff.new] if diff.new is not None else b""
+        merged[path] = merge_file(path, ours[path], step.before[path], theirs)
+    found = {diff.old: diff for diff in _diff(ours, merged)}
+    for path, diff in diffs.items():
+        here = found.get(path)
+        lines = tuple(hunk.lines for hunk in diff.hunks)
+        if here is None or tuple(hunk.lines for hunk in here.hunks) != lines:
+            raise PatchError(f"its hunks of {path} have other lines there")
+        both = (step.before[path], step.after.get(diff.new or "", b"")), (ours[path], merged[path])
+        if wrong := misplaced(diff, *both, path):
+            raise PatchError(f"{path}: {wrong[0].detail}")
+    return {path: tuple(hunk.old_start for hunk in found[path].hunks) for path in diffs}
+
+
+def merge_file(path: str, ours: bytes, base: bytes, theirs: bytes) -> bytes:
+    """The three-way merge of one file.
+
+    Raises:
+        PatchError: there is a conflict.
+    """
+    merged = merge_data(ours, base, theirs)
+    if merged is None:
+        raise PatchError(f"it conflicts with {path}")
+    return merged
+
+
+def _diff(before: Contents, after: Contents) -> tuple[FileDiff, ...]:
+    """The diff between two sets of files, as an export writes it."""
+    changed = {path: data for path, data in after.items() if before[path] != data}
+    if not changed:
+        return ()
+    commits = [
+        Commit(b"x\n", changes={path: TreeFile("100644", data) for path, data in files.items()})
+        for files in (before, changed)
+    ]
+    return export_new(commits)[0].parse().files
+
+
+def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple[Exported, ...]:
+    """The exported patches; what another version has line for line stays that version's.
+
+    Args:
+        exported: patches as the export writes them.
+        known: patches of other versions, ``home`` says of which.
+    """
+    others = {patch.name: patch for patch in known if patch.home}
+
+    def shared(item: Exported) -> Exported:
+        patch = others.get(item.name)
+        return replace(item, shared=patch) if patch and _same(item.parse(), patch) else item
+
+    return tuple(shared(item) for item in exported)
+
+
+def _same(one: Patch, other: Patch) -> bool:
+    heads = ((patch.author, patch.date, patch.message) for patch in (one, other))
+    return one.effect == other.effect and len(set(heads)) == 1
+
+
+def changed_messages(
+    fork: Fork, upstream: Upstream, exported: Iterable[Exported], known: Iterable[Patch]
+) -> dict[str, tuple[Patch, bytes]]:
+    """The patches of other versions of which the message alone was changed, with their new text."""
+    others = {patch.name: patch for patch in known if patch.home}
+    texts: dict[str, tuple[Patch, bytes]] = {}
+    for item in exported:
+        patch = others.get(item.name)
+        if item.shared is None and patch and item.parse().effect == patch.effect:
+            path = fork.patch_file(upstream, patch)
+            diff = split_patch(path.read_bytes(), str(path))[1]
+            text = split_patch(item.data, item.name)[0] + diff
+            texts[item.name] = replace(parse_patch(text, item.name), home=patch.home), text
+    return texts
+
+
+def write_back(fork: Fork, upstream: Upstream, patch: Patch, text: bytes) -> None:
+    """Write the new text of a patch of another version, whose hunks are as they were.
+
+    Its hash is put right in the record of every version that has it.
+    """
+    atomic_write(fork.patch_file(upstream, patch), text)
+    new = parse_patch(text, patch.name)
+    for other in fork.lock.versions(upstream.name).values():
+        folder = fork.patch_folder(other)
+        record = read_record(folder)
+        home = "" if other.version == patch.home else patch.home
+        if record is None or SeriesEntry(patch.name, home) not in read_entries(folder):
+            continue
+        if record.hashes.get(patch.name) == patch.sha256:
+            hashes = {**record.hashes, patch.name: new.sha256}
+            atomic_write(folder / RECORD, format_record(replace(record, hashes=hashes)))
+
+
+def borrowers(fork: Fork, upstream: Upstream) -> dict[str, tuple[str, ...]]:
+    """The versions whose series name a patch of this one, by patch."""
+    found: dict[str, tuple[str, ...]] = {}
+    for other in fork.lock.versions(upstream.name).values():
+        for entry in read_entries(fork.patch_folder(other)):
+            if entry.home == upstream.version:
+                found[entry.name] = (*found.get(entry.name, ()), other.version)
+    return found
+
+
+def check_borrowers(
+    fork: Fork, upstream: Upstream, patches: Sequence[Exported], changes: Sequence[str]
+) -> tuple[str, ...]:
+    """Effects of an export on the other versions that name patches of this one.
+
+    Raises:
+        UserError: such a patch would be gone.
+    """
+    own = {patch.name for patch in patches if patch.shared is None}
+    stale: set[str] = set()
+    for name, versions in borrowers(fork, upstream).items():
+        if name not in own:
+            raise UserError(
+                f"{upstream.name} {' and '.join(versions)} name {name}, which would be gone",
+                remedy="give them files of their own first: forkpatch export --own --release R",
+            )
+        if f"{name}: changed" in changes:
+            stale.update(versions)
+    return tuple(
+        f"{version} names patches that changed: forkpatch record {upstream.name}"
+        f" --version {version}"
+        for version in sorted(stale)
+    )

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cache of pristine trees, wheels and mirrors, shared between runs and clones.
+
+A pristine tree is a bare repository under its tree id, ``trees/<id>.git``. It appears by one
+rename, complete and checked, so that whatever is found under that name can be used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forkpatch.errors import IntegrityError
+from forkpatch.git.calls import Git, GitError, init_repository
+from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
+from groundwork.files import atomic_write_json, remove_scratch, sync_tree
+
+PRISTINE = "refs/forkpatch/pristine"
+_ORIGINS = "forkpatch-origins.json"
+_ABANDONED = 24 * 3600.0  # seconds
+
+
+@dataclass(frozen=True)
+class Pristine:
+    """An upstream's materialised tree in the cache.
+
+    Attributes:
+        git: the bare repository that holds it, and nothing else.
+        tree: its tree id.
+        origins: the sources that were seen to give this very tree.
+    """
+
+    git: Git
+    tree: str
+    origins: tuple[str, ...]
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Contents of files by path, of those that it has."""
+        wanted = sorted(set(paths))
+        if not wanted:  # git would list the whole tree
+            return {}
+        listed = list_tree(self.git, self.tree, *wanted)
+        blobs = read_blobs(self.git, (oid for _, oid in listed.values()))
+        return {path: blobs[oid] or b"" for path, (_, oid) in listed.items()}
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The cache folder.
+
+    Attributes:
+        verified: pristine trees that this run has verified, by id.
+    """
+
+    root: Path
+    verified: dict[str, Pristine] = field(default_factory=dict, compare=False)
+
+    @property
+    def mirrors_file(self) -> Path:
+        """File with the mirrors that a user named."""
+        return self.root / "mirrors.json"
+
+    def known(self, tree: str) -> Pristine | None:
+        """The pristine tree with this id, None when it is not here; its files are not verified."""
+        git = Git(self._folder(tree))
+        if not tree or git.run("cat-file", "-e", f"{tree}^{{tree}}", ok=(0, 1, 128)).returncode:
+            return None
+        return Pristine(git, tree, self._origins(tree))
+
+    def find(self, tree: str) -> Pristine | None:
+        """The pristine tree with this id, None when it is not here or is damaged."""
+        folder = self._folder(tree)
+        if not tree or not folder.is_dir():
+            return None
+        if tree in self.verified:
+            return self.verified[tree]
+        git = Git(folder)
+        try:
+            git.run("cat-file", "-e", f"{tree}^{{tree}}")
+            packs = [str(path) for path in (folder / "objects" / "pack").glob("*.idx")]
+            git.run("verify-pack", "--", *packs)
+        except GitError:
+            # It is made anew under the same name, from the next source.
+            print(f"the cached tree {tree} is damaged: it is made anew", file=sys.stderr)
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        self.verified[tree] = Pristine(git, tree, self._origins(tree))
+        return self.verified[tree]
+
+    def store(self, files: Iterable[tuple[str, TreeFile]], origin: str, expected: str) -> Pristine:
+        """Write a tree, check its id, and keep it.
+
+        Args:
+            files: path and content of every file.
+            origin: the kind of source they come from.
+            expected: the tree id that they must give; empty when it is not known yet.
+
+        Raises:
+            IntegrityError: they give another tree.
+        """
+        with self.scratch() as scratch:
+            git = init_repository(scratch / "tree.git")
+            commit = Commit(b"Pristine tree\n", files=files)
+            write_commits(git, PRISTINE, [commit])
+            tree = git.text("rev-parse", "--verify", f"{PRISTINE}^{{tree}}")
+            if expected and tree != expected:
+                raise IntegrityError(
+                    f"the {origin} gives the tree {tree}, but the lock pins {expected}"
+                )
+            self._folder(tree).parent.mkdir(parents=True, exist_ok=True)
+            # Another process may have put the same tree there meanwhile: the same bytes.
+            with contextlib.suppress(OSError):
+                sync_tree(scratch / "tree.git")
+                (scratch / "tree.git").rename(self._folder(tree))
+        origins = tuple(sorted({*self._origins(tree), origin}))
+        atomic_write_json(self._folder(tree) / _ORIGINS, list(origins))
+        return Pristine(Git(self._folder(tree)), tree, origins)
+
+    def mirrors(self) -> dict[str, list[str]]:
+        """The remembered mirrors, by upstream, newest first."""
+        try:
+            found: dict[str, list[str]] = json.loads(self.mirrors_file.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def remember(self, mirrors: Mapping[str, str]) -> None:
+        """Remember mirrors for later runs, the newest first."""
+        if not mirrors:
+            return
+        known = self.mirrors()
+        for name, place in mirrors.items():
+            known[name] = [place, *(other for other in known.get(name, []) if other != place)]
+        atomic_write_json(self.mirrors_file, known)
+
+    def seen(self, name: str) -> str:
+        """The tree id noted for ``name``, empty when there is none."""
+        return self._notes().get(name, "")
+
+    def note(self, name: str, tree: str) -> None:
+        """Note that ``name``, a version that no lock pins, gave this tree."""
+        atomic_write_json(self._notes_file, {**self._notes(), name: tree})
+
+    @property
+    def _notes_file(self) -> Path:
+        return self.root / "seen.json"
+
+    def _notes(self) -> dict[str, str]:
+        try:
+            found: dict[str, str] = json.loads(self._notes_file.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder on the cache's file system that is gone afterwards."""
+        parent = self.root / "scratch"
+        parent.mkdir(parents=True, exist_ok=True)
+        remove_scratch(self.root, below="", age=_ABANDONED)
+        for old in parent.iterdir():  # of runs that were killed
+            if time.time() - old.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(old, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(dir=parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def wheel(self, sha256: str) -> Path | None:
+        """The wheel file with this hash, None when it is not here. It is not verified here."""
+        folder = self.root / "wheels" / sha256
+        return next(iter(folder.glob("*.whl")), None)
+
+    def drop_wheel(self, sha256: str) -> None:
+        """Throw away the wheel file that is kept under this hash."""
+        shutil.rmtree(self.root / "wheels" / sha256, ignore_errors=True)
+
+    def keep_wheel(self, path: Path, sha256: str) -> Path:
+        """Move a verified wheel file into the cache."""
+        folder = self.root / "wheels" / sha256
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with self.scratch() as scratch:
+            (scratch / "wheel").mkdir()
+            shutil.move(path, scratch / "wheel" / path.name)
+            with contextlib.suppress(OSError):
+                (scratch / "wheel").rename(folder)
+        return folder / path.name
+
+    def _folder(self, tree: str) -> Path:
+        return self.root / "trees" / f"{tree}.git"
+
+    def _origins(self, tree: str) -> tuple[str, ...]:
+        try:
+            return tuple(json.loads((self._folder(tree) / _ORIGINS).read_text("utf-8")))
+        except (OSError, ValueError):
+            return ()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An upstream's files from the wheel that its packagers publish."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from packaging.tags import sys_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
+from forkpatch.git.objects import TreeFile
+from forkpatch.model.lock import Upstream, Wheel, WheelFile
+from forkpatch.output import warn
+from forkpatch.safety import FILE_MODES, check_path
+from forkpatch.sources.cache import Cache
+from groundwork.hashing import sha256_of
+
+PIP_TIMEOUT = 900.0
+_SYMLINK = 0o120000
+_REMEDY = "nothing of it was used; see whether index or pin is wrong: forkpatch lock --check"
+# How pip tells the hash of a file that is not a pinned one.
+_GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
+
+
+def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[str, TreeFile]]:
+    """The files of the materialised tree that the wheel at ``path`` holds.
+
+    Every member's name is checked before the first is read, those that are not used too.
+
+    Raises:
+        SourceError: it is no zip file, a member is a symbolic link, is absolute, or leaves its
+            folder.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if not info.is_dir()]
+            for info in members:
+                try:
+                    check_path(info.orig_filename, path.name)
+                except UnsafePathError as error:  # whoever made the wheel, not the user
+                    raise SourceError(error.what) from error
+                if (info.external_attr >> 16) & 0o170000 == _SYMLINK:
+                    raise SourceError(f"{path.name}: {info.filename} is a symbolic link")
+            for info in members:
+                target = wheel.git_path(info.filename)
+                if target is not None and upstream.selects(target):
+                    mode = FILE_MODES[target in upstream.executable]
+                    yield target, TreeFile(mode, archive.read(info))
+    except zipfile.BadZipFile as error:
+        raise SourceError(f"{path.name}: {error}") from error
+
+
+def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
+    """The path of a wheel file with a pinned hash: from the cache, else through pip.
+
+    A damaged file in the cache is said to be one, thrown away, and fetched again.
+
+    Raises:
+        SourceError: there is none.
+        IntegrityError: a file has not the hash that is pinned for it.
+    """
+    for file in wheel.files:
+        if kept := cache.wheel(file.sha256):
+            if sha256_of(kept) == file.sha256:
+                return kept
+            cache.drop_wheel(file.sha256)
+            warn(f"{kept.name} is damaged in the cache: it is thrown away, to be fetched again")
+    if offline:
+        raise SourceError("the wheel is not in the cache, and this run is offline")
+    if not any(_runs_here(file.name) for file in wheel.files):
+        raise SourceError(f"no file of {wheel.package} {wheel.version} is pinned for this platform")
+    with cache.scratch() as scratch:
+        hashes = [file.sha256 for file in wheel.files]
+        found = download_wheel(wheel.package, wheel.version, scratch, hashes=hashes)
+        pinned = next((file for file in wheel.files if file.name == found.name), None)
+        if pinned is None:
+            raise SourceError(f"pip chose {found.name}, for which no hash is pinned")
+        return cache.keep_wheel(verify_wheel(found, pinned), pinned.sha256)
+
+
+def verify_wheel(path: Path, pinned: WheelFile) -> Path:
+    """Return ``path`` when the file has the pinned hash."""
+    actual = sha256_of(path)
+    if actual != pinned.sha256:
+        raise IntegrityError(
+            f"{path} has the sha256 {actual}, but {pinned.sha256} is pinned",
+            remedy=_REMEDY,
+        )
+    return path
+
+
+def download_wheel(
+    package: str, version: str, folder: Path, *platforms: str, hashes: Sequence[str] = ()
+) -> Path:
+    """Let pip fetch one wheel file into ``folder``, for this machine or for ``platforms``.
+
+    Args:
+        package: its name.
+        version: its version.
+        folder: where the file goes.
+        platforms: pip's names of them; this machine's without any.
+        hashes: pip opens no file whose sha256 is not among these; empty: it is not known yet.
+
+    Raises:
+        SourceError: pip finds none.
+        IntegrityError: what the index has is not what is pinned.
+    """
+    options = [part for name in platforms for part in ("--platform", name)]
+    options += ["--require-hashes"] if hashes else []
+    wanted = folder / "requirement.txt"
+    pins = "".join(f" --hash=sha256:{sha256}" for sha256 in hashes)
+    wanted.write_text(f"{package}=={version}{pins}\n", encoding="utf-8")
+    command = [
+        *pip_command(),
+        *("download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-input"),
+        *("--disable-pip-version-check", "--retries=1", "--timeout=20", *options),
+        *("--dest", str(folder), "-r", str(wanted)),
+    ]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=PIP_TIMEOUT, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SourceError(f"pip gave no answer within {error.timeout:.0f} s") from error
+    found = sorted(folder.glob("*.whl"))
+    if done.returncode or not found:
+        text = done.stderr.decode("utf-8", "replace")
+        if got := _GOT.search(text):
+            raise IntegrityError(
+                f"the index's {package} {version} has the sha256 {got[1]}, but"
+                f" {' or '.join(hashes)} is pinned",
+                remedy=_REMEDY,
+            )
+        lines = text.strip().splitlines()
+        errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no wheel"]
+        raise SourceError(f"pip: {errors[-1].removeprefix('ERROR: ')}")
+    return found[0]
+
+
+def pip_command() -> list[str]:
+    """The command of a pip that is there; nox environments made by uv have none of their own."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    found = shutil.which("pip3") or shutil.which("pip")
+    if not found:
+        raise SourceError("there is no pip to fetch the wheel with")
+    return [found]
+
+
+def _runs_here(filename: str) -> bool:
+    try:
+        tags = parse_wheel_filename(filename)[3]
+    except InvalidWheelFilename:
+        return False
+    return not tags.isdisjoint(sys_tags())

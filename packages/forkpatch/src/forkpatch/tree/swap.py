@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Atomic replacement of folders.
+
+A new tree is built beside the old one and changes places with it. Linux does this in one call
+(``renameat2`` with ``RENAME_EXCHANGE``). Elsewhere it takes two renames, and a run that is
+killed between them leaves a missing tree and a whole one put aside, which :func:`recover`
+puts back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from forkpatch.errors import ForkError, UserError
+from groundwork.files import naming, sync_rename, sync_tree
+from groundwork.locks import folder_locked
+
+_SCRATCH = ".forkpatch-new-"
+_ASIDE = ".forkpatch-old-"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def scratch_beside(final: Path, prefix: str = _SCRATCH) -> Path:
+    """A new empty folder on the file system of ``final``."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
+    # mkdtemp makes private folders; a tree is for whoever may read its surroundings.
+    folder.chmod(0o755)
+    return folder
+
+
+def check_new(final: Path) -> None:
+    """Raise unless :func:`new_folder` may write ``final``; clear away what killed runs left.
+
+    Raises:
+        UserError: it exists and is not empty.
+    """
+    for left in final.parent.glob(f"{_scratch_of(final)}*"):
+        with contextlib.suppress(OSError), folder_locked(left):
+            if left.stat().st_uid == os.geteuid():
+                remove_tree(left)
+    if final.exists() and (not final.is_dir() or any(final.iterdir())):
+        raise UserError(f"{final} exists and is not empty", remedy="name a folder that is not")
+
+
+def _scratch_of(final: Path) -> str:
+    return f"{_SCRATCH}{hashlib.sha256(os.fsencode(final.name)).hexdigest()[:12]}-"
+
+
+@contextmanager
+def new_folder(final: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A scratch folder that becomes ``final``, absent or empty until then, when the block ends.
+
+    ``final`` may lie anywhere, so that no lock of the fork guards it. The scratch folder itself is
+    locked: what a killed run left of the same ``final`` is removed first, and what a living one
+    writes is left alone. ``final`` is on the disk when this returns, unless it need not be
+    ``durable``; after a failure the scratch folder is gone.
+
+    Raises:
+        UserError: it exists and is not empty.
+    """
+    check_new(final)
+    with ExitStack() as stack:
+        scratch = scratch_beside(final, _scratch_of(final))
+        with contextlib.suppress(OSError):  # some file systems have no locks of folders
+            stack.enter_context(folder_locked(scratch))
+        try:
+            with naming(final):
+                yield scratch
+            if durable:
+                sync_tree(scratch)
+            scratch.rename(final)
+            if durable:
+                sync_rename(final.parent)
+        except BaseException:
+            discard(scratch)
+            raise
+
+
+def swap_in(new: Path, final: Path, keep: Callable[[Path, Path], None] | None = None) -> None:
+    """Put ``new`` in the place of ``final``, which may be absent, and remove the old one.
+
+    It is on the disk when this returns. ``keep`` is called with the old folder and the new one,
+    which is in its place, before the old one is removed.
+    """
+    sync_tree(new)
+    if not final.exists():
+        new.rename(final)
+        sync_rename(final.parent)
+        return
+    if not _exchange(new, final):
+        aside = final.parent / f"{_ASIDE}{final.name}"
+        final.rename(aside)
+        new.rename(final)
+        new = aside
+    sync_rename(final.parent)
+    if keep is not None:
+        keep(new, final)
+    remove_tree(new)
+
+
+def recover(parent: Path) -> None:
+    """Clean up what an interrupted run left in ``parent``. To be called under its lock."""
+    for aside in parent.glob(f"{_ASIDE}*"):
+        final = parent / aside.name.removeprefix(_ASIDE)
+        if final.exists():
+            remove_tree(aside)
+        else:
+            aside.rename(final)
+    for scratch in parent.glob(f"{_SCRATCH}*"):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(folder_locked(scratch))
+            except BlockingIOError:
+                continue  # of a run that is at work, see new_folder()
+            except OSError:
+                pass
+            remove_tree(scratch)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of ours, which an interruption may leave half removed as scratch."""
+    doomed = folder
+    if not folder.name.startswith((_SCRATCH, _ASIDE)):
+        doomed = scratch_beside(folder)
+        folder.rename(doomed)
+    try:
+        shutil.rmtree(doomed)
+    except (OSError, RecursionError):
+        _remove_deep(doomed)
+
+
+def discard(folder: Path) -> None:
+    """Remove a scratch folder after a failure, which is what is to be told; see :func:`recover`."""
+    with contextlib.suppress(OSError):
+        remove_tree(folder)
+
+
+def _remove_deep(folder: Path) -> None:
+    """Remove a folder however deep it is: each folder in it comes to the top, then goes.
+
+    ``shutil.rmtree`` needs a call of itself for each level, and a path that the system takes.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    first = Path(tempfile.mkdtemp(dir=folder))
+    for entry in list(os.scandir(folder)):
+        if entry.name != first.name:
+            os.rename(entry.path, first / entry.name)  # noqa: PTH104 - of the shorter path
+    pending, count = [first], 0
+    while pending:
+        current = pending.pop()
+        for entry in list(os.scandir(current)):
+            if entry.is_dir(follow_symlinks=False):
+                count += 1
+                pending.append(folder / f"{first.name}-{count}")
+                os.rename(entry.path, pending[-1])  # noqa: PTH104
+            else:
+                os.unlink(entry.path)  # noqa: PTH108
+        current.rmdir()
+    folder.rmdir()
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names in one step; False where the system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    names = (os.fsencode(one), os.fsencode(other))
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise ForkError(f"{other} cannot be replaced: {os.strerror(code)}")

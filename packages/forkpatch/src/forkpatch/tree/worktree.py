@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A patched tree: a git repository with a base commit, the overlays, and a commit a patch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from forkpatch.git.calls import BRANCH, Git, GitError, init_repository
+from forkpatch.git.objects import Commit, TreeFile, blob_id, list_tree, write_commits
+from forkpatch.model.patchfile import Patch
+from forkpatch.sources.cache import Pristine
+from groundwork.files import atomic_write_json
+
+FORMAT = 1  # part of every stamp: another way of building trees makes the old ones stale
+BASE_REF = "refs/forkpatch/base"
+OVERLAYS_REF = "refs/forkpatch/overlays"
+APPLIED_REF = "refs/forkpatch/applied"
+PREVIOUS_REF = "refs/forkpatch/previous"
+NAME_TRAILER = "Forkpatch-Name"
+_STAMP = "forkpatch.json"
+_EXCLUDES = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of a patched tree.
+
+    Attributes:
+        base: tree id of the pristine upstream.
+        patches: name and sha256 of each patch, in order.
+        overlays: path, mode and blob id of each overlay file.
+        placed: hash of the lines at which patches of other versions stand; empty without any.
+    """
+
+    base: str
+    patches: tuple[tuple[str, str], ...]
+    overlays: tuple[tuple[str, str, str], ...]
+    placed: str = ""
+
+    def differences(self, old: Inputs) -> tuple[str, ...]:
+        """Differences from ``old``, in words."""
+        found = [] if self.base == old.base else ["the base is another"]
+        found += _differences("patch", dict(self.patches), dict(old.patches))
+        found += _differences(
+            "overlay",
+            {path: (mode, blob) for path, mode, blob in self.overlays},
+            {path: (mode, blob) for path, mode, blob in old.overlays},
+        )
+        if not found and self.patches != old.patches:
+            found.append("the order of the series changed")
+        if not found and self.placed != old.placed:
+            found.append("a patch of another version stands at other lines")
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Description of a patched tree, stored in its repository."""
+
+    format: int
+    release: str
+    upstream: str
+    version: str
+    source: str
+    inputs: Inputs
+    head: str
+    tree: str
+
+
+def make_inputs(base: str, patches: Sequence[Patch], overlays: Mapping[str, TreeFile]) -> Inputs:
+    """The inputs of a tree."""
+    moved = {patch.name: patch.positions for patch in patches if patch.home}
+    placed = hashlib.sha256(json.dumps(moved).encode()).hexdigest() if moved else ""
+    return Inputs(
+        base=base,
+        patches=tuple((patch.name, patch.sha256) for patch in patches),
+        overlays=tuple(
+            (path, file.mode, blob_id(file.data)) for path, file in sorted(overlays.items())
+        ),
+        placed=placed,
+    )
+
+
+def build_repository(
+    folder: Path, pristine: Pristine, commits: Sequence[Commit], *, checkout: bool = True
+) -> tuple[Git, list[str]]:
+    """Make a git repository in the empty ``folder`` with these commits.
+
+    Args:
+        folder: its ``.git`` holds every object and uses no other repository.
+        pristine: the base tree's repository.
+        commits: the chain to write, the base first.
+        checkout: False to leave the files of the last one unwritten.
+
+    Returns:
+        The repository and the commit ids.
+    """
+    git = init_repository(folder / ".git", folder)
+    add_objects(git, pristine)
+    write_excludes(folder)
+    ids = write_commits(git, f"refs/heads/{BRANCH}", commits)
+    if checkout:
+        git.run("read-tree", "-u", "--reset", "HEAD")
+    return git, ids
+
+
+def write_excludes(folder: Path, patterns: Sequence[str] = ()) -> None:
+    """Let git ignore in a tree what running it leaves, and what builds make there."""
+    text = _EXCLUDES + "".join(f"{pattern}\n" for pattern in patterns)
+    (folder / ".git" / "info" / "exclude").write_text(text, encoding="utf-8")
+
+
+def add_objects(git: Git, pristine: Pristine) -> None:
+    """Copy the objects of a pristine tree into a repository."""
+    assert git.git_dir is not None and pristine.git.git_dir is not None
+    target = git.git_dir / "objects" / "pack"
+    target.mkdir(parents=True, exist_ok=True)
+    for pack in (pristine.git.git_dir / "objects" / "pack").iterdir():
+        if not (target / pack.name).exists():
+            shutil.copyfile(pack, target / pack.name)
+
+
+def carry_over(old: Path, new: Path) -> None:
+    """Keep a user's work in the tree that is to be replaced: objects, branches, settings.
+
+    Its last commit stays under PREVIOUS_REF, so that work which was dropped can be found.
+    """
+    source, target = old / ".git", new / ".git"
+    if not (source / "objects").is_dir():
+        return
+    for path in (source / "objects").rglob("*"):
+        link = target / "objects" / path.relative_to(source / "objects")
+        if path.is_file() and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, link)  # objects never change
+    shutil.copyfile(source / "config", target / "config")
+    before, after = Git(source), Git(target, new)
+    listed = before.text("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/")
+    heads = {ref: oid for oid, _, ref in (line.partition(" ") for line in listed.splitlines())}
+    heads.pop(f"refs/heads/{BRANCH}", None)
+    last = before.run("rev-parse", "--quiet", "--verify", "HEAD^{commit}", ok=(0, 1)).stdout
+    if last:
+        heads[PREVIOUS_REF] = last.decode("ascii").strip()
+    commands = "".join(f"update {ref} {oid}\n" for ref, oid in heads.items())
+    after.run("update-ref", "--stdin", stdin=commands.encode())
+
+
+def keep_builds(old: Path, new: Path) -> None:
+    """Move what was built in the old tree, which git ignores there, to the new one.
+
+    Files that did not change keep their times, so that a build in the tree goes on from there.
+    """
+    git, after = Git(old / ".git", old), Git(new / ".git", new)
+    with contextlib.suppress(GitError, OSError):  # of a damaged tree nothing can be kept
+        command = ("ls-files", "-z", "--others", "--ignored", "--directory", "--exclude-standard")
+        ignored = os.fsdecode(git.run(*command).stdout).split("\0")[:-1]
+        built = [name.rstrip("/") for name in ignored if not _is_trace(name)]
+        if not built:
+            return
+        before, now = (list_tree(one, "HEAD") for one in (git, after))
+        same = [path for path, entry in now.items() if before.get(path) == entry]
+        for path in same:
+            state = (old / path).lstat()
+            times = (state.st_atime_ns, state.st_mtime_ns)
+            os.utime(new / path, ns=times, follow_symlinks=False)
+        after.run("update-index", "-q", "--refresh")
+        for name in built:
+            if not os.path.lexists(new / name) and (new / name).parent.is_dir():
+                (old / name).rename(new / name)
+
+
+def _is_trace(name: str) -> bool:
+    """True for what running Python in the tree leaves: it is made again when it is needed."""
+    parts = name.rstrip("/").split("/")
+    return name.endswith(".pyc") or any(f"{part}/\n" in _EXCLUDES for part in parts)
+
+
+def patch_commit(patch: Patch, changes: Mapping[str, TreeFile | None]) -> Commit:
+    """The commit of one patch; its file name rides along as a trailer."""
+    return Commit(
+        message=with_name(patch.message, patch.name, has_trailers=bool(patch.trailers)).encode(
+            "utf-8", "surrogateescape"
+        ),
+        author=patch.author.encode("utf-8", "surrogateescape"),
+        date=patch.date.encode("ascii"),
+        changes=changes,
+    )
+
+
+def with_name(message: str, name: str, *, has_trailers: bool) -> str:
+    """``message`` with the patch's file name as its last trailer."""
+    gap = "" if has_trailers else "\n"
+    return f"{message.rstrip()}\n{gap}{NAME_TRAILER}: {name}\n"
+
+
+def write_stamp(folder: Path, stamp: Stamp) -> None:
+    """Put the stamp into the tree's repository."""
+    atomic_write_json(folder / ".git" / _STAMP, asdict(stamp))
+
+
+def read_stamp(folder: Path) -> Stamp | None:
+    """The stamp of the tree in ``folder``, None when there is none that can be read."""
+    try:
+        raw: dict[str, Any] = json.loads((folder / ".git" / _STAMP).read_text("utf-8"))
+        inputs = raw.pop("inputs")
+        return Stamp(
+            **raw,
+            inputs=Inputs(
+                base=inputs["base"],
+                patches=tuple((name, sha) for name, sha in inputs["patches"]),
+                overlays=tuple((path, mode, blob) for path, mode, blob in inputs["overlays"]),
+                placed=inputs.get("placed", ""),
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def local_changes(folder: Path, stamp: Stamp) -> tuple[str, ...]:
+    """Changes to the tree since it was built, in words; empty when it is as stamped.
+
+    Raises:
+        GitError: its repository cannot be read.
+    """
+    git = Git(folder / ".git", folder)
+    head = git.text("rev-parse", "--verify", "HEAD^{commit}")
+    out = git.run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
+    found = [] if head == stamp.head else ["it has other commits than the series"]
+    for record in out.stdout.split(b"\0")[:-1]:
+        kind, path = record[:2], os.fsdecode(record[3:])
+        word = "new file" if kind == b"??" else "deleted" if b"D" in kind else "changed"
+        found.append(f"{word}: {path}")
+    return tuple(found)
+
+
+def _differences(what: str, new: Mapping[str, object], old: Mapping[str, object]) -> list[str]:
+    found = [f"new {what} {name}" for name in new if name not in old]
+    found += [f"{what} {name} is gone" for name in old if name not in new]
+    found += [f"{what} {name} changed" for name in new if name in old and new[name] != old[name]]
+    return found

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patches that a merge misplaces, or that pass for upstream's and are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forklab import CORE, FILES, ForkLab, core, git
+from misplaced import Placed, by_git, by_merge, by_verb, make_bench
+from misplacement import TONGUES, generated, named
+
+from forkpatch.git.calls import Git
+
+CORE_PATH = "python/calc/core.py"
+
+
+def moves(lab: ForkLab, *steps: Mapping[str, bytes | None]) -> list[str]:
+    """Commit upstream's changes on top of 1.0, and pin the last as version 2.0."""
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    commits = [lab.repo.commit(files, f"Upstream step {n}") for n, files in enumerate(steps)]
+    git(lab.repo.path, "tag", "v2.0")
+    lab.ok("lock", "--add", "calc=2.0")
+    return commits
+
+
+def grown(lab: ForkLab, files: Mapping[str, bytes]) -> None:
+    """Let version 1.0 have more files."""
+    lab.repo.commit(files, "Grow")
+    git(lab.repo.path, "tag", "-f", "v1.0")
+    lab.locked(tag="")
+
+
+@pytest.mark.parametrize("language", TONGUES)
+def test_no_generated_case_is_misplaced_in_silence(tmp_path: Path, language: str) -> None:
+    harmless = next(c for c in generated(language, 99) if c.change.startswith("nothing"))
+    bench = make_bench(tmp_path, [harmless, *generated(language, 6)])
+    ours, theirs = by_merge(bench), by_git(bench, tmp_path)
+    assert Placed.WRONG in theirs, "git gets these right: they show nothing"
+    assert ours[0] is Placed.RIGHT and Placed.WRONG not in ours
+
+
+def test_no_named_case_is_misplaced_in_silence_by_the_verb(tmp_path: Path, home: Path) -> None:
+    bench = make_bench(tmp_path, list(named())[9::6])
+    assert set(by_git(bench, tmp_path)) == {Placed.WRONG}
+    assert set(by_verb(bench, tmp_path)) == {Placed.STOPPED}
+
+
+SOFTMAX = b"""import tvm
+
+
+def softmax(x, axis):
+    shape = x.shape
+    rank = len(shape)
+    return tvm.extern(shape, [x], "%s.softmax", rank, axis)
+"""
+CUDNN, MIOPEN = "python/calc/cudnn.py", "python/calc/miopen.py"
+
+
+@pytest.fixture
+def contrib(lab: ForkLab) -> ForkLab:
+    """Two files with a function of the same name; the patch makes one call the other's library."""
+    grown(lab, {CUDNN: SOFTMAX % b"cudnn", MIOPEN: SOFTMAX % b"miopen"})
+    lab.change("miopen.patch", {CUDNN: SOFTMAX % b"miopen"})
+    return lab
+
+
+def rebased(lab: ForkLab) -> Any:
+    return lab.run("rebase", "calc", "2.0", "--json", "-").json
+
+
+def test_function_of_the_same_name_in_another_file_does_not_stand_for_the_patch(
+    contrib: ForkLab,
+) -> None:
+    moves(contrib, {CUDNN: b'"""Softmax."""\n' + SOFTMAX % b"cudnn"})
+    (patch,) = rebased(contrib)["patches"]
+    assert (patch["outcome"], patch["reason"]) == ("clean", "")
+
+
+def test_nor_does_it_when_the_patched_function_is_gone(contrib: ForkLab) -> None:
+    moves(contrib, {CUDNN: b"import tvm\n"})
+    (conflict,) = rebased(contrib)["plan"]["conflicts"]
+    assert conflict["kind"] == "symbol moved"
+
+
+def backport(lab: ForkLab, *later: Mapping[str, bytes | None]) -> list[str]:
+    """A patch that upstream has as a commit of its own, and what upstream did after it."""
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
+    return moves(lab, {"LICENSE": b"2\n"}, {CORE_PATH: core(sub="b - a")}, *later)
+
+
+def test_backport_whose_own_commit_is_the_conflict_is_upstream(lab: ForkLab) -> None:
+    commits = backport(lab, {CORE_PATH: core(sub="b - a - 0")})
+    (patch,) = rebased(lab)["patches"]
+    assert patch["outcome"] == "dropped"
+    assert patch["reason"] == f"already upstream: {commits[1][:12]} Upstream step 1"
+
+
+def test_backport_that_upstream_took_back_is_not(lab: ForkLab) -> None:
+    backport(lab, {CORE_PATH: CORE}, {CORE_PATH: core(sub="a - b - 0")})
+    (conflict,) = rebased(lab)["plan"]["conflicts"]
+    assert conflict["kind"] == "conflict"
+
+
+TWINS = CORE + CORE.replace(b"def ", b"def other_")
+
+
+def test_misplacement_beside_a_conflict_is_told_too(lab: ForkLab) -> None:
+    grown(lab, {CORE_PATH: TWINS})
+    patched = TWINS.replace(b"    return a - b\n", b"    return b - a\n", 1)
+    patched = patched.replace(b"    return a * b\n", b"    return b * a\n", 1)
+    lab.change("both.patch", {CORE_PATH: patched})
+    new = TWINS.replace(b"def sub(", b"def minus(").replace(b"a * b\n", b"a * b * 1\n", 1)
+    moves(lab, {CORE_PATH: new})
+    found = rebased(lab)["plan"]["conflicts"]
+    assert [one["kind"] for one in found] == ["conflict", "misplaced"]
+    path = lab.root / ".work/rebase/calc/tree" / CORE_PATH
+    path.write_bytes(
+        new.replace(b"a - b\n", b"b - a\n", 1).replace(b"a * b * 1\n", b"b * a * 1\n", 1)
+    )
+    refused = lab.run("rebase", "calc", "--continue")
+    assert refused.code == 2
+    assert "misplaced still: it changes minus now, and changed sub before" in refused.err
+    path.write_bytes(new.replace(b"a * b * 1\n", b"b * a * 1\n", 1))
+    lab.ok("rebase", "calc", "--continue")
+
+
+def test_clean_patches_are_merged_without_a_look_at_other_files(
+    lab: ForkLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.change("a.patch", {CORE_PATH: core(sub="b - a")})
+    lab.change("b.patch", {CORE_PATH: core(sub="b - a", mul="b * a")})
+    moves(lab, {CORE_PATH: b"import os\n\n\n" + CORE, "src/run.c": None})
+    called: Counter[str] = Counter()
+    run = Git.run
+
+    def counted(self: Git, *args: str, **options: Any) -> Any:
+        called[next(word for word in args if not word.startswith("-") and "=" not in word)] += 1
+        return run(self, *args, **options)
+
+    monkeypatch.setattr(Git, "run", counted)
+    assert [one["outcome"] for one in rebased(lab)["patches"]] == ["clean", "clean"]
+    # Neither is any blob searched for a word, nor any tree written.
+    assert called["merge-file"] and not {"grep", "reset", "cherry-pick", "read-tree"} & set(called)
+
+
+RST = b"Title\n=======\n\n" + b"".join(b"Line %d.\n" % n for n in range(9))
+RST_PATH = "python/calc/notes.rst"
+
+
+def test_underline_of_a_title_is_no_conflict_marker(lab: ForkLab) -> None:
+    grown(lab, {RST_PATH: RST})
+    lab.change("notes.patch", {RST_PATH: RST.replace(b"Line 4.", b"Line four.")})
+    moves(lab, {RST_PATH: RST.replace(b"Line 4.", b"Line IV.")})
+    assert lab.run("rebase", "calc", "2.0").code == 1
+    path = lab.root / ".work/rebase/calc/tree" / RST_PATH
+    left = RST.replace(b"Line 4.\n", b"=======\nLine four (IV).\n")
+    path.write_bytes(left)
+    refused = lab.run("rebase", "calc", "--continue")
+    assert refused.code == 2 and "still has conflict markers" in refused.err
+    more = b"\nNew\n=======\n\nText.\n"
+    path.write_bytes(left.replace(b"=======\nLine four", b"Line four") + more)
+    lab.ok("rebase", "calc", "--continue")
+    assert b"+New\n+=======\n" in (lab.root / "patches/calc/2.0/notes.patch").read_bytes()
+
+
+def test_leftovers_of_an_editor_are_named_and_not_taken(lab: ForkLab) -> None:
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
+    moves(lab, {CORE_PATH: core(sub="a - b - 0")})
+    assert lab.run("rebase", "calc", "2.0").code == 1
+    tree = lab.root / ".work/rebase/calc/tree"
+    (tree / CORE_PATH).write_bytes(core(sub="b - a - 0"))
+    (tree / f"{CORE_PATH}.orig").write_bytes(CORE)
+    (tree / "python/calc/.core.py.swp").write_bytes(b"x")
+    done = lab.ok("rebase", "calc", "--continue")
+    assert "left out of turn.patch: python/calc/.core.py.swp, python/calc/core.py.orig" in done.err
+    text = (lab.root / "patches/calc/2.0/turn.patch").read_text()
+    assert text.count("diff --git") == 1
+
+
+def test_line_that_ends_with_a_point_is_a_place_like_others(lab: ForkLab) -> None:
+    path = "python/calc/notes.txt"
+    text = b"About it.\n  one\n  two\n  three\n.\n  four\n  five\n  six\n"
+    grown(lab, {path: text})
+    lab.change("notes.patch", {path: text.replace(b"  five", b"  5")})
+    moves(lab, {path: b"\n" + text.replace(b"  one", b"  1")})
+    report = lab.ok("probe", "calc", "--versions", "v2.0", "--json", "-").json
+    assert [row["outcome"] for row in report["rows"]] == ["body changed"]
+    (patch,) = rebased(lab)["patches"]
+    assert patch["outcome"] == "clean"
+
+
+@pytest.mark.parametrize("change", ["moved", "renamed", "comment", "near", "gone"])
+def test_probe_says_what_a_rebase_comes_to(lab: ForkLab, change: str) -> None:
+    start, end = CORE.index(b"def sub"), CORE.index(b"def mul")
+    new = {
+        "moved": CORE[:start] + CORE[end:] + b"\n\n" + CORE[start:end].rstrip() + b"\n",
+        "renamed": CORE.replace(b"def sub(", b"def minus("),
+        "comment": b"# head\n" + CORE,
+        "near": CORE.replace(b"    return a - b", b"    # minus\n    return a - b"),
+        "gone": CORE[:start] + CORE[end:],
+    }[change]
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
+    moves(lab, {CORE_PATH: new})
+    (row,) = lab.ok("probe", "calc", "--versions", "v2.0", "--json", "-").json["rows"]
+    report = rebased(lab)
+    kinds = [one["kind"] for one in report.get("plan", {}).get("conflicts", [])]
+    applies = row["outcome"] in ("applies", "body changed")
+    assert applies == (not kinds), (row, report)
+    assert (row["outcome"] == "misplaced") == (kinds == ["misplaced"])
+
+
+@pytest.mark.parametrize("size", ["bytes", "lines"])
+def test_file_that_is_too_large_for_a_parser_is_named(lab: ForkLab, size: str) -> None:
+    path = "src/table.c"
+    filler = b"\n" * 50_000 if size == "lines" else b"/*" + b"-" * (4 << 20) + b"*/\n"
+    text = FILES["src/run.c"] + filler
+    grown(lab, {path: text})
+    lab.change("run.patch", {path: text.replace(b"return 0", b"return 1")})
+    moves(lab, {path: b"\n" + text})
+    done = lab.ok("rebase", "calc", "2.0")
+    line = f"{path} is above 4 MB or 50,000 lines: its places were compared by git's function"
+    assert line in done.out
+    assert done.out.count("function context") == 1
+
+
+def test_language_without_a_grammar_is_named(lab: ForkLab) -> None:
+    path = "src/run.kt"
+    text = FILES["src/run.c"]
+    grown(lab, {path: text})
+    lab.change("run.patch", {path: text.replace(b"return 0", b"return 1")})
+    moves(lab, {path: b"\n" + text})
+    done = lab.ok("rebase", "calc", "2.0")
+    assert "no grammar for .kt" in done.out and "git's function context" in done.out

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``crosslab torch``: a PyTorch model is compiled for RVV, run under QEMU, compared with torch."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from crosslab.build.kernel_values import find_values, told
+from crosslab.build.runner import Clock, Recipe
+from crosslab.cached_build import add_cache_option
+from crosslab.compile.driver import IR_FOLDER
+from crosslab.compile.schedules import Schedules, add_tuned, find_database
+from crosslab.compile.targets import VLENS
+from crosslab.cores.core import read_core
+from crosslab.errors import UserError
+from crosslab.host.toolchain import require_qemu
+from crosslab.job.job_options import PROMPT, vlen_of
+from crosslab.models.config import DEFAULT_CONTEXT, longest_of, read_table
+from crosslab.models.sources.model_folder import CONFIG_FILE, name_of
+from crosslab.models.sources.model_folder import import_model as import_folder
+from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
+from groundwork.files import atomic_write_json
+from torchroad.answer import compare_with_main_job
+from torchroad.job import TOLERANCE, TorchResult, build, judge, judge_answer
+from torchroad.program import LENGTH, ImportedProgram, TorchModel, import_model
+
+DEFAULT_STEPS = 8
+
+_progress = Console(stderr=True, highlight=False)
+_answers = Console(highlight=False)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(
+        prog="crosslab torch",
+        description="Export a model of PyTorch, compile it for RVV, run it in the emulator, "
+        "compare with torch. FACTORY is a function without arguments that returns (module, inputs) "
+        "or (module, inputs, {input: {axis: NAME}}), where NAME is a size that may vary, perhaps "
+        "with a fourth, {input: NUMBER}, the output that an input gets for the next call.",
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add(
+        "model", metavar="MODEL",
+        help="FILE.py:FACTORY, the function that makes the model; or a language model for "
+        "transformers: one that is pinned, a folder, a GGUF file, hf:OWNER/NAME",
+    )  # fmt: skip
+    add(
+        "--dynamic", action="append", default=[], metavar="NAME=MIN:MAX",
+        help="let a size vary; the example, the least and the most are run",
+    )  # fmt: skip
+    add(
+        "--paged", action="store_true",
+        help="a language model, inputs input_ids and position_ids: let its attention read TVM's "
+        "paged KV cache, and answer greedily",
+    )  # fmt: skip
+    add(
+        "--steps", type=int, default=DEFAULT_STEPS, metavar="N",
+        help="tokens of the answer, with --paged; calls of a model whose outputs are fed to its "
+        f"inputs ({DEFAULT_STEPS})",
+    )  # fmt: skip
+    add("--prompt", default=PROMPT, help="the user's message to a model for transformers")
+    add("--project", type=Path, default=Path(), help="the project's root (.)")
+    add("--release", default="unnamed", help="name of the release, for the report")
+    add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
+    add("--mlc-tree", type=Path, help=argparse.SUPPRESS)
+    add("--applied", type=Path, help=argparse.SUPPRESS)
+    add("--vlen", type=int, choices=VLENS, help="bits in a vector register (256)")
+    add("--core", metavar="NAME", help="count its cycles: a core, a file in PROJECT/cores")
+    add("--dump-ir", type=Path, metavar="DIR", help="write the module after each pass there")
+    add_tuned(add)
+    add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
+    add_cache_option(options)
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do it; 1 when an output is not torch's.
+
+    Raises:
+        UserError: an option, the model, torch or a tool is not right.
+        LabError: a step fails.
+    """
+    args = parser().parse_args(argv)
+    model = model_of(args)
+    if not (args.tvm_tree / "python" / "tvm").is_dir():
+        raise UserError(f"{args.tvm_tree} is no TVM tree", remedy="nox -s apply_patches")
+    project, clock = args.project.resolve(), Clock()
+    vlen = vlen_of(project, args.vlen, args.core)
+    core = read_core(project / "cores", args.core) if args.core else None
+    if args.dump_ir and args.dump_ir.exists():
+        raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
+    tuned = find_database(args.tuned, args.core)
+    report = args.report or project / "out" / "torch.json"
+    # A place that cannot be written to is told before the work, not after it.
+    report.parent.mkdir(parents=True, exist_ok=True)
+    require_qemu()
+    with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
+        name = model.name if model.factory else args.model
+        _progress.print(f"importing {name}")
+        with clock.step("import"):
+            program = import_model(model, args.tvm_tree, Path(scratch))
+        dump = args.dump_ir is not None
+        runner = build(program, args.tvm_tree, vlen, args.cache, clock, dump_ir=dump, tuned=tuned)
+        if dump:
+            shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)
+            _progress.print(f"[bold]passes[/] {args.dump_ir / 'README.md'}", soft_wrap=True)
+        _progress.print("emulator: " + told_of(program))
+        with clock.step("emulator"):
+            machine = GuestMachine(vlen=vlen)
+            if program.is_paged:
+                result = judge_answer(program, runner, machine, core, args.cache)
+            else:
+                result = judge(program, runner, machine, core, args.cache, Path(scratch))
+        beside = None
+        if result.answer and not model.factory:
+            recipe = main_job_recipe(args, program, model.file, vlen)
+            beside = compare_with_main_job(
+                recipe, model.prompt, result.answer, machine, core, args.cache, clock
+            )
+    about = {
+        "model": name,
+        "release": args.release,
+        "vlen": vlen,
+        "core": args.core,
+        "language": program.about.get("language"),
+    }
+    schedules = Schedules.read(runner.library.folder)
+    table = {**about, **report_of(result), "seconds": clock.seconds, **asdict(schedules)}
+    show(result)
+    if beside:
+        table["main_job"] = asdict(beside)
+        _answers.print(beside.shown())
+    atomic_write_json(report, table)
+    _answers.print(schedules.told, soft_wrap=True)
+    if tuned:
+        _answers.print(told(find_values(tuned, (vlen,))), soft_wrap=True)
+    _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
+    return 0 if result.right and (beside is None or beside.same_tokens) else 1
+
+
+def main_job_recipe(
+    args: argparse.Namespace, program: ImportedProgram, folder: Path, vlen: int
+) -> Recipe:
+    """The main job's recipe for the same weights."""
+    road = "through MLC-LLM" if args.mlc_tree else "by the project's own definition"
+    _progress.print(f"main job, {road}")
+    context = int(program.about["language"]["context"])
+    return Recipe(
+        model=folder,
+        quantization="q0f32",
+        vlens=(vlen,),
+        tvm_tree=args.tvm_tree,
+        runtime_tree=args.tvm_tree,
+        mlc_tree=args.mlc_tree,
+        context=context,
+        prefill_chunk=context,
+        strip=False,
+    )
+
+
+def model_of(args: argparse.Namespace) -> TorchModel:
+    """The model that the options name.
+
+    Raises:
+        UserError: there is none, or an option does not fit it.
+    """
+    if ".py" in args.model:
+        return TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)
+    if args.dynamic:
+        raise UserError("--dynamic: a model for transformers has one size that varies, its length")
+    folder = import_folder(args.model, name_of(args.model), args.project, args.cache).folder
+    prompt = tuple(ChatTokenizer.load(folder).chat_ids(args.prompt))
+    context = longest_of(read_table(folder / CONFIG_FILE)) or DEFAULT_CONTEXT
+    bounds = {LENGTH: (2, min(context, DEFAULT_CONTEXT))}
+    return TorchModel(folder, "", bounds, True, args.steps, prompt)
+
+
+def told_of(program: ImportedProgram) -> str:
+    """Text about the runs of a program."""
+    if not program.is_paged:
+        return f"{len(program.sizes)} runs"
+    return f"{len(program.about['prompt'])} tokens of prompt, {program.about['steps']} of answer"
+
+
+def report_of(result: TorchResult) -> dict[str, Any]:
+    """The verdict as a table for machines."""
+    return {
+        "right": result.right,
+        "tolerance": TOLERANCE,
+        "cases": [asdict(case) for case in result.cases],
+        "multiply_adds": asdict(result.work),
+        "share_on_kernels": round(result.work.share, 4),
+    }
+
+
+def show(result: TorchResult) -> None:
+    """Print a line for each case, and the kernels' share."""
+    table = Table()
+    for title in ("sizes", "error", "instructions", "by LMUL", "cycles", "verdict"):
+        table.add_column(title, justify="left" if title in ("sizes", "verdict") else "right")
+    for case in result.cases:
+        sizes = ", ".join(f"{name}={size}" for name, size in case.sizes.items()) or "the example's"
+        counts, cycles = case.counts, case.cycles
+        table.add_row(
+            sizes,
+            f"{case.error:.1e}",
+            f"{counts.insns:,}" if counts else "-",
+            f"{counts.lmul_weighted:,}" if counts else "-",
+            f"{cycles.serial:,}" if cycles else "-",
+            "right" if case.right else f"[bold red]wrong[/] (bound {TOLERANCE:g})",
+        )
+    _answers.print(table)
+    work = result.work
+    _answers.print(
+        f"{work.share:.1%} of {work.total:,} multiply-adds are done by kernels"
+        + "".join(f"\n  not: {name}, {amount:,}" for name, amount in work.plain.items())
+    )

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpolation of images: products with the weights that torch itself gives each axis.
+
+TVM's importer has coordinates of its own for sizes that are no whole multiple of each other, and no
+antialiasing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tvm import relax
+
+from torchroad.conversion import formulas
+
+# Operators of two axes whose weights do not depend on the elements.
+RESAMPLING = (
+    *("upsample_nearest2d.vec", "_upsample_nearest_exact2d.vec", "upsample_bilinear2d.vec"),
+    *("upsample_bicubic2d.vec", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec"),
+)
+
+
+def resampled(node: Any, importer: Any) -> Any:
+    """Convert an interpolation of the last two axes of [batch, channels, height, width]."""
+    x = importer.env[node.args[0]]
+    for axis in (3, 2):
+        x = _along(x, _weights(node, axis), axis, importer.block_builder)
+    return x
+
+
+def _weights(node: Any, axis: int) -> Any:
+    """Weights [outputs, inputs] of an axis: torch's answer to one image for each element.
+
+    Raises:
+        TypeError: the axis varies.
+    """
+    before, after = (one.meta["val"].shape[axis] for one in (node.args[0], node))
+    if not isinstance(before, int) or not isinstance(after, int):
+        raise TypeError("an axis that is resampled may not vary")
+    # The other axis has two elements and keeps them: of images one wide, torch's antialiasing
+    # interpolates the first output alone.
+    images = torch.stack([torch.eye(before)] * 2, 4 - axis).unsqueeze(1).contiguous()
+    given = list(node.args[1:])
+    given[0] = given[0] and [after if one == axis else 2 for one in (2, 3)]
+    given[-1] = given[-1] and [given[-1][one - 2] if one == axis else 1.0 for one in (2, 3)]
+    return node.target(images, *given).select(5 - axis, 0)[:, 0].T.contiguous()
+
+
+def _along(x: Any, weights: Any, axis: int, builder: Any) -> Any:
+    if ((weights == 0) | (weights == 1)).all() and (weights.sum(1) == 1).all():
+        places = relax.const(weights.argmax(1).numpy(), "int64")
+        return builder.emit(relax.op.take(x, places, axis))
+    turned = [0, 1, 3, 2]
+    rows = x if axis == 3 else builder.emit(relax.op.permute_dims(x, turned))
+    matrix = relax.const(weights.numpy(), "float32")
+    made = builder.emit_te(formulas.nt_matmul, rows, matrix, primfunc_name_hint="resampled")
+    return made if axis == 3 else builder.emit(relax.op.permute_dims(made, turned))

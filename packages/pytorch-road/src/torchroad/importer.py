@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The importing process: ``python -m torchroad.importer SPEC.json``.
+
+It runs on the patched tree, where torch is installed. SPEC is a
+:class:`torchroad.program.TorchModel`. Into SPEC's folder go the model as TVM's module
+(``module.json``), its parameters (``params/``, in MLC-LLM's layout), ``cases/`` with inputs and
+torch's outputs, and ``model.json``, what is known of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tvm
+from safetensors.numpy import save_file
+from tvm import relax, tirx
+from tvm.relax.frontend.torch import exported_program_translator as translator
+from tvm.target import codegen
+
+from crosslab.build.objects import shared_linker
+from crosslab.compile.driver import MAX_BATCH
+from crosslab.errors import LabError, UserError
+from crosslab.host.toolchain import find_native
+from crosslab.models.params import write_params
+from torchroad.causal_attention import POSITIONS, TOKENS
+from torchroad.causal_lm import read_causal_lm
+from torchroad.conversion.converters import KEPT, converters
+from torchroad.conversion.limits import check_limits
+from torchroad.conversion.operators import REMEDY, unknown_operators, with_places
+from torchroad.example import FACTORY, Example, load_factory, make_example
+from torchroad.language import BATCH, check_inputs, import_language_model
+
+EXPORTABLE = (
+    "the operators of a model may not depend on its inputs' values: torch.where chooses between "
+    "results, torch.cond is not taken; a size that varies may not be a number of the model's"
+)
+Bounds = Mapping[str, Sequence[int]]
+
+
+def export(example: Example, bounds: Bounds) -> Any:
+    """The model as torch's ExportedProgram, its operators those that are converted.
+
+    Raises:
+        UserError: torch cannot export it, or a size is not one that may vary.
+    """
+    sizes = {size for axes in example.dynamic.values() for size in axes.values()}
+    if unknown := sorted(set(bounds) - sizes):
+        known = ", ".join(sorted(sizes)) or "none"
+        raise UserError(
+            f"--dynamic {unknown[0]}: the sizes that the factory names are: {known}",
+            remedy=FACTORY,
+        )
+    if unknown := sorted(set(example.dynamic) - set(example.names)):
+        raise UserError(
+            f"the factory's third value names {unknown[0]}; "
+            f"the inputs are: {', '.join(example.names)}",
+        )
+    for size, limits in bounds.items():
+        example.check_size(size, limits)
+    try:
+        program = torch.export.export(
+            example.model,
+            example.by_place,
+            example.by_name,
+            dynamic_shapes=_shapes(example, bounds) if bounds else None,
+        )
+        table = torch.export.default_decompositions()
+        for operator in list(table):
+            if operator.__name__ in KEPT:
+                del table[operator]
+        return program.run_decompositions(table)
+    except Exception as error:
+        # A model that fails by itself is told as one.
+        example.outputs()
+        first = str(error).strip().partition("\n\n")[0]
+        place = _place_in_model(error)
+        told = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
+        by_values = re.search("DataDependent|Constraints violated", told) is not None
+        raise UserError(
+            f"torch.export cannot take the model: {told}", remedy=EXPORTABLE if by_values else ""
+        ) from error
+
+
+def _place_in_model(error: Exception) -> str:
+    """The last line of source outside torch and this project that an error is from, or nothing."""
+    found = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    found += re.findall(r'File "([^"]+)", line (\d+)', str(error))
+    installed = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"))
+    others = (*installed, str(Path(__file__).parent), "<")
+    own = [f"{file}:{line}" for file, line in found if not file.startswith(others)]
+    return own[-1] if own else ""
+
+
+def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
+    """The sizes that vary, by the names of the inputs, as torch.export takes them."""
+    dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in bounds.items()}
+    dynamic = example.dynamic
+
+    def of(name: str) -> Any:
+        axes = {axis: dims[size] for axis, size in dynamic.get(name, {}).items() if size in dims}
+        return axes or None
+
+    return {name: of(name) for name in example.names}
+
+
+def known_operators() -> set[str]:
+    """Operators that have a converter."""
+    # Inside the branches of cond TVM's importer asks no converter of ours.
+    return {*translator.ExportedProgramImporter().convert_map, *converters()} - {"cond"}
+
+
+def check_operators(program: Any) -> None:
+    """Make sure that every operator has a converter.
+
+    Raises:
+        UserError: names those that have none, with their places.
+    """
+    if lines := unknown_operators(program, known_operators()):
+        listed = "\n  ".join(lines)
+        raise UserError(
+            f"{len(lines)} of torch's operators cannot be imported:\n  {listed}",
+            remedy=REMEDY,
+        )
+
+
+def import_program(program: Any, cache: Any = None) -> tuple[Any, dict[str, Any]]:
+    """The program as TVM's module, whose parameters come last, and these by name.
+
+    Raises:
+        UserError: an operator cannot be converted, with its place.
+        LabError: TVM's importer fails.
+    """
+    try:
+        module = translator.from_exported_program(
+            program,
+            keep_params_as_input=True,
+            custom_convert_map=with_places(converters(cache), known_operators()),
+            run_ep_decomposition=False,
+        )
+    except LabError:
+        raise
+    except Exception as error:
+        raise LabError(f"TVM cannot import the model: {type(error).__name__}: {error}") from error
+    module, params = relax.frontend.detach_params(module)
+    inputs = int(module["main"].attrs["num_input"])
+    names = [param.name for param in module["main"].params[inputs:]]
+    values = params.get("main", [])
+    return module, dict(zip(names, values, strict=True))
+
+
+def with_sorts(module: Any) -> Any:
+    """The module with calls of the runtime's sorts: the project's pipeline has no pass for them."""
+    with tvm.target.Target("llvm"):
+        return relax.backend.DispatchSortScan()(module)
+
+
+def check_lowering(module: Any) -> None:
+    """Make sure that TVM has code for every operator.
+
+    Raises:
+        UserError: names what TVM says.
+    """
+    try:
+        relax.transform.LegalizeOps()(module)
+    except Exception as error:
+        last = (str(error).strip().splitlines() or [""])[-1]
+        raise UserError(
+            f"TVM cannot compile the model: {type(error).__name__}: {last}", remedy=REMEDY
+        ) from error
+
+
+# Function of a module that computes what its other functions do with parameters alone.
+TRANSFORM = "transform_params"
+
+
+def _is_entry(function: Any) -> bool:
+    """True if a function of a module is called from outside."""
+    return "num_input" in (function.attrs or {})
+
+
+def settle_weights(module: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Do now what a module's functions all do with their parameters alone, such as transposing.
+
+    Returns:
+        the module, whose functions' parameters come last in one tuple, and these by name.
+    """
+    if not params:
+        return module, params
+    module = relax.transform.LiftTransformParams(shared_transform=True)(module)
+    kept = {
+        var: function
+        for var, function in module.functions_items()
+        if var.name_hint == TRANSFORM or not _is_entry(function)
+    }
+    transform = relax.transform.DeadCodeElimination([TRANSFORM])(tvm.IRModule(kept))
+    built = tvm.compile(relax.transform.LegalizeOps()(transform), target="llvm")
+    linker = shared_linker(find_native().cc, codegen.llvm_get_system_triple())
+    computed = relax.VirtualMachine(built.jit(fcompile=linker), tvm.cpu())
+    values = computed[TRANSFORM](list(params.values()))
+    del module[TRANSFORM]
+    entry = next(f for f in module.functions.values() if _is_entry(f))
+    inputs = int(entry.attrs["num_input"])
+    known = set(params)
+    settled = {}
+    for place, (param, value) in enumerate(zip(entry.params[inputs:], values, strict=True)):
+        name = param.name if param.name in known else f"settled_{place}"
+        settled[name] = value
+    return relax.transform.BundleModelParams()(module), settled
+
+
+def write_cases(
+    example: Example, names: Sequence[str], bounds: Bounds, folder: Path, steps: int
+) -> list[dict[str, int]]:
+    """Write inputs and torch's outputs: of the example, and of each size's least and most.
+
+    The example's are those of the last of some calls, between which outputs are fed to inputs.
+
+    Returns:
+        sizes that each case has in place of the example's.
+    """
+    folder.mkdir()
+    wanted: list[dict[str, int]] = [{}]
+    wanted += [{size: limit} for size, limits in bounds.items() for limit in limits]
+    for number, sizes in enumerate(wanted):
+        one = example.resized(sizes)
+        inputs = {n: t.detach().numpy() for n, t in zip(names, one.tensors(), strict=True)}
+        save_file(
+            {name: np.asarray(value, order="C") for name, value in inputs.items()},
+            folder / f"{number}-inputs.safetensors",
+        )
+        made, chosen = one.answer(1 if number else steps)
+        outputs = {f"output_{i}": t.detach().numpy() for i, t in enumerate(made)}
+        outputs |= {f"chosen_{name}": np.array(places) for name, places in chosen.items()}
+        save_file(
+            {name: np.asarray(value, order="C") for name, value in outputs.items()},
+            folder / f"{number}-expected.safetensors",
+        )
+    return wanted
+
+
+def run(spec: Mapping[str, Any], folder: Path) -> None:
+    """Export, check, import, and write everything to a folder.
+
+    Raises:
+        UserError: the model cannot be taken.
+        LabError: TVM's importer fails.
+    """
+    file, bounds = Path(spec["file"]), spec["dynamic"]
+    torch.manual_seed(0)
+    if spec["factory"]:
+        example = make_example(load_factory(file, spec["factory"]), file)
+    else:
+        example = make_example(partial(read_causal_lm, file, spec["prompt"]), file)
+    cases = folder / "cases"
+    make = _language_model if spec["paged"] else _function
+    module, params, about = make(example, bounds, cases, spec["steps"])
+    arrays = {name: value.numpy() for name, value in params.items()}
+    about["params"] = [
+        {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)}
+        for name, value in arrays.items()
+    ]
+    (folder / "params").mkdir()
+    write_params(arrays.items(), folder / "params", exact=True)
+    (folder / "module.json").write_text(tvm.ir.save_json(module), encoding="utf-8")
+    text = json.dumps(about, indent=2) + "\n"
+    (folder / "model.json").write_text(text, encoding="utf-8")
+
+
+Made = tuple[Any, dict[str, Any], dict[str, Any]]
+
+
+def _function(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
+    """A model as the function ``main``, its parameters, and the table of what is known of it."""
+    steps = steps if example.feeds else 1
+    program, module, params = function_of(example, bounds)
+    names, main = input_names(program), module["main"]
+    inputs = [{"name": p.name, **_type_of(p)} for p in main.params[: len(names)]]
+    about = {
+        "inputs": inputs,
+        "example_sizes": {
+            size: length
+            for entry, value in zip(inputs, example.tensors(), strict=True)
+            for size, length in zip(entry["shape"], value.shape, strict=True)
+            if isinstance(size, str)
+        },
+        "bounds": {k: int(v) for k, v in (main.attrs.get("tir_var_upper_bound") or {}).items()},
+        "feeds": dict(example.feeds),
+        "steps": steps,
+        "cases": write_cases(example, names, bounds, cases, steps),
+    }
+    return module, params, about
+
+
+def function_of(example: Example, bounds: Bounds) -> tuple[Any, Any, dict[str, Any]]:
+    """A model as torch's program, and as TVM's module with its parameters by name.
+
+    Raises:
+        UserError: it cannot be taken.
+        LabError: TVM's importer fails.
+    """
+    program = export(example, bounds)
+    check_limits(program)
+    check_operators(program)
+    module, params = settle_weights(*import_program(program))
+    module = with_sorts(module)
+    check_lowering(module)
+    return program, module, params
+
+
+def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
+    """The same of a language model with a paged cache, and torch's answer beside it."""
+    check_inputs(example.names)
+    if len(bounds) != 1 or {*example.dynamic.get(TOKENS, {})} != {1}:
+        raise UserError(
+            f"--paged: the length of {TOKENS} has to vary, and nothing else",
+            remedy=f"let the factory's third value be {{'{TOKENS}': {{1: 'n'}}, "
+            f"'{POSITIONS}': {{1: 'n'}}}} and give --dynamic n=2:512",
+        )
+    ((name, limits),) = bounds.items()
+    prompt = example.tensors()[example.names.index(TOKENS)]
+    if prompt.shape[1] + steps > limits[1]:
+        raise UserError(
+            f"--steps {steps}: with a prompt of {prompt.shape[1]} tokens that is more than the "
+            f"{limits[1]} of --dynamic {name}"
+        )
+    several, single = export(example, bounds), export(example.resized({name: 1}), {})
+    check_limits(several)
+    check_operators(several)
+    sized = [example, *(example.resized({name: limit}) for limit in limits)]
+    inputs = [dict(zip(one.names, one.tensors(), strict=True)) for one in sized]
+    module, params, told = import_language_model(several, single, inputs, import_program)
+    module, params = settle_weights(module, params)
+    cases.mkdir()
+    write_answer(example, steps, cases)
+    about = {
+        "inputs": [],
+        "example_sizes": {told["length"]: prompt.shape[1]},
+        "bounds": {told["length"]: limits[1], BATCH: MAX_BATCH, "seq_len": limits[1]},
+        "cases": [{}],
+        "language": {"attention": told["attention"], "context": limits[1]},
+        "prompt": prompt[0].tolist(),
+        "steps": steps,
+    }
+    return module, params, about
+
+
+def write_answer(example: Example, steps: int, folder: Path) -> None:
+    """Write torch's greedy answer: ``tokens`` [steps], and ``logits`` [steps, vocab] before each.
+
+    Every step reads the whole sequence anew.
+    """
+    tokens = example.tensors()[example.names.index(TOKENS)]
+    rows = []
+    for _ in range(steps):
+        given = {TOKENS: tokens, POSITIONS: torch.arange(tokens.shape[1])[None]}
+        ordered = {name: given[name] for name in example.names}
+        rows.append(replace(example, by_place=(), by_name=ordered).outputs()[0][0, -1])
+        tokens = torch.cat([tokens, rows[-1].argmax()[None, None]], 1)
+    answer = {"tokens": tokens[0, -steps:].numpy(), "logits": torch.stack(rows).numpy()}
+    save_file(
+        {name: np.asarray(value, order="C") for name, value in answer.items()},
+        folder / "answer.safetensors",
+    )
+
+
+def input_names(program: Any) -> list[str]:
+    """Names of a program's inputs, in order."""
+    kind = torch.export.graph_signature.InputKind.USER_INPUT
+    return [one.arg.name for one in program.graph_signature.input_specs if one.kind is kind]
+
+
+def _type_of(param: Any) -> dict[str, Any]:
+    """Shape, with the names of sizes that may vary, and dtype."""
+    sizes = [int(n) if isinstance(n, tirx.IntImm) else str(n) for n in param.ty.shape]
+    return {"shape": sizes, "dtype": str(param.ty.dtype)}
+
+
+def main(arguments: list[str]) -> int:
+    """Import; 2 with a message when the model is at fault, 1 when TVM is."""
+    path = Path(arguments[0])
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    try:
+        run(json.loads(path.read_text(encoding="utf-8")), path.parent)
+    except LabError as error:
+        print(json.dumps({"what": error.what, "remedy": error.remedy}), file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

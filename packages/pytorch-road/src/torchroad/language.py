@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A language model from PyTorch with a paged KV cache, under MLC-LLM's names.
+
+Its functions are ``embed``, ``prefill`` and ``batch_decode``, imported from the program for a
+length that varies, and ``decode`` from that for one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from crosslab.errors import UserError
+from torchroad.causal_attention import (
+    POSITIONS,
+    TOKENS,
+    cut_embedding,
+    keep_last_row,
+    page_attention,
+)
+
+POSITIONS_OF_CACHE = "vm.builtin.attention_kv_cache_get_query_positions"
+BATCH = "batch_size"
+# Gives a program's module, whose function is "main", and its parameters by name.
+Import = Callable[[Any, Any], tuple[Any, dict[str, Any]]]
+
+
+def check_inputs(names: Sequence[str]) -> None:
+    """Make sure that a model takes tokens and their positions.
+
+    Raises:
+        UserError: it does not.
+    """
+    if sorted(names) != sorted((TOKENS, POSITIONS)):
+        raise UserError(
+            f"--paged: the model's inputs are {', '.join(names)}, not {TOKENS} and {POSITIONS}",
+            remedy="let a module around the model take these two, both int64 [1, n]",
+        )
+
+
+def import_language_model(
+    several: Any, single: Any, cases: Sequence[Mapping[str, Any]], import_program: Import
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The module of a language model, its parameters by name, and what its metadata needs.
+
+    Args:
+        several: torch's ``ExportedProgram`` for a length that varies; its graph is changed.
+        single: that for one token; its graph is changed.
+        cases: inputs of ``several`` by name, for some lengths.
+        import_program: imports one, whose attention reads the cache that it is given.
+
+    Raises:
+        UserError: the model has no embedding, no causal attention, or no head.
+        LabError: TVM's importer fails.
+    """
+    sizes = page_attention(several, cases)
+    one = {name: value[:, :1] for name, value in cases[0].items()}
+    if page_attention(single, [one]) != sizes:
+        raise UserError("--paged: the model has another attention for one token than for several")
+    weight = cut_embedding(several)
+    cut_embedding(single)
+    builder = relax.BlockBuilder()
+    made, params = _function(builder, several, import_program, batched=True)
+    batch = {rows: tirx.Var(BATCH, "int64") for rows in _symbols(made)}
+    _add(builder, "batch_decode", made.bind_symbolic_vars(batch))
+    keep_last_row(several)
+    prefill, _ = _function(builder, several, import_program)
+    _add(builder, "prefill", prefill)
+    decode, _ = _function(builder, single, import_program)
+    _add(builder, "decode", decode)
+    _embed(builder, prefill, weight)
+    (length,) = _symbols(prefill)
+    return builder.finalize(), params, {"attention": asdict(sizes), "length": length.name}
+
+
+def _add(builder: Any, name: str, function: Any) -> None:
+    builder.add_func(function.with_attr("global_symbol", name), name)
+
+
+def _symbols(function: Any) -> list[Any]:
+    """Sizes of the first parameter that vary."""
+    return [n for n in function.params[0].ty.shape if isinstance(n, tirx.Var)]
+
+
+def _function(
+    builder: Any, program: Any, import_program: Import, *, batched: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """A program as a function of embeddings, cache and parameters, and the parameters by name.
+
+    Embeddings are [1, rows, width], or of a batch of sequences [rows, 1, width].
+    """
+    cache = relax.Var("paged_kv_cache", relax.AnyType())
+    module, params = import_program(program, cache)
+    main = module["main"]
+    count = int(main.attrs["num_input"])
+    inputs = {param.name: param for param in main.params[:count]}
+    tokens, positions = inputs[TOKENS], inputs[POSITIONS]
+    _, rows, width = tokens.ty.shape
+    shape = [rows, 1, width] if batched else [1, rows, width]
+    embedded = relax.Var(
+        "input_embeds" if batched else "input_embed", relax.TensorType(shape, "float32")
+    )
+    inner = relax.BlockBuilder()
+    arguments = [embedded, cache, *main.params[count:]]
+    with inner.function("main", arguments):
+        with inner.dataflow():
+            start = inner.emit(relax.op.reshape(embedded, [1, rows, width]))
+            inner.emit_normalized(relax.VarBinding(tokens, start))
+            places = inner.emit(
+                relax.call_pure_packed(
+                    POSITIONS_OF_CACHE, cache, ty_args=relax.TensorType([rows], "int32")
+                )
+            )
+            places = inner.emit(relax.op.astype(places, "int64"))
+            inner.emit_normalized(
+                relax.VarBinding(positions, inner.emit(relax.op.reshape(places, [1, rows])))
+            )
+            for block in main.body.blocks:
+                for binding in block.bindings:
+                    inner.emit_normalized(_moved(binding, module, builder, inner))
+            logits = inner.emit(relax.TupleGetItem(main.body.body, 0))
+            if batched:
+                logits = inner.emit(relax.op.reshape(logits, [rows, 1, logits.ty.shape[2]]))
+            result = inner.emit_output(relax.Tuple([logits, cache]))
+        inner.emit_func_output(result)
+    return inner.finalize()["main"].with_attr("num_input", 2), params
+
+
+def _moved(binding: Any, module: Any, builder: Any, inner: Any) -> Any:
+    """A binding whose TIR function, if it calls one, is another builder's."""
+    value = binding.value
+    if not isinstance(value, relax.Call) or not value.args:
+        return binding
+    callee = value.args[0]
+    if not isinstance(callee, tvm.ir.GlobalVar):
+        return binding
+    moved = builder.add_func(module[callee].without_attr("global_symbol"), callee.name_hint)
+    call = relax.Call(value.op, [moved, *value.args[1:]], value.attrs, value.ty_args)
+    return relax.VarBinding(binding.var, inner.normalize(call))
+
+
+def _embed(builder: Any, prefill: Any, weight: str) -> None:
+    """Add ``embed``, which maps token ids int32 [rows] to rows of a weight."""
+    ids = relax.Var("input_ids", relax.TensorType([tirx.Var("seq_len", "int64")], "int32"))
+    params = [relax.Var(param.name, param.ty) for param in prefill.params[2:]]
+    table = next(param for param in params if param.name == weight)
+    with builder.function("embed", [ids, *params], attrs={"num_input": 1}):
+        with builder.dataflow():
+            rows = builder.emit_output(relax.op.take(table, ids, axis=0))
+        builder.emit_func_output(rows)

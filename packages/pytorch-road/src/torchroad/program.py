@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of PyTorch that was imported, as files; made by a process on the patched tree."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from crosslab.compile.driver import LAST_LINES, tree_environment
+from crosslab.errors import LabError, UserError
+
+# The size of a model for transformers that varies: tokens of a call.
+LENGTH = "n"
+SUPPLY = "nox -s torch installs it; without nox: pip install torch"
+
+
+@dataclass(frozen=True)
+class ImportedProgram:
+    """Folder of what :mod:`torchroad.importer` wrote.
+
+    Attributes:
+        folder: with the module, the parameters and the cases.
+    """
+
+    folder: Path
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """The importer's table: inputs, params, bounds, cases."""
+        found: dict[str, Any] = json.loads((self.folder / "model.json").read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def params(self) -> Path:
+        """Folder of the parameters."""
+        return self.folder / "params"
+
+    @property
+    def sizes(self) -> list[dict[str, int]]:
+        """Varying sizes of each case that are not the example's."""
+        return list(self.about["cases"])
+
+    @property
+    def answer(self) -> Path:
+        """File of torch's answer, of a language model with a paged cache."""
+        return self.folder / "cases" / "answer.safetensors"
+
+    @property
+    def is_paged(self) -> bool:
+        """A language model with a paged cache."""
+        return "language" in self.about
+
+    @property
+    def example_sizes(self) -> dict[str, int]:
+        """Sizes that vary, of the example, by their names in the module."""
+        found: dict[str, int] = self.about["example_sizes"]
+        return found
+
+    def case(self, number: int) -> tuple[Path, Path]:
+        """Files of inputs and of torch's outputs."""
+        cases = self.folder / "cases"
+        return cases / f"{number}-inputs.safetensors", cases / f"{number}-expected.safetensors"
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """A model of PyTorch as its user names it.
+
+    Attributes:
+        file: Python file, or a model's folder in Hugging Face's layout.
+        factory: function in the file that makes the model; empty for a folder.
+        dynamic: name of a size that may vary to its least and most.
+        paged: it is a language model, whose attention is to read a paged KV cache.
+        steps: tokens of its answer; calls of a model whose outputs are fed to its inputs.
+        prompt: token ids, for a folder.
+    """
+
+    file: Path
+    factory: str
+    dynamic: Mapping[str, tuple[int, int]]
+    paged: bool = False
+    steps: int = 1
+    prompt: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UserError(f"--steps {self.steps}", remedy="give 1 or more")
+
+    @property
+    def name(self) -> str:
+        """A factory's name for the report."""
+        return f"{self.file.name}:{self.factory}"
+
+    @classmethod
+    def parse(
+        cls, model: str, dynamic: list[str], *, paged: bool = False, steps: int = 1
+    ) -> TorchModel:
+        """Read ``FILE:FACTORY`` and texts of ``NAME=MIN:MAX``.
+
+        Raises:
+            UserError: one is malformed.
+        """
+        file, _, factory = model.rpartition(":")
+        if not file.endswith(".py") or not factory.isidentifier():
+            raise UserError(
+                f"{model!r} does not name a file and a function in it",
+                remedy="give FILE.py:FACTORY",
+            )
+        bounds: dict[str, tuple[int, int]] = {}
+        for text in dynamic:
+            name, _, limits = text.partition("=")
+            low, _, high = limits.partition(":")
+            if not (name.isidentifier() and low.isdecimal() and high.isdecimal()):
+                raise UserError(f"--dynamic {text!r}", remedy="give NAME=MIN:MAX, such as n=2:512")
+            if not 2 <= int(low) < int(high):
+                raise UserError(
+                    f"--dynamic {text}: a size varies from 2 or more to more than that",
+                    remedy="torch.export takes a size of 0 or 1 for a fixed one",
+                )
+            if name in bounds:
+                raise UserError(f"--dynamic {name} is given twice", remedy="give one range a size")
+            bounds[name] = (int(low), int(high))
+        return cls(Path(file).resolve(), factory, bounds, paged, steps)
+
+
+def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedProgram:
+    """Export and import a model, in a process of its own.
+
+    Args:
+        model: of the user's.
+        tvm_tree: patched TVM tree.
+        folder: empty; gets the files.
+
+    Raises:
+        UserError: torch is missing, or the model cannot be taken.
+        LabError: TVM's importer fails.
+    """
+    if not model.file.exists():
+        raise UserError(f"there is no file {model.file}", remedy="give FILE.py:FACTORY")
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("the package torch is not installed here", remedy=SUPPLY)
+    spec = folder / "spec.json"
+    table = {**asdict(model), "file": str(model.file)}
+    spec.write_text(json.dumps(table), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "torchroad.importer", str(spec)],
+        env=tree_environment(tvm_tree),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        raise _failure(done)
+    return ImportedProgram(folder)
+
+
+def _failure(done: subprocess.CompletedProcess[str]) -> LabError:
+    last = done.stderr.strip().splitlines()
+    # TVM may print more when the process ends.
+    for line in reversed(last):
+        try:
+            told = json.loads(line)
+            kind = UserError if done.returncode == UserError.exit_code else LabError
+            return kind(told["what"], remedy=told["remedy"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return LabError("importing the model failed:\n  " + "\n  ".join(last[-LAST_LINES:]))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Odd models become what torch computes, here built for this CPU, or are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from crosslab.errors import UserError  # noqa: E402
+from torchroad.example import load_factory, make_example  # noqa: E402
+from torchroad.importer import function_of  # noqa: E402
+from torchroad.job import compare  # noqa: E402
+
+MODELS = Path(__file__).parents[2] / "support" / "models" / "odd_torch_models.py"
+pytestmark = pytest.mark.slow
+
+
+def imported(factory: str, bounds: dict[str, tuple[int, int]] | None = None) -> Any:
+    """The example of a factory, and the module and parameters that it becomes."""
+    torch.manual_seed(0)
+    example = make_example(load_factory(MODELS, factory), MODELS)
+    return example, *function_of(example, bounds or {})[1:]
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        "whole_numbers_with_others",
+        "rounded_quotients",
+        "clamped_integers",
+        "constants_of_another_type",
+        "last_of_an_axis",
+        "sorted_places",
+        "rows_without_a_key",
+        "attention_without_a_scale",
+        "numbers_without_an_axis",
+        "largest_of_axes",
+        "places_from_the_end",
+        "exponential_units",
+        "resized_images",
+    ],
+)
+def test_an_odd_model_computes_what_torch_does(factory: str) -> None:
+    example, module, params = imported(factory)
+    machine = relax.VirtualMachine(relax.build(module, tvm.target.Target("llvm")), tvm.cpu())
+    inputs = [tvm.runtime.tensor(np.asarray(t.numpy(), order="C")) for t in example.tensors()]
+    made = machine["main"](*inputs, *([list(params.values())] if params else []))
+    made = [made] if isinstance(made, tvm.runtime.Tensor) else list(made)
+    expected = {str(i): value.numpy() for i, value in enumerate(example.outputs())}
+    error, right = compare({str(i): value.numpy() for i, value in enumerate(made)}, expected)
+    assert right, error
+
+
+@pytest.mark.parametrize(
+    ("factory", "bounds", "message"),
+    [
+        ("counter", {}, "changes its buffer calls"),
+        ("halves", {}, r"p_weight .* torch.float16"),
+        ("short_inside", {}, r"odd_torch_models.py:\d+ is of torch.bfloat16"),
+        ("random_numbers", {}, r"randn_like.default in .*odd_torch_models.py:\d+ draws random"),
+        ("random_attention", {}, "drops weights by chance"),
+        ("branch", {}, r"GuardOnDataDependent\w+ in .*odd_torch_models.py:\d+"),
+        ("without_inputs", {}, "no input"),
+        ("number_as_output", {}, "an output of the model is int"),
+        ("one_row", {"n": (2, 8)}, "n=2:8: in the example input has 1"),
+        ("axis_that_is_not_there", {"n": (2, 8)}, r"n is axis 5 of input, whose shape is \(3, 8\)"),
+        ("fails", {}, "the model fails on its inputs: RuntimeError: mat1"),
+        ("grid_of_points", {}, r"grid_sampler_2d.* makes a tensor of \(1, 2, 4, 2\)"),
+        ("branch_of_torch", {}, "cond in the model itself"),
+        ("leaves", {}, "SystemExit: 3"),
+        ("sizes_as_a_list", {}, r"\['n'\]} for sizes"),
+        ("feeds_as_a_list", {}, r"\[0\] for feeds"),
+        ("nested_inputs", {}, "is tuple, not a dense tensor"),
+        ("sparse_input", {}, "is torch.sparse_coo, not a dense tensor"),
+        ("division_by_nothing", {}, "Divide by zero"),
+    ],
+)
+def test_what_would_be_computed_wrong_is_refused(
+    factory: str, bounds: dict[str, tuple[int, int]], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        imported(factory, bounds)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System packages: installed by apt-get where that is allowed, refused in one line elsewhere."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crosslab.host import optional_tools
+from crosslab.host.toolchain import clang_version
+from groundwork import apt
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="apt-get installs as root only")
+
+
+def script(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder that is all of PATH but for `env`."""
+    (tmp_path / "env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    yield tmp_path
+    clang_version.cache_clear()
+
+
+def test_nothing_is_installed_without_apt(path: Path) -> None:
+    assert apt.refusal() == "there is no apt-get here"
+    assert not apt.update() and not apt.install(["git"]) and not apt.install([])
+    assert apt.command_line(["git"]) == "install what Debian calls: git"
+
+
+def test_nothing_is_installed_by_other_users_than_root(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    script(path, "apt-get", f"/usr/bin/touch {path}/called")
+    script(path, "sudo", "exit 1")
+    assert apt.refusal() == "this is not root, and sudo asks for a password"
+    assert not apt.install(["git"])
+    assert not (path / "called").exists()
+
+
+@AS_ROOT
+def test_a_failure_of_apt_is_reported_with_its_last_lines(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(path, "apt-get", "echo 'E: Unable to locate package'; exit 100")
+    assert not apt.install(["nonsense"])
+    said = capsys.readouterr().err
+    assert "install -y --no-install-recommends nonsense" in said
+    assert "E: Unable to locate package" in said and "exit code 100" in said
+
+
+@AS_ROOT
+def test_the_package_that_apt_knows_is_installed(path: Path) -> None:
+    script(path, "apt-cache", '[ "$3" = qemu-system-misc ] && echo "Package: $3"')
+    script(path, "apt-get", f'echo "$@" >>{path}/called')
+    optional_tools.prepare()
+    called = (path / "called").read_text(encoding="utf-8")
+    assert "update" in called
+    assert "qemu-system-misc" in called and "qemu-system-riscv " not in f"{called} "
+
+
+def test_one_line_says_what_tests_go_without(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    optional_tools.prepare()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("not installed, so their tests skip: ")
+    assert "chromium (pages in a browser)" in line
+    assert line.endswith(
+        "there is no apt-get here; install what Debian calls: "
+        "g++ dpkg-dev chromium curl qemu-system-misc"
+    )
+
+
+def test_the_bootstrap_ends_in_one_line_without_git(path: Path) -> None:
+    bootstrap = Path(__file__).resolve().parents[2] / "scripts" / "bootstrap.py"
+    command = [sys.executable, str(bootstrap), "tests"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "bootstrap: git is missing: there is no apt-get here; install what Debian calls: git\n"
+    )
