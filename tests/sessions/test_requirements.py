@@ -17,7 +17,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from sessions import PIP_OPTIONS
-from sessions.requirements import BOOTSTRAP, ROOT, bootstrap_text, requirements, versions_lock
+from sessions.requirements import (
+    BOOTSTRAP,
+    ROOT,
+    bootstrap_text,
+    members,
+    requirements,
+    versions_lock,
+)
 
 LOCK = versions_lock()
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
@@ -33,6 +40,18 @@ def test_every_group_is_pinned_with_hashes(group: str) -> None:
     assert {canonicalize_name(Requirement(line).name) for line in GROUPS[group]} <= names(text)
     for entry in re.split(r"\n(?=\S)", text.strip()):
         assert re.match(r"\S+==\S+ .*--hash=sha256:[0-9a-f]{64}", entry, re.DOTALL), entry
+
+
+@pytest.mark.parametrize("name", members())
+def test_what_a_package_needs_is_pinned_but_not_the_packages_of_this_checkout(name: str) -> None:
+    found = names(requirements([name], LOCK["default-release"]))
+    own = {member.name for member in members().values()}
+    listed = tomllib.loads((members()[name].folder / "pyproject.toml").read_text("utf-8"))
+    wanted = {
+        canonicalize_name(Requirement(x).name) for x in listed["project"].get("dependencies", [])
+    }
+    assert wanted - own <= found
+    assert not found & own
 
 
 @pytest.mark.parametrize("release", LOCK["releases"])
@@ -60,12 +79,15 @@ def test_a_group_of_a_release_replaces_the_group(tmp_path: Path) -> None:
     )
     conflict = 'conflicts = [[\n    { package = "mlc-rvv", group = "lint" },\n'
     conflict += f'    {{ package = "mlc-rvv", group = "{normalised}" }},\n]]\n\n'
+    first = min(GROUPS)  # of the project; its packages have groups of their own
     pinned = f'{normalised} = [\n    {{ name = "iniconfig" }},\n]\n'
     replace(
         project / "uv.lock",
         ("[manifest]\n", conflict + "[manifest]\n"),
-        ("[package.dev-dependencies]\n", "[package.dev-dependencies]\n" + pinned),
-        ("[package.metadata.requires-dev]\n", "[package.metadata.requires-dev]\n" + pinned),
+        *(
+            (f"{table}\n{first} = [", f"{table}\n{pinned}{first} = [")
+            for table in ("[package.dev-dependencies]", "[package.metadata.requires-dev]")
+        ),
     )
     assert names(requirements(["lint"], "2026.08", project)) == {"iniconfig"}
     assert names(requirements(["lint"], "2026.10", project)) == {"ruff"}
@@ -93,6 +115,10 @@ def test_a_lock_that_is_out_of_date_is_an_error_with_the_next_command(tmp_path: 
 def copy_of_project(folder: Path) -> Path:
     for name in ("pyproject.toml", "uv.lock", "VERSIONS.lock", "README.md"):
         shutil.copy(ROOT / name, folder / name)
+    for member in ROOT.glob("packages/*/pyproject.toml"):
+        place = folder / member.relative_to(ROOT)
+        place.parent.mkdir(parents=True)
+        shutil.copy(member, place)
     return folder
 
 

@@ -13,7 +13,12 @@ from forklab import PACKAGE, ForkLab, git
 
 from forkpatch.cli.main import main
 
-ENGINE = sorted(path for path in PACKAGE.rglob("*") if path.suffix in {".md", ".py", ".toml"})
+ENGINE = sorted(
+    path
+    for folder in ("src", "docs")
+    for path in (PACKAGE / folder).rglob("*")
+    if path.suffix in {".md", ".py", ".toml"}
+)
 DEPENDENCIES = {
     *("groundwork", "forkpatch", "git", "packaging", "platformdirs", "pytest", "rich", "tomlkit"),
     "tree_sitter",

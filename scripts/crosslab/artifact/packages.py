@@ -30,15 +30,17 @@ _LONG = 60  # characters: a whole licence text is no name
 
 
 def build_packages(project: Path, groups: Iterable[str], shipped: frozenset[str]) -> list[Part]:
-    """The packages of these dependency groups with all that they need, sorted by name.
+    """The project's dependencies and these groups with all that they need, sorted by name.
 
     Args:
         project: the folder of pyproject.toml, which has the groups.
-        groups: their names.
+        groups: names of dependency groups.
         shipped: packages whose code gets into the artefact.
     """
     table = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = [line for group in groups for line in table["dependency-groups"][group]]
+    own = table["tool"]["uv"]["sources"]  # packages of this checkout: no part from elsewhere
+    wanted = [line for line in table["project"]["dependencies"] if line not in own]
+    wanted += [line for group in groups for line in table["dependency-groups"][group]]
     found = _closure(map(Requirement, [*wanted, *sorted(shipped)]))
     return [_part(name, found[name], name in shipped) for name in sorted(found)]
 

@@ -27,7 +27,7 @@ from crosslab.models.sources.pins import LOCK_NAME
 from groundwork.hashing import sha256_by_path, sha256_of
 
 PYTHON_LOCK = "uv.lock"
-GROUPS = ("crosslab", "tvm")
+GROUPS = ("tvm",)
 MLC_GROUPS = ("mlc",)
 # Their C++ sources are compiled into the runner.
 SHIPPED_PACKAGES = frozenset({"apache-tvm-ffi", "nlohmann-json"})

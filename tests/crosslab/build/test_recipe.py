@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from crosslab.compile.schedules import WORKLOADS
 from crosslab.bench.options import parse_bench
 from crosslab.bench.subject import Subject
 from crosslab.compile.mlc import MlcCompileRequest
+from crosslab.compile.schedules import WORKLOADS
 from crosslab.errors import UserError
 from crosslab.job.job_options import parse_job
 from crosslab.models.config import read_config

@@ -7,4 +7,4 @@ if ! command -v python3 >/dev/null; then
   echo 'join.sh: python3 is not installed here: apt-get install python3' >&2
   exit 2
 fi
-PYTHONPATH=$here/agent exec python3 -m crosslab.farm.real_board "$@"
+PYTHONPATH=$here/agent exec python3 -m boardfarm.real_board "$@"

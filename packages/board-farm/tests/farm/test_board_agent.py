@@ -59,7 +59,7 @@ def test_the_tarball_needs_pythons_own_library_alone_and_is_the_same_again(tmp_p
     code += "import boardfarm.real_board as found; print(found.__file__)"
     line = [sys.executable, "-I", "-S", "-c", code]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(folder / "agent/crosslab/farm/real_board.py")
+    assert done.stdout.strip() == str(folder / "agent/boardfarm/real_board.py")
 
 
 @pytest.mark.parametrize(
