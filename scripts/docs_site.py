@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of mkdocs: the site has pages that stand outside of docs/, with links that work on GitHub.
+"""Hooks of mkdocs: the site has pages from outside of docs/, with links that work on GitHub too.
 
-Pages are addressed by their path in the checkout, those of docs/ by their path in docs/. A link to a
-file that is not a page, such as source code, becomes a link to the repository, or plain text
-where ``repo_url`` is not known.
+A page's address is its path in the checkout, without docs/. A link to a file that is not a page,
+such as source code, leads to the repository, or becomes plain text if ``repo_url`` is empty.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -19,7 +18,9 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = ("*.md", "cores/*.md", "runner/*.md", "packages/*/*.md", "packages/*/docs/**/*.*")
-LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^]]*)\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#\S+?)?\)")
+LINK = re.compile(
+    r"(?P<image>!?)\[(?P<text>[^]]*)\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#\S+?)?\)"
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -37,7 +38,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         PluginError: a link leads to nothing.
     """
     source = Path(str(page.file.abs_src_path))
-    base = os.path.dirname(page.file.src_uri)
+    base = PurePosixPath(page.file.src_uri).parent
 
     def link(found: re.Match[str]) -> str:
         target = (source.parent / found["path"]).resolve()
@@ -49,7 +50,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         uri = path.removeprefix("docs/")
         text, anchor = f"{found['image']}[{found['text']}]", found["anchor"] or ""
         if files.get_file_from_path(uri):
-            return f"{text}({os.path.relpath(uri, base or '.')}{anchor})"
+            return f"{text}({os.path.relpath(uri, base)}{anchor})"
         if config.repo_url:
             return f"{text}({config.repo_url}/blob/main/{path}{anchor})"
         return found["text"]
