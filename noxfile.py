@@ -188,18 +188,18 @@ def reproduce(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style with ruff and types with mypy --strict."""
-    environments.install(session, "lint", "types", "test", *environments.PACKAGES)
+    environments.install(session, "docs", "lint", "types", "test", *environments.PACKAGES)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
 
 
 @nox.session(default=False)
-def fuzz(session: nox.Session) -> None:
-    """Search for input that breaks a reader: patches, locks, models, the runner's files."""
-    environments.install(session, "accelerator-study", "forkpatch", "crosslab", "test")
-    environments.install_if_available(session, "led")
-    environments.run_module(session, "run", *session.posargs, PYTHONPATH="tests/fuzz")
+def docs(session: nox.Session) -> None:
+    """Build the site of the docs in out/site; a broken link is an error."""
+    environments.install(session, "docs")
+    quiet = {"NO_MKDOCS_2_WARNING": "1"}
+    session.run("mkdocs", "build", "--strict", *session.posargs, env=quiet)
 
 
 @nox.session(default=False)

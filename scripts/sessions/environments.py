@@ -84,14 +84,6 @@ def _install_editable(session: nox.Session, packages: Sequence[Member]) -> None:
     _write_stamp(session, [*done, *(f"{line} {ANY}" for line in missing)])
 
 
-def install_if_available(session: nox.Session, group: str) -> None:
-    """Install a group that a session can go without: not every machine has wheels of it."""
-    try:
-        install(session, group)
-    except nox.command.CommandFailed:
-        session.warn(f"without {group}: pip has no pinned file for this machine, or cannot get it")
-
-
 def install_torch(session: nox.Session, *, required: bool = True) -> None:
     """Install PyTorch without CUDA from its own index, else from pip's other sources.
 

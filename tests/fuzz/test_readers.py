@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers of files that others wrote: the corpus and seeded changes of it, a bounded number.
 
-``nox -s fuzz`` searches longer.
+``uv run --group fuzz tests/fuzz/run.py`` searches longer.
 """
 
 from __future__ import annotations
