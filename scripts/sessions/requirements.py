@@ -126,11 +126,10 @@ def _project(folder: Path) -> dict[str, Any]:
 
 def _export(packages: Sequence[str], groups: Sequence[str], root: Path) -> str:
     """Requirements of packages and of groups, each once; uv takes one kind of option a call."""
-    fixed = ("--locked", "--offline", "--no-header", "--no-annotate")
+    fixed = ("--locked", "--offline", "--no-header", "--no-annotate", "--no-emit-workspace")
     texts = []
     if packages:
-        own = ("--no-default-groups", "--no-emit-workspace")
-        texts.append(_uv(root, "export", *fixed, *own, *packages))
+        texts.append(_uv(root, "export", *fixed, "--no-default-groups", *packages))
     if groups:
         texts.append(_uv(root, "export", *fixed, *groups))
     return "".join(dict.fromkeys(part for text in texts for part in _ENTRY.findall(text)))
