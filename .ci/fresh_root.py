@@ -57,8 +57,12 @@ def main(argv: Sequence[str]) -> int:
         "--mount", action="append", default=[], type=Path, metavar="PATH", help="show it read-only"
     )
     parser.add_argument("--root", type=Path, metavar="DIR", help="use this root and keep it")
-    parser.add_argument("command", nargs="+", metavar="COMMAND", help=f"run in {CLONE}, a clone")
+    what = f"run in {CLONE}, a clone, with all words that follow"
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=what)
     options = parser.parse_args(argv)
+    options.command = options.command[options.command[:1] == ["--"] :]
+    if not options.command:
+        parser.error("name the command to run")
     try:
         _require_namespaces()
         if options.root:
