@@ -4,11 +4,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from forklab import FILES, ForkLab, Repo, copy_of, git
+
+from groundwork.ramdisk import RamDisk, mounted
 
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 30  # bytes; the tests of one process need a tenth
@@ -84,3 +87,17 @@ def lab(
     lab = copy_of(template, tmp_path, monkeypatch)
     lab.capsys = capsys
     return lab
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[..., RamDisk]]:
+    """Makes a file system of a size named as in ``64k``, at a path; skips where it may not."""
+    with ExitStack() as stack:
+
+        def make(size: str, path: Path = tmp_path / "disk") -> RamDisk:
+            try:
+                return stack.enter_context(mounted(size, path))
+            except OSError as error:
+                pytest.skip(str(error))
+
+        yield make
