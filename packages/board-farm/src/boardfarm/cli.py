@@ -16,7 +16,6 @@ from rich.console import Console
 from boardfarm.agent import Agent
 from boardfarm.agent_tarball import NAME, write_agent
 from boardfarm.board_program import build_board
-from boardfarm.cells import serve_scheduler
 from boardfarm.emulated import EmulatedBoard
 from boardfarm.meter import Meter
 from boardfarm.processes import (
@@ -31,8 +30,8 @@ from boardfarm.processes import (
     start_tracker,
     state_file,
 )
-from boardfarm.protocol import Address, check_address, check_key
-from boardfarm.simulation import simulate
+from boardfarm.protocol import check_key
+from crosslab.address import Address, check_address
 from crosslab.cached_build import add_cache_option
 from crosslab.cores.core import Core, read_core
 from crosslab.errors import UserError
@@ -50,7 +49,6 @@ VERBS = {
     "board": "be one board, until stopped",
     "pack": "make a tarball of the agent for a real board",
     "scheduler": "start a Dask scheduler, whose workers compute the cells of zoo and bench",
-    "simulate": "time a tracker with boards and clients that only sleep",
 }
 TUNING = {
     "tune": "nox -s farm -- tune FILE.py, or --model M: search schedules on the boards that are up",
@@ -91,8 +89,6 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=0, help="of the tracker or scheduler that is started (any)")
     add("--board-port", type=int, default=0, help="of a board, for a tunnel to it (any)")
     add("--foreground", action="store_true", help=argparse.SUPPRESS)
-    add("--trials", type=int, default=256, help="of the simulation (256)")
-    add("--seconds", type=float, default=1.0, help="that a simulated trial takes (1)")
     add("--force", action="store_true", help="take an address that other machines reach, too")
     add_cache_option(options)
     return options
@@ -110,13 +106,12 @@ def main(argv: Sequence[str]) -> int:
     if args.verb == "board":
         return _board(args)
     if args.verb == "scheduler" and args.foreground:
+        from boardfarm.scheduler import serve_scheduler  # noqa: PLC0415 - Dask starts slowly
+
         with suppress(KeyboardInterrupt):
             serve_scheduler(Address("127.0.0.1", _port(args)), lambda text: print(text, flush=True))
         return 0
     file.parent.mkdir(parents=True, exist_ok=True)
-    if args.verb == "simulate":
-        print(simulate(_boards(args), args.trials, args.seconds))
-        return 0
     verbs = {"pack": _pack, "up": _up, "down": _down, "status": _status, "scheduler": _scheduler}
     with locked(file.with_name("lock"), "the farm"):
         return verbs[args.verb](args, file)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from boardfarm.agent import Agent
 from boardfarm.board_session import BoardSession
-from boardfarm.protocol import Address, check_address, check_key
+from boardfarm.protocol import check_key
+from crosslab.address import Address, check_address
 from crosslab.errors import LabError, UserError
 from groundwork.errors import exit_code_of
 

@@ -23,8 +23,8 @@ from tvm import rpc, te
 from boardfarm.agent_tarball import NAME, write_agent
 from boardfarm.board_program import build_board
 from boardfarm.processes import free_port, joined_boards, start_tracker
-from boardfarm.protocol import Address
 from boardfarm.real_board import EVENTS, check_program
+from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
 from crosslab.host.toolchain import find_native, require_qemu

@@ -20,7 +20,6 @@ from tvm import te
 from tvm.s_tir.meta_schedule.builder import BuilderInput, LocalBuilder
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
-from boardfarm.protocol import Address
 from boardfarm.tune.cli import main, read_functions, table, zoo_recipe
 from boardfarm.tune.database import keep, open_database
 from boardfarm.tune.runner import ATTEMPTS, CandidateBuilder, TrialAttempt, Trials
@@ -32,6 +31,7 @@ from boardfarm.tune.trial import (
     WrongOutputError,
     compare,
 )
+from crosslab.address import Address
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import read_table
