@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     add("--core", help="whose database takes what is found here (the key)")
     add("--port", type=int, default=0, help="of this board, for a tunnel to it (any)")
     add("--force", action="store_true", help="take an address that other machines reach, too")
-    program = Path(__file__).parents[3] / "board"
+    program = Path(__file__).parents[2] / "board"
     add("--program", type=Path, default=program, help=argparse.SUPPRESS)
     args = options.parse_args(argv)
     tracker, key = Address.parse(args.tracker), check_key(args.key)
