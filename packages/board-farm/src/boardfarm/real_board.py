@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent on a real board: joins a tracker, and measures by the counters of the board's kernel.
+"""The agent of a real board: join a tracker, measure with the counters of the board's kernel.
 
 Standard library only, as all that it imports: it runs from a tarball on the board's own python3.
 """
@@ -24,7 +24,7 @@ from groundwork.errors import exit_code_of
 
 # Of the program's argument METER; what people read.
 EVENTS = {"cycles": "cycles of the board", "task-clock": "nanoseconds of the board's task clock"}
-# A command before the program where the machine is none that it is made for.
+# The command that runs the program on a machine of another architecture.
 EMULATOR = "MLC_RVV_EMULATOR"
 
 
@@ -37,12 +37,12 @@ def main(argv: Sequence[str]) -> int:
     """
     options = argparse.ArgumentParser(prog="join.sh", description=__doc__, allow_abbrev=False)
     add = options.add_argument
-    add("tracker", metavar="HOST:PORT", help="of the tracker, or of a tunnel to it")
-    add("--key", required=True, help="under which clients ask for boards of this kind")
-    add("--measure", choices=EVENTS, default="cycles", help="what a trial costs (cycles)")
-    add("--core", help="whose database takes what is found here (the key)")
-    add("--port", type=int, default=0, help="of this board, for a tunnel to it (any)")
-    add("--force", action="store_true", help="take an address that other machines reach, too")
+    add("tracker", metavar="HOST:PORT", help="address of the tracker, or of a tunnel to it")
+    add("--key", required=True, help="name by which clients request this board")
+    add("--measure", choices=EVENTS, default="cycles", help="unit that the board counts (cycles)")
+    add("--core", help="core whose database stores the results (the key)")
+    add("--port", type=int, default=0, help="port of this board, for a tunnel (any)")
+    add("--force", action="store_true", help="accept an address that other machines can reach")
     program = Path(__file__).parents[2] / "board"
     add("--program", type=Path, default=program, help=argparse.SUPPRESS)
     args = options.parse_args(argv)

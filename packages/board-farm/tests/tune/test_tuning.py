@@ -55,7 +55,7 @@ def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[TrialAttempt, Tria
 
 @pytest.mark.parametrize("words", [[], ["functions.py", "--model", "smollm2-135m"]])
 def test_a_file_or_a_model_is_tuned(words: list[str]) -> None:
-    with pytest.raises(UserError, match="what is to be tuned"):
+    with pytest.raises(UserError, match=r"give either FILE.py or --model"):
         main(words)
 
 
