@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from boardfarm.cells import add_options
 from crosslab import bench
 from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.cached_build import add_cache_option
@@ -23,6 +22,7 @@ from crosslab.errors import UserError, supply_mlc
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, OWN_FORMATS, weight_formats
 from crosslab.peers import openblas
+from crosslab.remote import add_options
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
