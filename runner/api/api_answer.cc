@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {

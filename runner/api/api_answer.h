@@ -8,7 +8,7 @@
 
 #include "api/api_error.h"
 #include "api/api_request.h"
-#include "engine/engine.h"
+#include "engine/request.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/answer_text.h"
-#include "engine/engine.h"
+#include "engine/request.h"
 #include "engine/sampling.h"
 
 namespace rvv_runner {

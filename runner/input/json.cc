@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "input/errors.h"
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "chat/chat.h"
 #include "input/errors.h"
 #include "program/arguments.h"
+#include "program/chat.h"
 #include "program/prompt.h"
 #include "program/run.h"
 #include "program/serve.h"

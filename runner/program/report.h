@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/request.h"
 #include "program/arguments.h"
 
 namespace rvv_runner {

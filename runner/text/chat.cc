@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "input/errors.h"
+#include "input/utf8.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {

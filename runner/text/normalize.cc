@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
+#include "input/utf8.h"
 #include "text/nfc_tables.h"
-#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {

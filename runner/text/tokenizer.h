@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "input/utf8.h"
 #include "text/chat.h"
 #include "text/tokenizer_file.h"
-#include "text/utf8.h"
 
 namespace rvv_runner {
 

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "input/errors.h"
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {

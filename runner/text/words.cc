@@ -5,8 +5,8 @@
 #include <array>
 #include <cstddef>
 
+#include "input/utf8.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "chat/chat.h"
+#include "program/chat.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -13,7 +13,6 @@
 #include <system_error>
 #include <vector>
 
-#include "chat/line_reader.h"
 #include "engine/defaults.h"
 #include "engine/engine.h"
 #include "input/errors.h"
@@ -22,6 +21,7 @@
 #include "input/resident_bytes.h"
 #include "model/model.h"
 #include "program/limits.h"
+#include "program/line_reader.h"
 #include "program/weights.h"
 
 namespace rvv_runner {

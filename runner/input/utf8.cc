@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 #include <algorithm>
 

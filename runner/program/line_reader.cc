@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "chat/line_reader.h"
+#include "program/line_reader.h"
 
 #include <fcntl.h>
 #include <poll.h>
