@@ -24,7 +24,8 @@
 #include "int8_group.h"
 #include "int8_many.h"
 
-enum { MLC_I8_FEW_ROWS = MLC_RVV_INT8_FEW_ROWS };  // so many keep their sums in memory: answers of a batch
+// So many rows, the answers of a batch, keep their sums in memory.
+enum { MLC_I8_FEW_ROWS = MLC_RVV_INT8_FEW_ROWS };
 
 // Registers: float sums and those of a group. One row may take groups of eight registers for its
 // sum (WIDE); up to four take four each (TALL), or four for a group's sums alone (LONG).

@@ -53,7 +53,9 @@ std::string Content(const std::string& field, const json& value) {
     const std::string part = field + "[" + std::to_string(i) + "]";
     const json& entry = value[i];
     if (!entry.is_object() || !entry.contains("type")) Refuse(part, "must be a part with a type");
-    if (entry["type"] != "text") Refuse(part + ".type", "must be text: this model reads text alone");
+    if (entry["type"] != "text") {
+      Refuse(part + ".type", "must be text: this model reads text alone");
+    }
     if (!entry.contains("text")) Refuse(part + ".text", "is missing");
     whole += Text(part + ".text", entry["text"]);
   }
@@ -231,7 +233,9 @@ Readers ChatReaders() {
   readers["modalities"] =
       Only("modalities", json::array({"text"}), "must be [\"text\"]: this model writes text alone");
   readers["logprobs"] = [](const json& v, ApiRequest* r) {
-    if (Boolean("logprobs", v)) r->sampling.top_logprobs = std::max<int64_t>(0, r->sampling.top_logprobs);
+    if (Boolean("logprobs", v)) {
+      r->sampling.top_logprobs = std::max<int64_t>(0, r->sampling.top_logprobs);
+    }
   };
   readers["top_logprobs"] = Count("top_logprobs", 0, kMostTop, &Sampling::top_logprobs);
   return readers;

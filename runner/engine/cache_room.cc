@@ -21,7 +21,9 @@ int64_t CommonTokens(const std::vector<int32_t>& a, const std::vector<int32_t>& 
 std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prompt,
                                                 int64_t longest) {
   const auto [like, common] = Likest(prompt);
-  if (like == sequences_.end()) return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
+  if (like == sequences_.end()) {
+    return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
+  }
   const bool running = like->second.running;
   const bool whole = common == std::ssize(like->second.tokens);
   if (whole && !running) {

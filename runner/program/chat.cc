@@ -224,7 +224,9 @@ class Conversation {
 int Chat(const Arguments& arguments) {
   const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
   std::vector<Message> probe{{Message::Role::kUser, "x"}};
-  if (!arguments.system.empty()) probe.insert(probe.begin(), {Message::Role::kSystem, arguments.system});
+  if (!arguments.system.empty()) {
+    probe.insert(probe.begin(), {Message::Role::kSystem, arguments.system});
+  }
   EncodeChat(tokenizer, probe, "--system");  // refused before anything long starts
   const Library library(arguments.library, arguments.check_vlen);
   const Limits limits = MostOf(library, arguments);

@@ -107,7 +107,9 @@ class ScriptedAnswerer final : public Answerer {
       const int64_t back = ended.answer_tokens % ended.prompt_tokens + 1;
       const int32_t token = request.tokens[request.tokens.size() - static_cast<size_t>(back)];
       Piece piece{text.Next(token), {token}, {}};
-      if (request.sampling.top_logprobs >= 0) piece.logprobs.push_back({token, -0.5, {{token, -0.5}}});
+      if (request.sampling.top_logprobs >= 0) {
+        piece.logprobs.push_back({token, -0.5, {{token, -0.5}}});
+      }
       ++ended.answer_tokens;
       request.on_piece(piece);
     }

@@ -359,8 +359,9 @@ class Device {
     found.reserve(loop.end - loop.begin);
     for (uint32_t n = loop.begin; n < loop.end; ++n) {
       uint64_t word = micro_ops_[n];
-      if (word >> (sum + value + weight)) Refuse(index, "micro-op " + std::to_string(n) +
-                                                            " has bits of no field");
+      if (word >> (sum + value + weight)) {
+        Refuse(index, "micro-op " + std::to_string(n) + " has bits of no field");
+      }
       MicroOp op{static_cast<uint32_t>(word & (spec_.sums - 1)),
                  static_cast<uint32_t>(word >> sum & ((uint64_t{1} << value) - 1)),
                  static_cast<uint32_t>(word >> (sum + value))};
