@@ -195,7 +195,8 @@ static void mlc_i8_tile(float *c, const uint8_t *x, const uint8_t *q, const floa
     mlc_i8_rows *const *run = mlc_i8_for(by->lanes);
     for (int64_t row = 0; row < m;) {
       const int64_t rows = m - row < 4 ? m - row : 4;
-      run[rows - 1](c + row * by->ld_c + column, x + row * MLC_RVV_INT8_BLOCK, q + column, s + column, by);
+      run[rows - 1](c + row * by->ld_c + column, x + row * MLC_RVV_INT8_BLOCK, q + column,
+                    s + column, by);
       row += rows;
     }
   }

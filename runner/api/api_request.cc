@@ -25,7 +25,8 @@ bool Boolean(const std::string& field, const json& value) {
 
 int64_t Integer(const std::string& field, const json& value, int64_t low, int64_t high) {
   // Some clients write 5.0 where 5 is meant.
-  const bool whole = value.is_number_float() && std::floor(value.get<double>()) == value.get<double>();
+  const bool whole =
+      value.is_number_float() && std::floor(value.get<double>()) == value.get<double>();
   if (!value.is_number_integer() && !whole) Refuse(field, "must be a whole number");
   const double real = value.get<double>();
   if (real < static_cast<double>(low) || real > static_cast<double>(high)) {
@@ -137,8 +138,8 @@ void ReadStop(const json& value, ApiRequest* request) {
 void ReadBias(const json& value, ApiRequest* request) {
   if (!value.is_object()) Refuse("logit_bias", "must be an object of token ids");
   for (const auto& [key, bias] : value.items()) {
-    const bool number = !key.empty() && key.size() <= 9 &&
-                        key.find_first_not_of("0123456789") == std::string::npos;
+    const bool number =
+        !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
     if (!number) Refuse("logit_bias", "must have token ids as names");
     request->sampling.logit_bias[std::stoi(key)] = Real("logit_bias", bias);
   }

@@ -18,8 +18,8 @@ using ApiPrompt = std::variant<std::string, std::vector<int32_t>>;
 // A request to /v1/chat/completions or /v1/completions.
 struct ApiRequest {
   bool chat = false;
-  std::string model;              // empty: not named
-  std::vector<Message> messages;  // of a chat
+  std::string model;               // empty: not named
+  std::vector<Message> messages;   // of a chat
   std::vector<ApiPrompt> prompts;  // else
   Sampling sampling;
   int64_t n = 1;  // answers to each prompt

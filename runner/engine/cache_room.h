@@ -45,7 +45,7 @@ class CacheRoom {
     std::vector<int32_t> tokens;  // in the cache
     int64_t longest;
     bool running;
-    uint64_t used;                // when, counted in places taken
+    uint64_t used;  // when, counted in places taken
   };
 
   using Sequences = std::map<int64_t, Sequence>;

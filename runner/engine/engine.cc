@@ -113,8 +113,9 @@ class Engine::State {
     const auto prompt = std::ssize(request.tokens);
     const auto text = [](int64_t number) { return std::to_string(number); };
     if (prompt >= limits_.tokens) {
-      throw InputError("the prompt of " + text(prompt) + " tokens leaves no room for an answer in " +
-                       text(limits_.tokens) + " tokens, the longest sequence");
+      throw InputError("the prompt of " + text(prompt) +
+                       " tokens leaves no room for an answer in " + text(limits_.tokens) +
+                       " tokens, the longest sequence");
     }
     const int64_t most = request.sampling.max_tokens;
     if (prompt + most > limits_.tokens) {

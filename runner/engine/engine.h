@@ -39,25 +39,25 @@ struct EngineLimits {
 
 // Since the engine started, but where it says "now".
 struct EngineStats {
-  int64_t prompt_tokens = 0;    // computed
-  int64_t cached_tokens = 0;    // of prompts, not computed again
+  int64_t prompt_tokens = 0;  // computed
+  int64_t cached_tokens = 0;  // of prompts, not computed again
   int64_t answer_tokens = 0;
-  int64_t requests = 0;         // finished
-  int64_t cancelled = 0;        // of these
-  int64_t failed = 0;           // of these
-  int64_t refused = 0;          // QueueFull
+  int64_t requests = 0;   // finished
+  int64_t cancelled = 0;  // of these
+  int64_t failed = 0;     // of these
+  int64_t refused = 0;    // QueueFull
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;
-  int64_t decode_steps = 0;     // batched calls
-  int64_t queued = 0;           // now
-  int64_t running = 0;          // now
-  int64_t kept = 0;             // now: finished sequences whose cache is kept
-  int64_t pages_running = 0;    // now; pages that running sequences share count for each
-  int64_t pages_used = 0;       // now, by running and kept sequences; those of kept ones are free
-                                // for whoever needs them
+  int64_t decode_steps = 0;   // batched calls
+  int64_t queued = 0;         // now
+  int64_t running = 0;        // now
+  int64_t kept = 0;           // now: finished sequences whose cache is kept
+  int64_t pages_running = 0;  // now; pages that running sequences share count for each
+  int64_t pages_used = 0;     // now, by running and kept sequences; those of kept ones are free
+                              // for whoever needs them
   int64_t pages_total = 0;
-  int64_t page_tokens = 0;      // tokens of one page
-  int64_t cache_bytes = 0;      // of all pages
+  int64_t page_tokens = 0;  // tokens of one page
+  int64_t cache_bytes = 0;  // of all pages
 };
 
 class Engine {

@@ -29,20 +29,20 @@ struct Piece {
 // How an answer ended.
 struct Ended {
   Finish finish = Finish::kStop;
-  std::string error;           // of kError
+  std::string error;  // of kError
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;   // of the prompt, not computed again
-  int64_t answer_tokens = 0;   // the stop token too
-  double queue_seconds = 0.0;  // from Submit to the first prefill
+  int64_t cached_tokens = 0;            // of the prompt, not computed again
+  int64_t answer_tokens = 0;            // the stop token too
+  double queue_seconds = 0.0;           // from Submit to the first prefill
   std::vector<double> prefill_seconds;  // one a prefill call
   std::vector<double> decode_seconds;   // one a decode call that it was part of
 };
 
 struct Request {
-  std::vector<int32_t> tokens;     // the prompt, at least one
+  std::vector<int32_t> tokens;  // the prompt, at least one
   Sampling sampling;
-  std::vector<int32_t> stop;       // tokens that end the answer
-  std::function<void(const Piece&)> on_piece;  // each time there is something new; may be empty
+  std::vector<int32_t> stop;                    // tokens that end the answer
+  std::function<void(const Piece&)> on_piece;   // each time there is something new; may be empty
   std::function<void(const Ended&)> on_finish;  // once, after the last piece; may be empty
   // Each row of logits that a token is chosen from; may be empty.
   std::function<void(const std::vector<float>&)> on_logits;

@@ -160,8 +160,8 @@ int32_t Sampler::Draw(std::span<const float> logits) {
     return sorted[index];
   };
   size_t kept = heap.size();
-  double mass = std::accumulate(
-      heap.begin(), heap.end(), 0.0, [](double sum, const Candidate& c) { return sum + c.weight; });
+  double mass = std::accumulate(heap.begin(), heap.end(), 0.0,
+                                [](double sum, const Candidate& c) { return sum + c.weight; });
   if (sampling_.top_k > 0) {
     kept = std::min(kept, static_cast<size_t>(sampling_.top_k));
     mass = 0.0;

@@ -24,18 +24,18 @@ namespace rvv_runner {
 //   6. one is drawn: the first whose sum with all before it exceeds u times the sum of the kept,
 //      u being the request's next random number.
 struct Sampling {
-  double temperature = 0.0;         // at least 0
-  double top_p = 1.0;               // above 0, at most 1
-  double min_p = 0.0;               // 0 to 1
-  int64_t top_k = 0;                // 0: all
-  double repetition_penalty = 1.0;  // above 0
-  double presence_penalty = 0.0;    // -2 to 2
-  double frequency_penalty = 0.0;   // -2 to 2
-  std::optional<uint64_t> seed;     // nothing: another one for each request
+  double temperature = 0.0;              // at least 0
+  double top_p = 1.0;                    // above 0, at most 1
+  double min_p = 0.0;                    // 0 to 1
+  int64_t top_k = 0;                     // 0: all
+  double repetition_penalty = 1.0;       // above 0
+  double presence_penalty = 0.0;         // -2 to 2
+  double frequency_penalty = 0.0;        // -2 to 2
+  std::optional<uint64_t> seed;          // nothing: another one for each request
   std::map<int32_t, double> logit_bias;  // token to what is added, -100 to 100
-  std::vector<std::string> stop;    // UTF-8, none empty; at most kMostStops
-  int64_t max_tokens = 0;           // 0: as many as fit the sequence
-  int64_t top_logprobs = -1;        // -1: no logprobs; else so many alternatives, at most 20
+  std::vector<std::string> stop;         // UTF-8, none empty; at most kMostStops
+  int64_t max_tokens = 0;                // 0: as many as fit the sequence
+  int64_t top_logprobs = -1;             // -1: no logprobs; else so many alternatives, at most 20
 };
 
 constexpr size_t kMostStops = 16;

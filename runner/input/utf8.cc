@@ -10,9 +10,9 @@ constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
 // How a sequence goes on after its first byte.
 struct Lead {
-  size_t tail = 0;        // bytes that follow; 0: this byte starts no sequence
-  uint32_t bits = 0;      // of the code point, in the first byte
-  unsigned low = 0x80;    // bounds of the second byte
+  size_t tail = 0;      // bytes that follow; 0: this byte starts no sequence
+  uint32_t bits = 0;    // of the code point, in the first byte
+  unsigned low = 0x80;  // bounds of the second byte
   unsigned high = 0xBF;
 };
 

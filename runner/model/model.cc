@@ -118,8 +118,8 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
   if (rows != static_cast<int64_t>(count)) {
     throw RunError("the library's logits are not one row a sequence");
   }
-  const auto* first = reinterpret_cast<const float*>(static_cast<const char*>(logits->data) +
-                                                     logits->byte_offset);
+  const auto* first =
+      reinterpret_cast<const float*>(static_cast<const char*>(logits->data) + logits->byte_offset);
   std::vector<std::vector<float>> all;
   for (int64_t i = 0; i < rows; ++i, first += width) {
     const auto& row = all.emplace_back(first, first + width);
@@ -218,9 +218,9 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
     if (batch_ > 1) batch_decode_ = library.Function("batch_decode");
   }
   const auto one = [](int64_t size) { return ffi::Shape({size}); };
-  cache_ = library.Function("create_tir_paged_kv_cache")(
-      one(limits.sequences), one(limits.tokens), one(limits.chunk), one(kPageTokens),
-      one(window_ > 0 ? 1 : 0));
+  cache_ = library.Function("create_tir_paged_kv_cache")(one(limits.sequences), one(limits.tokens),
+                                                         one(limits.chunk), one(kPageTokens),
+                                                         one(window_ > 0 ? 1 : 0));
   pages_ = FreePages();
   bytes_ = pages_ * kPageTokens * TokenBytes(library);
 }
@@ -230,8 +230,8 @@ void Model::Add(int64_t sequence) {
   lengths_[sequence] = 0;
   if (window_ > 0) {
     // What MLC-LLM's engine does for every sequence of such a model.
-    Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence,
-                                                                          window_, sink_);
+    Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence, window_,
+                                                                          sink_);
   }
 }
 

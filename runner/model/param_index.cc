@@ -27,9 +27,8 @@ std::string ShapeText(const Json& shape) {
 // Bytes of one value.
 int64_t BytesOf(const std::string& dtype, const std::string& where) {
   static const std::map<std::string, int64_t> kKnown = {
-      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2},
-      {"int64", 8},   {"int32", 4},   {"int16", 2},   {"int8", 1},
-      {"uint64", 8},  {"uint32", 4},  {"uint16", 2},  {"uint8", 1}};
+      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2}, {"int64", 8},  {"int32", 4},
+      {"int16", 2},   {"int8", 1},    {"uint64", 8},  {"uint32", 4},   {"uint16", 2}, {"uint8", 1}};
   const auto found = kKnown.find(dtype);
   if (found == kKnown.end()) throw InputError(where + ": unknown dtype '" + dtype + "'");
   return found->second;
@@ -46,7 +45,8 @@ int64_t Elements(const std::vector<int64_t>& shape, const std::string& where) {
 }
 
 // A shard is a file of the folder itself: an index must not reach out of it.
-std::string ShardPath(const std::string& folder, const std::string& name, const std::string& where) {
+std::string ShardPath(const std::string& folder, const std::string& name,
+                      const std::string& where) {
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
       name.find('\0') != std::string::npos) {
     throw InputError(where + ": dataPath '" + name + "' is not the name of a file");

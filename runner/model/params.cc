@@ -70,8 +70,7 @@ Tensor LoadParam(const ParamRecord& record, ShardReader* reader, const std::stri
 
 }  // namespace
 
-ffi::Array<ffi::Any> LoadParams(const std::string& folder,
-                                const std::vector<WantedParam>& wanted) {
+ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<WantedParam>& wanted) {
   const ParamIndex index = ParseIndex(ReadFile(folder + "/" + kIndexFile), folder);
   ffi::Array<ffi::Any> params;
   std::map<std::string, int64_t> open;

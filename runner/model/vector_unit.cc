@@ -44,9 +44,7 @@ uint64_t ReadVlenb() {
 }
 
 // vsetivli zero, 1, e16, m1, ta, ma; vfwcvt.f.f.v v8, v16; fcvt.s.h ft0, ft0
-void ConvertHalves() {
-  asm volatile(".4byte 0xcc80f057, 0x4b061457, 0x40200053" : : : "ft0");
-}
+void ConvertHalves() { asm volatile(".4byte 0xcc80f057, 0x4b061457, 0x40200053" : : : "ft0"); }
 
 }  // namespace
 

@@ -75,8 +75,8 @@ std::vector<int32_t> ParseIds(const std::string& option, const std::string& text
   while (start <= text.size()) {
     const size_t comma = std::min(text.find(',', start), text.size());
     const std::string piece = text.substr(start, comma - start);
-    ids.push_back(static_cast<int32_t>(
-        ParseInteger(option, piece, 0, std::numeric_limits<int32_t>::max())));
+    ids.push_back(
+        static_cast<int32_t>(ParseInteger(option, piece, 0, std::numeric_limits<int32_t>::max())));
     start = comma + 1;
   }
   return ids;
@@ -116,7 +116,7 @@ using Setter = std::function<void(const std::string&)>;
 std::map<std::string, Setter> SamplingOptions(Arguments* a) {
   std::map<std::string, Setter> options;
   const auto change = [a](const auto& set) { a->sampling.push_back(set); };
-  const auto real = [&](const std::string& name, double Sampling::*field) {
+  const auto real = [&](const std::string& name, double Sampling::* field) {
     options[name] = [=](const std::string& v) {
       change([=, x = ParseNumber(name, v)](Sampling* s) { s->*field = x; });
     };
@@ -165,8 +165,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--prompt-file", [a](const std::string& v) { a->prompt_file = v; }},
       {"--logits", [a](const std::string& v) { a->logits = v; }},
       {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
-      {"--beside",
-       [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
+      {"--beside", [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
       {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
       {"--max-new", number("--max-new", 1, kMany, &a->max_new)},
       {"--prefill-chunk", number("--prefill-chunk", 1, kMany, &a->prefill_chunk)},
@@ -203,12 +202,11 @@ void CheckPrompt(const Arguments& arguments) {
     throw InputError("--system and --context-full are for --chat");
   }
   const bool text = arguments.prompt.has_value() || !arguments.prompt_file.empty();
-  const int prompts = arguments.prompt.has_value() + !arguments.prompt_file.empty() +
-                      !arguments.tokens.empty();
+  const int prompts =
+      arguments.prompt.has_value() + !arguments.prompt_file.empty() + !arguments.tokens.empty();
   if (prompts == 0) {
-    throw InputError(arguments.tokenizer.empty()
-                         ? "--tokens is missing: the prompt's token ids"
-                         : "--prompt is missing: the user's message");
+    throw InputError(arguments.tokenizer.empty() ? "--tokens is missing: the prompt's token ids"
+                                                 : "--prompt is missing: the user's message");
   }
   if (prompts > 1) throw InputError("give one of --prompt, --prompt-file, --tokens");
   if (text && arguments.tokenizer.empty()) {

@@ -15,13 +15,13 @@ namespace rvv_runner {
 struct Arguments {
   bool help = false;
   bool json = false;
-  bool raw = false;           // the prompt as it is, not in the model's chat
-  std::string library;        // empty: the one that is linked in
-  std::string params;         // folder with tensor-cache.json
-  std::string logits;         // file to write; empty: none
-  std::string tokenizer;      // file; empty: ids in, ids out
+  bool raw = false;       // the prompt as it is, not in the model's chat
+  std::string library;    // empty: the one that is linked in
+  std::string params;     // folder with tensor-cache.json
+  std::string logits;     // file to write; empty: none
+  std::string tokenizer;  // file; empty: ids in, ids out
   std::optional<std::string> prompt;
-  std::string prompt_file;    // "-": standard input; empty: none
+  std::string prompt_file;  // "-": standard input; empty: none
   std::vector<int32_t> tokens;
   std::vector<std::vector<int32_t>> beside;  // prompts whose answers are computed in the same batch
   std::vector<int32_t> stop;
@@ -31,9 +31,9 @@ struct Arguments {
   int64_t check_vlen = 0;     // bits; 0: as the library says
   int64_t vocab = 0;          // 0: from the embedding's shape
   Region region;
-  bool chat = false;          // talk, turn by turn
-  std::string system;         // the chat's system message; empty: none
-  bool slide = false;         // a full context loses its oldest turns
+  bool chat = false;   // talk, turn by turn
+  std::string system;  // the chat's system message; empty: none
+  bool slide = false;  // a full context loses its oldest turns
   // What the options say of sampling, to be done to what holds without them.
   std::vector<std::function<void(Sampling*)>> sampling;
 };

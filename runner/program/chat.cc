@@ -199,9 +199,8 @@ class Conversation {
     const double read = Sum(last_.prefill_seconds), said = Sum(last_.decode_seconds);
     const auto fresh = static_cast<double>(last_.prompt_tokens - last_.cached_tokens);
     std::cerr << "last answer: " << last_.prompt_tokens << " tokens read, " << last_.cached_tokens
-              << " of them kept from before (" << speed(fresh, read) << "), "
-              << last_.answer_tokens << " said ("
-              << speed(static_cast<double>(last_.decode_seconds.size()), said) << ")\n"
+              << " of them kept from before (" << speed(fresh, read) << "), " << last_.answer_tokens
+              << " said (" << speed(static_cast<double>(last_.decode_seconds.size()), said) << ")\n"
               << "all answers: " << stats.prompt_tokens << " tokens computed ("
               << speed(static_cast<double>(stats.prompt_tokens), stats.prefill_seconds) << "), "
               << stats.answer_tokens << " said ("

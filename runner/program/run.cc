@@ -79,8 +79,9 @@ std::vector<std::string> InputNames(const Library& library) {
   const std::string where = "the library's metadata";
   const Json* inputs = Find(library.metadata(), "inputs");
   if (inputs == nullptr) {
-    throw InputError("the model library does not say what its inputs are: a language model is run "
-                     "without the word run");
+    throw InputError(
+        "the model library does not say what its inputs are: a language model is run "
+        "without the word run");
   }
   std::vector<std::string> names;
   for (const Json& input : ListOf(*inputs, where)) {
@@ -196,9 +197,9 @@ void WriteOutputs(const Named& outputs, const std::string& path) {
     int64_t bytes = (dtype.bits + 7) / 8;
     for (const int64_t size : shape) bytes *= size;
     const char* data = static_cast<const char*>(tensor->data) + tensor->byte_offset;
-    named.emplace_back(name,
-                       TensorBytes{ffi::DLDataTypeToString(dtype), std::move(shape),
-                                   {data, static_cast<size_t>(bytes)}});
+    named.emplace_back(name, TensorBytes{ffi::DLDataTypeToString(dtype),
+                                         std::move(shape),
+                                         {data, static_cast<size_t>(bytes)}});
   }
   const std::string text = MakeSafetensors(named);
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);

@@ -124,11 +124,16 @@ std::string NameOf(const std::string& params) {
 // Options of a prompt or a chat: refused, so that nobody believes that they change an answer here.
 void RefuseOthers(const Arguments& arguments) {
   const std::pair<bool, const char*> given[] = {
-      {arguments.prompt.has_value(), "--prompt"}, {!arguments.prompt_file.empty(), "--prompt-file"},
-      {!arguments.tokens.empty(), "--tokens"},    {!arguments.stop.empty(), "--stop"},
-      {arguments.max_new > 0, "--max-new"},       {!arguments.logits.empty(), "--logits"},
-      {!arguments.system.empty(), "--system"},    {arguments.slide, "--context-full"},
-      {arguments.raw, "--raw"},                   {arguments.json, "--json"},
+      {arguments.prompt.has_value(), "--prompt"},
+      {!arguments.prompt_file.empty(), "--prompt-file"},
+      {!arguments.tokens.empty(), "--tokens"},
+      {!arguments.stop.empty(), "--stop"},
+      {arguments.max_new > 0, "--max-new"},
+      {!arguments.logits.empty(), "--logits"},
+      {!arguments.system.empty(), "--system"},
+      {arguments.slide, "--context-full"},
+      {arguments.raw, "--raw"},
+      {arguments.json, "--json"},
       {arguments.chat, "--chat"},
   };
   for (const auto& [found, option] : given) {

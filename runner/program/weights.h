@@ -20,8 +20,7 @@ struct Weights {
 
 // Reads the parameters of --params. `tokenizer` may be null. Throws InputError when they are not
 // the library's, or the tokenizer is another model's.
-Weights ReadWeights(const Library& library, const Arguments& arguments,
-                    const Tokenizer* tokenizer);
+Weights ReadWeights(const Library& library, const Arguments& arguments, const Tokenizer* tokenizer);
 
 Tokenizer ReadTokenizer(const std::string& file);
 

@@ -24,7 +24,8 @@ constexpr milliseconds kTick{100};
 bool Ready(int socket, short events, std::chrono::nanoseconds within) {
   const auto end = std::chrono::steady_clock::now() + within;
   while (true) {
-    const auto left = std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
     pollfd asked{socket, events, 0};
     const int found = poll(&asked, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
     if (found >= 0 || errno != EINTR) return found > 0;

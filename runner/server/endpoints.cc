@@ -198,8 +198,7 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
   return requests;
 }
 
-void Endpoints::Complete(bool chat, const httplib::Request& request,
-                         httplib::Response& response) {
+void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Response& response) {
   const ApiRequest asked = ParseApiRequest(chat, request.body, served_.defaults);
   if (!asked.model.empty() && asked.model != served_.name) {
     throw ApiError(404, "there is no such model; the one here is " + served_.name, "model",

@@ -48,7 +48,7 @@ class Endpoints {
   void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
 
   Served served_;
-  int64_t started_;  // seconds since 1970
+  int64_t started_;     // seconds since 1970
   std::string prefix_;  // of the ids of this run's answers
   std::atomic<uint64_t> answered_{0};
   std::atomic<bool> stopping_{false};

@@ -126,7 +126,9 @@ void HttpServer::Offer(Endpoints* endpoints) {
   }
   set_default_headers(headers);
   const size_t most = options_.connections;
-  new_task_queue = [most] { return new httplib::ThreadPool(std::min<size_t>(8, most), most, most); };
+  new_task_queue = [most] {
+    return new httplib::ThreadPool(std::min<size_t>(8, most), most, most);
+  };
 }
 
 void HttpServer::Add(const std::string& method, const std::string& path, bool open,
@@ -225,7 +227,8 @@ void HttpServer::CheckBody(const httplib::Request& request) const {
   if (request.method != "POST") return;
   std::string type = request.get_header_value("Content-Type");
   type = type.substr(0, type.find_first_of("; "));
-  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   if (type != "application/json") {
     throw ApiError(415, "the body must be JSON: send the header Content-Type: application/json");
   }

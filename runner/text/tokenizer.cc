@@ -79,7 +79,8 @@ Tokenizer::Tokenizer(TokenizerFile file)
     : file_(std::move(file)), markers_(MarkersOf(kMarker)), late_markers_(MarkersOf(kLateMarker)) {
   for (size_t i = 0; i < file_.tokens.size(); ++i) {
     const std::string& token = file_.tokens[i];
-    const bool one = file_.by_character && !token.empty() && DecodeAt(token, 0).length == token.size();
+    const bool one =
+        file_.by_character && !token.empty() && DecodeAt(token, 0).length == token.size();
     if ((file_.kinds[i] & kWord) && (file_.whole_words || one)) {
       words_.emplace(token, static_cast<uint32_t>(i));
     }

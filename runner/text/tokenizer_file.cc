@@ -27,9 +27,9 @@ constexpr uint32_t kPrefixShift = 9;  // two bits
 constexpr uint32_t kDropsThoughts = 2048;
 constexpr uint32_t kDropsBreaks = 4096;
 constexpr uint32_t kFlags = 0x1FFF;
-constexpr std::string ChatFrame::*kTexts[] = {&ChatFrame::start,        &ChatFrame::system_start,
-                                              &ChatFrame::system_end,   &ChatFrame::to_assistant,
-                                              &ChatFrame::to_user,      &ChatFrame::end};
+constexpr std::string ChatFrame::* kTexts[] = {&ChatFrame::start,      &ChatFrame::system_start,
+                                               &ChatFrame::system_end, &ChatFrame::to_assistant,
+                                               &ChatFrame::to_user,    &ChatFrame::end};
 constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord | kTakesLeft | kTakesRight;
 
 struct Counts {
@@ -80,8 +80,8 @@ class Reader {
 
 Counts ReadCounts(Reader* reader) {
   Counts counts{};
-  for (uint32_t* field : {&counts.tokens, &counts.merges, &counts.token_bytes, &counts.stop,
-                          &counts.first}) {
+  for (uint32_t* field :
+       {&counts.tokens, &counts.merges, &counts.token_bytes, &counts.stop, &counts.first}) {
     *field = reader->Number();
   }
   for (uint32_t& bytes : counts.texts) bytes = reader->Number();

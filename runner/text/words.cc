@@ -119,9 +119,7 @@ class Cutter {
 
   static bool IsBreak(uint32_t code) { return code == '\r' || code == '\n'; }
 
-  static bool IsSign(uint32_t code) {
-    return !IsSpace(code) && !IsLetter(code) && !IsNumber(code);
-  }
+  static bool IsSign(uint32_t code) { return !IsSpace(code) && !IsLetter(code) && !IsNumber(code); }
 
   size_t Run(size_t i, bool (*kind)(uint32_t)) const {
     while (i < size() && kind(codes_[i])) ++i;
@@ -130,7 +128,7 @@ class Cutter {
 
   // The end of 's, 't, 're, 've, 'm, 'll or 'd at i; 0 when none of them is there.
   size_t Contraction(size_t i, bool any_case) const {
-    static constexpr std::array<std::string_view, 7> kEndings = {"s",  "t", "re", "ve",
+    static constexpr std::array<std::string_view, 7> kEndings = {"s", "t",  "re", "ve",
                                                                  "m", "ll", "d"};
     if (codes_[i] != '\'') return 0;
     for (const std::string_view ending : kEndings) {
@@ -233,21 +231,15 @@ bool IsWordRule(uint32_t number) { return number >= 1 && number <= 7; }
 std::vector<std::string_view> SplitWords(WordRule rule, std::string_view text) {
   std::vector<std::string_view> words;
   switch (rule) {
-    case WordRule::kGpt2:
-      CutGpt2(text, &words);
-      break;
-    case WordRule::kSmolLm:
-      CutSmolLm(text, &words);
-      break;
+    case WordRule::kGpt2: CutGpt2(text, &words); break;
+    case WordRule::kSmolLm: CutSmolLm(text, &words); break;
     case WordRule::kLlama3:
       Cut(text, &words, [](const Cutter& cutter, size_t i) { return cutter.Llama3(i, 3); });
       break;
     case WordRule::kQwen2:
       Cut(text, &words, [](const Cutter& cutter, size_t i) { return cutter.Llama3(i, 1); });
       break;
-    case WordRule::kDeepSeekV3:
-      CutDeepSeek(text, &words);
-      break;
+    case WordRule::kDeepSeekV3: CutDeepSeek(text, &words); break;
     case WordRule::kGptOss:
       Cut(text, &words, [](const Cutter& cutter, size_t i) { return cutter.GptOss(i); });
       break;

@@ -94,8 +94,8 @@ class ScriptedAnswerer final : public Answerer {
     AnswerText text(tokenizer_);
     Ended ended;
     ended.prompt_tokens = static_cast<int64_t>(request.tokens.size());
-    const int64_t most = request.sampling.max_tokens ? request.sampling.max_tokens
-                                                     : ended.prompt_tokens;
+    const int64_t most =
+        request.sampling.max_tokens ? request.sampling.max_tokens : ended.prompt_tokens;
     ended.finish = Finish::kLength;
     // Where nobody waits between tokens a fuzzer's input has to be done within its time.
     const int64_t bound = std::min<int64_t>(most, pace_ < 0 ? 64 : 4096);
