@@ -41,21 +41,21 @@ double Real(const std::string& field, const json& value) {
 }
 
 const std::string& Text(const std::string& field, const json& value) {
-  if (!value.is_string()) Refuse(field, "must be a text");
+  if (!value.is_string()) Refuse(field, "must be a string");
   return value.get_ref<const std::string&>();
 }
 
 // A content is a text, or a list of parts of which each is a text.
 std::string Content(const std::string& field, const json& value) {
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) Refuse(field, "must be a text or a list of parts");
+  if (!value.is_array()) Refuse(field, "must be a string or a list of parts");
   std::string whole;
   for (size_t i = 0; i < value.size(); ++i) {
     const std::string part = field + "[" + std::to_string(i) + "]";
     const json& entry = value[i];
     if (!entry.is_object() || !entry.contains("type")) Refuse(part, "must be a part with a type");
     if (entry["type"] != "text") {
-      Refuse(part + ".type", "must be text: this model reads text alone");
+      Refuse(part + ".type", "must be text: this model reads only text");
     }
     if (!entry.contains("text")) Refuse(part + ".text", "is missing");
     whole += Text(part + ".text", entry["text"]);
@@ -125,12 +125,12 @@ void ReadPrompts(const json& value, ApiRequest* request) {
 void ReadStop(const json& value, ApiRequest* request) {
   const json list = value.is_array() ? value : json::array({value});
   if (list.size() > kMostStops) {
-    Refuse("stop", "has more than " + std::to_string(kMostStops) + " texts");
+    Refuse("stop", "has more than " + std::to_string(kMostStops) + " strings");
   }
   for (const json& stop : list) {
     const std::string& text = Text("stop", stop);
-    if (text.empty()) Refuse("stop", "holds an empty text");
-    if (text.size() > kMostStopBytes) Refuse("stop", "holds too long a text");
+    if (text.empty()) Refuse("stop", "holds an empty string");
+    if (text.size() > kMostStopBytes) Refuse("stop", "holds a string that is too long");
     request->sampling.stop.push_back(text);
   }
 }
@@ -148,7 +148,8 @@ void ReadBias(const json& value, ApiRequest* request) {
 void ReadFormat(const json& value, ApiRequest*) {
   const bool text = value.is_object() && value.size() == 1 && value.value("type", json()) == "text";
   if (!text) {
-    Refuse("response_format", "must be {\"type\": \"text\"}: nothing here makes an answer JSON");
+    Refuse("response_format",
+           "must be {\"type\": \"text\"}: this server cannot make the model answer in JSON");
   }
 }
 
@@ -232,7 +233,7 @@ Readers ChatReaders() {
   readers["max_completion_tokens"] =
       Count("max_completion_tokens", 1, kMany, &Sampling::max_tokens);
   readers["modalities"] =
-      Only("modalities", json::array({"text"}), "must be [\"text\"]: this model writes text alone");
+      Only("modalities", json::array({"text"}), "must be [\"text\"]: this model writes only text");
   readers["logprobs"] = [](const json& v, ApiRequest* r) {
     if (Boolean("logprobs", v)) {
       r->sampling.top_logprobs = std::max<int64_t>(0, r->sampling.top_logprobs);
@@ -261,16 +262,17 @@ void CheckTogether(const json& body, const ApiRequest& request) {
   const char* needed = request.chat ? "messages" : "prompt";
   if (!Named(body, needed)) Refuse(needed, "is missing");
   if (Named(body, "max_tokens") && Named(body, "max_completion_tokens")) {
-    Refuse("max_tokens", "and max_completion_tokens are two names of one thing: give one");
+    Refuse("max_tokens", "and max_completion_tokens mean the same: give only one");
   }
   if (Named(body, "stream_options") && !request.stream) {
-    Refuse("stream_options", "is for a stream: set stream to true");
+    Refuse("stream_options", "needs stream to be true");
   }
   if (request.chat && Named(body, "top_logprobs") && body.value("logprobs", json()) != true) {
     Refuse("top_logprobs", "needs logprobs to be true");
   }
   if (request.answers() > static_cast<size_t>(kMostAnswers)) {
-    Refuse("n", "times the prompts is more than " + std::to_string(kMostAnswers) + " answers");
+    Refuse("n",
+           "times the number of prompts is more than " + std::to_string(kMostAnswers) + " answers");
   }
 }
 

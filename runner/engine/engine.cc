@@ -25,7 +25,7 @@ double SecondsSince(Clock::time_point start) {
 void CheckTokens(const std::vector<int32_t>& tokens, int64_t vocabulary) {
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocabulary) {
-      throw InputError("token " + std::to_string(token) + " is outside of the vocabulary of " +
+      throw InputError("token " + std::to_string(token) + " is outside the vocabulary of " +
                        std::to_string(vocabulary));
     }
   }
@@ -107,25 +107,26 @@ class Engine::State {
 
   // Tokens of its prompt and its longest answer.
   int64_t Check(const Request& request) const {
-    if (request.tokens.empty()) throw InputError("the prompt has no token");
+    if (request.tokens.empty()) throw InputError("the prompt has no tokens");
     CheckTokens(request.tokens, vocabulary_);
     CheckSampling(request.sampling, vocabulary_);
     const auto prompt = std::ssize(request.tokens);
     const auto text = [](int64_t number) { return std::to_string(number); };
     if (prompt >= limits_.tokens) {
       throw InputError("the prompt of " + text(prompt) +
-                       " tokens leaves no room for an answer in " + text(limits_.tokens) +
-                       " tokens, the longest sequence");
+                       " tokens leaves no room for an answer in the longest sequence, " +
+                       text(limits_.tokens) + " tokens");
     }
     const int64_t most = request.sampling.max_tokens;
     if (prompt + most > limits_.tokens) {
       throw InputError("a prompt of " + text(prompt) + " tokens and an answer of up to " +
-                       text(most) + " do not fit a sequence of " + text(limits_.tokens) +
+                       text(most) + " do not fit into a sequence of " + text(limits_.tokens) +
                        " tokens");
     }
     const int64_t longest = most > 0 ? prompt + most : limits_.tokens;
     if (!room_.Fits(longest)) {
-      throw InputError("a sequence of " + text(longest) + " tokens does not fit the KV cache of " +
+      throw InputError("a sequence of " + text(longest) +
+                       " tokens does not fit into the KV cache of " +
                        text(model_->pages() * Model::kPageTokens));
     }
     return longest;

@@ -33,11 +33,12 @@ void CheckStops(const std::vector<std::string>& stops) {
     throw InputError("stop: more than " + std::to_string(kMostStops) + " strings");
   }
   for (const std::string& stop : stops) {
-    if (stop.empty()) throw InputError("stop: an empty string");
+    if (stop.empty()) throw InputError("stop: a string is empty");
     if (stop.size() > kMostStopBytes) {
-      throw InputError("stop: a string of more than " + std::to_string(kMostStopBytes) + " bytes");
+      throw InputError("stop: a string is longer than " + std::to_string(kMostStopBytes) +
+                       " bytes");
     }
-    if (FirstBroken(stop)) throw InputError("stop: a string that is not UTF-8");
+    if (FirstBroken(stop)) throw InputError("stop: a string is not UTF-8");
   }
 }
 
@@ -77,7 +78,7 @@ void CheckSampling(const Sampling& sampling, int64_t vocabulary) {
     CheckRange("logit_bias", bias, -kMostBias, kMostBias);
     if (token < 0 || token >= vocabulary) {
       throw InputError("logit_bias: token " + std::to_string(token) +
-                       " is outside of the vocabulary of " + std::to_string(vocabulary));
+                       " is outside the vocabulary of " + std::to_string(vocabulary));
     }
   }
   CheckStops(sampling.stop);

@@ -102,7 +102,8 @@ Tensor Batched(const Tensor& embedded, int64_t batch, int64_t count) {
   const int64_t hidden = embedded->ndim > 0 ? embedded->shape[embedded->ndim - 1] : 0;
   const bool flat = embedded->ndim == 2 && embedded->shape[0] == count;
   const bool one = embedded->ndim == 3 && embedded->shape[0] == 1 && embedded->shape[1] == count;
-  if (!flat && !one) throw RunError("the library's embed function gives no [tokens, hidden]");
+  if (!flat && !one)
+    throw RunError("the library's embed function does not return [tokens, hidden]");
   return embedded.CreateView(ffi::Shape({batch, count / batch, hidden}), embedded->dtype);
 }
 
@@ -116,7 +117,7 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
   int64_t rows = 1;
   for (int i = 0; i + 1 < logits->ndim; ++i) rows *= logits->shape[i];
   if (rows != static_cast<int64_t>(count)) {
-    throw RunError("the library's logits are not one row a sequence");
+    throw RunError("the library's logits do not have one row for each sequence");
   }
   const auto* first =
       reinterpret_cast<const float*>(static_cast<const char*>(logits->data) + logits->byte_offset);

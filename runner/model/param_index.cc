@@ -65,11 +65,11 @@ ParamRecord ReadRecord(const Json& json, const std::string& shard, int64_t shard
                      {}};
   for (const Json& size : ListOf(Field(json, "shape", where), where)) {
     record.shape.push_back(IntegerOf(size, where));
-    if (record.shape.back() < 0) throw InputError(where + ": a size below zero");
+    if (record.shape.back() < 0) throw InputError(where + ": a size is below zero");
   }
   const bool inside = record.offset >= 0 && record.bytes >= 0 && record.offset <= shard_bytes &&
                       record.bytes <= shard_bytes - record.offset;
-  if (!inside) throw InputError(where + ": its bytes lie outside of the shard");
+  if (!inside) throw InputError(where + ": its bytes lie outside the shard");
   return record;
 }
 
@@ -82,7 +82,7 @@ ParamIndex ParseIndex(const std::string& text, const std::string& folder) {
   for (const Json& shard : ListOf(Field(index, "records", path), path)) {
     const std::string file = ShardPath(folder, TextOf(Field(shard, "dataPath", path), path), path);
     const int64_t bytes = IntegerOf(Field(shard, "nbytes", path), path);
-    if (bytes < 0) throw InputError(path + ": a shard of fewer than zero bytes");
+    if (bytes < 0) throw InputError(path + ": the size of a shard is below zero");
     for (const Json& entry : ListOf(Field(shard, "records", path), path)) {
       const std::string name = TextOf(Field(entry, "name", path), path);
       const std::string where = path + ", parameter " + name;
@@ -123,7 +123,7 @@ void CheckShape(const WantedParam& wanted, const ParamRecord& record,
   }
   if (!same) {
     throw InputError(where + ": its shape is " + ShapeText(record.shape) +
-                     ", the model library wants " + ShapeText(wanted.shape));
+                     ", but the model library needs " + ShapeText(wanted.shape));
   }
 }
 

@@ -37,7 +37,7 @@ class ShardReader {
     stream_.seekg(0, std::ios::end);
     const int64_t size = stream_.tellg();
     if (size != record.shard_bytes) {
-      throw InputError(record.shard + " holds " + std::to_string(size) + " bytes, " + kIndexFile +
+      throw InputError(record.shard + " has " + std::to_string(size) + " bytes, but " + kIndexFile +
                        " says " + std::to_string(record.shard_bytes));
     }
     path_ = record.shard;
@@ -79,11 +79,11 @@ ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<Wan
     const std::string where = folder + ", parameter " + param.name;
     const auto found = index.find(param.name);
     if (found == index.end()) {
-      throw InputError(where + ": missing from " + kIndexFile + ", the model library wants it");
+      throw InputError(where + ": missing from " + kIndexFile + ", but the model library needs it");
     }
     const ParamRecord& record = found->second;
     if (record.dtype != param.dtype) {
-      throw InputError(where + ": its dtype is " + record.dtype + ", the model library wants " +
+      throw InputError(where + ": its dtype is " + record.dtype + ", but the model library needs " +
                        param.dtype);
     }
     CheckShape(param, record, &open, where);

@@ -57,11 +57,11 @@ void CheckVectorUnit(int64_t bits, bool halves) {
   const int64_t have = VectorLength();
   std::string lacks;
   if (have < bits) {
-    lacks = "vector registers of at least " + std::to_string(bits) + " bits, and this CPU has " +
+    lacks = "vector registers of at least " + std::to_string(bits) + " bits, but this CPU has " +
             (have == 0 ? "no vector registers"
                        : "vector registers of " + std::to_string(have) + " bits");
   } else if (halves && !Executes(ConvertHalves)) {
-    lacks = "vectors of halves (Zvfh), and this CPU has none";
+    lacks = "vectors of halves (Zvfh), but this CPU has none";
   }
   if (lacks.empty()) return;
   throw InputError("the model library was compiled for " + lacks +

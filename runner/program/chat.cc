@@ -28,13 +28,13 @@ namespace rvv_runner {
 namespace {
 
 constexpr char kHelp[] =
-    "  /reset       forget what was said (the system message stays)\n"
+    "  /reset       clear the conversation (the system message stays)\n"
     "  /save FILE   write the conversation as JSON\n"
     "  /read FILE   send a file's text as the message\n"
-    "  /stats       speed and memory\n"
+    "  /stats       show speed and memory\n"
     "  /help        this text\n"
     "  /exit        leave (or Ctrl-D)\n"
-    "A message that begins with / is written with two: //. Ctrl-C ends an answer.\n";
+    "To send a message that begins with /, type //. Ctrl-C ends an answer.\n";
 constexpr size_t kLongestMessage = size_t{16} << 20;
 // Room for an answer that a sliding context makes.
 constexpr int64_t kAnswerRoom = 256;
@@ -89,7 +89,7 @@ class Conversation {
       std::cerr << kHelp;
     } else if (command == "/reset") {
       Reset();
-      std::cerr << "forgotten\n";
+      std::cerr << "conversation cleared\n";
     } else if (command == "/stats") {
       Stats();
     } else if (command == "/save" && !rest.empty()) {
@@ -97,7 +97,8 @@ class Conversation {
     } else if (command == "/read" && !rest.empty()) {
       Say(ReadFile(rest, kLongestMessage));
     } else {
-      std::cerr << "unknown or without its FILE: " << command << "; /help lists what there is\n";
+      std::cerr << "unknown command, or no FILE after it: " << command
+                << "; /help lists the commands\n";
     }
     return true;
   }
@@ -168,10 +169,10 @@ class Conversation {
         return encoded.ids;
       }
       if (!arguments_.slide || kept.end() - turns() < 3) {
-        throw InputError("the context is full: with this message it would be " +
+        throw InputError("the context is full: with this message it would take " +
                          std::to_string(encoded.ids.size()) + " of " + std::to_string(context) +
-                         " tokens; the message was not sent. /reset forgets what was said" +
-                         (arguments_.slide ? "" : ", --context-full slide the oldest turns"));
+                         " tokens; the message was not sent. /reset clears the conversation" +
+                         (arguments_.slide ? "" : "; --context-full slide drops the oldest turns"));
       }
       kept.erase(turns(), turns() + 2);
     }
@@ -199,11 +200,12 @@ class Conversation {
     const double read = Sum(last_.prefill_seconds), said = Sum(last_.decode_seconds);
     const auto fresh = static_cast<double>(last_.prompt_tokens - last_.cached_tokens);
     std::cerr << "last answer: " << last_.prompt_tokens << " tokens read, " << last_.cached_tokens
-              << " of them kept from before (" << speed(fresh, read) << "), " << last_.answer_tokens
-              << " said (" << speed(static_cast<double>(last_.decode_seconds.size()), said) << ")\n"
+              << " of them from the cache (" << speed(fresh, read) << "), " << last_.answer_tokens
+              << " generated (" << speed(static_cast<double>(last_.decode_seconds.size()), said)
+              << ")\n"
               << "all answers: " << stats.prompt_tokens << " tokens computed ("
               << speed(static_cast<double>(stats.prompt_tokens), stats.prefill_seconds) << "), "
-              << stats.answer_tokens << " said ("
+              << stats.answer_tokens << " generated ("
               << speed(static_cast<double>(stats.decode_steps), stats.decode_seconds) << ")\n"
               << "KV cache: " << stats.pages_used << " of " << stats.pages_total << " pages of "
               << stats.page_tokens << " tokens, " << (stats.cache_bytes >> 20) << " MiB\n"
@@ -238,13 +240,13 @@ int Chat(const Arguments& arguments) {
   Conversation conversation(&engine, tokenizer, arguments, sampling);
   LineReader reader;
   const bool asks = LineReader::terminal();
-  if (asks) std::cerr << "/help lists what can be typed\n";
+  if (asks) std::cerr << "/help lists the commands\n";
   while (true) {
     if (asks) std::cerr << "> " << std::flush;
     const auto line = reader.Next();
     if (!line) break;
     if (line->interrupted) {
-      std::cerr << "\n(/exit or Ctrl-D leaves)\n";
+      std::cerr << "\n(type /exit or Ctrl-D to leave)\n";
       continue;
     }
     try {

@@ -47,7 +47,7 @@ std::optional<LineReader::Line> LineReader::Next() {
       pending_.erase(0, end + 1);
       return line;
     }
-    if (pending_.size() > kLongestLine) throw InputError("a line of more than 16 MiB");
+    if (pending_.size() > kLongestLine) throw InputError("a line is longer than 16 MiB");
     pollfd asked[] = {{STDIN_FILENO, POLLIN, 0}, {wake[0], POLLIN, 0}};
     char bytes[4096];
     if (poll(asked, 2, -1) < 0 && errno == EINTR) continue;

@@ -25,16 +25,17 @@ namespace rvv_runner {
 
 const char kRunUsage[] =
     "usage: runner run --params DIR --inputs FILE --outputs FILE [options]\n"
-    "Calls a compiled model's function on tensors, and writes the tensors that it gives.\n\n"
+    "Calls a compiled model on tensors, and writes the tensors that it returns.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
-    "  --inputs FILE        safetensors: a tensor for each of the model's inputs, by its name\n"
-    "  --outputs FILE       safetensors to write: output_0, output_1, ...\n"
-    "  --steps N            call it so many times (1); the outputs are those of the last call\n"
-    "  --feed IN=OUT,...    after each call, give its output number OUT to the input named IN; of\n"
-    "                       logits, to an input of integers, the place of the largest of the last\n"
-    "                       row, which also goes to the file: chosen_IN, one a call\n"
-    "  --lib FILE.so        model library; without it, the one that is linked in\n"
-    "  --check-vlen BITS    refuse a CPU with shorter vector registers than this\n"
+    "  --inputs FILE        safetensors file with a tensor for each input of the model, by name\n"
+    "  --outputs FILE       safetensors file to write: output_0, output_1, ...\n"
+    "  --steps N            number of calls (1); the outputs are those of the last call\n"
+    "  --feed IN=OUT,...    after each call, use output number OUT as the input named IN of the\n"
+    "                       next call. If OUT holds logits and IN takes integers, IN gets the\n"
+    "                       index of the largest logit of the last row, and the file gets these\n"
+    "                       indices of all calls as chosen_IN\n"
+    "  --lib FILE.so        model library (the one linked into this program)\n"
+    "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
     "  --help               this text\n";
 
 namespace {
@@ -64,7 +65,7 @@ RunOptions ParseRun(const std::vector<std::string>& words) {
     }
     const auto option = options.values.find(words[i]);
     if (option == options.values.end()) {
-      throw InputError("unknown option '" + words[i] + "'; runner run --help lists them");
+      throw InputError("unknown option '" + words[i] + "'; runner run --help lists the options");
     }
     if (++i == words.size()) throw InputError(option->first + " needs a value");
     option->second = words[i];
@@ -80,8 +81,7 @@ std::vector<std::string> InputNames(const Library& library) {
   const Json* inputs = Find(library.metadata(), "inputs");
   if (inputs == nullptr) {
     throw InputError(
-        "the model library does not say what its inputs are: a language model is run "
-        "without the word run");
+        "the model library lists no inputs; run a language model without the word 'run'");
   }
   std::vector<std::string> names;
   for (const Json& input : ListOf(*inputs, where)) {
@@ -107,7 +107,8 @@ std::vector<Tensor> ReadInputs(const std::string& path, const std::vector<std::s
   if (tensors.size() != names.size()) {
     std::string wanted;
     for (const std::string& name : names) wanted += (wanted.empty() ? "" : ", ") + name;
-    throw InputError(path + " has tensors that are no inputs; the model takes: " + wanted);
+    throw InputError(path +
+                     " has tensors that are not inputs of the model; its inputs are: " + wanted);
   }
   return inputs;
 }
@@ -145,7 +146,7 @@ std::vector<Feed> ParseFeeds(const std::string& text, const std::vector<std::str
     const size_t sign = part.find('=');
     const auto input = std::find(names.begin(), names.end(), part.substr(0, sign));
     if (sign == std::string::npos || input == names.end()) {
-      throw InputError("--feed '" + part + "': no INPUT=NUMBER of an input of the model");
+      throw InputError("--feed: '" + part + "' is not INPUT=NUMBER with an input of the model");
     }
     const int64_t output = ParseInteger("--feed", part.substr(sign + 1), 0, kMostSteps);
     feeds.push_back({static_cast<size_t>(input - names.begin()), static_cast<size_t>(output)});
@@ -170,8 +171,8 @@ Tensor Fed(const Tensor& output, const Tensor& input, std::vector<int64_t>* chos
   const DLDataType to = input->dtype;
   if (from.code == to.code && from.bits == to.bits && from.lanes == to.lanes) return output;
   if (from.code != kDLFloat || from.bits != 32 || to.code != kDLInt || to.bits != 64) {
-    throw InputError("--feed: an output of " + std::string(ffi::DLDataTypeToString(from)) +
-                     " cannot become an input of " + std::string(ffi::DLDataTypeToString(to)));
+    throw InputError("--feed: an output of type " + std::string(ffi::DLDataTypeToString(from)) +
+                     " cannot become an input of type " + std::string(ffi::DLDataTypeToString(to)));
   }
   chosen->push_back(LargestOfLastRow(output));
   const std::vector<int64_t> one(static_cast<size_t>(input->ndim), 1);
@@ -240,7 +241,8 @@ int RunTensors(const std::vector<std::string>& words) {
     Collect(result, &outputs);
     for (const Feed& feed : feeds) {
       if (feed.output >= outputs.size()) {
-        throw InputError("--feed: the model has " + std::to_string(outputs.size()) + " outputs");
+        throw InputError("--feed: the model has only " + std::to_string(outputs.size()) +
+                         " outputs");
       }
       inputs[feed.input] = Fed(outputs[feed.output], inputs[feed.input], &chosen[feed.input]);
     }

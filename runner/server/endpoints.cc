@@ -162,8 +162,8 @@ void Endpoints::Models(const httplib::Request&, httplib::Response& response) con
 
 void Endpoints::Model(const httplib::Request& request, httplib::Response& response) const {
   if (request.path_params.at("model") != served_.name) {
-    throw ApiError(404, "there is no such model; the one here is " + served_.name, "model",
-                   "model_not_found");
+    throw ApiError(404, "this server does not have that model; its model is " + served_.name,
+                   "model", "model_not_found");
   }
   Send(response, About());
 }
@@ -201,8 +201,8 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
 void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Response& response) {
   const ApiRequest asked = ParseApiRequest(chat, request.body, served_.defaults);
   if (!asked.model.empty() && asked.model != served_.name) {
-    throw ApiError(404, "there is no such model; the one here is " + served_.name, "model",
-                   "model_not_found");
+    throw ApiError(404, "this server does not have that model; its model is " + served_.name,
+                   "model", "model_not_found");
   }
   if (stopping_) throw ApiError(503, "the server is stopping");
   std::unique_ptr<Answers> answers;
@@ -237,7 +237,7 @@ void Endpoints::Whole(Answers* answers, AnswerWriter* writer,
     const auto event = answers->Next(kTick);
     if (stopping_) throw ApiError(503, "the server is stopping");
     if (Clock::now() - looked >= std::chrono::duration<double>(kTick)) {
-      if (request.is_connection_closed()) throw ApiError(400, "the client is gone");
+      if (request.is_connection_closed()) throw ApiError(400, "the client closed the connection");
       looked = Clock::now();
     }
     if (!event) continue;

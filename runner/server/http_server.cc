@@ -55,8 +55,9 @@ int Family(const std::string& host) {
   for (const int family : {AF_INET, AF_INET6}) {
     if (inet_pton(family, host.c_str(), bytes) == 1) return family;
   }
-  throw InputError("--host: '" + host + "' is no address; 127.0.0.1 is this machine alone, " +
-                   "0.0.0.0 every network it is in");
+  throw InputError("--host: '" + host +
+                   "' is not an address; use 127.0.0.1 for this machine only, " +
+                   "0.0.0.0 for every network it is in");
 }
 
 // Addresses that only programs of this machine can reach, in any spelling.
@@ -144,9 +145,9 @@ void HttpServer::Add(const std::string& method, const std::string& path, bool op
 int HttpServer::Bind() {
   if (options_.port == 0) {
     options_.port = bind_to_any_port(options_.host);
-    if (options_.port <= 0) throw InputError("no port of " + options_.host + " can be had");
+    if (options_.port <= 0) throw InputError("no port of " + options_.host + " is free");
   } else if (!bind_to_port(options_.host, options_.port)) {
-    throw InputError("cannot listen at " + address() + ": the port is taken, or not yours; " +
+    throw InputError("cannot listen at " + address() + ": the port is in use or not permitted; " +
                      "choose another with --port");
   }
   return options_.port;
@@ -198,7 +199,7 @@ const HttpServer::Route* HttpServer::Find(const httplib::Request& request,
   }
   if (allowed.empty()) throw ApiError(404, "there is nothing at this path");
   response.set_header("Allow", allowed);
-  throw ApiError(405, "this path is for " + allowed + " alone");
+  throw ApiError(405, "this path accepts only " + allowed);
 }
 
 // A page of another site can have its name point to this machine: it must not be let in where no
@@ -208,7 +209,8 @@ void HttpServer::CheckHost(const httplib::Request& request) const {
   const std::string host = HostName(request.get_header_value("Host"));
   const bool own = host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
                    host == options_.host || host == "[" + options_.host + "]";
-  if (!own) throw ApiError(403, "this server is for programs of its own machine: use localhost");
+  if (!own)
+    throw ApiError(403, "this server accepts requests to its own machine only: use localhost");
 }
 
 void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
@@ -218,7 +220,8 @@ void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& re
   const bool bearer = given.starts_with(scheme);
   if (SameKey(bearer ? given.substr(scheme.size()) : "", options_.key)) return;
   response.set_header("WWW-Authenticate", "Bearer");
-  throw ApiError(401, "a key is needed: Authorization: Bearer KEY", "", "invalid_api_key");
+  throw ApiError(401, "this server needs a key: send the header Authorization: Bearer KEY", "",
+                 "invalid_api_key");
 }
 
 // Forms that any site's page may send without being asked are kept out, and so are compressed

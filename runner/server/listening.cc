@@ -56,7 +56,7 @@ void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* si
   out << served.name << " listens at " << server->address() << std::endl;
   const bool good = server->Listen();
   signals->Forget();
-  if (!good && !stopped) throw RunError("the server can take no more connections");
+  if (!good && !stopped) throw RunError("the server cannot accept more connections");
 }
 
 }  // namespace rvv_runner

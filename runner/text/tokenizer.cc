@@ -282,7 +282,7 @@ void CheckUtf8(const std::string& text, const std::string& what) {
 }
 
 Encoded NotEmpty(Encoded encoded, const std::string& what) {
-  if (encoded.ids.empty()) throw InputError(what + ": it gives the model no token to read");
+  if (encoded.ids.empty()) throw InputError(what + ": the text has no tokens in this model");
   return encoded;
 }
 
