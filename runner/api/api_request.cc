@@ -45,7 +45,7 @@ const std::string& Text(const std::string& field, const json& value) {
   return value.get_ref<const std::string&>();
 }
 
-// A content is a text, or a list of parts of which each is a text.
+// The content is a string, or a list of text parts.
 std::string Content(const std::string& field, const json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) Refuse(field, "must be a string or a list of parts");
@@ -64,7 +64,7 @@ std::string Content(const std::string& field, const json& value) {
 }
 
 Message::Role Role(const std::string& field, const json& value) {
-  // The developer is OpenAI's newer name of the system.
+  // "developer" is OpenAI's newer name for "system".
   static const std::map<std::string, Message::Role> kRoles = {
       {"system", Message::Role::kSystem},
       {"developer", Message::Role::kSystem},
@@ -178,7 +178,7 @@ Reader Count(const char* field, int64_t low, int64_t high, int64_t Sampling::* t
   };
 }
 
-// A field that is understood as long as it has one value, the one that changes nothing.
+// Accepts only the neutral value of a field, which changes nothing.
 Reader Only(const char* field, const json& neutral, const char* why) {
   return [=](const json& value, ApiRequest*) {
     if (value != neutral) Refuse(field, why);
@@ -212,7 +212,7 @@ Readers CommonReaders() {
          r->sampling.seed = static_cast<uint64_t>(Integer("seed", v, -kExact, kExact));
        }},
   };
-  // They change nothing of an answer here.
+  // These fields do not change answers.
   for (const char* field : {"user", "metadata", "service_tier", "safety_identifier",
                             "prompt_cache_key", "prompt_cache_retention"}) {
     readers.emplace(field, ignored);
@@ -257,7 +257,7 @@ bool Named(const json& body, const char* field) {
   return body.contains(field) && !body[field].is_null();
 }
 
-// What one field alone does not tell.
+// Checks that depend on several fields.
 void CheckTogether(const json& body, const ApiRequest& request) {
   const char* needed = request.chat ? "messages" : "prompt";
   if (!Named(body, needed)) Refuse(needed, "is missing");
@@ -286,12 +286,12 @@ ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& def
   ApiRequest request;
   request.chat = chat;
   request.sampling = defaults;
-  // What OpenAI's own service takes when nobody says.
+  // The default of OpenAI's service.
   if (!chat) request.sampling.max_tokens = 16;
   const Readers& readers = chat ? kChat : kCompletion;
   for (const auto& [field, value] : table.items()) {
     const auto reader = readers.find(field);
-    // A client that writes null means that it says nothing.
+    // null is the same as no field.
     if (value.is_null() && field != "messages" && field != "prompt") continue;
     if (reader == readers.end()) Refuse(field, "is not supported here");
     reader->second(value, &request);

@@ -105,7 +105,7 @@ class Engine::State {
  private:
   using Answers = std::list<std::unique_ptr<Answer>>;
 
-  // Tokens of its prompt and its longest answer.
+  // Tokens of the prompt and its longest answer.
   int64_t Check(const Request& request) const {
     if (request.tokens.empty()) throw InputError("the prompt has no tokens");
     CheckTokens(request.tokens, vocabulary_);
@@ -155,7 +155,7 @@ class Engine::State {
     }
   }
 
-  // In their order: a long one is not overtaken for ever.
+  // Admit requests in their order, so that a long one does not wait for ever.
   void Admit() {
     const std::lock_guard lock(mutex_);
     while (!waiting_.empty() && std::ssize(running_) < limits_.sequences) {
@@ -164,7 +164,7 @@ class Engine::State {
       try {
         place = room_.Take(first.prompt(), first.longest());
       } catch (...) {
-        // It ends with the others: left waiting, it would fail each step to come.
+        // End it with the others: it would make each later step fail.
         running_.splice(running_.end(), waiting_, waiting_.begin());
         throw;
       }
@@ -270,14 +270,14 @@ class Engine::State {
     }
   }
 
-  // Changes what is known of the engine; under the lock.
+  // Changes the statistics under the lock.
   template <typename Change>
   void Count(const Change& change) {
     const std::lock_guard lock(mutex_);
     change(&stats_);
   }
 
-  // Notes what the batch and the cache hold now: once a step, and where an answer ends.
+  // Updates the statistics of batch and cache: once in each step, and when an answer ends.
   void Publish() {
     const int64_t used = room_.pages_used(), running = room_.pages_running();
     Count([&](EngineStats* stats) {
@@ -293,11 +293,11 @@ class Engine::State {
   const int64_t vocabulary_;
   const EngineLimits limits_;
 
-  // Of the engine's thread alone.
+  // Used only by the engine's thread.
   CacheRoom room_;
   Answers running_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;
   Answers waiting_;
   std::set<uint64_t> live_;

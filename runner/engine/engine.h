@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers several requests at once on one model: continuous batching over TVM's paged KV cache.
 //
-// One thread (the engine's own: a program without a server uses its only one) calls Step() for as
-// long as there is work; any thread may call Submit, Cancel and Stats. Callbacks are called on the
-// engine's thread from inside of Step(), without a lock held: they may call Submit and Cancel, and
-// must not block for long. A callback that throws ends its request with kError.
+// One thread calls Step() while there is work (EngineThread, or the main thread of a program
+// without a server). Any thread may call Submit, Cancel and Stats. Step() calls the callbacks
+// without a lock: they may call Submit and Cancel, and must not block for long. A callback that
+// throws ends its request with kError.
 //
-// A request waits in a queue until a place in the batch and the pages for its prompt and its longest
-// answer are there: a running request is never put out again. The KV cache of finished requests is
-// kept while nobody needs its pages. A prompt that begins as a kept or a running sequence does is
-// not computed again so far: a chat's earlier turns, a system prompt that requests share.
+// A request waits in a queue until the batch has a place and the cache has pages for its prompt and
+// its longest answer; so a running request is never suspended. The KV cache of finished requests is
+// kept until other requests need its pages. If a prompt has its beginning in common with a kept or
+// a running sequence (earlier turns of a chat, a shared system prompt), that part is not computed
+// again.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ struct EngineLimits {
   int64_t queue = 64;     // requests that wait at most
 };
 
-// Since the engine started, but where it says "now".
+// Counted since the engine started, except where it says "now".
 struct EngineStats {
   int64_t prompt_tokens = 0;  // computed
   int64_t cached_tokens = 0;  // of prompts, not computed again
@@ -53,8 +54,8 @@ struct EngineStats {
   int64_t running = 0;        // now
   int64_t kept = 0;           // now: finished sequences whose cache is kept
   int64_t pages_running = 0;  // now; pages that running sequences share count for each
-  int64_t pages_used = 0;     // now, by running and kept sequences; those of kept ones are free
-                              // for whoever needs them
+  int64_t pages_used = 0;     // now, by running and kept sequences; pages of kept ones are given
+                              // to requests that need them
   int64_t pages_total = 0;
   int64_t page_tokens = 0;  // tokens of one page
   int64_t cache_bytes = 0;  // of all pages
@@ -69,26 +70,27 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Queues a request and gives its id, which is never given again. Throws InputError for what can
-  // never be done (no token, a token outside of the vocabulary, a prompt that leaves no room for an
-  // answer, sampling out of range) and QueueFull beyond the bound. Nothing is called back then.
+  // Queues a request and returns its id, which is unique. Throws InputError for a request that can
+  // never work (no token, a token outside the vocabulary, a prompt that leaves no room for an
+  // answer, sampling out of range) and QueueFull when the queue is full. Then it calls no callback.
   uint64_t Submit(Request request);
 
-  // Ends a request: on_finish is called with kCancelled by the next Step(), before it computes
-  // anything, and its pages are free for whoever needs them (kept until then, as of all that is
-  // finished: EngineStats::pages_running is without them). An id that is finished or unknown is ignored.
+  // Ends a request: the next Step() calls on_finish with kCancelled before it computes anything.
+  // The pages are then kept like those of any finished request, and do not count in
+  // EngineStats::pages_running. A finished or unknown id is ignored.
   void Cancel(uint64_t id);
 
-  // One round: ends what was cancelled, admits what fits, computes one prefill chunk of one
-  // sequence and one decode step of all that are in their answer. False when there was nothing to
-  // do. Throws nothing for a request's sake; RunError and tvm::ffi::Error when the model itself
-  // fails: every running request has then ended with kError, and the engine may go on.
+  // Does one round: ends cancelled requests, admits requests that fit, computes one prefill chunk
+  // of one sequence, and one decode step of all sequences that are being answered. Returns false if
+  // there was nothing to do. A bad request never makes it throw. It throws RunError or
+  // tvm::ffi::Error when the model fails; every running request has then ended with kError, and the
+  // engine can go on.
   bool Step();
 
-  // Blocks until there is work for Step(), or Stop() was called, or so many seconds have passed.
-  // True when there is work.
+  // Blocks until there is work for Step(), Stop() was called, or `seconds` have passed. Returns
+  // true if there is work.
   bool Wait(double seconds);
-  // Wakes Wait; from any thread.
+  // Wakes Wait. Any thread may call it.
   void Stop();
 
   EngineStats Stats() const;

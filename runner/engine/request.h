@@ -18,15 +18,15 @@ enum class Finish {
   kError,      // see Ended::error; the other requests go on
 };
 
-// What is new of an answer. Text comes in whole UTF-8 characters; stop strings are never shown, and
-// what may become one is held back until it is decided.
+// The new part of an answer. Its text consists of whole UTF-8 characters. Stop strings are never
+// shown: a text that may be the beginning of one is held back until the next tokens decide.
 struct Piece {
   std::string text;
   std::vector<int32_t> tokens;         // since the last piece, stop tokens and hidden ones too
   std::vector<TokenLogprob> logprobs;  // of these tokens when asked for, without the stop token
 };
 
-// How an answer ended.
+// The end of an answer.
 struct Ended {
   Finish finish = Finish::kStop;
   std::string error;  // of kError
@@ -34,17 +34,17 @@ struct Ended {
   int64_t cached_tokens = 0;            // of the prompt, not computed again
   int64_t answer_tokens = 0;            // the stop token too
   double queue_seconds = 0.0;           // from Submit to the first prefill
-  std::vector<double> prefill_seconds;  // one a prefill call
-  std::vector<double> decode_seconds;   // one a decode call that it was part of
+  std::vector<double> prefill_seconds;  // of each prefill call
+  std::vector<double> decode_seconds;   // of each decode call of this answer
 };
 
 struct Request {
   std::vector<int32_t> tokens;  // the prompt, at least one
   Sampling sampling;
   std::vector<int32_t> stop;                    // tokens that end the answer
-  std::function<void(const Piece&)> on_piece;   // each time there is something new; may be empty
-  std::function<void(const Ended&)> on_finish;  // once, after the last piece; may be empty
-  // Each row of logits that a token is chosen from; may be empty.
+  std::function<void(const Piece&)> on_piece;   // called for each new piece; may be empty
+  std::function<void(const Ended&)> on_finish;  // called once, after the last piece; may be empty
+  // Called with each row of logits that a token is chosen from; may be empty.
   std::function<void(const std::vector<float>&)> on_logits;
 };
 

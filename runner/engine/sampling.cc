@@ -142,7 +142,7 @@ const std::vector<float>& Sampler::Adjusted(std::span<const float> logits) {
   return adjusted_;
 }
 
-// The sorted beginning alone is made, as far as it is needed: popped from a heap.
+// Sorts only as many candidates as needed, by popping them from a heap.
 int32_t Sampler::Draw(std::span<const float> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   std::vector<Candidate> heap(logits.size());
@@ -184,7 +184,7 @@ int32_t Sampler::Draw(std::span<const float> logits) {
     sum += at(i).weight;
     if (sum > drawn) return at(i).token;
   }
-  return at(kept - 1).token;  // all that rounding leaves
+  return at(kept - 1).token;  // reached only by rounding
 }
 
 }  // namespace rvv_runner

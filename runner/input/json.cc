@@ -9,7 +9,7 @@
 namespace rvv_runner {
 namespace {
 
-// Brackets outside of texts: at least as deep as the parser will go.
+// Counts brackets outside strings, which is at least the depth that the parser reaches.
 bool DeeperThan(int deepest, std::string_view text) {
   int depth = 0;
   bool quoted = false;

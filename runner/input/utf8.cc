@@ -8,7 +8,7 @@ namespace {
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
-// How a sequence goes on after its first byte.
+// The continuation that the first byte of a sequence demands.
 struct Lead {
   size_t tail = 0;      // bytes that follow; 0: this byte starts no sequence
   uint32_t bits = 0;    // of the code point, in the first byte

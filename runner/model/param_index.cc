@@ -44,7 +44,7 @@ int64_t Elements(const std::vector<int64_t>& shape, const std::string& where) {
   return count;
 }
 
-// A shard is a file of the folder itself: an index must not reach out of it.
+// A shard must be a file directly in the folder: an index must not name files elsewhere.
 std::string ShardPath(const std::string& folder, const std::string& name,
                       const std::string& where) {
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||

@@ -16,10 +16,10 @@ namespace {
 namespace ffi = tvm::ffi;
 using tvm::runtime::Tensor;
 
-// Reads parts of shards; keeps the last file open, since neighbours mostly share one.
+// Reads records from shards. Keeps the last file open, because neighbours mostly share it.
 class ShardReader {
  public:
-  // Before memory is taken for a record: a shard that is not as long as the index says ends here.
+  // Throws if the shard does not have the size of the index. Call it before memory is allocated.
   void Open(const ParamRecord& record, const std::string& where) {
     if (record.shard != path_) OpenShard(record, where);
   }
@@ -47,7 +47,7 @@ class ShardReader {
   std::string path_;
 };
 
-// Widens in place, from the end: each float32 lies at or behind its bfloat16.
+// Widens in place, from the end, because each float32 lies at or behind its bfloat16.
 void WidenInPlace(char* data, int64_t count) {
   for (int64_t i = count - 1; i >= 0; --i) {
     uint16_t half;

@@ -19,8 +19,8 @@ sigjmp_buf not_there;
 
 void OnIllegalInstruction(int) { siglongjmp(not_there, 1); }
 
-// True if the CPU has the instructions that a function executes. Tried, and not asked of the kernel:
-// older emulators report no V in AT_HWCAP, and older kernels have no hwprobe.
+// True if the CPU can execute these instructions. It executes them instead of asking the kernel,
+// because older emulators report no V in AT_HWCAP, and older kernels have no hwprobe.
 bool Executes(void (*instructions)()) {
   struct sigaction trap = {};
   struct sigaction before = {};
@@ -36,7 +36,7 @@ bool Executes(void (*instructions)()) {
   return done;
 }
 
-// By numbers, here and below, because this file is compiled without the extensions.
+// Here and below instructions are numbers, because this file is compiled without the extensions.
 uint64_t ReadVlenb() {
   uint64_t bytes;
   asm volatile("csrr %0, 0xc22" : "=r"(bytes));

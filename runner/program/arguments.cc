@@ -113,7 +113,7 @@ double ParseNumber(const std::string& option, const std::string& text) {
 
 using Setter = std::function<void(const std::string&)>;
 
-// Options of sampling; their ranges are checked where they are used.
+// The sampling options. CheckSampling checks their ranges.
 std::map<std::string, Setter> SamplingOptions(Arguments* a) {
   std::map<std::string, Setter> options;
   const auto change = [a](const auto& set) { a->sampling.push_back(set); };
@@ -198,7 +198,7 @@ void CheckChat(const Arguments& arguments) {
   }
 }
 
-// One prompt, and what it takes to read it.
+// Checks that there is one prompt, and that its options fit together.
 void CheckPrompt(const Arguments& arguments) {
   if (!arguments.system.empty() || arguments.slide) {
     throw InputError("--system and --context-full need --chat");

@@ -36,7 +36,7 @@ constexpr char kHelp[] =
     "  /exit        leave (or Ctrl-D)\n"
     "To send a message that begins with /, type //. Ctrl-C ends an answer.\n";
 constexpr size_t kLongestMessage = size_t{16} << 20;
-// Room for an answer that a sliding context makes.
+// Tokens that a sliding context keeps free for an answer.
 constexpr int64_t kAnswerRoom = 256;
 
 const char* NameOf(Message::Role role) {
@@ -48,13 +48,13 @@ double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-// A regular file is written whole or not at all: what was saved before is not lost on a full disk.
+// Writes a regular file whole or not at all, so that a full disk does not destroy an older file.
 void WriteFile(const std::string& path, const std::string& text) {
   std::error_code error;
-  // Behind links, which stay.
+  // Follow links, so that the link stays and its target is written.
   std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
   if (error) target = path;
-  // A device, a pipe, or a link to what is not there yet.
+  // A device, a pipe, or a link to a missing file is written directly.
   const bool direct = is_symlink(symlink_status(target, error)) ||
                       (exists(target, error) && !is_regular_file(target, error));
   const std::string part = target.string() + (direct ? "" : ".part");
@@ -74,7 +74,7 @@ class Conversation {
     Reset();
   }
 
-  // False when the user leaves.
+  // Returns false when the user leaves.
   bool Line(const std::string& line) {
     if (line.starts_with("//") || !line.starts_with("/")) {
       const std::string text = line.starts_with("/") ? line.substr(1) : line;
@@ -148,7 +148,7 @@ class Conversation {
     }
   }
 
-  // The conversation's ids; turns are left out where it does not fit, if that was asked for.
+  // Encodes the conversation. With --context-full slide, drops the oldest turns until it fits.
   std::vector<int32_t> Fitting() {
     const int64_t context = engine_->limits().tokens;
     const int64_t wanted = arguments_.slide ? std::min(kAnswerRoom, context / 4) : 1;
@@ -228,7 +228,7 @@ int Chat(const Arguments& arguments) {
   if (!arguments.system.empty()) {
     probe.insert(probe.begin(), {Message::Role::kSystem, arguments.system});
   }
-  EncodeChat(tokenizer, probe, "--system");  // refused before anything long starts
+  EncodeChat(tokenizer, probe, "--system");  // refuse a bad --system before the slow start
   const Library library(arguments.library, arguments.check_vlen);
   const Limits limits = MostOf(library, arguments);
   Sampling sampling = DefaultSampling(arguments.params);

@@ -61,7 +61,7 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
                      std::to_string(most) + " tokens");
   }
   const int64_t chunk = ChunkOf(library, arguments, needed);
-  // The cache is as long as this run needs, not as the model allows.
+  // The cache holds what this run needs, not the most that the model allows.
   return {arguments.max_seq ? arguments.max_seq : needed, std::min(chunk, prompt)};
 }
 

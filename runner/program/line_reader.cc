@@ -15,13 +15,13 @@ namespace {
 
 volatile sig_atomic_t interrupted = 0;
 
-// A signal that comes before poll() waits is seen by it too: as a byte here.
+// The handler writes a byte here, so that poll() also sees a signal from before its wait.
 int wake[2] = {-1, -1};
 
 void OnInterrupt(int) {
   const int before = errno;
   interrupted = 1;
-  // Full is as good as written.
+  // If the pipe is full, poll() wakes up anyway.
   if (write(wake[1], "", 1) < 0) errno = before;
 }
 
@@ -35,7 +35,7 @@ LineReader::LineReader() {
   }
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;
-  action.sa_flags = SA_RESTART;  // a write that is under way goes on
+  action.sa_flags = SA_RESTART;  // do not interrupt a write
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
 }
@@ -53,7 +53,7 @@ std::optional<LineReader::Line> LineReader::Next() {
     if (poll(asked, 2, -1) < 0 && errno == EINTR) continue;
     if (asked[1].revents != 0) {
       while (read(wake[0], bytes, sizeof(bytes)) > 0) continue;
-      // One that ended an answer is over.
+      // This Ctrl-C already ended an answer.
       if (!Interrupted()) continue;
       pending_.clear();
       return Line{"", true};

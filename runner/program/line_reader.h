@@ -6,24 +6,23 @@
 
 namespace rvv_runner {
 
-// Lines of the standard input. A terminal edits its line itself (canonical mode): backspace, Ctrl-U,
-// Ctrl-W. No library for it is linked: Debian's cross compiler for riscv64, which the program is
-// built with, comes with none.
+// Reads lines of the standard input. The terminal does the line editing (canonical mode: backspace,
+// Ctrl-U, Ctrl-W), because Debian's cross toolchain for riscv64 has no library for it.
 class LineReader {
  public:
-  // Ctrl-C interrupts instead of ending the program, from now on.
+  // From now on, Ctrl-C does not end the program: Next and Interrupted report it.
   LineReader();
 
   struct Line {
     std::string text;
-    bool interrupted = false;  // by Ctrl-C; what was typed is gone
+    bool interrupted = false;  // by Ctrl-C; the typed text is dropped
   };
-  // The next line without its end; nothing at the end of the input.
+  // The next line without its line end; nullopt at the end of the input.
   std::optional<Line> Next();
 
-  // True once for each Ctrl-C.
+  // Returns true once for each Ctrl-C.
   static bool Interrupted();
-  // The input is a terminal, which wants to be asked.
+  // True if the input is a terminal, where the program prints a prompt.
   static bool terminal();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a compiled model on TVM's runtime.
-// Exit code 0: answered; 1: the library or the runtime failed; 2: the input is at fault.
+// Exit code 0: answered; 1: the library or the runtime failed; 2: the input is wrong.
 #include <tvm/ffi/error.h>
 
 #include <exception>

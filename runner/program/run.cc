@@ -90,7 +90,7 @@ std::vector<std::string> InputNames(const Library& library) {
   return names;
 }
 
-// The inputs in their order. Shapes and dtypes are checked by the function itself.
+// The inputs in the order of the function, which checks shapes and dtypes itself.
 std::vector<Tensor> ReadInputs(const std::string& path, const std::vector<std::string>& names) {
   const std::string text = ReadFile(path);
   const auto tensors = ParseSafetensors(text, path);
@@ -122,7 +122,7 @@ ffi::Any Call(const ffi::Function& function, const std::vector<Tensor>& inputs,
   return result;
 }
 
-// The tensors of a result: of one, or of a list that may hold lists.
+// All tensors of a result, which is a tensor or a (nested) list of tensors.
 void Collect(const ffi::Any& result, std::vector<Tensor>* tensors) {
   if (const auto tensor = result.try_cast<Tensor>()) {
     tensors->push_back(*tensor);
@@ -131,13 +131,13 @@ void Collect(const ffi::Any& result, std::vector<Tensor>* tensors) {
   for (const ffi::Any& part : result.cast<ffi::Array<ffi::Any>>()) Collect(part, tensors);
 }
 
-// An output that becomes an input of the next call.
+// An output that is used as an input of the next call.
 struct Feed {
   size_t input;
   size_t output;
 };
 
-// The places of `text`, IN=OUT,..., among the inputs.
+// Parses `text`, IN=OUT,..., where IN is one of `names`.
 std::vector<Feed> ParseFeeds(const std::string& text, const std::vector<std::string>& names) {
   std::vector<Feed> feeds;
   std::istringstream stream(text);
@@ -154,7 +154,7 @@ std::vector<Feed> ParseFeeds(const std::string& text, const std::vector<std::str
   return feeds;
 }
 
-// The place of the largest value in the last row of float32 logits; the first of several.
+// The index of the largest value in the last row of float32 logits; the first of equal ones.
 int64_t LargestOfLastRow(const Tensor& logits) {
   const int64_t width = logits->ndim > 0 ? logits->shape[logits->ndim - 1] : 0;
   int64_t count = 1;
@@ -165,7 +165,7 @@ int64_t LargestOfLastRow(const Tensor& logits) {
   return std::max_element(last, last + width) - last;
 }
 
-// What an input gets from an output: the tensor itself, or the place of its largest value.
+// The value of an input that is fed from an output: the tensor, or the index of its largest value.
 Tensor Fed(const Tensor& output, const Tensor& input, std::vector<int64_t>* chosen) {
   const DLDataType from = output->dtype;
   const DLDataType to = input->dtype;

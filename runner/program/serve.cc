@@ -42,7 +42,7 @@ namespace {
 
 constexpr int64_t kMostParallel = 64;
 constexpr int64_t kMostQueued = 1024;
-constexpr size_t kSpareConnections = 32;  // for those that ask for a page, or numbers
+constexpr size_t kSpareConnections = 32;  // for the page, /health and /metrics
 constexpr size_t kLongestKey = 4096;
 
 struct ServeArguments {
@@ -51,10 +51,10 @@ struct ServeArguments {
   int64_t queue = 64;
   std::string key_file;
   std::string name;
-  std::vector<std::string> rest;  // for the model
+  std::vector<std::string> rest;  // options of the model
 };
 
-// An origin as browsers write it (RFC 6454), or all of them.
+// Checks for an origin as browsers write it (RFC 6454), or "*".
 void CheckOrigin(const std::string& origin) {
   std::string_view host = origin;
   for (const std::string_view scheme : {"http://", "https://"}) {
@@ -117,14 +117,14 @@ std::string ReadKey(const std::string& file) {
   return key;
 }
 
-// A finished model's folder has the parameters in it, and is named after the model.
+// The folder of a finished model holds the folder of parameters, and has the model's name.
 std::string NameOf(const std::string& params) {
   const auto folder = std::filesystem::absolute(params).lexically_normal() / ".";
   const std::string name = folder.parent_path().parent_path().filename().string();
   return name.empty() ? "model" : name;
 }
 
-// Options of a prompt or a chat: refused, so that nobody believes that they change an answer here.
+// Refuses options of a prompt or a chat, which would change no answer here.
 void RefuseOthers(const Arguments& arguments) {
   const std::pair<bool, const char*> given[] = {
       {arguments.prompt.has_value(), "--prompt"},
@@ -160,7 +160,7 @@ int Serve(const std::vector<std::string>& words) {
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
   if (!own.key_file.empty()) own.server.key = ReadKey(own.key_file);
   own.server.connections = static_cast<size_t>(own.parallel + own.queue) + kSpareConnections;
-  // Before the model is read, which takes long: a port that is taken is told at once.
+  // Bind before the model is read, which takes long, to report a port that is in use at once.
   HttpServer server(own.server);
   server.Bind();
   if (server.open_to_all()) {

@@ -30,7 +30,7 @@ Weights ReadWeights(const Library& library, const Arguments& arguments,
   auto params = LoadParams(arguments.params, wanted);
   library.ArrangeWeights(params);
   const int64_t vocabulary = Vocabulary(arguments, VocabularySize(wanted, params));
-  // A model may have more rows than tokens, to round their number; fewer is a mistake.
+  // Models may round the number of rows up, so more rows than tokens are right; fewer are not.
   if (tokenizer != nullptr && static_cast<int64_t>(tokenizer->size()) > vocabulary) {
     throw InputError("the tokenizer has " + std::to_string(tokenizer->size()) +
                      " tokens, but the model has " + std::to_string(vocabulary) +

@@ -29,7 +29,7 @@ ApiError TooLarge() {
   return ApiError(413, "the body has more than " + std::to_string(kMostBody) + " bytes");
 }
 
-// Errors that httplib finds by itself come without a body.
+// Errors that httplib detects have no body.
 void ExplainError(const httplib::Request&, httplib::Response& response) {
   if (!response.body.empty()) return;
   const int status = response.status;
@@ -44,12 +44,12 @@ void ExplainException(const httplib::Request&, httplib::Response& response,
   } catch (const ApiError& error) {
     SendError(error, response);
   } catch (const std::exception&) {
-    // Its text may hold what is no client's business.
+    // Its message may hold internals that clients must not see.
     SendError(ApiError(500, "the server failed"), response);
   }
 }
 
-// An address in numbers: names would ask a resolver, which a static program has not got.
+// Only numeric addresses: a static program has no resolver for names.
 int Family(const std::string& host) {
   unsigned char bytes[sizeof(in6_addr)];
   for (const int family : {AF_INET, AF_INET6}) {
@@ -73,7 +73,7 @@ std::string HostName(const std::string& host) {
   return host.substr(0, host.find(':', bracket == std::string::npos ? 0 : bracket));
 }
 
-// As httplib matches: a parameter (/v1/models/:model) is one part of the path, without slashes.
+// Matches as httplib does: a parameter (/v1/models/:model) is one part of the path.
 bool Matches(const std::string& route, const std::string& path) {
   const size_t colon = route.find(':');
   if (colon == std::string::npos) return route == path;
@@ -169,7 +169,7 @@ bool HttpServer::Answer(httplib::Stream& stream) {
   bool understood = false;
   const bool answered = process_request(stream, "", 0, "", 0, false, closed,
                                         [&](httplib::Request&) { understood = true; });
-  // Where a request with a malformed head ends is unknown: what follows it is not the next one.
+  // The end of a request with a malformed head is unknown, so the next request cannot be found.
   return answered && !closed && understood;
 }
 
@@ -202,8 +202,8 @@ const HttpServer::Route* HttpServer::Find(const httplib::Request& request,
   throw ApiError(405, "this path accepts only " + allowed);
 }
 
-// A page of another site can have its name point to this machine: it must not be let in where no
-// key is asked for because nobody else was thought to be there.
+// Another site can make its host name point to this machine (DNS rebinding). Its pages must not use
+// a server that asks for no key because only this machine reaches it.
 void HttpServer::CheckHost(const httplib::Request& request) const {
   if (!loopback_ || !request.has_header("Host")) return;
   const std::string host = HostName(request.get_header_value("Host"));
@@ -224,8 +224,8 @@ void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& re
                  "invalid_api_key");
 }
 
-// Forms that any site's page may send without being asked are kept out, and so are compressed
-// bodies, whose size nobody knows before.
+// Refuses HTML forms, which a page of any site may send without a preflight, and compressed bodies,
+// whose size is unknown in advance.
 void HttpServer::CheckBody(const httplib::Request& request) const {
   if (request.method != "POST") return;
   std::string type = request.get_header_value("Content-Type");
@@ -238,7 +238,7 @@ void HttpServer::CheckBody(const httplib::Request& request) const {
   if (request.has_header("Content-Encoding")) {
     throw ApiError(415, "the body must not be compressed");
   }
-  // The library would read all of it to find that out.
+  // httplib would read the whole body before it refused it.
   if (request.get_header_value_u64("Content-Length") > kMostBody) throw TooLarge();
 }
 

@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "values are little-endian in the file");
 
 constexpr size_t kLength = sizeof(uint64_t);
-// Names that are no tensors.
+// A name in the header that is not a tensor.
 constexpr char kMetadata[] = "__metadata__";
 
 struct Dtype {
@@ -36,7 +36,7 @@ const Dtype& DtypeOf(const std::string& name, const std::string& where) {
   throw InputError(where + ": the runner cannot read dtype " + name);
 }
 
-// Bytes of so many sizes; throws InputError where the number of bytes is none.
+// The bytes of a tensor. Throws InputError if a size is negative or the product overflows.
 int64_t BytesOf(const std::vector<int64_t>& shape, int64_t item, const std::string& where) {
   int64_t bytes = item;
   for (const int64_t size : shape) {

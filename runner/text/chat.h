@@ -39,7 +39,7 @@ struct Message {
 // first; then user and assistant; a user message last), or when a user message is blank.
 std::string ChatText(const ChatFrame& frame, std::span<const Message> messages);
 
-// What Python's str.strip() leaves.
+// Strips blanks as Python's str.strip() does.
 std::string_view Stripped(std::string_view text);
 
 }  // namespace rvv_runner

@@ -63,7 +63,7 @@ void AppendDecomposed(uint32_t code, std::vector<Char>* out) {
   }
 }
 
-// Marks that follow one start, by their class; those of one class stay as they are.
+// Sorts the marks behind each start by their class. The order of equal classes stays.
 void Order(std::vector<Char>* text) {
   const auto is_mark = [](const Char& c) { return c.combining != 0; };
   for (auto at = text->begin(); at != text->end();) {
@@ -75,7 +75,7 @@ void Order(std::vector<Char>* text) {
   }
 }
 
-// What two code points become; 0 for nothing.
+// The composition of two code points; 0 if there is none.
 uint32_t Composed(uint32_t first, uint32_t second) {
   const uint32_t leading = first - kLeading, vowel = second - kVowels;
   if (leading < kLeadingCount && vowel < kVowelCount) {
@@ -94,7 +94,7 @@ uint32_t Composed(uint32_t first, uint32_t second) {
   return same ? found->composed : 0;
 }
 
-// In place. A mark is blocked from its start by one of its own class, and by another start.
+// Composes in place. A mark of the same class, or another start, blocks a mark from its start.
 void Compose(std::vector<Char>* text) {
   size_t end = 0;
   size_t start = text->size();  // of the sequence; none yet

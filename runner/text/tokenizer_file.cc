@@ -125,7 +125,7 @@ void ReadTokens(Reader* reader, const Counts& counts, const std::vector<uint32_t
   if (start != bytes.size()) reader->Fail("some bytes belong to no token");
 }
 
-// A merge makes the token that its parts spell, and a byte's token is that byte.
+// Checks that each merge gives the token that its parts spell, and a byte's token that byte.
 void CheckSpelling(const Reader& reader, const TokenizerFile& file) {
   for (const Merge& merge : file.merges) {
     const std::string& left = file.tokens[merge.left];

@@ -25,7 +25,7 @@ enum class WordRule : uint32_t {
 
 bool IsWordRule(uint32_t number);
 
-// The words of a text, which must be UTF-8; together they are the text.
+// Cuts a UTF-8 text into words. Joined, the words are the text.
 std::vector<std::string_view> SplitWords(WordRule rule, std::string_view text);
 
 }  // namespace rvv_runner
