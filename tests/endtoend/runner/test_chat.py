@@ -247,7 +247,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
         os.close(side)
         read_until(terminal, b"> ")
         os.write(terminal, CTRL_C)
-        read_until(terminal, b"(/exit or Ctrl-D leaves)\r\n> ")
+        read_until(terminal, b"(type /exit or Ctrl-D to leave)\r\n> ")
         os.write(terminal, XOFF)
         os.write(terminal, b"abc\n")
         until_held(program, 1)
@@ -260,7 +260,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
         until_held(program, 2)
         os.write(terminal, CTRL_C)
         os.write(terminal, XON)
-        read_until(terminal, b"(/exit or Ctrl-D leaves)\r\n> ")
+        read_until(terminal, b"(type /exit or Ctrl-D to leave)\r\n> ")
         os.write(terminal, CTRL_D)
         assert program.wait(timeout=60) == 0
     finally:
