@@ -75,7 +75,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_read(
             timeout=60,
         )
     assert done.returncode == 2
-    assert f"cannot listen at http://127.0.0.1:{port}: the port is taken" in done.stderr
+    assert f"cannot listen at http://127.0.0.1:{port}: the port is in use" in done.stderr
 
 
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
