@@ -219,8 +219,8 @@ def _compile(
 def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> CompiledModel:
     """One model library of those for several lengths of vector registers.
 
-    Objects that several of them have (the kernels, which fit any length) are in it once. What
-    is told of it is told of the library for the longest registers.
+    An object that several of them share (the kernels, which fit any length) is stored once. The
+    other facts of the result are those of the library for the longest registers.
 
     Args:
         libraries: by bits in a vector register; each has symbols of its own.
