@@ -28,7 +28,7 @@ from typing import Any
 
 from forkpatch.cli.main import main as forkpatch
 from forkpatch.git.calls import neutral_environment
-from forkpatch.inspect.symbols import outline
+from forkpatch.symbols.outline import outline
 
 VERSIONS = ("0.18.0", "0.20.0", "0.22.0", "0.26.0")
 PERSON = {

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from forklab import ForkLab, core, message
 
-from forkpatch.model.fork import open_fork
 from forkpatch.model.record import SymbolPlace
 from forkpatch.model.settings import load_settings
 from forkpatch.regression import runner
 from forkpatch.regression.selection import read_table, reason_to_run, touched_by_places
+from forkpatch.tree.fork import open_fork
 from groundwork.locks import locked
 
 pytestmark = pytest.mark.slow

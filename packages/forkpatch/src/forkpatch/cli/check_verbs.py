@@ -10,17 +10,17 @@ from pathlib import Path
 from forkpatch.cli.options import Registry, add_source_options, known_sources, version_of
 from forkpatch.cli.test_verbs import add_run_options, noticing
 from forkpatch.errors import UserError
-from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import RECORD, format_record, is_recorded, read_record
 from forkpatch.output import counted, print_table, say, warn, write_report
 from forkpatch.regression.notice import NothingComparedError
-from forkpatch.series.derive import record_of
 from forkpatch.series.shared import homes_first, locate_series
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import Drift, check_placement, compare, files_to_compare
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.variants import patch_name
 from groundwork.files import atomic_write
 

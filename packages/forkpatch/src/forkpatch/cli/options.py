@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork
 
 Verb = Callable[[Fork, argparse.Namespace], int]
 

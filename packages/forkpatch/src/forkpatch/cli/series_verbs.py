@@ -17,11 +17,11 @@ from forkpatch.cli.options import (
     version_of,
 )
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES
 from forkpatch.output import counted, say, write_report
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import OVERLAYS_REF
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
 
 def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
     from forkpatch.foreign.outlet import ExportFormat, export_foreign  # noqa: PLC0415
-    from forkpatch.model.fork import plan_tree  # noqa: PLC0415
     from forkpatch.sources.obtain import SourceOptions, obtain  # noqa: PLC0415
+    from forkpatch.tree.fork import plan_tree  # noqa: PLC0415
 
     if not (options.format and options.output and options.upstream):
         raise UserError(

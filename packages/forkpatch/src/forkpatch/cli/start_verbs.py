@@ -9,10 +9,10 @@ from pathlib import Path
 
 from forkpatch.cli.options import Registry, add_source_options, known_sources, source_options
 from forkpatch.errors import SourceError, UserError
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import parse_lock
 from forkpatch.output import counted, say, write_report
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork
 from groundwork.files import atomic_write
 
 

@@ -12,7 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from forkpatch.cli.options import Registry, add_source_options, known_sources
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.output import console, counted, print_table, say, warn, write_report
 from forkpatch.regression.comparison import ComparedTest, TestChange, compare_files, counts
 from forkpatch.regression.notice import noticing_tests
@@ -26,8 +25,9 @@ from forkpatch.regression.suite import (
     make_side,
     open_suite,
 )
-from forkpatch.series.derive import record_of
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 
 RESULTS = "out/upstream-tests"
 _REASON = 110  # characters of a reason that a table shows

@@ -15,7 +15,6 @@ from forkpatch.cli.options import (
     upstream_of,
 )
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import parse_lock
 from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import print_table, say, warn, write_report
@@ -23,6 +22,7 @@ from forkpatch.rebase.plan import under_way
 from forkpatch.sources.obtain import SourceKind, mirrors_of, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork, plan_tree
 from forkpatch.tree.status import TreeCondition, release_status
 from forkpatch.tree.variants import choose_patches, write_variant
 from groundwork.files import atomic_write

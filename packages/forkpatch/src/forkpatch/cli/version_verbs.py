@@ -14,9 +14,9 @@ from forkpatch.cli.options import (
     version_of,
 )
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork
 from forkpatch.output import counted, print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of
+from forkpatch.tree.fork import Fork
 
 if TYPE_CHECKING:
     from forkpatch.inspect.mapmodel import ApplicabilityMap

@@ -21,16 +21,16 @@ from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries
 from forkpatch.foreign.unified import read_unified, reverse
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.diffs import FileDiff, Hunk, HunkLine, split_lines
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import parse_trailers
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import format_record
 from forkpatch.model.weave import Weave
-from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import Exported, export_new, new_name, planned, write_series
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import patch_commit
 
 _NUMBER = re.compile(r"^\d+[-_.]+")

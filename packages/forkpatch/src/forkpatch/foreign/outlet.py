@@ -21,9 +21,9 @@ from forkpatch.foreign.lists import parse_list
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, read_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries
 from forkpatch.foreign.unified import diff_offset
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
+from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import check_new, new_folder
 
 

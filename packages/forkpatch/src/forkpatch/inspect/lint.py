@@ -12,8 +12,8 @@ from io import BytesIO
 from pathlib import Path
 
 from forkpatch.errors import ForkError, SourceError
+from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line
 from forkpatch.model.patchfile import (
@@ -26,10 +26,10 @@ from forkpatch.model.patchfile import (
     unlisted,
 )
 from forkpatch.model.record import RECORD, format_record, is_recorded
-from forkpatch.regression.replacements import mismatches, not_compared
-from forkpatch.series.derive import record_of
 from forkpatch.series.shared import locate_series
 from forkpatch.sources.cache import Pristine
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
 _STATUS = re.compile(

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from forkpatch.errors import UserError
 from forkpatch.foreign.origin import ORIGIN, copy_origin
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.rebase.plan import Existing, RebaseOutcome, RebasePlan, RebaseStep
 from forkpatch.series.mailbox import Exported
 from forkpatch.series.shared import lends, share_patches
+from forkpatch.tree.fork import Fork
 
 
 def check_choice(fork: Fork, old: Upstream, new: Upstream, existing: Existing | None) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Changes, TreeFile, list_tree, read_blobs
-from forkpatch.inspect.placement import misplaced
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import PatchStep
 from forkpatch.safety import FILE_MODES
+from forkpatch.symbols.placement import misplaced
+from forkpatch.tree.fork import PatchStep
 
 Read = Callable[[str], TreeFile | None]
 

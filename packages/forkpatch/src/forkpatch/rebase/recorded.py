@@ -26,8 +26,8 @@ from forkpatch.errors import ForkError
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import changed_lines, marked, merge_data
 from forkpatch.git.objects import changed_files, list_tree, read_blobs, read_index, tree_id
-from forkpatch.inspect.symbols import outline
 from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
+from forkpatch.symbols.outline import outline
 from groundwork.files import atomic_write, atomic_write_json
 
 FOLDER = "resolutions"

@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.inspect.drift import Drift, DriftFinding, compare, files_to_compare
-from forkpatch.inspect.symbols import context_notes
-from forkpatch.model.fork import TreePlan
 from forkpatch.model.record import format_record
 from forkpatch.rebase.existing import check_state, outcome_of, settle_origin, settled
 from forkpatch.rebase.plan import Existing, RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
-from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import (
     Exported,
     export_commits,
@@ -25,6 +21,10 @@ from forkpatch.series.mailbox import (
     write_series,
 )
 from forkpatch.series.shared import check_borrowers
+from forkpatch.symbols.outline import context_notes
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import Drift, DriftFinding, compare, files_to_compare
+from forkpatch.tree.fork import TreePlan
 from forkpatch.tree.swap import remove_tree
 
 _NOISE = re.compile(rb"^(index [0-9a-f]+\.\.[0-9a-f]+.*|From 0{40} .*)$")

@@ -19,7 +19,6 @@ from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.merge import ALGORITHM
 from forkpatch.git.objects import COMMITTER, Commit, list_tree, read_blobs, write_commits
 from forkpatch.inspect.upstreamed import NewBase
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
@@ -35,8 +34,9 @@ from forkpatch.rebase.plan import (
 )
 from forkpatch.rebase.recorded import FOLDER
 from forkpatch.safety import SYMLINK_MODE
-from forkpatch.series.derive import record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, remove_tree, scratch_beside
 from forkpatch.tree.worktree import add_objects, build_repository
 

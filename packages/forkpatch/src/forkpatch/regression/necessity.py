@@ -20,12 +20,12 @@ from enum import StrEnum
 from pathlib import Path
 
 import forkpatch
-from forkpatch.inspect.symbols import MODULE, outline
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import SymbolPlace
 from forkpatch.runtest import NOT_RUN, PASSED
-from forkpatch.series.derive import record_of
+from forkpatch.symbols.outline import MODULE, outline
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import write_variant
 
 _TAIL = 4000  # characters of a test's output that are kept as the reason

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forkpatch.errors import ForkError
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.record import SymbolPlace
 from forkpatch.regression.comparison import TestChange, compare_files
 from forkpatch.regression.runner import Outcome, TestFile, TestRunner
 from forkpatch.regression.selection import reason_to_run, touched_by_places
 from forkpatch.regression.suite import OURS, Suite, make_side, passing_side
+from forkpatch.tree.fork import Fork, TreePlan
 
 _REASON = 200  # characters of a test's reason that a message has
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from forkpatch.errors import UserError
-from forkpatch.inspect.symbols import MODULE
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.overlays import read_shadows
 from forkpatch.model.record import SymbolPlace
+from forkpatch.symbols.outline import MODULE
+from forkpatch.tree.fork import Fork, TreePlan
 
 TABLE = "upstream-tests.toml"
 _FORM = (

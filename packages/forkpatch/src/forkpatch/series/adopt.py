@@ -26,15 +26,15 @@ from forkpatch.git.objects import (
     list_tree,
     read_blobs,
 )
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import made_whole
 from forkpatch.model.record import format_record
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
-from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import export_commits, neutral_repository, planned, write_series
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.sources.repository import FETCH_TIMEOUT, local_path, open_repository
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.swap import scratch_beside
 from forkpatch.tree.worktree import build_repository
 from groundwork.files import atomic_path

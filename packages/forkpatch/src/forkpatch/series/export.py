@@ -10,11 +10,9 @@ from pathlib import Path
 from forkpatch.errors import ForkError, IntegrityError, UserError
 from forkpatch.git.calls import Git
 from forkpatch.git.objects import changed_files
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import load_series
 from forkpatch.model.record import format_record, is_recorded
-from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import (
     export_commits,
     planned,
@@ -29,6 +27,8 @@ from forkpatch.series.shared import (
 )
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.worktree import OVERLAYS_REF, local_changes, read_stamp
 
 #: Files and folders in ``.git`` while an operation of git's is under way.

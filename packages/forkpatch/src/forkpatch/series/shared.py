@@ -16,9 +16,7 @@ from dataclasses import replace
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
-from forkpatch.inspect.placement import misplaced
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import Fork, PatchStep, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import (
     SERIES,
@@ -33,6 +31,8 @@ from forkpatch.model.record import RECORD, format_record, read_record
 from forkpatch.model.weave import Weave
 from forkpatch.series.mailbox import Exported, export_new
 from forkpatch.sources.cache import Pristine
+from forkpatch.symbols.placement import misplaced
+from forkpatch.tree.fork import Fork, PatchStep, plan_tree
 from groundwork.files import atomic_write
 
 _OWN = "give this version a patch of its own of that name, and list it without ../"

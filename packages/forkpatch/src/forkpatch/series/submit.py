@@ -16,16 +16,16 @@ from pathlib import Path
 from forkpatch.errors import PatchError, SourceError, UserError
 from forkpatch.git.calls import Git, GitError
 from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blobs, write_commits
-from forkpatch.inspect.placement import misplaced
-from forkpatch.inspect.symbols import context_notes
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import Fork, PatchStep, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.series.mailbox import export_new
 from forkpatch.series.shared import merge_file
 from forkpatch.sources.obtain import SourceOptions, obtain, places_of
 from forkpatch.sources.repository import local_path, open_repository
+from forkpatch.symbols.outline import context_notes
+from forkpatch.symbols.placement import misplaced
+from forkpatch.tree.fork import Fork, PatchStep, TreePlan, plan_tree
 from forkpatch.tree.swap import check_new, new_folder
 from forkpatch.tree.worktree import patch_commit
 

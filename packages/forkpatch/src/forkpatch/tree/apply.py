@@ -11,8 +11,6 @@ from pathlib import Path
 
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
-from forkpatch.inspect.drift import check_placement
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.sources.obtain import (
     MissingUpstreamError,
@@ -21,6 +19,8 @@ from forkpatch.sources.obtain import (
     how_to_supply,
     obtain,
 )
+from forkpatch.tree.drift import check_placement
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, scratch_beside, swap_in
 from forkpatch.tree.worktree import (
     APPLIED_REF,

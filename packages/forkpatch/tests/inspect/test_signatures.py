@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from forklab import CORE, ForkLab, git, message
 
-from forkpatch.regression.signatures import departures, signatures
+from forkpatch.inspect.signatures import departures, signatures
 
 CORE_PATH = "python/calc/core.py"
 OVERLAY = "python/calc/fast.py"

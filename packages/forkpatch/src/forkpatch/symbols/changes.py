@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from forkpatch.git.merge import changed_lines
-from forkpatch.inspect.symbols import Outline, Symbol, outline
 from forkpatch.model.diffs import FileDiff
+from forkpatch.symbols.outline import Outline, Symbol, outline
 
 _LIKE_RUNS = 2000  # copies of changed lines in a file from which its place is not told
 _MOST_AROUND = 1000  # lines that are read up, or down, for one that tells copies apart

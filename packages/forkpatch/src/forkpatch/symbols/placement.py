@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from forkpatch.inspect.changes import Change, ChangedLine, Misplacement, among_likes, says_something
-from forkpatch.inspect.symbols import MODULE, Outline, Symbol
 from forkpatch.model.diffs import FileDiff, Hunk
+from forkpatch.symbols.changes import Change, ChangedLine, Misplacement, among_likes, says_something
+from forkpatch.symbols.outline import MODULE, Outline, Symbol
 
 _LIKE_LINES = 50  # of so many lines that read alike in one symbol, the block need not be tried
 

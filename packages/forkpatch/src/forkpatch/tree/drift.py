@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from forkpatch.errors import PatchError
-from forkpatch.inspect.symbols import MODULE, Outline, bare_name, outline
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.record import Record, SymbolPlace, read_record
-from forkpatch.series.derive import record_of
+from forkpatch.symbols.outline import MODULE, Outline, bare_name, outline
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan
 
 
 class Drift(StrEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from forkpatch.inspect.grammars import Grammar
+from forkpatch.symbols.grammars import Grammar
 
 _FUNCTION_TYPES = re.compile(r"function|method|constructor|static_initializer")
 _FUNCTION_VALUES = ("arrow_function", "function_expression", "generator_function")

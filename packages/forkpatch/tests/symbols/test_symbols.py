@@ -9,10 +9,10 @@ import pytest
 from forklab import CORE, FILES, ForkLab, core
 
 from forkpatch.git.objects import blob_id
-from forkpatch.inspect.drift import Drift, compare
-from forkpatch.inspect.symbols import MODULE, Outline
 from forkpatch.model.patchfile import read_patch
 from forkpatch.model.record import Record, SymbolPlace
+from forkpatch.symbols.outline import MODULE, Outline
+from forkpatch.tree.drift import Drift, compare
 
 PYTHON = b'''"""Doc."""
 import os
