@@ -18,7 +18,7 @@ from forkpatch.errors import PatchError, UserError
 from forkpatch.foreign.heads import STATUS, Head, decoded, read_head
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, write_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, read_foreign
-from forkpatch.foreign.unified import read_unified, reverse
+from forkpatch.foreign.unified import read_unified, reverse, settled
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.diffs import FileDiff, Hunk, HunkLine, split_lines
 from forkpatch.model.lock import Upstream
@@ -205,7 +205,7 @@ def weave_foreign(
         files: list[FileDiff] = []
         weave.begin(patch.name)
         for one in diffs:
-            diff = one.settled(lambda path: state(path) is not None)
+            diff = settled(one, lambda path: state(path) is not None)
             diff = reverse(diff, item.file) if item.reverse else diff
             placing = _Placing(item.file, shifted, nearest)
             for part in [diff] if one.binary else _settle(diff, state, placing):
