@@ -11,7 +11,7 @@ import forkpatch
 
 #: The parts of forkpatch, each a module or a sub-package; a part imports only those before it.
 LAYERS = (
-    *("errors", "machine", "safety", "output", "runtest"),
+    *("command", "errors", "machine", "safety", "output", "runtest"),
     *("git", "model", "symbols", "sources", "tree", "pins", "series"),
     *("foreign", "inspect", "rebase", "regression", "cli", "__main__"),
 )

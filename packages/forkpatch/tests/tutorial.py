@@ -267,6 +267,7 @@ def make_page() -> str:
         changed = {
             "XDG_CACHE_HOME": str(folder / "cache"),
             "COLUMNS": "96",
+            "FORKPATCH_COMMAND": "forkpatch",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
         before = {key: os.environ.get(key) for key in changed}

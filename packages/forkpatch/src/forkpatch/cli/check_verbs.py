@@ -9,6 +9,7 @@ from pathlib import Path
 
 from forkpatch.cli.options import Registry, add_source_options, known_sources, version_of
 from forkpatch.cli.test_verbs import add_run_options, noticing
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
@@ -83,7 +84,7 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
         if not every:
             raise UserError(
                 f"no upstream has a version {options.version!r}",
-                remedy=f"name one of {fork.lock.path.name}, or add it: forkpatch lock --add",
+                remedy=f"name one of {fork.lock.path.name}, or add it: {typed('lock --add')}",
             )
     chosen = known_sources(fork, options)
     result = []

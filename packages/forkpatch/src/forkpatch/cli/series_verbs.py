@@ -16,6 +16,7 @@ from forkpatch.cli.options import (
     upstream_of,
     version_of,
 )
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES
@@ -120,7 +121,7 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
             "change them with git:",
             f"  git -C {applied.path} rebase -i {OVERLAYS_REF}",
             "or add a commit; then write the series anew:",
-            f"  forkpatch export {upstream.name}",
+            f"  {typed(f'export {upstream.name}')}",
         )
     write_report(
         options.json,
@@ -165,7 +166,7 @@ def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
     if not (options.format and options.output and options.upstream):
         raise UserError(
             "an export for another tool needs an upstream, a format and a folder",
-            remedy="forkpatch export UPSTREAM --format quilt|debian|format-patch --output DIR",
+            remedy=typed("export UPSTREAM --format quilt|debian|format-patch --output DIR"),
         )
     if options.check or options.force or options.own:
         raise UserError("--check, --force and --own are about the fork's own files")
@@ -255,7 +256,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
             )
     else:
         if not options.version:
-            raise UserError("no version was given", remedy=f"forkpatch rebase {name} VERSION")
+            raise UserError("no version was given", remedy=typed(f"rebase {name} VERSION"))
         old = fork.lock.upstream(name, options.old) if options.old else None
         old = old or upstream_of(fork, None, name)[1]
         new = fork.lock.upstream(name, options.version)
@@ -311,18 +312,18 @@ def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
 
 
 def _say_stopped(current: Rebase, target: str | None) -> None:
-    name = current.plan.upstream
+    again = typed(f"rebase {current.plan.upstream}")
     if target != "-":
         say(*map(str, current.plan.conflicts))
         say(
-            f"resolve it in {current.tree}, then: forkpatch rebase {name} --continue",
+            f"resolve it in {current.tree}, then: {again} --continue",
             *(
-                [f"or leave it there:   forkpatch rebase {name} --accept 'REASON'"]
+                [f"or leave it there:   {again} --accept 'REASON'"]
                 if any(one.kind == "misplaced" for one in current.plan.conflicts)
                 else []
             ),
-            f"or drop the patch:   forkpatch rebase {name} --skip 'REASON'",
-            f"or abandon it:       forkpatch rebase {name} --abort",
+            f"or drop the patch:   {again} --skip 'REASON'",
+            f"or abandon it:       {again} --abort",
         )
     write_report(target, {"plan": current.plan, "tree": current.tree})
 
@@ -339,6 +340,6 @@ def _say_rebased(report: RebaseReport, release: Mapping[str, str], target: str |
             "next: a release in the lock that names this version, for example:",
             f'  [releases."{report.new}"]',
             *(f'  {name} = "{version}"' for name, version in release.items()),
-            f"then: forkpatch apply --release {report.new}",
+            f"then: {typed(f'apply --release {report.new}')}",
         )
     write_report(target, report)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from forkpatch.cli.options import Registry, add_source_options, known_sources, source_options
+from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import parse_lock
 from forkpatch.output import counted, say, write_report
@@ -83,10 +84,10 @@ def run_init(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(
             f"{path.name}: {upstream}, commit {upstream.commit[:12]}, tree {upstream.tree[:12]}",
-            "next: forkpatch apply; then change the tree, commit, and write the series:",
-            f"  forkpatch export {upstream.name}",
+            f"next: {typed('apply')}; then change the tree, commit, and write the series:",
+            f"  {typed(f'export {upstream.name}')}",
             "or take over the branch of an existing fork:",
-            f"  forkpatch adopt {upstream.name} REPOSITORY BRANCH",
+            f"  {typed(f'adopt {upstream.name} REPOSITORY BRANCH')}",
         )
         if Path(upstream.url).is_absolute():
             say(
@@ -94,7 +95,7 @@ def run_init(fork: Fork, options: argparse.Namespace) -> int:
                 f" {upstream.url}",
                 "before others use the fork, put the upstream's public URL there; this folder"
                 " serves on, once it is named:",
-                f"  forkpatch apply --mirror {upstream.name}={upstream.url}",
+                f"  {typed(f'apply --mirror {upstream.name}={upstream.url}')}",
             )
     write_report(options.json, upstream)
     return 0

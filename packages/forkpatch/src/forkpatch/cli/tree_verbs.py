@@ -14,6 +14,7 @@ from forkpatch.cli.options import (
     source_options,
     upstream_of,
 )
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.lock import parse_lock
 from forkpatch.model.patchfile import SERIES, unlisted
@@ -137,10 +138,10 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
         for tree in trees:
             say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
         if any(tree.state in (TreeCondition.STALE, TreeCondition.MISSING) for tree in trees):
-            say("bring it up to date: forkpatch apply")
+            say(f"bring it up to date: {typed('apply')}")
         for plan in under_way(fork.settings.work):
             about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"
-            say(f"{about}: forkpatch rebase {plan.upstream} --status")
+            say(f"{about}: {typed(f'rebase {plan.upstream} --status')}")
     write_report(options.json, value)
     return 0
 

@@ -11,6 +11,7 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import ForkError, SourceError
 from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
@@ -36,7 +37,6 @@ _STATUS = re.compile(
     r"Pending|Submitted \[https?://\S+\]|Backport \[[0-9a-f]{7,40}\]|Inappropriate \[[^\]]+\]"
 )
 _ZERO_FROM = b"From " + b"0" * 40 + b" Mon Sep 17 00:00:00 2001\n"
-_EXPORT = "make it anew from its commit: forkpatch export"
 _FULL_ID = 40
 
 
@@ -138,6 +138,10 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
             yield from _check_diff(where, diff, empty, in_wheel=upstream.wheel is not None)
 
 
+def _export() -> str:
+    return f"make it anew from its commit: {typed('export')}"
+
+
 def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
@@ -152,7 +156,7 @@ def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFindi
 
 def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
     if not data.startswith(_ZERO_FROM):
-        yield LintFinding(f"{where}:1", "it does not begin with a zero commit id", _EXPORT)
+        yield LintFinding(f"{where}:1", "it does not begin with a zero commit id", _export())
     if re.match(r"\d+-", patch.name):
         yield LintFinding(
             f"{where}:1",
@@ -161,11 +165,11 @@ def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
         )
     if b"\n-- \n" in data:
         line = data[: data.index(b"\n-- \n")].count(b"\n") + 2
-        yield LintFinding(f"{where}:{line}", "it ends with a signature", _EXPORT)
+        yield LintFinding(f"{where}:{line}", "it ends with a signature", _export())
     for index in re.finditer(rb"\nindex [^\n]*", data):
         if len(index[0][1:].split(b"..")[0]) < _FULL_ID:
             number = data.count(b"\n", 0, index.start()) + 2
-            yield LintFinding(f"{where}:{number}", "its object ids are shortened", _EXPORT)
+            yield LintFinding(f"{where}:{number}", "its object ids are shortened", _export())
 
 
 def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
@@ -289,7 +293,7 @@ def _check_diff(
                 )
             elif kind == " " and number in empty:
                 yield LintFinding(
-                    f"{where}:{number}", "an empty line of context lost its blank", _EXPORT
+                    f"{where}:{number}", "an empty line of context lost its blank", _export()
                 )
 
 
@@ -310,7 +314,7 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Li
     pristine = fork.cache.find(upstream.tree)
     if pristine is None:
         notes.append(
-            f"{upstream}: its tree is not in the cache (type: forkpatch apply): application,"
+            f"{upstream}: its tree is not in the cache (type: {typed('apply')}): application,"
             f" overlays and {RECORD} were not checked"
         )
         return
@@ -334,5 +338,5 @@ def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[Li
         yield LintFinding(
             _relative(record, root),
             "it is not what the series gives",
-            f"forkpatch record {upstream.name} --version {upstream.version}",
+            typed(f"record {upstream.name} --version {upstream.version}"),
         )

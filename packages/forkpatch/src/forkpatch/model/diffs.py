@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError
 from forkpatch.model.binary import BinaryChange, read_binary
 from forkpatch.model.reader import REMEDY, DiffReader, unquote
@@ -290,7 +291,8 @@ def _read_lines(reader: DiffReader, old: int, new: int) -> list[HunkLine]:
     return lines
 
 
-_EDITED = "edited by hand? change the tree instead, and write the patch: forkpatch export"
+def _edited() -> str:
+    return f"edited by hand? change the tree instead, and write the patch: {typed('export')}"
 
 
 def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
@@ -302,11 +304,11 @@ def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
         if first < end or first + hunk.old_count > len(contents):
             raise PatchError(
                 f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end",
-                remedy=_EDITED,
+                remedy=_edited(),
             )
         if hunk.new_start + (hunk.new_count == 0) != first + shift + 1:
             raise PatchError(
-                f"{where}: the new line number does not follow from the old one", remedy=_EDITED
+                f"{where}: the new line number does not follow from the old one", remedy=_edited()
             )
         here = contents[first : first + len(old)]
         if here != old:
@@ -316,7 +318,7 @@ def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
                 f"{where}: does not apply to line {number} of {diff.old}:"
                 f" it has {_shown(found)}, the patch {_shown(line)}",
                 remedy="a patch applies to the very line it states, or not at all;"
-                " to move it to another base: forkpatch rebase",
+                f" to move it to another base: {typed('rebase')}",
             )
         end = first + hunk.old_count
         shift += hunk.new_count - hunk.old_count

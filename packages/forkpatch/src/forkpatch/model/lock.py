@@ -40,6 +40,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.safety import check_name, check_object_id, check_path
 
@@ -194,7 +195,9 @@ def parse_lock(text: str, path: Path) -> Lock:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: {error}", remedy=_RESTORE) from error
     if not document:
-        raise UserError(f"{path} is empty", remedy="restore it from git, or begin: forkpatch init")
+        raise UserError(
+            f"{path} is empty", remedy=f"restore it from git, or begin: {typed('init')}"
+        )
     try:
         return _parse(document, path)
     except KeyError as error:

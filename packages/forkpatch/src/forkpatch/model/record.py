@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
 from forkpatch.model.patchfile import Patch, Positions
 from forkpatch.safety import check_regular
@@ -96,7 +97,7 @@ def read_record(folder: Path) -> Record | None:
         key = f"the key {error} is missing" if isinstance(error, KeyError) else error
         raise UserError(
             f"{path} is not what the verb record writes: {key}",
-            remedy="make it anew: forkpatch record",
+            remedy=f"make it anew: {typed('record')}",
         ) from error
 
 
@@ -153,7 +154,7 @@ def place_patch(patch: Patch, record: Record | None, where: Path, version: str) 
     Raises:
         PatchError: nothing is recorded for the patch as it is now.
     """
-    remedy = f"type: forkpatch record {version}; and look over what it changes"
+    remedy = f"type: {typed(f'record {version}')}; and look over what it changes"
     known = record.positions.get(patch.name) if record else None
     if record is None or known is None:
         raise PatchError(f"{where}: the lines of {patch.name} are not recorded", remedy=remedy)

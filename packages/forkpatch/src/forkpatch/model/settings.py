@@ -14,6 +14,7 @@ from typing import Any
 
 import platformdirs
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import Git
 from forkpatch.safety import check_name, check_regular
@@ -98,7 +99,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
         raise UserError(
             f"{root} is not a fork's root: it has no {settings.lock.name}",
             remedy="change to the fork's root, or give it: --root DIR; or begin one:"
-            " forkpatch init URL",
+            f" {typed('init URL')}",
         )
     return settings
 

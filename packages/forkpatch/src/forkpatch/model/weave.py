@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.diffs import FileDiff, Hunk, check_hunks, split_lines
@@ -280,7 +281,7 @@ class Weave:
         if not versions or versions[-1].deleted is not None:
             raise PatchError(
                 f"{where}: {path} is not in the tree",
-                remedy="was it renamed upstream? rebase the series: forkpatch rebase",
+                remedy=f"was it renamed upstream? rebase the series: {typed('rebase')}",
             )
         return versions[-1]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import tomlkit
 
+from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import WHOLE
 from forkpatch.pins.versions import head_of, tags_of
@@ -112,6 +113,6 @@ def is_new(lock: Path) -> None:
     if lock.exists():
         raise UserError(
             f"{lock} is there: this is a fork already",
-            remedy="pin one more version: forkpatch lock --add NAME=VERSION;"
+            remedy=f"pin one more version: {typed('lock --add NAME=VERSION')};"
             " or one more upstream: add its table to the lock",
         )

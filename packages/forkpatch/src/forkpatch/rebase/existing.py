@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.foreign.origin import ORIGIN, copy_origin
 from forkpatch.model.lock import Upstream
@@ -32,8 +33,9 @@ def check_choice(fork: Fork, old: Upstream, new: Upstream, existing: Existing | 
     if folder.exists() and existing is None:
         raise UserError(
             f"{new} has a series: {folder}",
-            remedy=f"add the patches of {old.version} that it lacks: forkpatch rebase {new.name}"
-            f" {new.version} --from {old.version} --existing keep; or --existing replace",
+            remedy=f"add the patches of {old.version} that it lacks: "
+            + typed(f"rebase {new.name} {new.version} --from {old.version} --existing keep")
+            + "; or --existing replace",
         )
     if existing is not None and not folder.exists():
         raise UserError(f"{new} has no series yet", remedy="leave out --existing")
@@ -73,8 +75,8 @@ def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> No
     if series_state(fork, new) not in (plan.state, written):
         raise UserError(
             f"{fork.patch_folder(new)} changed since the rebase began",
-            remedy=f"put it back, then --continue; or forkpatch rebase {plan.upstream} --abort,"
-            " and begin again",
+            remedy="put it back, then --continue; or"
+            f" {typed(f'rebase {plan.upstream} --abort')}, and begin again",
         )
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from forkpatch.command import typed
 from forkpatch.errors import ForkError
 from groundwork.files import atomic_write_json
 
@@ -167,7 +168,7 @@ def read_plan(folder: Path, name: str) -> RebasePlan | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ForkError(
-            f"{path}: {error}", remedy=f"abandon it: forkpatch rebase {name} --abort"
+            f"{path}: {error}", remedy=f"abandon it: {typed(f'rebase {name} --abort')}"
         ) from error
 
 

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from pathlib import PurePosixPath
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.objects import blob_id, read_index
@@ -52,7 +53,7 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     if tree == git.text("rev-parse", f"{head}^{{tree}}"):
         raise UserError(
             f"nothing is left of {step.patch}",
-            remedy=f"drop it: forkpatch rebase {rebase.plan.upstream} --skip 'REASON'",
+            remedy="drop it: " + typed(f"rebase {rebase.plan.upstream} --skip 'REASON'"),
         )
     if not accepted:
         _check_moved(rebase, step, tree)
@@ -88,8 +89,8 @@ def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:
         if untouched or (one.path, one.symbol) in still:
             raise UserError(
                 f"{step.patch}: {one.path}: misplaced still: {one.detail}",
-                remedy=f"move the change in {rebase.tree / one.path}; or, when it is right there:"
-                f" forkpatch rebase {rebase.plan.upstream} --accept 'REASON'",
+                remedy=f"move the change in {rebase.tree / one.path}; or, when it is right there: "
+                + typed(f"rebase {rebase.plan.upstream} --accept 'REASON'"),
             )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.merge import ALGORITHM
@@ -174,7 +175,7 @@ def start(
     if read_plan(final, old.name):
         raise UserError(
             f"a rebase of {old.name} is under way",
-            remedy=f"forkpatch rebase {old.name} --continue, or --abort",
+            remedy=f"{typed(f'rebase {old.name} --continue')}, or --abort",
         )
     if old == new:
         raise UserError(f"{old.name} is at {new.version} already")
@@ -226,7 +227,7 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
     if plan is None:
         raise UserError(
             f"no rebase of {name} is under way",
-            remedy=f"begin one: forkpatch rebase {name} VERSION",
+            remedy=f"begin one: {typed(f'rebase {name} VERSION')}",
         )
     old, new = (fork.lock.upstream(name, version) for version in (plan.old, plan.new))
     _check_series(fork, plan, old)
@@ -257,7 +258,7 @@ def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
             f"{fork.patch_folder(old) / SERIES} {what}, and the rebase of {plan.upstream} began"
             " with it",
             remedy="put it back as it was, then type the same command again; or begin anew:"
-            f" forkpatch rebase {plan.upstream} --abort",
+            f" {typed(f'rebase {plan.upstream} --abort')}",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forkpatch.command import typed
 from forkpatch.errors import ForkError
 from forkpatch.model.record import SymbolPlace
 from forkpatch.regression.comparison import TestChange, compare_files
@@ -61,7 +62,7 @@ def noticing_tests(
         raise NothingComparedError(
             f"{name}: of upstream's tests that touch it none passes on our trees:"
             f" {' '.join(reason.split())[:_REASON]}",
-            remedy="all of them, with the reason of each: forkpatch upstream-tests",
+            remedy=f"all of them, with the reason of each: {typed('upstream-tests')}",
         )
     with passing_side(fork, plans, upstream, name, gone) as without:
         reduced = runner.run([TestFile(suite, without, path) for suite, path in files])

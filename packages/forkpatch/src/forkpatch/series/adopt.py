@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import IntegrityError, SourceError, UserError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
 from forkpatch.git.objects import (
@@ -199,8 +200,8 @@ def _base(fork: Fork, name: str, version: str | None, git: Git, branch: str) -> 
         names = ", ".join(one.version for one in wanted)
         raise UserError(
             f"{branch} contains the commit of no pinned version of {name} ({names})",
-            remedy="pin the version that it was made from: forkpatch lock --add"
-            f" {name}=VERSION; git describe --tags {branch} may tell which",
+            remedy="pin the version that it was made from:"
+            f" {typed(f'lock --add {name}=VERSION')}; git describe --tags {branch} may tell which",
         )
     return found[min(found)]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import ForkError, IntegrityError, UserError
 from forkpatch.git.calls import Git
 from forkpatch.git.objects import changed_files
@@ -134,8 +135,8 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
     if stamp is not None and stamp.inputs.patches != now:
         raise UserError(
             f"the series of {upstream} changed since {folder} was built",
-            remedy="take the files: forkpatch apply --discard;"
-            " or the tree: forkpatch export --force",
+            remedy=f"take the files: {typed('apply --discard')};"
+            f" or the tree: {typed('export --force')}",
         )
 
 
@@ -143,7 +144,7 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
     stamp = read_stamp(folder)
     if stamp is None:
         raise UserError(
-            f"{folder} is no patched tree", remedy=f"type: forkpatch edit {upstream.name}"
+            f"{folder} is no patched tree", remedy=f"type: {typed(f'edit {upstream.name}')}"
         )
     if stamp.version != upstream.version:
         raise UserError(f"{folder} holds {stamp.version}, not {upstream}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
@@ -251,12 +252,12 @@ def check_borrowers(
         if name not in own:
             raise UserError(
                 f"{upstream.name} {' and '.join(versions)} name {name}, which would be gone",
-                remedy="give them files of their own first: forkpatch export --own --release R",
+                remedy=f"give them files of their own first: {typed('export --own --release R')}",
             )
         if f"{name}: changed" in changes:
             stale.update(versions)
     return tuple(
-        f"{version} names patches that changed: forkpatch record {upstream.name}"
-        f" --version {version}"
+        f"{version} names patches that changed:"
+        f" {typed(f'record {upstream.name} --version {version}')}"
         for version in sorted(stale)
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Lock, Upstream
@@ -143,7 +144,8 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
     """
     if upstream.unpinned:
         raise UserError(
-            f"the lock pins no tree for {upstream}", remedy="type: forkpatch lock, and look it over"
+            f"the lock pins no tree for {upstream}",
+            remedy=f"type: {typed('lock')}, and look it over",
         )
     allowed = _FORCED.get(options.forced.get(upstream.name, ""), set(SourceKind))
     attempts: list[Attempt] = []

@@ -15,6 +15,7 @@ from pathlib import Path
 from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from forkpatch.command import typed
 from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Upstream, Wheel, WheelFile
@@ -25,9 +26,12 @@ from groundwork.hashing import sha256_of
 
 PIP_TIMEOUT = 900.0
 _SYMLINK = 0o120000
-_REMEDY = "nothing of it was used; see whether index or pin is wrong: forkpatch lock --check"
 # How pip tells the hash of a file that is not a pinned one.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
+
+
+def _suspect() -> str:
+    return f"the file was not used; is the index or the pin wrong? {typed('lock --check')}"
 
 
 def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[str, TreeFile]]:
@@ -92,7 +96,7 @@ def verify_wheel(path: Path, pinned: WheelFile) -> Path:
     if actual != pinned.sha256:
         raise IntegrityError(
             f"{path} has the sha256 {actual}, but {pinned.sha256} is pinned",
-            remedy=_REMEDY,
+            remedy=_suspect(),
         )
     return path
 
@@ -137,7 +141,7 @@ def download_wheel(
             raise IntegrityError(
                 f"the index's {package} {version} has the sha256 {got[1]}, but"
                 f" {' or '.join(hashes)} is pinned",
-                remedy=_REMEDY,
+                remedy=_suspect(),
             )
         lines = text.strip().splitlines()
         errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no wheel"]
