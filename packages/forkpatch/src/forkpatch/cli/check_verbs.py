@@ -13,10 +13,11 @@ from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
-from forkpatch.model.record import RECORD, format_record, is_recorded, read_record
+from forkpatch.model.record import RECORD
 from forkpatch.output import counted, print_table, say, warn, write_report
 from forkpatch.regression.notice import NothingComparedError
-from forkpatch.series.shared import homes_first, locate_series
+from forkpatch.series.recording import record_version
+from forkpatch.series.shared import homes_first
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.derive import record_of
@@ -67,7 +68,9 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(*(str(finding) for finding in report.findings))
         say(*(f"not checked: {note}" for note in report.notes))
-        say(counted(len(report.findings), "finding") if report.findings else "no findings")
+        found = counted(len(report.findings), "finding") if report.findings else "no findings"
+        left = f" in what was checked; not checked: {', '.join(report.unchecked)}"
+        say(f"{found}{left if report.unchecked else ''}")
     write_report(options.json, report)
     return 1 if report.findings else 0
 
@@ -91,33 +94,27 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
     wrong = False
     for upstream in homes_first(fork, every):
         try:
-            pristine = obtain(upstream, fork.cache, chosen).pristine
-            patches = locate_series(
-                fork, upstream, pristine, lambda home: obtain(home, fork.cache, chosen).pristine
+            done = record_version(
+                fork,
+                upstream,
+                lambda one: obtain(one, fork.cache, chosen).pristine,
+                check=options.check,
             )
-            plan = plan_tree(fork, upstream, pristine, patches)
         except MissingUpstreamError as error:
             if not (upstream.optional or options.check) or upstream.name in options.require:
                 raise
             warn(f"{upstream} was left out: {error.attempts[-1]}")
             continue
-        folder = fork.patch_folder(upstream)
-        new, old = record_of(fork, plan), read_record(folder)
-        findings = compare(old, new, files_to_compare(plan, old, new)) if old else ()
+        old, new = done.old, done.new
+        findings = compare(old, new, files_to_compare(done.plan, old, new)) if old else ()
         result.append({"upstream": upstream.name, "version": upstream.version, "places": findings})
         drifted = [finding for finding in findings if finding.drift is not Drift.UNCHANGED]
-        text = format_record(new)
-        same = not is_recorded(folder, new)
-        same = same or (old is not None and (folder / RECORD).read_text("utf-8") == text)
-        if not options.check and not same:
-            folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(folder / RECORD, text)
         if options.json != "-":
             say(*(str(finding) for finding in drifted))
-            state = "up to date" if same else "differs" if options.check else "written"
+            state = "up to date" if done.same else "differs" if options.check else "written"
             places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
             say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
-        wrong |= options.check and not same
+        wrong |= options.check and not done.same
     write_report(options.json, result)
     return 1 if wrong else 0
 

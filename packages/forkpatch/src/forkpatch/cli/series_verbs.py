@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,13 @@ def register(verbs: Registry) -> None:
         "--own",
         action="store_true",
         help="write a file also for each patch that another version has line for line",
+    )
+    verb.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="R",
+        help="add the new patches to the series of this release too, and record them there",
     )
     verb.add_argument(
         "--format", choices=("quilt", "debian", "format-patch"), help="write it for another tool"
@@ -136,6 +143,8 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
 
     if options.format or options.output or options.version:
         return _export_foreign(fork, options)
+    if options.also and options.check:
+        raise UserError("--also writes, and --check does not", remedy="leave out one of them")
     release, upstreams = fork.lock.release(options.release)
     if options.upstream:
         upstreams = (upstream_of(fork, options.release, options.upstream)[1],)
@@ -143,7 +152,13 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
         upstreams = tuple(one for one in upstreams if fork.tree_folder(release, one).exists())
     reports = [
         export_upstream(
-            fork, release, one, check=options.check, force=options.force, own=options.own
+            fork,
+            release,
+            one,
+            check=options.check,
+            force=options.force,
+            own=options.own,
+            also=_also(fork, one, options.also),
         )
         for one in upstreams
     ]
@@ -158,6 +173,12 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
     return 1 if options.check and any(report.changes for report in reports) else 0
 
 
+def _also(fork: Fork, upstream: Upstream, releases: Sequence[str]) -> tuple[Upstream, ...]:
+    """The other versions of an upstream in these releases."""
+    found = [upstream_of(fork, release, upstream.name)[1] for release in releases]
+    return tuple({one.version: one for one in found if one != upstream}.values())
+
+
 def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
     from forkpatch.foreign.outlet import ExportFormat, export_foreign  # noqa: PLC0415
     from forkpatch.sources.obtain import SourceOptions, obtain  # noqa: PLC0415
@@ -168,8 +189,8 @@ def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
             "an export for another tool needs an upstream, a format and a folder",
             remedy=typed("export UPSTREAM --format quilt|debian|format-patch --output DIR"),
         )
-    if options.check or options.force or options.own:
-        raise UserError("--check, --force and --own are about the fork's own files")
+    if options.check or options.force or options.own or options.also:
+        raise UserError("--check, --force, --own and --also are about the fork's own files")
     if options.version:
         upstream = fork.lock.upstream(options.upstream, options.version)
     else:

@@ -26,11 +26,9 @@ from forkpatch.model.patchfile import (
     read_entries,
     unlisted,
 )
-from forkpatch.model.record import RECORD, format_record, is_recorded
-from forkpatch.series.shared import locate_series
-from forkpatch.sources.cache import Pristine
-from forkpatch.tree.derive import record_of
-from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
+from forkpatch.model.record import RECORD
+from forkpatch.series.recording import cached_tree, record_version
+from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
 _STATUS = re.compile(
@@ -58,16 +56,22 @@ class LintFinding:
 
 @dataclass(frozen=True)
 class LintReport:
-    """All findings, and notes on checks that could not be made."""
+    """All findings, and notes on checks that could not be made.
+
+    Attributes:
+        unchecked: the upstream versions whose patches could not be applied to their trees.
+    """
 
     findings: tuple[LintFinding, ...]
     notes: tuple[str, ...]
+    unchecked: tuple[str, ...]
 
 
 def check_fork(fork: Fork) -> LintReport:
     """Check every upstream version of the lock."""
     findings: list[LintFinding] = []
     notes: list[str] = []
+    unchecked: list[str] = []
     for name, versions in fork.lock.upstreams.items():
         findings += _check_upstream_only(fork, name)
         for upstream in versions.values():
@@ -75,9 +79,9 @@ def check_fork(fork: Fork) -> LintReport:
             findings += found
             # A tree that cannot be put together for a reason named above is named once.
             if not any(finding.fix == _READ for finding in found):
-                findings += _check_tree(fork, upstream, notes)
+                findings += _check_tree(fork, upstream, notes, unchecked)
     # A mistake in what versions share is found in each of them.
-    return LintReport(tuple(dict.fromkeys(findings)), tuple(notes))
+    return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
 
 
 _READ = "correct the file so that it can be read"
@@ -297,46 +301,30 @@ def _check_diff(
                 )
 
 
-def _cached(fork: Fork, upstream: Upstream) -> Pristine:
-    """The tree of another version, whose patches a series names.
-
-    Raises:
-        SourceError: it is not in the cache.
-    """
-    pristine = fork.cache.find(upstream.tree)
-    if pristine is None:
-        raise SourceError(f"the tree of {upstream} is not in the cache")
-    return pristine
-
-
-def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[LintFinding]:
+def _check_tree(
+    fork: Fork, upstream: Upstream, notes: list[str], unchecked: list[str]
+) -> Iterator[LintFinding]:
     """Run the checks that need upstream files: exact application, overlays, record."""
-    pristine = fork.cache.find(upstream.tree)
-    if pristine is None:
-        notes.append(
-            f"{upstream}: its tree is not in the cache (type: {typed('apply')}): application,"
-            f" overlays and {RECORD} were not checked"
-        )
-        return
     folder, root = fork.patch_folder(upstream), fork.settings.root
     try:
-        patches = locate_series(fork, upstream, pristine, partial(_cached, fork))
-        plan = plan_tree(fork, upstream, pristine, patches)
+        done = record_version(fork, upstream, partial(cached_tree, fork), check=True)
     except SourceError as error:
-        notes.append(f"{upstream}: {error.what}: {RECORD} was not checked")
+        fetch = typed(f"record {upstream.name} --version {upstream.version} --check")
+        notes.append(
+            f"{upstream}: {error.what}, and patches, overlays and {RECORD} are compared with it;"
+            f" to fetch it: {fetch}"
+        )
+        unchecked.append(str(upstream))
         return
     except ForkError as error:
         yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
         return
-    notes += (f"{upstream}: {note}" for note in not_compared(plan))
-    for one in mismatches(fork, plan):
+    notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
+    for one in mismatches(fork, done.plan):
         yield LintFinding(f"{_relative(one.file, root)}:{one.line}", one.what, one.fix)
-    record = folder / RECORD
-    expected = record_of(fork, plan)
-    same = record.is_file() and record.read_text("utf-8") == format_record(expected)
-    if is_recorded(folder, expected) and not same:
+    if not done.same:
         yield LintFinding(
-            _relative(record, root),
-            "it is not what the series gives",
+            _relative(folder / RECORD, root),
+            f"{RECORD} is out of date",
             typed(f"record {upstream.name} --version {upstream.version}"),
         )

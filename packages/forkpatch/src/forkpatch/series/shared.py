@@ -241,7 +241,7 @@ def borrowers(fork: Fork, upstream: Upstream) -> dict[str, tuple[str, ...]]:
 def check_borrowers(
     fork: Fork, upstream: Upstream, patches: Sequence[Exported], changes: Sequence[str]
 ) -> tuple[str, ...]:
-    """Effects of an export on the other versions that name patches of this one.
+    """The versions that share a patch of this one which an export changes.
 
     Raises:
         UserError: such a patch would be gone.
@@ -256,8 +256,4 @@ def check_borrowers(
             )
         if f"{name}: changed" in changes:
             stale.update(versions)
-    return tuple(
-        f"{version} names patches that changed:"
-        f" {typed(f'record {upstream.name} --version {version}')}"
-        for version in sorted(stale)
-    )
+    return tuple(sorted(stale))
