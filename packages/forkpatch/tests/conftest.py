@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from disks import disk  # noqa: F401 - a fixture
 from forklab import FILES, ForkLab, Repo, copy_of, git
 
 MEMORY = Path("/dev/shm")

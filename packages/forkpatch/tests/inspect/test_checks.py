@@ -50,8 +50,8 @@ def test_nothing_wrong_is_no_finding(clean: ForkLab) -> None:
     ("old", "new", "finding"),
     [
         (b"Upstream-Status: Pending\n", b"", ":9: no Upstream-Status trailer"),
-        (b"Pending", b"Maybe", ":8: Upstream-Status 'Maybe' is none of the forms"),
-        (b"Pending", b"Submitted", ":8: Upstream-Status 'Submitted' is none of the forms"),
+        (b"Pending", b"Maybe", ":8: Upstream-Status 'Maybe' is not one of the forms"),
+        (b"Pending", b"Submitted", ":8: Upstream-Status 'Submitted' is not one of the forms"),
         (b"test_x.py::test_x", b"test_x.py::test_y", "tests/test_x.py has no test_y"),
         (b"test_x.py::", b"test_z.py::", "there is no file tests/test_z.py"),
         (b"Test: tests", b"Touches: x\nTest: tests", ":9: Touches is derived"),
@@ -60,7 +60,7 @@ def test_nothing_wrong_is_no_finding(clean: ForkLab) -> None:
         (b"Turn sub", b"Turn " + b"s" * 80, ":4: the subject has 85 characters"),
         (b"+    return b - a\n", b"+    return b - a \n", ":20: a line added"),
         (b"+    return b - a\n", b"+  \treturn b - a\n", "indented by blanks and then a tab"),
-        (b" \n \n def mul", b"\n \n def mul", "an empty line of context lost its blank"),
+        (b" \n \n def mul", b"\n \n def mul", "an empty context line lost its leading blank"),
     ],
 )
 def test_each_lint_finds_its_fault(clean: ForkLab, old: bytes, new: bytes, finding: str) -> None:

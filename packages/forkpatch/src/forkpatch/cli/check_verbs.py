@@ -33,24 +33,35 @@ def register(verbs: Registry) -> None:
     verb = verbs.add("record", run_record, Claim.WRITE, reads="check")
     add_source_options(verb)
     verb.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="default: all")
-    verb.add_argument("--version", metavar="V", help="default: all that the lock has")
+    verb.add_argument("--version", metavar="V", help="default: every version in the lock")
     verb.add_argument(
-        "--check", action="store_true", help="write nothing; name each drift of the trees at hand"
+        "--check",
+        action="store_true",
+        help="write nothing; exit with 1 if a derived.json is out of date",
     )
     verb = verbs.add("graph", run_graph)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
+    verb.add_argument("--version", metavar="V", help="default: the default release's version")
     verb.add_argument(
-        "--dot", type=Path, metavar="FILE", help="write it for Graphviz: dot -Tsvg FILE draws it"
+        "--dot",
+        type=Path,
+        metavar="FILE",
+        help="also write the graph for Graphviz; dot -Tsvg FILE draws it",
     )
     verb = verbs.add("necessity", run_necessity)
     add_source_options(verb)
-    verb.add_argument("patches", nargs="*", metavar="PATCH", help="default: all of the release")
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument("--timeout", type=float, default=1800, metavar="S", help="for one test run")
     verb.add_argument(
-        "--upstream-tests", action="store_true", help="say too which of upstream's tests notice"
+        "patches", nargs="*", metavar="PATCH", help="patches to test (default: all of the release)"
+    )
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument(
+        "--timeout", type=float, default=1800, metavar="S", help="seconds for one run of a test"
+    )
+    verb.add_argument(
+        "--upstream-tests",
+        action="store_true",
+        help="also print which of upstream's tests fail without the patch",
     )
     add_run_options(verb)
 
@@ -76,7 +87,7 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def run_record(fork: Fork, options: argparse.Namespace) -> int:
-    """Write what is derived from each series beside it, or compare it with what stands there."""
+    """Write derived.json beside each series, or check that it is up to date."""
     every = [one for versions in fork.lock.upstreams.values() for one in versions.values()]
     if options.upstream:
         versions = fork.lock.versions(options.upstream)

@@ -42,15 +42,21 @@ def register(verbs: Registry) -> None:
     verb = verbs.add("lock", run_lock, Claim.WRITE, reads="check")
     add_source_options(verb)
     choice = verb.add_mutually_exclusive_group()
-    choice.add_argument("--check", action="store_true", help="change nothing; name each difference")
+    choice.add_argument(
+        "--check", action="store_true", help="change nothing; print each difference"
+    )
     choice.add_argument("--add", metavar="NAME=VERSION", help="pin one more version of an upstream")
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument("--tag", default="", metavar="TAG", help="with --add: its tag")
     choice.add_argument("--commit", default="", metavar="ID", help="with --add: its commit")
     choice.add_argument(
-        "--wheel-only", action="store_true", help="with --add: its wheel; no commit is known"
+        "--wheel-only",
+        action="store_true",
+        help="with --add: pin the wheel only; its commit is not known",
     )
-    verb.add_argument("--no-wheel", action="store_true", help="with --add: it is in git only")
+    verb.add_argument(
+        "--no-wheel", action="store_true", help="with --add: there is no wheel; take git only"
+    )
     _add_tree(verbs)
 
 
@@ -59,14 +65,22 @@ def _add_tree(verbs: Registry) -> None:
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
     choice = verb.add_mutually_exclusive_group()
-    choice.add_argument("--without", nargs="+", default=[], metavar="PATCH", help="all but these")
-    choice.add_argument("--only", nargs="+", default=[], metavar="PATCH", help="these alone")
-    choice.add_argument("--upto", metavar="PATCH", help="the series up to this one")
-    choice.add_argument("--pristine", action="store_true", help="no patch, no overlay")
+    choice.add_argument(
+        "--without", nargs="+", default=[], metavar="PATCH", help="leave out these patches"
+    )
+    choice.add_argument(
+        "--only", nargs="+", default=[], metavar="PATCH", help="apply these patches only"
+    )
+    choice.add_argument("--upto", metavar="PATCH", help="apply the series up to this patch")
+    choice.add_argument("--pristine", action="store_true", help="apply no patch and no overlay")
     verb.add_argument("--no-overlays", action="store_true", help="leave the overlays out")
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="where to write it; must be new"
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for the tree; it must not exist",
     )
 
 
@@ -81,7 +95,9 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     for one in applied:
         here = one.state is ApplyState.CURRENT or one.source.startswith(SourceKind.CACHE)
         if one.name in chosen.mirrors and here:
-            warn(f"--mirror {one.name}: remembered, and not asked: {one.version} is here already")
+            warn(
+                f"--mirror {one.name}: remembered, but not used now: {one.version} is in the cache"
+            )
     if options.json != "-":
         for one in applied:
             if one.state is ApplyState.MISSING:

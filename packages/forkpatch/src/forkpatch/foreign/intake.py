@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb ``import-series``: import of a series of another tool.
 
-A hunk is accepted where it states its lines, else where its lines are the only ones of that kind
-in the file; anything less certain stops the import, and nothing is written, unless the place that
-patch(1) takes is asked for, which is the nearest. What comes out is in this engine's own form and
-exact.
+A hunk is accepted at the line that it states, else where its lines occur only once
+in the file. Otherwise the import stops and writes nothing, unless ``--nearest`` asks for the place
+that patch(1) takes, which is the nearest. The result is in forkpatch's own format, and applies
+exactly.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _check_disjoint(patches: list[tuple[ForeignPatch, Patch]]) -> None:
         for path in patch.paths:
             if path in owner:
                 raise UserError(
-                    f"{owner[path]} and {source.file} both change {path}, and nothing says which"
+                    f"{owner[path]} and {source.file} both change {path}, and no list says which"
                     " comes first",
                     remedy="put a file 'series' beside them that names them in order",
                 )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unified diffs of any tool, read as patch(1) reads them.
 
-Tools differ in what stands around the hunks: git's extended headers, ``Index:`` lines, times,
+Tools write different lines around the hunks: git's extended headers, ``Index:`` lines, times,
 rulers, remarks, any prefix before the paths. A hunk is as long as it says, whatever its lines look
-like; what stands between the files is no part of them.
+like; lines between the files are skipped.
 """
 
 from __future__ import annotations

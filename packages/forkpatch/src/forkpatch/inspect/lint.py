@@ -151,7 +151,7 @@ def _relative(path: Path, root: Path) -> str:
 
 
 def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFinding:
-    """Finding of an error about a file; its place is said once, with the line if there is one."""
+    """Finding of an error about a file; its place is named once, with the line if there is one."""
     place = re.match(rf"{re.escape(str(path))}(:\d+)?: ?", error.what)
     line = place[1] or "" if place else ""
     what = error.what[place.end() :] if place else error.what
@@ -182,7 +182,7 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFindin
         yield LintFinding(
             f"{where}:{subject_line}",
             f"the subject has {len(patch.subject)} characters",
-            "say it in 72, and the rest below",
+            "use at most 72, and put the rest below",
         )
     paragraphs = patch.message.strip().split("\n\n")[1:]
     if patch.trailers:
@@ -211,7 +211,7 @@ def _check_trailers(where: str, patch: Patch, data: bytes, root: Path) -> Iterat
     elif not _STATUS.fullmatch(status):
         yield LintFinding(
             f"{where}:{_line_of(data, 'Upstream-Status')}",
-            f"Upstream-Status {status!r} is none of the forms",
+            f"Upstream-Status {status!r} is not one of the forms",
             f"write one of: {STATUS_FORMS}",
         )
     test = patch.trailer("Test")
@@ -271,7 +271,7 @@ def _check_diff(
     if diff.binary and diff.old is None:
         yield LintFinding(
             f"{where}:{diff.patch_line}",
-            f"{path} is a new binary file, of which a patch shows nothing",
+            f"{path} is a new binary file, which a patch cannot show",
             "put the file into the overlays",
         )
     if in_wheel and None not in (diff.old, diff.new) and diff.old_mode != diff.new_mode:
@@ -297,7 +297,7 @@ def _check_diff(
                 )
             elif kind == " " and number in empty:
                 yield LintFinding(
-                    f"{where}:{number}", "an empty line of context lost its blank", _export()
+                    f"{where}:{number}", "an empty context line lost its leading blank", _export()
                 )
 
 
@@ -311,8 +311,8 @@ def _check_tree(
     except SourceError as error:
         fetch = typed(f"record {upstream.name} --version {upstream.version} --check")
         notes.append(
-            f"{upstream}: {error.what}, and patches, overlays and {RECORD} are compared with it;"
-            f" to fetch it: {fetch}"
+            f"{upstream}: {error.what}, so patches, overlays and {RECORD} were not compared"
+            f" with it; to fetch it: {fetch}"
         )
         unchecked.append(str(upstream))
         return

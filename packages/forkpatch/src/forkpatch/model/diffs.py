@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Diffs in git's format, read strictly: what is not understood is an error, never skipped.
+"""Diffs in git's format, read strictly: a line that is not understood is an error, never skipped.
 
 The format is git's ``Documentation/diff-format.txt``.
 """
@@ -218,7 +218,7 @@ def _paths(
     if created and deleted:
         raise PatchError(f"{where}: a file that is both made and removed")
     if old is None or new is None:
-        raise PatchError(f"{where}: the names of the file cannot be told apart")
+        raise PatchError(f"{where}: the two names of the file are ambiguous")
     if old != new and not moves and not reader.foreign:
         raise PatchError(f"{where}: {old} and {new} differ without a rename header")
     return None if created else old, None if deleted else new, texts

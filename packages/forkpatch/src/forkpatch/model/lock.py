@@ -247,7 +247,7 @@ def _texts(table: Mapping[Any, Any], where: str) -> dict[Any, str]:
     """A table's entries, each of which is a text."""
     for key, value in table.items():
         if not isinstance(value, str):
-            raise UserError(f"{where}: {key}: {value!r} is no text in quotes", remedy=_RESTORE)
+            raise UserError(f"{where}: {key}: {value!r} is not a text in quotes", remedy=_RESTORE)
     return dict(table)
 
 
@@ -258,7 +258,7 @@ def _upstream(
     include = entry.get("include", [WHOLE])
     if not include:
         raise UserError(
-            f"{where}: include names no file and no folder, so that nothing is pinned",
+            f"{where}: include names no file and no folder, so nothing is pinned",
             remedy='name what the fork needs: include = ["src", "LICENSE"]; without the key it'
             " is the whole tree",
         )
@@ -285,7 +285,7 @@ def _upstream(
 
 def _check_url(url: str, where: str) -> str:
     if url.startswith("-") or "::" in url:
-        raise UserError(f"{where}: url = {url!r} is no plain URL", remedy=_RESTORE)
+        raise UserError(f"{where}: url = {url!r} is not a plain URL", remedy=_RESTORE)
     return url
 
 

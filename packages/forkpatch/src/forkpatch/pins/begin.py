@@ -96,7 +96,7 @@ def _tag(places: Sequence[str], name: str, wanted: str) -> str:
         )
     if newest:
         raise UserError(
-            "; ".join(reasons), remedy=f"name one that is there: --tag {' | '.join(newest)}"
+            "; ".join(reasons), remedy=f"choose an existing tag: --tag {' | '.join(newest)}"
         )
     raise UserError(
         f"no repository of {name} could be asked: {'; '.join(reasons)}",
@@ -112,7 +112,7 @@ def is_new(lock: Path) -> None:
     """
     if lock.exists():
         raise UserError(
-            f"{lock} is there: this is a fork already",
+            f"{lock} exists: this folder is a fork already",
             remedy=f"pin one more version: {typed('lock --add NAME=VERSION')};"
             " or one more upstream: add its table to the lock",
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A series that the new version of a rebase has already: kept and added to, or replaced.
 
-Each of its patches is named in the result, and so is each patch that was not taken for one of them.
+The result names each of its patches, and each patch of the old version that it replaces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_choice(fork: Fork, old: Upstream, new: Upstream, existing: Existing | 
     folder = fork.patch_folder(new)
     if folder.exists() and existing is None:
         raise UserError(
-            f"{new} has a series: {folder}",
+            f"{new} has a series already: {folder}",
             remedy=f"add the patches of {old.version} that it lacks: "
             + typed(f"rebase {new.name} {new.version} --from {old.version} --existing keep")
             + "; or --existing replace",
@@ -159,5 +159,5 @@ def outcome_of(name: str, plan: RebasePlan, patches: Collection[str]) -> tuple[R
         return RebaseOutcome.KEPT, f"{plan.old}'s was not taken" if step and step.original else ""
     if name in patches:
         return RebaseOutcome.REPLACED, f"by {plan.old}'s"
-    why = f"{plan.old}'s was dropped" if step else f"{plan.old} has none of that name"
+    why = f"{plan.old}'s was dropped" if step else f"{plan.old} has no patch of that name"
     return RebaseOutcome.REMOVED, why

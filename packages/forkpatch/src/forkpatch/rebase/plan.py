@@ -2,7 +2,7 @@
 """Plan of a rebase: one step a patch, kept in a JSON file and completed step by step.
 
 The plan is made once, when a rebase starts. Each step gets its outcome as it is executed, and
-the file is written whole after each, so that a rebase that was killed goes on where it was.
+the file is written after each, so that a rebase that was killed continues where it was.
 """
 
 from __future__ import annotations

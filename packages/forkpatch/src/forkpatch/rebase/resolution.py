@@ -36,7 +36,7 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     if not rebase.plan.conflicts:
         return rebase
     if accepted is not None and not accepted.strip():
-        raise UserError("a change is accepted for a reason", remedy="--accept 'why it is right'")
+        raise UserError("--accept needs a reason", remedy="--accept 'why it is right'")
     git, head, step = rebase.git, rebase.plan.head, rebase.plan.pending[0]
     for conflict in rebase.plan.conflicts:
         path = rebase.tree / conflict.path
@@ -48,7 +48,7 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
         warn(f"taken into {step.patch}: {', '.join(new.splitlines())}")
     git.run("add", "-A")
     if left := git.text("ls-files", "--others", "--ignored", "--exclude-standard"):
-        warn(f"left out of {step.patch}: {', '.join(left.splitlines())}")
+        warn(f"ignored by git, and not in {step.patch}: {', '.join(left.splitlines())}")
     tree = git.text("write-tree")
     if tree == git.text("rev-parse", f"{head}^{{tree}}"):
         raise UserError(
@@ -131,7 +131,7 @@ def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
         merged = f"{head}^{{tree}}"
     rows = git.text("diff-tree", "-r", "--numstat", "--no-renames", merged, resolved).splitlines()
     counts = [count for row in rows for count in row.split("\t")[:2]]
-    return sum(int(count) for count in counts if count.isdigit())  # "-" stands for binary
+    return sum(int(count) for count in counts if count.isdigit())  # "-" is a binary file
 
 
 def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:

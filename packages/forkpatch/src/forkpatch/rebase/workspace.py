@@ -220,7 +220,7 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
     """The rebase that is under way.
 
     Raises:
-        UserError: there is none.
+        UserError: no rebase is under way.
     """
     folder = rebase_folder(fork, name)
     plan = read_plan(folder, name)

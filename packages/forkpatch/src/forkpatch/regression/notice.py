@@ -58,9 +58,9 @@ def noticing_tests(
     whole = runner.run([TestFile(suite, ours, path) for suite, path in files])
     results = [result for found in whole.values() for result in found.values()]
     if not any(result.outcome is Outcome.PASSED for result in results):
-        reason = next((result.reason for result in results if result.reason), "there is none")
+        reason = next((result.reason for result in results if result.reason), "there is no result")
         raise NothingComparedError(
-            f"{name}: of upstream's tests that touch it none passes on our trees:"
+            f"{name}: no upstream test that touches it passes on our trees:"
             f" {' '.join(reason.split())[:_REASON]}",
             remedy=f"all of them, with the reason of each: {typed('upstream-tests')}",
         )

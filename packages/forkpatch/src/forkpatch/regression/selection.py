@@ -139,7 +139,9 @@ def read_table(fork: Fork, upstream: str) -> TestTable | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: {error!r}", remedy=_FORM) from error
     if both := set(table.run) & set(table.left_out):
-        raise UserError(f"{path}: {min(both)} is both run and left out", remedy="strike one")
+        raise UserError(
+            f"{path}: {min(both)} is in both lists, run and left-out", remedy="strike one"
+        )
     return table
 
 

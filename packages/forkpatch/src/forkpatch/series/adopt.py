@@ -332,7 +332,7 @@ def _check_overlays(fork: Fork, upstream: Upstream, files: Mapping[str, TreeFile
     for path, file in files.items():
         if path in known and known[path] != file:
             raise UserError(
-                f"overlay {fork.overlay_folder(upstream) / path} is not what the branch has",
+                f"overlay {fork.overlay_folder(upstream) / path} differs from the branch's file",
                 remedy="make them alike, or keep new files in patches: --no-overlays",
             )
 
@@ -350,6 +350,6 @@ def _compare(given: Mapping[str, TreeFile | None], wanted: Mapping[str, tuple[st
     want = {path: None if mode == _GONE else (mode, oid) for path, (mode, oid) in wanted.items()}
     if differing := sorted(path for path in have | want if have.get(path) != want.get(path)):
         raise IntegrityError(
-            f"series and overlays do not give the branch's {', '.join(differing[:5])};"
+            f"the series and overlays would not give the branch's {', '.join(differing[:5])};"
             " nothing was written"
         )

@@ -143,8 +143,8 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
     if stamp is not None and stamp.inputs.patches != now:
         raise UserError(
             f"the series of {upstream} changed since {folder} was built",
-            remedy=f"take the files: {typed('apply --discard')};"
-            f" or the tree: {typed('export --force')}",
+            remedy=f"to keep the files: {typed('apply --discard')};"
+            f" to keep the tree: {typed('export --force')}",
         )
 
 
@@ -152,7 +152,7 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
     stamp = read_stamp(folder)
     if stamp is None:
         raise UserError(
-            f"{folder} is no patched tree", remedy=f"type: {typed(f'edit {upstream.name}')}"
+            f"{folder} is not a patched tree", remedy=f"type: {typed(f'edit {upstream.name}')}"
         )
     if stamp.version != upstream.version:
         raise UserError(f"{folder} holds {stamp.version}, not {upstream}")

@@ -279,7 +279,7 @@ def series_changes(folder: Path, patches: Sequence[Exported], record: str) -> tu
     for name, data in wanted.items():
         path = folder / name
         if name in shared:
-            changes.append(f"{name}: new: it is not what {shared[name]} does any more")
+            changes.append(f"{name}: new: its lines differ from those of {shared[name]} now")
         elif not path.is_file():
             changes.append(f"{name}: new")
         elif path.read_bytes() != data:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records written anew, also of versions that share the patches of another one."""
+"""Records of series: written for one version, and for the versions that share its patches."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches that serve several versions of an upstream, and the lines at which they stand in each.
+"""Patches that several versions of an upstream share, and the lines of their hunks in each.
 
 A series names a patch of another version as ``../VERSION/NAME``. Its text is authoritative there;
 line numbers and blob ids of the file are those of its own version. Here its commit is merged onto
 this version's tree with its own version's tree as common ancestor, as a rebase does it. Only when
-that gives the same hunks, line for line and in the same functions, are the lines at which they
-stand recorded. An apply uses the recorded lines and nothing else.
+that gives the same hunks, line for line and in the same functions, are their lines recorded. An
+apply uses the recorded lines and nothing else.
 """
 
 from __future__ import annotations

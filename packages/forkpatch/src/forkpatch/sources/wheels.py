@@ -49,7 +49,7 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
             for info in members:
                 try:
                     check_path(info.orig_filename, path.name)
-                except UnsafePathError as error:  # whoever made the wheel, not the user
+                except UnsafePathError as error:  # a mistake of the wheel, not of the user
                     raise SourceError(error.what) from error
                 if (info.external_attr >> 16) & 0o170000 == _SYMLINK:
                     raise SourceError(f"{path.name}: {info.filename} is a symbolic link")
@@ -65,10 +65,10 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
 def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
     """The path of a wheel file with a pinned hash: from the cache, else through pip.
 
-    A damaged file in the cache is said to be one, thrown away, and fetched again.
+    A damaged file in the cache is removed with a warning, and fetched again.
 
     Raises:
-        SourceError: there is none.
+        SourceError: the wheel cannot be had.
         IntegrityError: a file has not the hash that is pinned for it.
     """
     for file in wheel.files:

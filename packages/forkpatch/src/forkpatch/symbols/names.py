@@ -40,7 +40,7 @@ class Described:
 
 
 def described(node: Node, grammar: Grammar, *, in_function: bool) -> Described | None:
-    """Name and extent of a definition; None when the node is none.
+    """Name and extent of a definition; None when the node is not a definition.
 
     A value (a variable, a table) is one when it spans several lines outside of functions, or
     holds a function.

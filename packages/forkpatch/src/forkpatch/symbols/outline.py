@@ -2,7 +2,7 @@
 """Functions, classes and tables of a source file: names, lines, and hashes of their bodies.
 
 A file of a language that has a grammar is parsed (:mod:`forkpatch.symbols.grammars`). Any other
-goes by git's own rule for the text after ``@@``: a symbol begins at a line whose first character
+follows git's own rule for the text after ``@@``: a symbol begins at a line whose first character
 is a letter, ``_`` or ``$``, and ends before the next such line.
 
 The name of a symbol is its identity: the scopes around it, its own name, the types of its
