@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from disks import disk  # noqa: F401 - a fixture
 from forklab import FILES, ForkLab, Repo, copy_of, git
 
 from groundwork.ramdisk import RamDisk, mounted
@@ -56,6 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("FORKPATCH_COMMAND", "forkpatch")
     # A fork's tests here need no plugin of this environment's, which take a second to import.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "wheels").mkdir()
