@@ -80,14 +80,14 @@ def test_numbers_are_narrowed_to_the_next_half(convert: Callable[[str, Array], A
 def test_products_of_halves_are_given_to_kernels(
     passes: Callable[[str], Any],
     kernels: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    configure: Callable[..., None],
     rows: Any,
     symbol: str,
     kind: str,
     packing: Packing | None,
     add: bool,
 ) -> None:
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
+    configure(kernels=kernels)
     target = riscv64(*VECTORS)
     module = module_of(
         layer=linear_function(rows, 96, 80, packing=packing, add=add, dtype="float16")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from tvm import IRModule, tirx
 from tvm.target import Target
 from tvm_ffi import structural_equal
 
+from ..configuration import Configuration
 from ..functions import is_scheduled
 from ..kernel_library import (
     BlockReport,
@@ -41,9 +41,6 @@ from .match import LinearLayer, in_halves, match_linear, stored
 from .take import match_take, take_rows
 from .tiles import Places, TiledWeights, add_entries, choose_tiles
 
-WEIGHTS_VARIABLE = "MLC_RVV_WEIGHTS"
-ACTIVATIONS_VARIABLE = "MLC_RVV_ACTIVATIONS"
-
 logger = logging.getLogger(__name__)
 
 
@@ -51,26 +48,22 @@ logger = logging.getLogger(__name__)
 class CallLinearKernels:
     """Pass that replaces linear layers by kernel calls where there are kernels for the target."""
 
-    def __init__(self, target: Target):
-        self.target = target
+    def __init__(self, target: Target, configuration: Configuration):
+        self.target, self.configuration = target, configuration
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Transform all TIR functions of a module that have a linear layer.
 
         Raises:
-            RuntimeError: ``MLC_RVV_KERNELS`` names no usable directory.
+            RuntimeError: the configuration names no usable folder of kernels.
         """
         if self.target.kind.name != "llvm":
             return mod
-        library, misfit = library_for(self.target)
+        library, misfit = library_for(self.target, self.configuration.kernels)
         if misfit is not None and not is_rvv_target(self.target):
             return mod
-        int8 = chosen_setting(ACTIVATIONS_VARIABLE, ("float32", "int8")) == "int8"
-        in_tiles = chosen_setting(WEIGHTS_VARIABLE, ("stored", "tiles")) == "tiles"
-        if int8 and not in_tiles:
-            raise RuntimeError(
-                f"{ACTIVATIONS_VARIABLE}=int8 needs weights in tiles: set {WEIGHTS_VARIABLE}=tiles"
-            )
+        int8 = self.configuration.activations == "int8"
+        in_tiles = self.configuration.weights == "tiles"
         routines = None if misfit else Routines.of(library, self.target, int8=int8)
         tiled = TiledWeights()
         if routines and in_tiles:
@@ -83,24 +76,12 @@ class CallLinearKernels:
         if tiled.items and routines:
             pack = routines.symbol("pack_tiles", None)
             result = add_entries(result, tiled, routines.columns, pack)
-        add_reports(reports, logger)
+        add_reports(reports, self.configuration.reports, logger)
         if missing := [report for report in reports if report.symbol is None]:
             logger.warning("Some linear layers run without kernels:%s", lines_of(missing))
         if result is mod or library.is_attached(result):
             return result
         return library.attach(result, library.routines.values())
-
-
-def chosen_setting(variable: str, values: tuple[str, ...]) -> str:
-    """The value of a variable of the environment; the first of its values if it is not set.
-
-    Raises:
-        RuntimeError: it has another value.
-    """
-    value = os.environ.get(variable) or values[0]
-    if value not in values:
-        raise RuntimeError(f"{variable} is {value!r}; it takes {' or '.join(values)}")
-    return value
 
 
 def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
