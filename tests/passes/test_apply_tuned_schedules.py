@@ -49,7 +49,7 @@ def test_a_record_is_applied_to_its_workload_and_vectors(
 
 
 @pytest.mark.parametrize(("transposed", "kinds"), [(True, {True, False}), (False, {False})])
-def test_where_elements_are_strided_either_loop_may_become_vectors(
+def test_with_strided_elements_either_loop_may_become_vectors(
     tvm: ModuleType, transposed: bool, kinds: set[bool]
 ) -> None:
     from tvm import te  # noqa: PLC0415
@@ -74,7 +74,7 @@ def test_where_elements_are_strided_either_loop_may_become_vectors(
         one.trace.apply_to_schedule(tvm.s_tir.Schedule(mod), remove_postproc=False)
 
 
-def test_a_widened_function_is_the_workload_that_its_script_says(tvm: ModuleType) -> None:
+def test_the_script_of_a_widened_function_gives_the_same_workload(tvm: ModuleType) -> None:
     from tvm import te  # noqa: PLC0415
 
     x = te.placeholder((4, 8), "float16", name="x")

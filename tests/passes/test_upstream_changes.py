@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The patches that upstream could take: in its form, each alone, and with a test that tells."""
+"""The patches that upstream could take: each has upstream's form, applies alone, and has a test."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def added(patch: Patch) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("upstream", "name"), CHANGES)
-def test_form_is_upstreams(upstream: Upstream, name: str) -> None:
+def test_a_patch_has_upstreams_form(upstream: Upstream, name: str) -> None:
     patch = upstream.changes[name]
     assert re.match(upstream.subject, patch.subject)
     assert patch.message.strip().count("\n\n") >= 2  # subject, reason, trailers
@@ -148,7 +148,7 @@ def test_form_is_upstreams(upstream: Upstream, name: str) -> None:
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-def test_all_are_made_for_the_newest_commit(upstream: Upstream, tmp_path: Path) -> None:
+def test_all_patches_are_made_for_the_newest_commit(upstream: Upstream, tmp_path: Path) -> None:
     locked = list(FORK.lock.versions(upstream.name).values())[-1]
     history = History.find([*mirrors_of(locked, FORK.cache, SourceOptions())], upstream.newest)
     if history is None:
@@ -283,7 +283,7 @@ def mlc_outcomes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("upstream", "name"), CHANGES)
-def test_its_test_fails_before_and_passes_after(
+def test_the_test_of_a_patch_fails_without_it_and_passes_with_it(
     request: pytest.FixtureRequest, upstream: Upstream, name: str
 ) -> None:
     fixture = f"{upstream.name.partition('-')[0]}_outcomes"

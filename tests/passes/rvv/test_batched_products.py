@@ -73,7 +73,7 @@ def test_another_batch_stays_as_it_is(
 
 
 @pytest.mark.parametrize("shared", [1, 2])
-def test_a_batch_has_numpys_numbers(
+def test_products_of_a_batch_are_right(
     passes: ModuleType,
     kernel_folders: dict[str, Path],
     tmp_path: Path,

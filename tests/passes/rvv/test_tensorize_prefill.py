@@ -221,7 +221,7 @@ def test_a_missing_library_is_reported(
 
 
 @pytest.mark.parametrize("functions", [{}, {NAME: tile_function}])
-def test_nothing_tensorized_is_an_error_on_demand(
+def test_nothing_tensorized_is_an_error_where_it_is_required(
     lab: ModuleType, without_kernels: Any, functions: dict[str, Any]
 ) -> None:
     module = module_of(**{name: make() for name, make in functions.items()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ApplyTunedSchedules: schedules from a MetaSchedule database, for what no other pass has claimed.
+"""ApplyTunedSchedules: schedules from a MetaSchedule database, for functions without one.
 
 The configuration names the folder of the database. A function takes the fastest record of its
 workload that was found for as long vectors as the target's. The folder of reports gets two files:
@@ -57,7 +57,7 @@ class ApplyTunedSchedules:
 
 
 def may_be_tuned(func: tirx.PrimFunc) -> bool:
-    """True for functions of static shapes that nobody has scheduled; a reshape becomes a view."""
+    """True for functions of static shapes without a schedule; a reshape becomes a view instead."""
     shapes = [getattr(param.ty, "shape", None) for param in func.params]
     return (
         not is_scheduled(func)
@@ -68,7 +68,7 @@ def may_be_tuned(func: tirx.PrimFunc) -> bool:
 
 
 def alone(func: tirx.PrimFunc) -> IRModule:
-    """A module of one function, as it is compiled by itself; its name and notes do not count."""
+    """A module of one function without its name and attributes, as it is compiled by itself."""
     for name in dict(func.attrs or {}):
         func = func.without_attr(name)
     about = {"global_symbol": FUNCTION, "tirx.noalias": True, "s_tir": True}
@@ -78,8 +78,8 @@ def alone(func: tirx.PrimFunc) -> IRModule:
 def workload_of(func: tirx.PrimFunc) -> IRModule:
     """The module by which a database knows a function, and from which a search begins.
 
-    No block of it wishes for a rule of its own (``schedule_rule``), which would keep a search's
-    rules away from it.
+    Its blocks have no annotation ``schedule_rule``: a search applies no rule of its own to a block
+    that has one.
     """
     schedule = s_tir.Schedule(alone(func))
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
@@ -106,7 +106,7 @@ def _best_schedules(functions: dict[Any, Any], folder: Path, vectors: Vectors) -
     Raises:
         RuntimeError: there is no database in the folder.
     """
-    # Slow to import, and needed by nobody else.
+    # It is slow to import, and only this function needs it.
     from tvm.s_tir.meta_schedule.database import JSONDatabase  # noqa: PLC0415
 
     try:

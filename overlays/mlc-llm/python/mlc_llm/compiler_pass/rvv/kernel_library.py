@@ -43,7 +43,7 @@ class Packing:
     Attributes:
         bits: width of a stored value.
         group: neighbouring inputs that share a scale.
-        zero_point: stored value that stands for 0.
+        zero_point: stored value that means 0.
     """
 
     bits: int
@@ -156,7 +156,7 @@ class BlockReport:
         function: name of the function in its module.
         block: name of the block.
         symbol: the kernel, or None.
-        reason: why there is none, or None.
+        reason: of a block without a kernel, else None.
     """
 
     function: str

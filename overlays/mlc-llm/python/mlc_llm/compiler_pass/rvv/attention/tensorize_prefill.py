@@ -53,8 +53,8 @@ INIT_LANES = 16
 class TensorizePrefill:
     """Pass that tensorizes prefill attention where there are kernels for the target.
 
-    There are for a riscv64 target with vectors, and for a host when the kernel library holds
-    portable kernels for its architecture. On other targets it is the identity.
+    Kernels exist for a riscv64 target with vectors, and for a host if the kernel library holds
+    portable kernels for its architecture. On other targets the pass is the identity.
     """
 
     def __init__(self, target: Target, configuration: Configuration):
@@ -150,7 +150,7 @@ def _read_shape(func: tirx.PrimFunc, name: str) -> TileShape:
     """The tile shape of a product from its block and buffers.
 
     Raises:
-        PatternMismatch: it has none.
+        PatternMismatch: the product has no such shape.
     """
     blocks = blocks_named(func, name)
     if not blocks:
@@ -193,7 +193,7 @@ def _tensorize_block(
 
 
 def _log(reports: list[BlockReport], misfit: str | None, *, required: bool) -> None:
-    """Log the reports: warnings for blocks that were meant for kernels and have none.
+    """Log the reports, with a warning for each block that should have a kernel and has none.
 
     Raises:
         RuntimeError: no block has a kernel although one is required.

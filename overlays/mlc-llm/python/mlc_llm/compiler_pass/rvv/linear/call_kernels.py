@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CallLinearKernels: linear layers become calls of the project's kernels.
 
-The pass replaces every linear layer of a module, whatever function holds it, by calls of the
+The pass replaces every linear layer of a module, in any of its functions, by calls of the
 routines in kernels/include/mlc_rvv_linear.h: products with any number of rows by ``gemm``, with a
 single row by ``gemv``, weights in float32 or in MLC-LLM's group quantization, which is then
 unpacked by the kernel and no longer by the function. The stages after a product, such as an
@@ -109,7 +109,7 @@ def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
 
 
 def _places(func: tirx.PrimFunc, matrices: list[Any], packing: Packing | None) -> Places:
-    """Parameters that matrices are, to bytes of an element; none if one is no parameter."""
+    """Places of matrices among the parameters, with bytes of an element; empty if one is absent."""
 
     def item(dtype: str) -> int:
         if packing is not None and dtype == "uint32":
@@ -139,7 +139,7 @@ def call_kernels(
         name: the function's name in its module, for the reports.
         func: the function; comes back as it is where no kernel fits.
         routines: the kernels, or None.
-        misfit: why there are none.
+        misfit: the reason that there are no kernels, or None.
         tiled: its weights are in tiles.
 
     Returns:
