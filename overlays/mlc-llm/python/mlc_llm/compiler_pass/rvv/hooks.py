@@ -137,7 +137,7 @@ def before_emission(target: Target) -> Any:
 def _passes(phase: HookPhase, target: Target) -> Any:
     configuration = configured()
     steps = _chosen_steps(configuration)
-    extras = [(extra, load_extra(extra)) for extra in configuration.extras]
+    extras = [(extra, _load_extra(extra)) for extra in configuration.extras]
     made: list[Any] = []
     for item in ORDER:
         if item.phase is not phase:
@@ -155,7 +155,7 @@ def _passes(phase: HookPhase, target: Target) -> Any:
     return tvm.transform.Sequential(made, name=f"Rvv{phase.name.title()}")
 
 
-def load_extra(extra: Extra) -> ExtraPass:
+def _load_extra(extra: Extra) -> ExtraPass:
     """The pass of another package that a configuration names.
 
     Raises:
