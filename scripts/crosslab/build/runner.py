@@ -20,7 +20,6 @@ from crosslab.cached_build import cached_build
 from crosslab.compile.driver import (
     DEFAULT_CHUNK,
     LIBRARY,
-    STEPS_VARIABLE,
     CompiledModel,
     CompileRequest,
     ImportedModule,
@@ -59,7 +58,7 @@ class Recipe:
         mlc_tree: MLC-LLM tree that defines the model; None compiles the project's own definition.
         kernels: tensorize with the RVV kernels.
         require_tensorize: it is an error when no product calls a kernel.
-        steps: the project's passes that run, as in MLC_RVV_STEPS; None runs all, () none.
+        steps: steps of the passes that run, or "-name" for all but one; None runs all, () none.
         context: longest sequence, tokens; None: the config's, through MLC-LLM its default at most.
         prefill_chunk: most tokens that one prefill call takes.
         sizes: further sizes that override the config's, with MLC-LLM alone.
@@ -254,7 +253,6 @@ def _config(recipe: Recipe) -> LlamaConfig:
 def _mlc_request(
     recipe: Recipe, target: LabTarget, prefix: str, kernels: Path | None
 ) -> MlcCompileRequest:
-    steps = recipe.steps
     return MlcCompileRequest(
         model=recipe.model,
         quantization=recipe.quantization,
@@ -263,7 +261,7 @@ def _mlc_request(
         prefill_chunk=recipe.prefill_chunk,
         kernels=kernels,
         require_tensorize=recipe.require_tensorize,
-        environment=() if steps is None else ((STEPS_VARIABLE, ",".join(steps)),),
+        steps=recipe.steps,
         sizes=recipe.sizes,
         mode=recipe.mode,
         prefix=prefix,

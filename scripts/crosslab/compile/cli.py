@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     add("--form", choices=("static", "shared"), default="static", help="model.tar or model.so")
     add("--linker", type=shlex.split, default=[], help="compiler command that links model.so")
     add("--prefill-chunk", type=int, default=DEFAULT_CHUNK, help="most tokens in one prefill")
-    add("--steps", help="the project's passes that run, as in MLC_RVV_STEPS (all)")
+    add("--steps", help="steps of the passes that run, or -NAME for all but one (all)")
     add("--kernels", type=Path, help="folder of compiled kernels for the passes")
     add("--require-tensorize", action="store_true", help="fail when nothing is tensorized")
     add("--no-gemv", action="store_true", help="leave matrix-vector products unscheduled")

@@ -90,7 +90,7 @@ class Job:
         cache: folder of builds that clones share.
         context: longest sequence, tokens; None: the model's own, or MLC-LLM's default.
         unchecked: a model that no reference computes is made all the same.
-        offload: a device that computes linear layers; None: the CPU does.
+        offload: computes parts of the model; None: the CPU computes all of it.
         tuned: database of schedules for functions without a kernel; None: none.
         cores: names of the cores that it is for, with commas between them; None: any.
         verb: of the command.
@@ -187,7 +187,8 @@ class Job:
     @property
     def name(self) -> str:
         """The artefact's name."""
-        return f"{self.model}-{self.quantization}{self.mode.label}"
+        ending = f"-{self.offload.name}" if self.offload else self.mode.label
+        return f"{self.model}-{self.quantization}{ending}"
 
     @property
     def path(self) -> str:

@@ -22,7 +22,7 @@ from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.runner import Recipe, build_runner, compile_library, store_params
 from crosslab.build.runtime import build_runtime
 from crosslab.cached_build import cached_build
-from crosslab.compile.mlc import WORK_FILE
+from crosslab.compile.modes import ESTIMATE, TILES, WORK_FILE
 from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
@@ -200,6 +200,7 @@ def recipe_of(spec: Spec, model: Path, *, ours: bool = True) -> Recipe:
         context=family.context,
         prefill_chunk=min(family.context, 4 * PROMPT),
         sizes=tuple(sorted(family.sizes.items())),
+        mode=replace(TILES, extras=(ESTIMATE,)) if ours and spec.work else TILES,
         tuned=spec.tuned if ours else None,
         cores=spec.core,
         zvfh=spec.zvfh,

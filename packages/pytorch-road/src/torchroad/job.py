@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 from crosslab.build.runner import Clock, Recipe, Runner, build_runner
 from crosslab.compile.driver import ImportedModule
+from crosslab.compile.modes import ESTIMATE, TILES
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.run.counter import Counts, run_counted
@@ -92,6 +93,7 @@ def build(
         runtime_tree=tvm_tree,
         require_tensorize=False,
         strip=False,
+        mode=replace(TILES, extras=(ESTIMATE,)),
         imported=ImportedModule(program.folder),
         dump_ir=dump_ir,
         tuned=tuned,
