@@ -36,7 +36,7 @@ def check_name(name: str, what: str) -> str:
 
 
 def check_regular(path: Path) -> Path:
-    """Return ``path`` unless something is there that is no regular file, else raise.
+    """Return ``path`` unless it exists and is not a regular file, else raise.
 
     To read a pipe or a device might never end.
     """

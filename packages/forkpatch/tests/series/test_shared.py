@@ -245,6 +245,8 @@ def test_one_command_adds_a_patch_to_two_releases(shared: ForkLab) -> None:
 
 
 def test_new_patch_goes_behind_the_one_that_it_follows(shared: ForkLab) -> None:
+    series = folder(shared) / "series"
+    series.write_text(series.read_text().removesuffix("\n"))
     shared.ok("edit", "calc")
     shared.ok("export", "calc")
     git(shared.tree, "reset", "-q", "--hard", "HEAD~1")

@@ -299,7 +299,7 @@ def test_damaged_cache_is_made_anew(lab: ForkLab) -> None:
     pack.chmod(0o644)
     pack.write_bytes(bytes(data))
     done = lab.ok("apply", "--json", "-")
-    assert "is damaged, and is made anew" in done.err
+    assert "is damaged, and is made again" in done.err
     assert done.json["upstreams"][0]["source"] == "mirror"
     assert (lab.tree / "python/calc/core.py").read_bytes() == CORE
 

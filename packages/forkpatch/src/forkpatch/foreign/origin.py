@@ -94,7 +94,7 @@ def read_origin(folder: Path) -> Origin | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: {error!r}",
-            remedy=f"restore it from git; or remove {place}: then all patches are written anew",
+            remedy=f"restore it from git; or remove {place}: then all patches are written again",
         ) from error
 
 

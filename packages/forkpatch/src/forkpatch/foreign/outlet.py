@@ -52,7 +52,7 @@ class ForeignExport:
 
     Attributes:
         kept: the files that are as they were imported.
-        written: the files that were made anew.
+        written: the files that were made again.
     """
 
     upstream: str
@@ -238,7 +238,7 @@ def _list_text(
     for name, item in zip(names, items, strict=True):
         text = line_of.get(name, f"{name}\n")
         if not item.unchanged and (options.get(name, (1, False)) != (1, False)):
-            text = f"{name}\n"  # the diff is written anew, with -p1 and forwards
+            text = f"{name}\n"  # the diff is written again, with -p1 and forwards
             options[name] = (1, False)
         parts.append(above.get(name, "") + (text if text.endswith("\n") else text + "\n"))
     result = "".join(parts) + pending

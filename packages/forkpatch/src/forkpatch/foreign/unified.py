@@ -63,7 +63,7 @@ def settled(diff: FileDiff, exists: Callable[[str], bool]) -> FileDiff:
 
     Args:
         diff: one file's diff.
-        exists: tells if the tree has a file.
+        exists: True when the tree has a file.
     """
     if diff.named:
         return diff

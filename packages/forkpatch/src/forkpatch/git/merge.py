@@ -37,7 +37,7 @@ def merge_data(ours: bytes, base: bytes, theirs: bytes, *options: str) -> bytes 
 
 
 def marked(ours: bytes, base: bytes, theirs: bytes) -> bytes | None:
-    """The merge of one file with its conflicts between markers; None when it is no text."""
+    """The merge of one file with its conflicts between markers; None when it is not text."""
     labels = ("-L", "ours", "-L", "base", "-L", "theirs")
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
         files = _written(name, ours, base, theirs)

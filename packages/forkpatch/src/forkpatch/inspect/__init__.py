@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and reports on a series: lint, symbols, dependencies, necessity, applicability."""
+"""Checks and reports on a series: mistakes, signatures, dependencies, applicability."""

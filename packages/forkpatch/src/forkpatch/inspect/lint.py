@@ -143,7 +143,7 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
 
 
 def _export() -> str:
-    return f"make it anew from its commit: {typed('export')}"
+    return f"write it again from its commit: {typed('export')}"
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -96,7 +96,7 @@ class SeriesMap:
         set: the version that the series is for.
         patches: in the order of the series.
         commits: number of upstream commits that changed its files; all were probed. 0 when its
-            base is no commit of the history.
+            base is not a commit of the history.
     """
 
     upstream: str

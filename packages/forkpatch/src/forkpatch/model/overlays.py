@@ -142,7 +142,7 @@ def read_shadows(folder: Path) -> tuple[Shadow, ...]:
             )
             for at, one in enumerate(entries)
         )
-        for one in found:  # a TypeError where one is no string
+        for one in found:  # a TypeError where one is not a string
             "".join((one.path, one.symbol, one.by, one.instead, *one.defaults.values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: {error!r}", remedy=SHADOW_FORM) from error

@@ -144,7 +144,7 @@ def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
 
     Raises:
         PatchError: a name is unsafe or twice there.
-        UserError: it is no regular file.
+        UserError: it is not a regular file.
     """
     path = check_regular(folder / SERIES)
     if not path.exists():
@@ -232,7 +232,7 @@ def patch_bytes(path: Path) -> bytes:
 
     Raises:
         PatchError: it is missing, or cannot be read.
-        UserError: it is no regular file.
+        UserError: it is not a regular file.
     """
     if path.is_symlink():  # what it leads to is not in the fork's history
         raise UserError(f"{path} is a symbolic link, not a file", remedy="put a file in its place")
@@ -298,5 +298,5 @@ def diff_start(data: bytes, where: str) -> int:
     """
     start = _DIFF_START.search(data)
     if start is None:
-        raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export it anew")
+        raise PatchError(f"{where}: no 'diff --git' line in it", remedy="export the patch again")
     return start.start()

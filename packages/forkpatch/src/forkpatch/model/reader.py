@@ -8,7 +8,7 @@ import re
 from forkpatch.errors import PatchError
 from forkpatch.safety import check_path
 
-REMEDY = "export the patch anew"
+REMEDY = "export the patch again"
 _REFRESH = "refresh the patch (quilt refresh), then import"
 _ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
 _ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}

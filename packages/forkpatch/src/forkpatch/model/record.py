@@ -97,7 +97,7 @@ def read_record(folder: Path) -> Record | None:
         key = f"the key {error} is missing" if isinstance(error, KeyError) else error
         raise UserError(
             f"{path} is not in the format that the verb record writes: {key}",
-            remedy=f"make it anew: {typed('record')}",
+            remedy=f"write it again: {typed('record')}",
         ) from error
 
 

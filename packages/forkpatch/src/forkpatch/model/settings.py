@@ -74,7 +74,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
     """Read the settings of the fork at ``root``; of a new one, which has no lock yet.
 
     Raises:
-        UserError: ``root`` is no fork, or ``[tool.forkpatch]`` holds something unknown, or
+        UserError: ``root`` is not a fork, or ``[tool.forkpatch]`` holds something unknown, or
             of another type, or a path that leaves the fork or endangers its files.
     """
     root = root.resolve()

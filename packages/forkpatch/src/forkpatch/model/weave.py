@@ -165,7 +165,7 @@ class Weave:
             how = "by copying" if diff.copied else "as binary, and the patch does not say how"
             raise PatchError(
                 f"{where}: {diff.new or diff.old} is changed {how}",
-                remedy="export it anew: git format-patch --binary --full-index --no-renames",
+                remedy="export it again: git format-patch --binary --full-index --no-renames",
             )
         for path in diff.paths:
             check_no_symlink(path, self._modes, where, itself=False)

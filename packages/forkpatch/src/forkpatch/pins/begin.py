@@ -43,7 +43,7 @@ def first_lock(
         places: repositories to look for tags in.
 
     Raises:
-        UserError: there is no name to be had, or no version, or no such tag.
+        UserError: there is no name for it, or no version, or no such tag.
     """
     name = name or re.sub(r"\.git/*$", "", url.rstrip("/")).rpartition("/")[2].rpartition(":")[2]
     check_name(name, "upstream")

@@ -39,7 +39,7 @@ def add_version(
         version: the new version's name.
         tag: its tag; without one, ``v<version>`` and ``<version>`` are tried.
         commit: its commit, when it has no tag.
-        wheel_only: nobody tells which commit its wheel was made from.
+        wheel_only: the commit of its wheel is not known.
         places: repositories to look the tag up in.
 
     Returns:

@@ -45,7 +45,7 @@ class HeadFiles:
         self._changed |= changes
 
     def has_room(self, path: str) -> bool:
-        """True when neither the path, nor a folder of it, is a file, and it is no folder."""
+        """True when neither the path, nor a folder of it, is a file, and it is not a folder."""
         parts = path.split("/")
         above = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
         inside = any(folder.startswith(f"{path}/") for folder in self._folders)

@@ -257,7 +257,7 @@ def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
         raise UserError(
             f"{fork.patch_folder(old) / SERIES} {what}, and the rebase of {plan.upstream} began"
             " with it",
-            remedy="put it back as it was, then type the same command again; or begin anew:"
+            remedy="put it back as it was, then type the same command again; or begin again:"
             f" {typed(f'rebase {plan.upstream} --abort')}",
         )
 

@@ -127,7 +127,7 @@ def export_upstream(
         except (OSError, ForkError) as error:
             failed = UserError.from_os_error(error) if isinstance(error, OSError) else error
             raise ForkError(
-                f"{series} is written, but {folder} could not be made anew from it: {failed.what}",
+                f"{series} is written, but {folder} could not be built from it: {failed.what}",
                 remedy=failed.remedy or "type the same command again",
             ) from error
         recorded, notes = record_borrowers(fork, upstream, stale)

@@ -42,7 +42,7 @@ class Recorded:
 def record_version(
     fork: Fork, upstream: Upstream, tree_of: TreeOf, *, check: bool = False
 ) -> Recorded:
-    """Write the record of an upstream version anew.
+    """Write the record of an upstream version.
 
     Args:
         fork: the fork.
@@ -60,7 +60,7 @@ def record_version(
     path = check_regular(folder / RECORD)
     try:
         old = read_record(folder)
-    except UserError:  # it is damaged, and written anew
+    except UserError:  # it is damaged, and written again
         old = None
     new = record_of(fork, plan)
     text = format_record(new)
@@ -88,7 +88,7 @@ def cached_tree(fork: Fork, upstream: Upstream) -> Pristine:
 def record_borrowers(
     fork: Fork, upstream: Upstream, versions: Iterable[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Write the records of versions anew that share changed patches of ``upstream``.
+    """Write the records of the versions that share changed patches of ``upstream``.
 
     Returns:
         A line for each file that was written, and one for each version that needs a command.
@@ -146,7 +146,7 @@ def share_new(
 
 def _entered(text: str, entry: SeriesEntry, above: Sequence[str]) -> str:
     """The text of a series with ``entry`` after the last patch of ``above`` that it lists."""
-    lines = text.splitlines(keepends=True)
+    lines = [f"{line}\n" for line in text.splitlines()]
     names = [line.partition("#")[0].strip().rpartition("/")[2] for line in lines]
     if entry.name in names:
         return text

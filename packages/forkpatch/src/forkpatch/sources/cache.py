@@ -88,8 +88,8 @@ class Cache:
             packs = [str(path) for path in (folder / "objects" / "pack").glob("*.idx")]
             git.run("verify-pack", "--", *packs)
         except GitError:
-            # It is made anew under the same name, from the next source.
-            print(f"the cached tree {tree} is damaged, and is made anew", file=sys.stderr)
+            # It is made again under the same name, from the next source.
+            print(f"the cached tree {tree} is damaged, and is made again", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
             return None
         self.verified[tree] = Pristine(git, tree, self._origins(tree))

@@ -73,7 +73,7 @@ class SourceOptions:
 
 
 def _check_folder(option: str, path: Path) -> None:
-    """Raise when a mirror on this machine is no git repository."""
+    """Raise when a mirror on this machine is not a git repository."""
     what = ""
     if not path.is_dir():
         what = "there is no such folder"

@@ -26,7 +26,7 @@ from groundwork.hashing import sha256_of
 
 PIP_TIMEOUT = 900.0
 _SYMLINK = 0o120000
-# How pip tells the hash of a file that is not a pinned one.
+# How pip prints the hash of a file that is not a pinned one.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
 
 
@@ -40,7 +40,7 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
     Every member's name is checked before the first is read, those that are not used too.
 
     Raises:
-        SourceError: it is no zip file, a member is a symbolic link, is absolute, or leaves its
+        SourceError: it is not a zip file, a member is a symbolic link, is absolute, or leaves its
             folder.
     """
     try:
@@ -76,7 +76,7 @@ def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
             if sha256_of(kept) == file.sha256:
                 return kept
             cache.drop_wheel(file.sha256)
-            warn(f"{kept.name} is damaged in the cache: it is thrown away, to be fetched again")
+            warn(f"{kept.name} is damaged in the cache: it is removed, and fetched again")
     if offline:
         raise SourceError("the wheel is not in the cache, and this run is offline")
     if not any(_runs_here(file.name) for file in wheel.files):
@@ -155,7 +155,7 @@ def pip_command() -> list[str]:
         return [sys.executable, "-m", "pip"]
     found = shutil.which("pip3") or shutil.which("pip")
     if not found:
-        raise SourceError("there is no pip to fetch the wheel with")
+        raise SourceError("pip is not installed, so the wheel cannot be fetched")
     return [found]
 
 

@@ -134,7 +134,7 @@ _NAME_FIELDS = ("name", "key", "property", "left", "declarator")
 
 
 def _anonymous(node: Node) -> str:
-    """A type without a name goes by the variable or typedef that it is of; else by its kind."""
+    """A type without a name has the name of its variable or typedef; else its kind."""
     if node.type.endswith("_specifier"):
         if node.parent is not None and node.parent.type in ("declaration", "type_definition"):
             return ""  # the parent is the symbol
