@@ -14,7 +14,7 @@ from crosslab.errors import UserError
 from torchroad.cli import main
 from torchroad.program import TorchModel, import_model
 
-MODELS = Path(__file__).parents[2] / "support" / "models" / "torch_models.py"
+MODELS = Path(__file__).parents[4] / "tests" / "support" / "models" / "torch_models.py"
 TRANSFORMERS = MODELS.with_name("transformers_models.py")
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from torchroad.example import load_factory, make_example  # noqa: E402
 from torchroad.importer import function_of  # noqa: E402
 from torchroad.job import compare  # noqa: E402
 
-MODELS = Path(__file__).parents[2] / "support" / "models" / "odd_torch_models.py"
+MODELS = Path(__file__).parents[4] / "tests" / "support" / "models" / "odd_torch_models.py"
 pytestmark = pytest.mark.slow
 
 
