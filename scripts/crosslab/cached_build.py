@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 from rich.console import Console
@@ -29,17 +30,17 @@ def default_cache() -> Path:
     return user_cache_path("mlc-rvv") / "crosslab"
 
 
-def add_cache_option(options: argparse.ArgumentParser) -> None:
-    """Add ``--cache``: a relative folder is one of where the command was typed.
+# Compilers and emulators run in other folders, so that a relative path is resolved at once.
+CACHE_OPTION: dict[str, Any] = {
+    "type": lambda text: Path(text).resolve(),
+    "default": default_cache(),
+    "help": "folder of finished builds",
+}
 
-    Compilers and emulators run in other folders.
-    """
-    options.add_argument(
-        "--cache",
-        type=lambda text: Path(text).resolve(),
-        default=default_cache(),
-        help="folder of finished builds",
-    )
+
+def add_cache_option(options: argparse.ArgumentParser) -> None:
+    """Add ``--cache``."""
+    options.add_argument("--cache", **CACHE_OPTION)
 
 
 def cached_build(

@@ -28,9 +28,9 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
-from crosslab.build.objects import run_compiler
 from crosslab.cached_build import add_cache_option
 from crosslab.compile.targets import VLENS
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
 from crosslab.models.formats import packings
 from crosslab.run.counter import Measurement, count_guest

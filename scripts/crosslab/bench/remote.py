@@ -42,7 +42,7 @@ def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Matrix
             shared += [f"--{name}", str(getattr(args, name))]
     return [
         MatrixCell(module, (*_axes(q, v, p), *shared), own)
-        for q, v, p in product(bench.quantizations, bench.vlens, bench.prompts)
+        for q, v, p in product(bench.quantizations, bench.recipe.vlens, bench.prompts)
     ]
 
 

@@ -19,11 +19,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.objects import compile_objects
 from crosslab.build.pinned_archive import read_archive, unpack_source
 from crosslab.build.runtime import LANGUAGE_FLAGS
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
+from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import Machine, Toolchain
 from crosslab.models.sources.pins import read_pinned
 from groundwork.hashing import digest

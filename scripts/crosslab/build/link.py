@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crosslab.build.libraries import httplib_object, include_folders
-from crosslab.build.objects import compile_objects, run_compiler
 from crosslab.build.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import prefix_of
 from crosslab.errors import UserError
+from crosslab.host.objects import compile_objects, run_compiler
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 from crosslab.tokenizer.unicode_tables import runner_tables
 from groundwork.hashing import digest

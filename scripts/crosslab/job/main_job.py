@@ -156,12 +156,12 @@ def run(job: Job) -> int:
     require_qemu()
     question = ask(job, clock)
     parts = partial(_parts, job, question) if job.offload else None
-    runner = build_runner(job.recipe(question.model.folder), job.cache, clock, parts)
+    runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
     if job.offload:
         question = replace(question, params=job.offload.params(question.params, job.cache))
     answers = tuple(
         check_answer(job, question, run_model(job, question, runner.program, vlen, clock), vlen)
-        for vlen in job.vlens
+        for vlen in job.recipe.vlens
     )
     write_dist(dist_of(job, question.model, question.params, runner))
     report = report_of(job, question, runner.library, answers, left_out, clock)
@@ -201,7 +201,8 @@ def omissions(job: Job) -> list[Omission]:
     """Everything that this run is made without."""
     named = {omission.what for omission in job.without}
     unsaid = Omission("mlc-llm", "no tree of it was given", job.supply_mlc)
-    return [*job.without, *([unsaid] if not job.mlc_tree and "mlc-llm" not in named else [])]
+    missing = job.recipe.mlc is None and unsaid.what not in named
+    return [*job.without, *([unsaid] if missing else [])]
 
 
 def ask(job: Job, clock: Clock) -> Question:
@@ -217,7 +218,7 @@ def ask(job: Job, clock: Clock) -> Question:
         prompt = tokenizer.chat_ids(job.prompt)
         check_length(job, len(prompt), model.folder)
     with clock.step("params"):
-        params = store_params(job.recipe(model.folder), job.cache)
+        params = store_params(job.recipe.of(model.folder), job.cache)
         if job.offload:
             calibration = tokenizer.chat_ids(job.offload.calibration)
             params = job.offload.smooth(model.folder, params, calibration, job.cache)
@@ -248,11 +249,12 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
         f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer, "
         f"VLEN {vlen}"
     )
-    step = "emulator" if len(job.vlens) == 1 else f"emulator {vlen}"
+    step = "emulator" if len(job.recipe.vlens) == 1 else f"emulator {vlen}"
     with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step(step):
         logits, record = (Path(scratch) / name for name in ("logits.bin", "record.bin"))
         recording = {job.offload.record: str(record)} if job.offload else {}
-        machine = GuestMachine(vlen=vlen, threads=job.threads, zvfh=job.zvfh, environment=recording)
+        zvfh, threads = job.recipe.zvfh, job.threads
+        machine = GuestMachine(vlen=vlen, threads=threads, zvfh=zvfh, environment=recording)
         arguments = ["--params", str(question.params), *question.options]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
         result, counted = run_counted(runner, arguments, machine, job.cache)
@@ -325,16 +327,16 @@ def report_of(
     one's, or that of the longest registers.
     """
     shown = next((one for one in answers if not one.is_right), answers[-1])
-    result, verdict = shown.result, shown.verdict
+    result, verdict, recipe = shown.result, shown.verdict, job.recipe
     return {
         "release": job.release,
-        "target": job.label,
+        "target": recipe.label,
         "model": job.model,
-        "quantization": job.quantization,
-        "activations": job.mode.activations,
-        "accelerator": job.mode.accelerator or None,
-        "attention": "device" if job.mode.attention else "cpu",
-        "path": job.path,
+        "quantization": recipe.quantization,
+        "activations": recipe.mode.activations,
+        "accelerator": recipe.mode.accelerator or None,
+        "attention": "device" if recipe.mode.attention else "cpu",
+        "path": recipe.path,
         "threads": job.threads,
         "prompt": job.prompt,
         "prompt_tokens": list(question.prompt),
@@ -347,8 +349,8 @@ def report_of(
         "alone": verdict.alone.table if verdict and verdict.alone else None,
         "answers": [one.table() for one in answers],
         "tensorized": library.tensorized,
-        "schedules": Schedules.read(library.folder).told if job.tuned else None,
-        "kernel_values": job.kernel_values,
+        "schedules": Schedules.read(library.folder).told if recipe.tuned else None,
+        "kernel_values": recipe.kernel_values,
         "device": result.device,
         "skipped": [asdict(omission) for omission in left_out],
         "seconds": clock.seconds,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from crosslab.compile.mlc import MlcTools, wanted_weights
+from crosslab.compile.mlc import wanted_weights
 from crosslab.errors import UserError
 from crosslab.job.job_options import Job
 from crosslab.models.config import (
@@ -48,7 +48,7 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     table = read_table(folder / CONFIG_FILE)
     kind = str(table.get("model_type", "llama"))
     _check_kind(folder, table, kind)
-    if job.mlc_tree is None:
+    if job.recipe.mlc_tree is None:
         _check_own(folder, job)
     elif not any(_is(family, kind) for family in families().values() if not family.known):
         _refuse_family(folder, kind)
@@ -80,7 +80,7 @@ def check_length(job: Job, prompt: int, model: Path) -> None:
     Raises:
         UserError: they have not.
     """
-    if prompt + job.max_new > (room := job.recipe(model).longest):
+    if prompt + job.max_new > (room := job.recipe.of(model).longest):
         raise UserError(
             f"a prompt of {prompt} tokens and an answer of up to {job.max_new} are more than the "
             f"{room} tokens that the model is made to read",
@@ -111,9 +111,10 @@ def _check_unchecked(job: Job, table: Mapping[str, Any], kind: str, folder: Path
             remedy=f"give a model whose scaling the zoo has; of {kind}: {known}",
         )
     _check_context(job, table)
-    if job.mlc_tree:
-        tools = MlcTools(job.mlc_tree, job.tvm_tree)
-        _check_names(folder, wanted_weights(tools, folder, job.quantization), _shapes(folder))
+    if tools := job.recipe.mlc:
+        _check_names(
+            folder, wanted_weights(tools, folder, job.recipe.quantization), _shapes(folder)
+        )
     _check_room(job, folder)
 
 
@@ -130,9 +131,9 @@ def _scaling_kind(scaling: object) -> str:
 
 def _check_context(job: Job, table: Mapping[str, Any]) -> None:
     longest = longest_of(table)
-    if job.context and longest and job.context > longest:
+    if job.recipe.context and longest and job.recipe.context > longest:
         raise UserError(
-            f"--context {job.context}: the model reads {longest} tokens at most",
+            f"--context {job.recipe.context}: the model reads {longest} tokens at most",
             remedy=f"give --context {longest} or less",
         )
 

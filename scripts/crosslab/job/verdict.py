@@ -111,7 +111,7 @@ def ask_reference(
         _progress.print("[yellow]not checked:[/] no reference computes this model")
         return None
     config = read_family(model / CONFIG_FILE)
-    values = ReadParams(params, param_widths(config), job.weights.packing)
+    values = ReadParams(params, param_widths(config), job.recipe.weights.packing)
     device = job.offload.arithmetic(None) if job.offload else None
     said = answer(
         config,

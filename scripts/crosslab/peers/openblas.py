@@ -16,10 +16,10 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from crosslab.build.objects import run_compiler
 from crosslab.build.pinned_archive import PinnedArchive, download
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
+from crosslab.host.objects import run_compiler
 from crosslab.peers.compile import require_clang
 from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine

@@ -16,9 +16,9 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_native, require_qemu
 from crosslab.run.decode import Instruction, Unit, decode
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest

@@ -161,7 +161,7 @@ COMPILING = """
 import sys
 from pathlib import Path
 from crosslab.cached_build import add_cache_option, cached_build
-from crosslab.build.objects import compile_objects
+from crosslab.host.objects import compile_objects
 folder = Path(sys.argv[1])
 def make(out):
     sources = [f"{n}.c" for n in range(6)]

@@ -33,10 +33,10 @@ from boardfarm.processes import (
 )
 from boardfarm.protocol import Address, check_address, check_key
 from boardfarm.simulation import simulate
+from crosslab.build.recipe_options import DEFAULT_VLEN, vlens_of
 from crosslab.cached_build import add_cache_option
-from crosslab.cores.core import Core, read_core
+from crosslab.cores.core import Core, core_option
 from crosslab.errors import UserError
-from crosslab.job.job_options import DEFAULT_VLEN, vlen_of
 from crosslab.run.counter import build_plugin
 from crosslab.run.emulator import VLENS, GuestMachine
 from groundwork.locks import locked
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="emulated boards of this machine (1); 0: a tracker alone, for others",
     )
-    add("--core", metavar="NAME", help="count this core's cycles (cores/NAME.toml)")
+    add("--core", type=core_option, metavar="NAME", help="count this core's cycles")
     add("--vlen", type=int, choices=VLENS, help=f"the core's, else {DEFAULT_VLEN}")
     add("--join", metavar="HOST:PORT", help="join this tracker, start none")
     add("--key", help="under which clients ask for these boards (rvv and the vector length)")
@@ -124,8 +124,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
     """The core that is asked for, and the bits of its vector registers."""
-    core = read_core(args.project / "cores", args.core) if args.core else None
-    return core, vlen_of(args.project, args.vlen, args.core)
+    core: Core | None = args.core
+    asked = [args.vlen] if args.vlen else []
+    return core, vlens_of(asked, [core] if core else [])[0]
 
 
 def _board(args: argparse.Namespace) -> int:

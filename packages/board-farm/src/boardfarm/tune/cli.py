@@ -20,16 +20,16 @@ from tvm import tirx
 
 from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
 from boardfarm.tune.search import NotTunableError, Tuned, tune_function
-from crosslab.build.runner import Recipe, compile_library
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe import Recipe
+from crosslab.build.recipe_options import read_recipe, recipe_options
+from crosslab.build.runner import compile_library
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.schedules import Schedules
-from crosslab.compile.targets import VLENS, LabTarget
-from crosslab.cores.core import core_names
+from crosslab.compile.targets import LabTarget
+from crosslab.cores.core import CORES, core_names, read_core
 from crosslab.errors import UserError, supply_mlc
-from crosslab.job.job_options import MODEL, MODEL_FORMAT, have_zvfh, parse_job, vlen_of
+from crosslab.job.job_options import MODEL, MODEL_FORMAT, parse_job
 from crosslab.job.model_check import check_model
-from crosslab.models.formats import FORMATS, weight_formats
 from crosslab.models.sources.model_folder import import_model
 from crosslab.zoo.job import Spec, library_recipe
 from groundwork.files import atomic_write_json
@@ -39,24 +39,24 @@ ZOO = "zoo:"
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
+    shared = recipe_options(
+        *("project", "tvm-tree", "mlc-tree", "quantization", "vlen", "cache"),
+        tvm_tree={"required": False, "help": "patched TVM tree, which compiles candidates"},
+        quantization={"help": f"format of the model's weights ({MODEL_FORMAT})"},
+    )
     options = argparse.ArgumentParser(
         prog="crosslab tune",
         description="Tune the TIR functions of a module on the farm that is up; what is better, "
         "and right on other inputs than the search's, is kept in MetaSchedule's JSON database.",
+        parents=[shared],
         allow_abbrev=False,
     )
     add = options.add_argument
     add("functions", type=Path, nargs="?", help="TVMScript of the functions, with static shapes")
-    about = "tune what no kernel takes of this model: as nox -s model names one"
-    add("--model", help=f"in place of a file: {about}, or {ZOO}FAMILY of the zoo")
-    add("--quantization", choices=FORMATS, help=f"format of the model's weights ({MODEL_FORMAT})")
-    add("--tvm-tree", type=Path, help="patched TVM tree, which compiles candidates")
-    add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
-    add_cache_option(options)
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
+    about = "tune the functions of this model that have no kernel"
+    add("--model", help=f"{about}: a model as nox -s model takes it, or {ZOO}FAMILY of the zoo")
     add("--trials", type=int, default=32, help="candidates of each function (32)")
     add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")
-    add("--vlen", type=int, choices=VLENS, help="bits in a vector register (the core's; 256)")
     add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/tune.json)")
     return options
@@ -79,10 +79,10 @@ def main(argv: Sequence[str]) -> int:
     if state is None:
         raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
     boards, (measure, core) = _joined(state)
-    known = core if core in core_names(args.project / "cores") else None
-    zvfh = have_zvfh(args.project, known)
-    target = LabTarget("riscv64", vlen_of(args.project, args.vlen, known), zvfh)
-    functions = read_functions(args.functions or functions_of(args, target, known))
+    args.core = read_core(CORES, core) if core in core_names(CORES) else None
+    recipe = read_recipe(args, args.quantization or MODEL_FORMAT)
+    target = LabTarget("riscv64", recipe.vlens[0], recipe.halves)
+    functions = read_functions(args.functions or functions_of(args, recipe))
     logging.getLogger("tvm").setLevel(logging.WARNING)
     out = args.project.resolve() / "out"
     kept = (args.database or out / "tuned") / core
@@ -137,7 +137,7 @@ def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
         os.execve(sys.executable, command, tree_environment(tree))
 
 
-def functions_of(args: argparse.Namespace, target: LabTarget, core: str | None) -> Path:
+def functions_of(args: argparse.Namespace, recipe: Recipe) -> Path:
     """TVMScript of a model's functions that no kernel takes, from a compile for a core of it.
 
     Raises:
@@ -145,33 +145,28 @@ def functions_of(args: argparse.Namespace, target: LabTarget, core: str | None) 
         LabError: the compile fails.
     """
     if args.model.startswith(ZOO):
-        return _left_of(zoo_recipe(args, target, core), args)
+        return _left_of(zoo_recipe(args, recipe), args)
     words = [args.model, "--tvm-tree", str(args.tvm_tree), "--project", str(args.project)]
-    words += ["--cache", str(args.cache), "--vlen", str(target.vlen)]
-    words += ["--core", core] if core else []
+    words += ["--cache", str(args.cache), "--vlen", str(recipe.vlens[0])]
+    words += ["--core", str(args.core)] if args.core else []
     for option in ("mlc_tree", "quantization"):
         if value := getattr(args, option):
             words += [f"--{option.replace('_', '-')}", str(value)]
     job = parse_job(words, MODEL)
     model = import_model(job.source, job.model, job.project, job.cache).folder
     check_model(job, model)
-    return _left_of(job.recipe(model), args)
+    return _left_of(job.recipe.of(model), args)
 
 
-def zoo_recipe(args: argparse.Namespace, target: LabTarget, core: str | None) -> Recipe:
+def zoo_recipe(args: argparse.Namespace, recipe: Recipe) -> Recipe:
     """The inputs of the library of a family of the zoo.
 
     Raises:
         UserError: there is no such family, or MLC-LLM, which compiles it, is not here.
     """
-    if args.mlc_tree is None:
+    if recipe.mlc_tree is None:
         raise UserError(f"{args.model}: MLC-LLM is not here", remedy=supply_mlc("farm"))
-    quantization = args.quantization or MODEL_FORMAT
-    zvfh = target.zvfh and weight_formats()[quantization].halves
-    name, trees = args.model.removeprefix(ZOO), (args.mlc_tree, args.tvm_tree, None)
-    return library_recipe(
-        Spec(name, quantization, *trees, target.vlen, args.cache, "", core=core, zvfh=zvfh)
-    )
+    return library_recipe(Spec(args.model.removeprefix(ZOO), recipe, args.cache, ""))
 
 
 def _left_of(recipe: Recipe, args: argparse.Namespace) -> Path:

@@ -24,7 +24,7 @@ from crosslab.bench.options import MODEL_S
 from crosslab.build.kernel_list import Parameter, read_parameters, with_values
 from crosslab.build.kernel_values import KernelValues, Timed, sources
 from crosslab.cached_build import add_cache_option
-from crosslab.cores.core import Core, read_core
+from crosslab.cores.core import Core, core_option
 from crosslab.cores.cycles import cycles_of
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
@@ -197,7 +197,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("--core", required=True, metavar="NAME", help="whose cycles count (cores/NAME.toml)")
+    about = "count this core's cycles, by the name of its file in cores/"
+    add("--core", type=core_option, required=True, metavar="NAME", help=about)
     add("--model", nargs="+", metavar="NAME", help=f"{', '.join(MODELS)}, or a config.json (all)")
     add("--rows", nargs="+", type=int, default=ROWS, help=f"of a call ({' '.join(map(str, ROWS))})")
     add("--kernel", nargs="+", metavar="NAME", help="of these routines alone (all with parameters)")
@@ -215,7 +216,7 @@ def main(argv: Sequence[str]) -> int:
         LabError: kernels do not build or run, or compute something else.
     """
     args = parser().parse_args(argv)
-    core = read_core(args.project / "cores", args.core)
+    core: Core = args.core
     if min(args.rows) < 1:
         raise UserError(f"--rows {min(args.rows)}", remedy="give 1 or more")
     kernels = _kernels(args.kernel)
