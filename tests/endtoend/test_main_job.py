@@ -69,7 +69,7 @@ def missing_mlc(folder: Path, reason: str, remedy: str) -> Path:
 @pytest.mark.parametrize("text", ["", "[]", '{"upstreams": [{"name": "tvm"}]}'])
 def test_a_report_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "apply.json").write_text(text)
-    with pytest.raises(UserError, match="does not tell which upstreams are missing"):
+    with pytest.raises(UserError, match="does not say which upstreams are missing"):
         read_omissions(tmp_path / "apply.json")
 
 
@@ -192,9 +192,9 @@ def test_words_that_are_not_the_tokenizers_are_an_error() -> None:
         tokens, tokenizer.decode(tokens), prompt, np.zeros((2, 9)), (), (), measured, 256
     )
     check_words(said, question)
-    with pytest.raises(LabError, match="the device writes 'x'"):
+    with pytest.raises(LabError, match="the device decodes 'x'"):
         check_words(replace(said, text="x"), question)
-    with pytest.raises(LabError, match="the device reads the prompt as"):
+    with pytest.raises(LabError, match="the device encodes the prompt as"):
         check_words(replace(said, prompt=(1,)), question)
 
 

@@ -122,8 +122,8 @@ def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, len
     for i, ((expected,), _) in enumerate(singles):
         if answers[i] != expected:
             raise LabError(
-                f"{quantization}, VLEN {vlen}: in a batch sequence {i} is answered {answers[i]}, "
-                f"alone {expected}"
+                f"{quantization}, VLEN {vlen}: sequence {i} is answered {answers[i]} in a batch, "
+                f"and {expected} alone"
             )
     steps = bench.decode - 1 + bench.together - 1
     if len(batch.regions) != steps:

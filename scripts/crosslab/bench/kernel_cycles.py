@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab kernel-cycles``: cycles of each kernel by unit of a core.
 
-Each kernel runs once under the counter. Beside what it takes stand the fewest cycles that the
-core's table allows (:mod:`crosslab.cores.lower_bound`).
+Each kernel runs once under the counter. Its cycles are compared with the fewest that the core's
+table allows (:mod:`crosslab.cores.lower_bound`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,11 @@ def main(argv: Sequence[str]) -> int:
         UserError: a tool is missing.
         LabError: the kernels do not compile or run.
     """
-    options = argparse.ArgumentParser(prog="crosslab kernel-cycles", description=__doc__)
+    options = argparse.ArgumentParser(
+        prog="crosslab kernel-cycles",
+        description="Print each kernel's cycles on a core by unit, beside the fewest that the "
+        "core's table allows.",
+    )
     options.add_argument(
         "--core",
         type=core_option,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from boardfarm.cells import add_options
-from crosslab import bench
 from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.build.recipe import Recipe
 from crosslab.build.recipe_options import read_recipe, recipe_options
@@ -26,6 +25,10 @@ T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
 SWITCHES = ("kernels",)
 PEERS = (LLAMA_CPP, openblas.NAME)
+ABOUT = (
+    "Compile the model on every variant, count guest instructions in the emulator, and compare. A "
+    "variant is a TVM tree, perhaps an MLC-LLM tree, and the switches that are set on them."
+)
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 
 # The small Llama that every figure in the documentation is measured on unless it says otherwise.
@@ -73,7 +76,7 @@ class Variant:
         flags = [s for s in switches if not s.startswith(("mlc=", "steps="))]
         unknown = [flag for flag in flags if flag not in SWITCHES]
         if not (name and equals and tree) or unknown or values.get("mlc") == "":
-            raise UserError(f"--variant {text!r}", remedy=f"its form is {FORM}")
+            raise UserError(f"--variant {text!r} is malformed", remedy=f"use the form {FORM}")
         steps = values.get("steps")
         return cls(
             name,
@@ -176,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
         quantization={**several, "help": f"formats of the weights ({DEFAULT_FORMAT})"},
     )
     options = argparse.ArgumentParser(
-        prog="crosslab bench", description=bench.__doc__, parents=[shared], allow_abbrev=False
+        prog="crosslab bench", description=ABOUT, parents=[shared], allow_abbrev=False
     )
     add = options.add_argument
     add(
@@ -289,8 +292,8 @@ def _check_caches(bench: Bench) -> None:
     if not bench.caches:
         return
     if bench.core is None or bench.core.memory is None:
-        whose = f"--core {bench.core.key}: its file has no [memory]" if bench.core else "no --core"
-        raise UserError(f"--caches: {whose}", remedy="give --core spacemit-x60")
+        why = f"the file of --core {bench.core} has no [memory]" if bench.core else "no --core"
+        raise UserError(f"--caches: {why}", remedy="give --core spacemit-x60")
     if bench.threads > 1:
         raise UserError("--caches simulates one core", remedy="leave out --threads")
 
@@ -314,13 +317,13 @@ def _check_paths(bench: Bench) -> None:
         path = bench.path_of(quantization)
         if path == OWN and quantization not in OWN_FORMATS:
             raise UserError(
-                f"the project's own definition of the model takes {', '.join(OWN_FORMATS)} alone, "
+                f"the project's own model definition supports {', '.join(OWN_FORMATS)} only, "
                 f"not {quantization}",
                 remedy=f"leave out --path {OWN}",
             )
         if not bench.variants_of(quantization):
-            why = "--path mlc-llm" if bench.path else f"{quantization}, its own quantization,"
+            why = "--path mlc-llm" if bench.path else f"quantization {quantization}"
             raise UserError(
-                f"{why} goes through MLC-LLM, which is not here",
-                remedy=f"{supply_mlc('bench')}; or leave it at --quantization {DEFAULT_FORMAT}",
+                f"{why} needs MLC-LLM, which is missing",
+                remedy=f"{supply_mlc('bench')}; or use --quantization {DEFAULT_FORMAT}",
             )

@@ -79,7 +79,7 @@ def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
     known = read_parameters(path)
     for name, value in values.items():
         if name not in known or value not in known[name].values:
-            there = f"its values are {known[name].values}" if name in known else "there is none"
+            there = f"its values are {known[name].values}" if name in known else "unknown parameter"
             raise UserError(
                 f"kernels' parameter {name} = {value}: {there}",
                 remedy=f"{path} has the parameters; nox -s farm -- tune-kernels finds values",

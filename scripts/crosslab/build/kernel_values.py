@@ -94,4 +94,4 @@ def find_values(
 def told(values: Mapping[str, int]) -> str:
     """Values that a compile took, for people."""
     named = ", ".join(f"{name} = {value}" for name, value in values.items())
-    return f"kernels with tuned values: {named}" if values else "kernels as everybody's"
+    return f"kernels with tuned values: {named}" if values else "kernels with default values"

@@ -99,7 +99,7 @@ def json_headers() -> Path:
     """
     spec = importlib.util.find_spec("nlohmann_json")
     if spec is None or spec.origin is None:
-        raise UserError("the Python package nlohmann-json is not installed here")
+        raise UserError("the Python package nlohmann-json is not installed")
     return Path(spec.origin).parent / "include"
 
 
@@ -115,7 +115,7 @@ def json_licence() -> Path:
         files = []
     found = next((file for file in files if file.name == "LICENSE"), None)
     if found is None:
-        raise UserError("the Python package nlohmann-json, with its licence, is not installed here")
+        raise UserError("the Python package nlohmann-json, with its licence, is not installed")
     return Path(str(found.locate()))
 
 

@@ -96,7 +96,7 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
 
 def _check(request: LinkRequest) -> None:
     if request.library and not request.library.is_file():
-        raise UserError(f"{request.library} is not there to be linked")
+        raise UserError(f"there is no model library {request.library}")
     if request.library is None and request.toolchain.kind is CompilerKind.ZIG:
         raise UserError(
             "a runner made by zig is static and cannot load a shared library",

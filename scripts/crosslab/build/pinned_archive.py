@@ -101,6 +101,6 @@ def download(archive: PinnedArchive, folder: Path, options: Sequence[str]) -> Pa
     )
     found = folder / archive.file
     if not found.is_file():
-        raise LabError(f"{archive.package}: the index gave no {archive.file}")
+        raise LabError(f"{archive.package}: the package index has no {archive.file}")
     check_pinned(found, archive.sha256)
     return found

@@ -106,7 +106,7 @@ def ffi_root() -> Path:
     """
     spec = importlib.util.find_spec("tvm_ffi")
     if spec is None or spec.origin is None:
-        raise UserError("the Python package apache-tvm-ffi is not installed here")
+        raise UserError("the Python package apache-tvm-ffi is not installed")
     return Path(spec.origin).parent
 
 

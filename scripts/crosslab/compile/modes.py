@@ -31,12 +31,12 @@ class KernelMode:
     def __post_init__(self) -> None:
         if self.accelerator and (self.weights, self.activations) != (WEIGHTS[0], ACTIVATIONS[0]):
             raise UserError(
-                "an accelerator takes weights and activations as they are, and rounds them itself",
+                "an accelerator reads weights and activations in float32, and rounds them itself",
                 remedy="leave out --weights and --activations",
             )
         if self.activations == "int8" and self.weights != "tiles":
             raise UserError(
-                "int8 activations are multiplied with weights in tiles alone",
+                "int8 activations need weights in tiles",
                 remedy="leave out --weights stored",
             )
 

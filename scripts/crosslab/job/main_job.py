@@ -179,7 +179,7 @@ def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> 
     """
     check_words(result, question)
     if result.vlen != vlen:
-        raise LabError(f"a CPU of {vlen} bits took the library for registers of {result.vlen}")
+        raise LabError(f"a CPU with VLEN {vlen} ran the library for VLEN {result.vlen}")
     verdict = judge(job, result.tokens, result.logits, result.record, question.asked)
     return CheckedAnswer(vlen, result, verdict)
 
@@ -289,12 +289,12 @@ def check_words(result: RunResult, question: Question) -> None:
     """
     if result.prompt != question.prompt:
         raise LabError(
-            f"the device reads the prompt as {list(result.prompt)}, "
-            f"its tokenizer as {list(question.prompt)}"
+            f"the device encodes the prompt as {list(result.prompt)}, "
+            f"the model's tokenizer as {list(question.prompt)}"
         )
     words = question.tokenizer.decode(result.tokens)
     if result.text is not None and result.text != words:
-        raise LabError(f"the device writes {result.text!r}, its tokenizer {words!r}")
+        raise LabError(f"the device decodes {result.text!r}, the model's tokenizer {words!r}")
 
 
 def counters(result: RunResult) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def judge(
     """
     if asked is None:
         if not np.isfinite(logits).all():
-            raise LabError("the model answers with logits that are no finite numbers")
+            raise LabError("the logits of the model are not finite numbers")
         return None
     if job.offload is None or asked.moved is None:
         return AnswerVerdict(asked.answer, compare(tokens, logits, asked.answer, job.tolerance))
@@ -188,7 +188,7 @@ def judge(
     rows = [prompt[-1], *(model.read([token]) for token in tokens[:-1])]
     roundings = device.roundings
     if roundings is None:
-        raise LabError(f"{job.offload.name}: no roundings of the run were taken")
+        raise LabError(f"{job.offload.name}: the roundings of the run were not used")
     roundings.end()
     said = Answer(tuple(int(row.argmax()) for row in rows), np.stack(rows))
     plain = rounding_error(asked.config, asked.values, asked.prompt, Answer(tuple(tokens), logits))

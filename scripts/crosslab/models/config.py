@@ -198,8 +198,8 @@ def read_family(path: Path) -> FamilyConfig:
     family = table.get("model_type", "llama")
     if family not in FAMILIES:
         raise UserError(
-            f"{path}: the project's reference does not compute model_type {family!r}",
-            remedy=f"it computes: {', '.join(FAMILIES)}",
+            f"{path}: the project's reference does not support model_type {family!r}",
+            remedy=f"supported: {', '.join(FAMILIES)}",
         )
     for field in _UNSUPPORTED:
         if table.get(field):

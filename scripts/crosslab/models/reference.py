@@ -283,7 +283,7 @@ def answer(
         UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.
     """
     if max_new < 1:
-        raise UserError("at least one token has to be asked for", remedy="use --max-new 1 or more")
+        raise UserError("an answer has at least one token", remedy="use --max-new 1 or more")
     if len(prompt) + max_new > config.context:
         raise UserError(
             f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "

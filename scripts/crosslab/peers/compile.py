@@ -20,7 +20,7 @@ def require_clang(peer: str) -> Toolchain:
     toolchain = find_cross()
     if toolchain.kind is not CompilerKind.CLANG:
         raise UserError(
-            f"{peer} is built with clang, which is not here",
+            f"{peer} is built with clang, which is missing",
             remedy="type: uv run crosslab prepare",
         )
     return toolchain

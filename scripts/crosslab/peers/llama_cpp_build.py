@@ -70,7 +70,9 @@ def _unpack(source: PinnedArchive, folder: Path) -> Path:
     assembly = tree / "ggml" / "src" / "ggml-cpu" / "arch" / "riscv" / "quants.c"
     text, changed = WITHOUT_POLICY.subn(r"\1, tu, mu\2", assembly.read_text(encoding="utf-8"))
     if not changed:
-        raise LabError(f"{assembly.name} of {NAME} has no assembly to complete: a new version?")
+        raise LabError(
+            f"{assembly.name} of {NAME} has no assembly of the expected form; is it a new version?"
+        )
     assembly.write_text(text, encoding="utf-8")
     return tree
 
@@ -98,7 +100,7 @@ def _tool(name: str) -> str:
     path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if path is None:
         raise UserError(
-            f"{name} is missing, which builds {NAME}",
+            f"{name}, which builds {NAME}, is missing",
             remedy="it is in the group peers of pyproject.toml, which nox -s bench -- --peer "
             "installs",
         )

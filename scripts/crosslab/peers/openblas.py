@@ -71,7 +71,7 @@ def _weaken(library: Path, version: str) -> None:
     with library.open("r+b") as file:
         places = list(_version_flags(ELFFile(file), version))
         if not places:
-            raise LabError(f"{library.name} does not want {version}: another wheel?")
+            raise LabError(f"{library.name} does not need {version}; is it another wheel?")
         for place in places:
             file.seek(place)
             file.write(struct.pack("<H", WEAK_VERSION))

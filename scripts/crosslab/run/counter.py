@@ -346,7 +346,7 @@ def count_guest(
         except OSError as error:
             raise LabError(f"{program.name} ended without a report of the counter") from error
     if not table["balanced"]:
-        raise LabError(f"{program.name}: the marks of the region do not come in pairs")
+        raise LabError(f"{program.name}: the marks of regions are not in pairs")
     return result, read_measurement(table)
 
 

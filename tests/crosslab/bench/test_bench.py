@@ -145,7 +145,7 @@ def test_a_config_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_own_definition_takes_float32_alone() -> None:
-    with pytest.raises(UserError, match="q0f32 alone"):
+    with pytest.raises(UserError, match="q0f32 only"):
         parse_bench([*WITH_MLC, "--quantization", "q4f32_1", "--path", "own"])
 
 
