@@ -33,9 +33,10 @@ from crosslab.job.main_job import (
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import param_shapes
 from crosslab.models.params import read_params
-from crosslab.models.reference import F32, ReferenceLlama, answer
+from crosslab.models.reference import ReferenceLlama, answer
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
+from crosslab.models.weights_file import F32
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 

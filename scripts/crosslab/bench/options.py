@@ -187,7 +187,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         required=True,
         metavar=FORM,
-        help="in the table's order",
+        help="a way to compile the model; the table shows them in this order",
     )
     add("--against", metavar="NAME", help="compare only this variant (upstream) with the last one")
     add("--model", default="S", help="S, smollm2, or a config.json, which gets random weights (S)")

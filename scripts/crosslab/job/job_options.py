@@ -124,6 +124,7 @@ class Job:
 def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     """The command's options; ``model`` asks for a model, ``build-and-test`` has one."""
     several = "or several with commas, for one artefact that runs on each"
+    default = f"{MODEL_FORMAT} with MLC-LLM, else {DEFAULT_FORMAT}"
     shared = recipe_options(
         *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
         *("quantization", "context", "weights", "activations", "tuned", "cache"),
@@ -138,11 +139,14 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
             "metavar": "N[,N...]",
             "help": f"bits in a vector register (256, or the cores'), {several}",
         },
+        quantization={
+            "help": f"format of the weights ({default if verb == MODEL else DEFAULT_FORMAT})"
+        },
     )
     options = argparse.ArgumentParser(
         prog=f"crosslab {verb}",
         description="Build a model for RVV, run it in the emulator, and compare its answer with "
-        "a reference.",
+        "a reference." + " If it is right, put it into a tarball." * (verb == MODEL),
         parents=[shared],
         allow_abbrev=False,
     )

@@ -27,8 +27,9 @@ from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import FAMILIES, FamilyConfig, read_family, read_table
 from crosslab.models.llama_params import param_widths
 from crosslab.models.params import ReadParams
-from crosslab.models.reference import F32, Answer, ReferenceLlama, answer, rounding_error
+from crosslab.models.reference import Answer, ReferenceLlama, answer, rounding_error
 from crosslab.models.sources.model_folder import CONFIG_FILE
+from crosslab.models.weights_file import F32
 
 _progress = Console(stderr=True, highlight=False)
 

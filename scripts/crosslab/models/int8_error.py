@@ -24,7 +24,8 @@ from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, REFERENCE_FORMATS, weight_formats
 from crosslab.models.llama_params import param_widths
 from crosslab.models.params import read_params
-from crosslab.models.reference import F32, ReferenceLlama, answer
+from crosslab.models.reference import ReferenceLlama, answer
+from crosslab.models.weights_file import F32
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 DEFAULT_TEXT = Path(__file__).resolve().parents[3] / "LICENSE"

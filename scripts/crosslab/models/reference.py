@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from crosslab.errors import UserError
 from crosslab.models.config import FamilyConfig, LlamaConfig
+from crosslab.models.weights_file import F32
 
-F32 = NDArray[np.float32]
 Product = Callable[[F32, str, Mapping[str, F32]], F32]
 """Linear layer: activations [rows, inputs], name of the weight, parameters; [rows, outputs]."""
 Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], tuple[F32, F32]]

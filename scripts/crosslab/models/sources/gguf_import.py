@@ -14,19 +14,17 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, dequantize
-from numpy.typing import NDArray
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models import config as model_config
 from crosslab.models.config import LlamaConfig, write_config
-from crosslab.models.weights_file import save_weights
+from crosslab.models.weights_file import F32, save_weights
 from crosslab.tokenizer import chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
 from groundwork.gguf_bound import Bounded
 from groundwork.hashing import digest
 
-F32 = NDArray[np.float32]
 THETA = 10000.0
 MOST = 1e9  # beyond every size of a model
 _FOLDER = (
