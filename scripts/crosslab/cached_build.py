@@ -6,7 +6,6 @@ Beside each lies the hash of every file in it, and nothing is reused that is not
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import tempfile
@@ -36,11 +35,6 @@ CACHE_OPTION: dict[str, Any] = {
     "default": default_cache(),
     "help": "folder of finished builds",
 }
-
-
-def add_cache_option(options: argparse.ArgumentParser) -> None:
-    """Add ``--cache``."""
-    options.add_argument("--cache", **CACHE_OPTION)
 
 
 def cached_build(

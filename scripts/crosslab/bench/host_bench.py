@@ -23,7 +23,7 @@ from rich.table import Table
 
 from crosslab.bench.options import MODEL_S
 from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe_options import recipe_options
 from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
@@ -71,11 +71,10 @@ def parser() -> argparse.ArgumentParser:
         prog="crosslab host-bench",
         description="Time upstream and ours on this machine. Both take turns in one process; the "
         "best of the repeats counts. Use a machine without other load.",
+        parents=[recipe_options("project", "tvm-tree", "cache")],
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("--project", type=Path, default=Path(), help="root folder of the project (.)")
-    add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
     add("--upstream-tree", type=Path, required=True, help="TVM tree without patches")
     add("--model", default="S", help="S, or a config.json; the weights are random (S)")
     add("--prefill", type=int, action="append", help="tokens of a prompt; repeatable (128, 512)")
@@ -83,7 +82,6 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, action="append", help="threads of the model; repeatable (1, 2)")
     add("--repeats", type=int, default=7, help="repeats of each measurement (7)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/host.json)")
-    add_cache_option(options)
     return options
 
 

@@ -28,8 +28,7 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
-from crosslab.cached_build import add_cache_option
-from crosslab.compile.targets import VLENS
+from crosslab.build.recipe_options import DEFAULT_VLEN, recipe_options
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
 from crosslab.models.formats import packings
@@ -165,10 +164,8 @@ def main(argv: Sequence[str]) -> int:
         prog="crosslab kernel-bench",
         description="Count each kernel's instructions per multiply-add, and compare them with the "
         "fewest that its tile allows. The exit code is 1 when a kernel needs too many.",
+        parents=[recipe_options("vlen", "cache", vlen={"nargs": "+", "default": [DEFAULT_VLEN]})],
     )
-    about = "bits in a vector register (256)"
-    options.add_argument("--vlen", type=int, choices=VLENS, nargs="+", default=[256], help=about)
-    add_cache_option(options)
     args = options.parse_args(argv)
     above = 0
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as folder:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from crosslab.bench.kernel_bench import Case, attention_case, build, count
 from crosslab.build.kernels import read_kernels
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe_options import recipe_options
 from crosslab.cores import lower_bound
 from crosslab.cores.core import Core, core_option
 from crosslab.cores.cycles import Cycles, cycles_of
@@ -29,7 +29,7 @@ from crosslab.run.decode import Unit
 # Rows, outputs, inputs: a prompt's, a few, one.
 SIZES = ((128, 768, 256), (128, 256, 688), (7, 960, 576), (4, 768, 256))
 SINGLE = ((1, 768, 256), (1, 576, 1536))
-DEFAULT_CORE = "spacemit-x60"
+DEFAULT_CORE = (core_option("spacemit-x60"),)
 # Of attention's heads.
 DIMENSIONS = (48, 64, 128)
 
@@ -107,19 +107,12 @@ def main(argv: Sequence[str]) -> int:
         prog="crosslab kernel-cycles",
         description="Print each kernel's cycles on a core by unit, beside the fewest that the "
         "core's table allows.",
+        parents=[recipe_options("core", "cache", core={"nargs": "+", "default": DEFAULT_CORE})],
     )
-    options.add_argument(
-        "--core",
-        type=core_option,
-        nargs="+",
-        metavar="NAME",
-        help=f"cores by the names of their files in cores/ ({DEFAULT_CORE})",
-    )
-    add_cache_option(options)
     args = options.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="kernel-cycles-") as folder:
         program = build(Path(folder), args.cache)
-        for core in args.core or [core_option(DEFAULT_CORE)]:
+        for core in args.core:
             figures = measure_cycles(program, list(tiled_cases()), core, args.cache)
             Console(highlight=False, width=140).print(cycles_table(core, figures))
     return 0

@@ -292,8 +292,11 @@ def _check_caches(bench: Bench) -> None:
     if not bench.caches:
         return
     if bench.core is None or bench.core.memory is None:
-        why = f"the file of --core {bench.core} has no [memory]" if bench.core else "no --core"
-        raise UserError(f"--caches: {why}", remedy="give --core spacemit-x60")
+        has = f": the file of --core {bench.core} has no [memory]"
+        raise UserError(
+            f"--caches{has if bench.core else ' without --core'}",
+            remedy="give --core spacemit-x60",
+        )
     if bench.threads > 1:
         raise UserError("--caches simulates one core", remedy="leave out --threads")
 

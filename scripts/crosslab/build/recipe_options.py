@@ -148,11 +148,12 @@ def find_database(folder: Path | None, cores: Sequence[Core]) -> Path | None:
     Raises:
         UserError: the folder has no database for the core.
     """
-    if folder is None or _is_database(folder):
-        return folder
     name = ",".join(map(str, cores))
-    if name and _is_database(folder / name):
-        return folder / name
+    for one in (folder, folder / name) if folder else ():
+        if _is_database(one):
+            return one
+    if folder is None:
+        return None
     there = sorted(one.name for one in folder.glob("*") if _is_database(one))
     if not there:
         raise UserError(f"--tuned: no database in {folder}", remedy="nox -s farm -- tune")

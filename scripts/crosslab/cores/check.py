@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from crosslab.cached_build import add_cache_option
+from crosslab.cached_build import CACHE_OPTION
 from crosslab.cores.core import CORES, Core, core_option
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.errors import UserError
@@ -151,7 +151,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument(
         "--core", type=core_option, nargs="+", metavar="NAME", help="check only these cores (all)"
     )
-    add_cache_option(options)
+    options.add_argument("--cache", **CACHE_OPTION)
     args = options.parse_args(argv)
     loops = read_loops(CORES)
     console = Console(highlight=False)

@@ -33,12 +33,11 @@ from boardfarm.processes import (
 )
 from boardfarm.protocol import Address, check_address, check_key
 from boardfarm.simulation import simulate
-from crosslab.build.recipe_options import DEFAULT_VLEN, vlens_of
-from crosslab.cached_build import add_cache_option
-from crosslab.cores.core import Core, core_option
+from crosslab.build.recipe_options import recipe_options, vlens_of
+from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from crosslab.run.counter import build_plugin
-from crosslab.run.emulator import VLENS, GuestMachine
+from crosslab.run.emulator import GuestMachine
 from groundwork.locks import locked
 
 MOST_BOARDS = 256
@@ -62,21 +61,24 @@ _console = Console(stderr=True, highlight=False)
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
+    hidden = {name: {"help": argparse.SUPPRESS} for name in ("mlc_tree", "release", "applied")}
+    shared = recipe_options(
+        *("project", "tvm-tree", "mlc-tree", "release", "applied", "core", "vlen", "cache"),
+        tvm_tree={"required": False},
+        core={"help": "count cycles of this core, by the name of its file in cores/"},
+        **hidden,
+    )
     options = argparse.ArgumentParser(
         prog="crosslab farm",
         description="Emulated boards that join TVM's RPC tracker; a session's timer gives a "
         "core's cycles as nanoseconds, or instructions where no core is named.",
         epilog="\n".join(f"{name:12} {text}" for name, text in {**VERBS, **TUNING}.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[shared],
         allow_abbrev=False,
     )
     add = options.add_argument
     add("verb", choices=VERBS)
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
-    add("--tvm-tree", type=Path, help="patched TVM tree")
-    add("--mlc-tree", type=Path, help=argparse.SUPPRESS)
-    add("--release", default="unnamed", help=argparse.SUPPRESS)
-    add("--applied", type=Path, help=argparse.SUPPRESS)
     add(
         "--boards",
         type=int,
@@ -84,8 +86,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="emulated boards of this machine (1); 0: a tracker alone, for others",
     )
-    add("--core", type=core_option, metavar="NAME", help="count this core's cycles")
-    add("--vlen", type=int, choices=VLENS, help=f"the core's, else {DEFAULT_VLEN}")
     add("--join", metavar="HOST:PORT", help="join this tracker, start none")
     add("--key", help="under which clients ask for these boards (rvv and the vector length)")
     add("--port", type=int, default=0, help="of the tracker or scheduler that is started (any)")
@@ -94,7 +94,6 @@ def parser() -> argparse.ArgumentParser:
     add("--trials", type=int, default=256, help="of the simulation (256)")
     add("--seconds", type=float, default=1.0, help="that a simulated trial takes (1)")
     add("--force", action="store_true", help="take an address that other machines reach, too")
-    add_cache_option(options)
     return options
 
 

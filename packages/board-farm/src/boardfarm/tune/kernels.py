@@ -23,8 +23,8 @@ from crosslab.bench.kernel_bench import Case, build
 from crosslab.bench.options import MODEL_S
 from crosslab.build.kernel_list import Parameter, read_parameters, with_values
 from crosslab.build.kernel_values import KernelValues, Timed, sources
-from crosslab.cached_build import add_cache_option
-from crosslab.cores.core import Core, core_option
+from crosslab.build.recipe_options import recipe_options
+from crosslab.cores.core import Core
 from crosslab.cores.cycles import cycles_of
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
@@ -194,17 +194,14 @@ def parser() -> argparse.ArgumentParser:
         prog="crosslab tune-kernels",
         description="Find values of the kernels' parameters (kernels/kernels.toml) for a core, "
         "over the linear layers of models; --tuned DIR of later compiles takes them.",
+        parents=[recipe_options("core", "project", "cache", core={"required": True})],
         allow_abbrev=False,
     )
     add = options.add_argument
-    about = "count this core's cycles, by the name of its file in cores/"
-    add("--core", type=core_option, required=True, metavar="NAME", help=about)
     add("--model", nargs="+", metavar="NAME", help=f"{', '.join(MODELS)}, or a config.json (all)")
     add("--rows", nargs="+", type=int, default=ROWS, help=f"of a call ({' '.join(map(str, ROWS))})")
     add("--kernel", nargs="+", metavar="NAME", help="of these routines alone (all with parameters)")
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
     add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
-    add_cache_option(options)
     return options
 
 
