@@ -29,6 +29,18 @@ ABOUT = (
     "Compile the model on every variant, count guest instructions in the emulator, and compare. A "
     "variant is a TVM tree, perhaps an MLC-LLM tree, and the switches that are set on them."
 )
+# Fields of a bench that are its options.
+AS_GIVEN = (
+    "project",
+    "path",
+    "decode",
+    "threads",
+    "profile",
+    "cache",
+    "core",
+    "caches",
+    "together",
+)
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 
 # The small Llama that every figure in the documentation is measured on unless it says otherwise.
@@ -242,18 +254,11 @@ def bench_of(args: argparse.Namespace) -> Bench:
         model="smollm2" if asset else args.model,
         asset=asset,
         config=None if asset else _config(args.model),
-        path=args.path,
         quantizations=quantizations,
         prompts=prompts,
-        decode=args.decode,
-        threads=args.threads,
-        profile=args.profile,
         report=args.report or args.project / "out" / "bench.json",
-        cache=args.cache,
-        core=args.core,
         peer=args.peer or "",
-        caches=args.caches,
-        together=args.together,
+        **{name: getattr(args, name) for name in AS_GIVEN},
     )
     _check_paths(made)
     _check_caches(made)

@@ -20,7 +20,7 @@ from crosslab.build.pinned_archive import PinnedArchive, download
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.host.objects import run_compiler
-from crosslab.peers.compile import require_clang
+from crosslab.host.toolchain import CompilerKind, find_cross
 from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine
 from groundwork.hashing import digest
@@ -45,7 +45,7 @@ def build_openblas(wheel: PinnedArchive, cache: Path) -> Path:
         UserError: there is no clang.
         LabError: the wheel cannot be had, or the program does not compile.
     """
-    toolchain = require_clang(NAME)
+    toolchain = find_cross(CompilerKind.CLANG)
 
     def make(out: Path) -> None:
         library = out / LIBRARY

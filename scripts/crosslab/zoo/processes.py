@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,30 +65,23 @@ class FamilyProcesses:
 
     def _wait(self, arguments: Sequence[str], log: Path) -> int:
         command = [sys.executable, "-m", "crosslab.zoo.job", *arguments]
-        with log.open("wb") as sink:
+        with log.open("wb") as sink, self.lock:
+            if self.stopped:
+                raise LabError("the command was stopped")
             # A session of its own: what it starts is ended with it.
             process = subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True)
-            with self._known(process):
-                try:
-                    return process.wait(self.timeout)
-                except subprocess.TimeoutExpired:
-                    _end(process)
-                    raise
-
-    @contextmanager
-    def _known(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        with self.lock:
             self.running.add(process)
-            if self.stopped:
-                _end(process)
         try:
-            yield
+            return process.wait(self.timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise
         finally:
             with self.lock:
                 self.running.discard(process)
 
     def stop(self) -> None:
-        """End all that is running, and whatever would start."""
+        """End all that is running; nothing starts any more."""
         with self.lock:
             self.stopped = True
             for process in self.running:
