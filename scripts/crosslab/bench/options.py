@@ -14,10 +14,9 @@ from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.build.recipe import Recipe
 from crosslab.build.recipe_options import read_recipe, recipe_options
 from crosslab.compile.driver import MAX_BATCH
-from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.cores.core import Core
 from crosslab.errors import UserError, supply_mlc
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS
 from crosslab.peers import openblas
 
@@ -28,18 +27,6 @@ PEERS = (LLAMA_CPP, openblas.NAME)
 ABOUT = (
     "Compile the model on every variant, count guest instructions in the emulator, and compare. A "
     "variant is a TVM tree, perhaps an MLC-LLM tree, and the switches that are set on them."
-)
-# Fields of a bench that are its options.
-AS_GIVEN = (
-    "project",
-    "path",
-    "decode",
-    "threads",
-    "profile",
-    "cache",
-    "core",
-    "caches",
-    "together",
 )
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 
@@ -254,11 +241,18 @@ def bench_of(args: argparse.Namespace) -> Bench:
         model="smollm2" if asset else args.model,
         asset=asset,
         config=None if asset else _config(args.model),
+        path=args.path,
         quantizations=quantizations,
         prompts=prompts,
+        decode=args.decode,
+        threads=args.threads,
+        profile=args.profile,
         report=args.report or args.project / "out" / "bench.json",
+        cache=args.cache,
+        core=args.core,
         peer=args.peer or "",
-        **{name: getattr(args, name) for name in AS_GIVEN},
+        caches=args.caches,
+        together=args.together,
     )
     _check_paths(made)
     _check_caches(made)

@@ -10,9 +10,8 @@ from pathlib import Path
 from crosslab.bench.options import MLC, Bench, Variant
 from crosslab.build.recipe import Recipe
 from crosslab.build.runner import store_params
-from crosslab.compile.mlc import DEFAULT_CONTEXT
 from crosslab.compile.modes import KernelMode
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
 from crosslab.models.llama_params import random_model
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf

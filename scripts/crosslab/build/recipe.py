@@ -8,11 +8,11 @@ from pathlib import Path
 
 from crosslab.build.kernel_values import find_values
 from crosslab.compile.driver import DEFAULT_CHUNK, ImportedModule
-from crosslab.compile.mlc import DEFAULT_CONTEXT, MlcTools
+from crosslab.compile.mlc import MlcTools
 from crosslab.compile.modes import TILES, KernelMode
 from crosslab.compile.targets import LabTarget
 from crosslab.cores.core import Core
-from crosslab.models.config import longest_of, read_table
+from crosslab.models.config import DEFAULT_CONTEXT, longest_of, read_table
 from crosslab.models.formats import WeightFormat, weight_formats
 
 

@@ -29,6 +29,7 @@ from crosslab.compile.driver import (
 )
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
+from crosslab.models.config import DEFAULT_CONTEXT
 from crosslab.models.formats import FORMATS
 from crosslab.models.params import JOURNAL, resumed_shards
 from crosslab.models.weights_file import (
@@ -45,7 +46,6 @@ REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 
 # The work of a compiled model, as the cost estimate reads it.
 WORK_FILE = "work.json"
-DEFAULT_CONTEXT = 2048
 # Settings of one run must not leak into the next: what is wanted is said in the request.
 OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
 

@@ -22,8 +22,6 @@ BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
 PROMPT = "What is the capital of France?"
 PINNED_MODEL = "smollm2-135m"
-# Fields of a job that are its options.
-AS_GIVEN = ("release", "applied", "source", "prompt", "threads", "max_new", "cache", "unchecked")
 
 
 @dataclass(frozen=True)
@@ -195,11 +193,18 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
     job = Job(
         recipe=read_recipe(args, args.quantization or default),
         project=project,
+        release=args.release,
+        applied=args.applied,
         without=read_omissions(args.applied),
+        source=args.source,
         model=name,
+        prompt=args.prompt,
+        threads=args.threads,
+        max_new=args.max_new,
         report=args.report or project / "out" / f"{stem}.json",
+        cache=args.cache,
+        unchecked=args.unchecked,
         verb=verb,
-        **{name: getattr(args, name) for name in AS_GIVEN},
     )
     recipe = job.recipe
     recipe.weights.bound(recipe.mode.activations)
