@@ -111,7 +111,7 @@ def _record(final: Path, content: Path) -> None:
 
 
 def _damage(final: Path, known: Mapping[str, str] | None) -> str:
-    """First damage of a finished build; empty when there is none."""
+    """First damage of a finished build; empty for a whole build."""
     try:
         sums = json.loads(_sums_of(final).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -59,7 +59,7 @@ def read_library(project: Path = PROJECT) -> PinnedLibrary:
     """The pin of cpp-httplib in a project's ``VERSIONS.lock``.
 
     Raises:
-        UserError: there is none.
+        UserError: the lock has no such pin.
     """
 
     def made(entry: dict[str, Any]) -> PinnedLibrary:

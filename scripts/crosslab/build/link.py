@@ -184,7 +184,7 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     """The objects of a runner; what is not kept in the cache is made in ``scratch``.
 
     Raises:
-        UserError: the model library is none.
+        UserError: the file is not a model library.
         LabError: compiling fails.
     """
     runner, httplib = _runner_objects(request, cache), httplib_object(request.toolchain, cache)
@@ -227,7 +227,7 @@ def read_objects(library: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the objects in a model library.
 
     Raises:
-        UserError: it is none.
+        UserError: the file is not a model library.
     """
     try:
         with tarfile.open(library) as archive:

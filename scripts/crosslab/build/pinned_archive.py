@@ -41,7 +41,7 @@ def read_archive(project: Path, program: str = LLAMA_CPP) -> PinnedArchive:
     """The pin of a peer in a project's ``VERSIONS.lock``.
 
     Raises:
-        UserError: there is none.
+        UserError: the lock has no such pin.
     """
 
     def made(entry: dict[str, Any]) -> PinnedArchive:

@@ -46,7 +46,7 @@ class Runner:
 
     Attributes:
         program: the static program.
-        library: the model library in it; of several lengths of registers, one for all.
+        library: the model library in it, for all lengths of registers.
         linking: inputs of the link.
     """
 
@@ -79,8 +79,8 @@ def build_runner(
     Args:
         recipe: the inputs.
         cache: folder of finished builds.
-        clock: gets the steps' times.
-        parts: makes more objects of the program, on its runtime.
+        clock: measures the steps.
+        parts: builds more objects for the program, from its runtime.
 
     Raises:
         UserError: a tree, a tool or a package is missing.
@@ -152,8 +152,8 @@ def _compile(
 def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> CompiledModel:
     """One model library of those for several lengths of vector registers.
 
-    Objects that several of them have (the kernels, which fit any length) are in it once. What
-    is told of it is told of the library for the longest registers.
+    Objects that several of them have (the kernels, which fit any length) are in it once. Its
+    metadata and reports are those of the library for the longest registers.
 
     Args:
         libraries: by bits in a vector register; each has symbols of its own.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab build-and-test``: a pinned model is built for RVV and answers in the emulator.
 
-From the model's file to its words: import, parameters, reference, kernels, compilation (through
-MLC-LLM when its tree is there, else the project's own definition), runtime, runner, emulator,
-and a comparison with a reference in numpy on the same stored parameters, which rounds activations
-where the kernels do.
+The steps are: import, parameters, reference, kernels, compilation (through MLC-LLM if its tree is
+given, else by the project's own definition), runtime, runner, emulator, and a comparison with a
+reference in numpy. The reference reads the same stored parameters, and rounds activations like the
+kernels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Question:
         tokenizer: the model's tokenizer.
         prompt: token ids of the chat.
         options: the runner's, which hand it the prompt in text or in ids.
-        asked: the reference, and its answer; None where there is none.
+        asked: the reference, and its answer; None for a model without a reference.
     """
 
     model: ImportedModel
@@ -105,7 +105,7 @@ class CheckedAnswer:
     Attributes:
         vlen: bits in a vector register of the CPU.
         result: the answer.
-        verdict: how it compares with the reference's; None where there is none.
+        verdict: comparison with the reference's; None for a model without a reference.
     """
 
     vlen: int
@@ -174,8 +174,8 @@ def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> 
     """Compare the answer of one CPU with the reference's.
 
     Raises:
-        LabError: its words are not those of the model's tokenizer, it comes from the library for
-            other registers, or its logits are no numbers.
+        LabError: its words differ from those of the model's tokenizer, it comes from the library
+            for other registers, or its logits are not numbers.
     """
     check_words(result, question)
     if result.vlen != vlen:
@@ -198,7 +198,7 @@ def _parts(
 
 
 def omissions(job: Job) -> list[Omission]:
-    """Everything that this run is made without."""
+    """Everything that this run leaves out."""
     named = {omission.what for omission in job.without}
     unsaid = Omission("mlc-llm", "no tree of it was given", job.supply_mlc)
     missing = job.recipe.mlc is None and unsaid.what not in named
@@ -268,7 +268,7 @@ def read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResu
     """The answer that a runner printed as JSON, with the logits that it wrote.
 
     Raises:
-        LabError: it is none.
+        LabError: the text is not an answer of the runner.
     """
     try:
         table = json.loads(text)
@@ -282,10 +282,10 @@ def read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResu
 
 
 def check_words(result: RunResult, question: Question) -> None:
-    """The device reads and writes words as the model's own tokenizer does.
+    """Check that the device reads and writes words like the model's own tokenizer.
 
     Raises:
-        LabError: it does not.
+        LabError: the device's words differ.
     """
     if result.prompt != question.prompt:
         raise LabError(
@@ -323,8 +323,8 @@ def report_of(
 ) -> dict[str, Any]:
     """The run as a table for machines.
 
-    Of several CPUs, ``answers`` has each one's answer; what stands beside it is the first wrong
-    one's, or that of the longest registers.
+    Of several CPUs, ``answers`` has each one's answer. The other fields are those of the first
+    wrong answer, or of the CPU with the longest registers.
     """
     shown = next((one for one in answers if not one.is_right), answers[-1])
     result, verdict, recipe = shown.result, shown.verdict, job.recipe
@@ -360,7 +360,7 @@ def report_of(
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the words, and what there is to know about them."""
+    """Print the words, and a summary of the run."""
     _answers.print(report["text"], markup=False, soft_wrap=True)
     _progress.print(summary(report))
     for name in ("report", "dist"):

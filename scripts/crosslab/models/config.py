@@ -192,7 +192,8 @@ def read_family(path: Path) -> FamilyConfig:
     """Read the ``config.json`` of a relative of Llama's that the project's reference computes.
 
     Raises:
-        UserError: as :func:`read_config`, for what is none of FAMILIES or has more than they do.
+        UserError: as :func:`read_config`; the family is not one of FAMILIES, or a field is not
+            supported.
     """
     table = read_table(path)
     family = table.get("model_type", "llama")

@@ -119,7 +119,7 @@ def weight_files(model: Path) -> list[WeightFile]:
         model: folder in Hugging Face's layout, or one that :func:`write_elsewhere` wrote to.
 
     Raises:
-        UserError: a file that lies elsewhere was changed or is gone; or there are none.
+        UserError: a file that lies elsewhere was changed or is gone; or the model has no weights.
     """
     elsewhere = model / ELSEWHERE_FILE
     if not elsewhere.is_file():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tokenizer and its chat as one small table that the runner reads on the device.
 
-The layout is told in runner/text/tokenizer_file.h.
+runner/text/tokenizer_file.h describes the layout.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def weight_paths(folder: Path) -> list[Path]:
     """The safetensors files of a folder: those of its index, or all.
 
     Raises:
-        UserError: there are none, or the index names one that is missing.
+        UserError: the folder has no weights, or lacks a file of its index.
     """
     index = folder / INDEX_FILE
     if index.is_file():
