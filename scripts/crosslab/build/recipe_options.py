@@ -148,12 +148,12 @@ def find_database(folder: Path | None, cores: Sequence[Core]) -> Path | None:
     Raises:
         UserError: the folder has no database for the core.
     """
-    name = ",".join(map(str, cores))
-    for one in (folder, folder / name) if folder else ():
-        if _is_database(one):
-            return one
     if folder is None:
         return None
+    name = ",".join(map(str, cores))
+    for one in (folder, folder / name):
+        if _is_database(one):
+            return one
     there = sorted(one.name for one in folder.glob("*") if _is_database(one))
     if not there:
         raise UserError(f"--tuned: no database in {folder}", remedy="nox -s farm -- tune")
