@@ -122,16 +122,10 @@ def zoo(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def farm(session: nox.Session) -> None:
-    """Boards for TVM's RPC tracker: -- up --boards N, status, down; tune FILE; tune-kernels."""
+    """Run boards for TVM's RPC tracker and tune on them: -- up, status, down, tune, ..."""
     applied, options = trees.prepare(session, "crosslab", "farm")
     environments.install(session, "board-farm", release=applied.release)
-    if options[:1] == ["tune"]:
-        inner = [*options, *applied.trees()]
-    elif options[:1] == ["tune-kernels"]:
-        inner = options
-    else:
-        inner = ["farm", *options, *applied.arguments()]
-    environments.run_module(session, "crosslab", *inner)
+    environments.run_module(session, "crosslab", "farm", *options, *applied.arguments())
 
 
 @nox.session(default=False)

@@ -61,12 +61,11 @@ void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64
                       int64_t ld_c, int64_t ld_a, int64_t ld_b, float *panel, int64_t panel_rows,
                       int64_t panel_columns);
 
-void mlc_rvv_gemv_f32(float *y, const float *x, const float *b, int64_t n, int64_t k,
-                      int64_t ld_b);
+void mlc_rvv_gemv_f32(float *y, const float *x, const float *b, int64_t n, int64_t k, int64_t ld_b);
 
 typedef void mlc_rvv_gemm_packed(float *c, const float *a, const uint32_t *quants,
-                                 const float *scales, int64_t m, int64_t n, int64_t k,
-                                 int64_t ld_c, int64_t ld_a, float *panel, int64_t panel_rows,
+                                 const float *scales, int64_t m, int64_t n, int64_t k, int64_t ld_c,
+                                 int64_t ld_a, float *panel, int64_t panel_rows,
                                  int64_t panel_columns);
 typedef void mlc_rvv_gemv_packed(float *y, const float *ready, const uint32_t *quants,
                                  const float *scales, int64_t n, int64_t k);

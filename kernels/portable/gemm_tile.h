@@ -16,9 +16,10 @@ enum { TILE_ROWS = 2 };
 enum { TILE_COLUMNS = 2 * LANES };
 
 // c[rows, TILE_COLUMNS] (+)= a[rows, k] * panel[k, TILE_COLUMNS]; `rows` is a constant.
-static inline __attribute__((always_inline)) void gemm_tile(
-    float *c, const float *a, const float *panel, int rows, int64_t k, int64_t ld_c, int64_t ld_a,
-    int64_t ld_panel, int fresh) {
+static inline __attribute__((always_inline)) void gemm_tile(float *c, const float *a,
+                                                            const float *panel, int rows, int64_t k,
+                                                            int64_t ld_c, int64_t ld_a,
+                                                            int64_t ld_panel, int fresh) {
   vec low[TILE_ROWS], high[TILE_ROWS];
   for (int i = 0; i < rows; ++i) {
     low[i] = fresh ? all(0) : load(c + i * ld_c);

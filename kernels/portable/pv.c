@@ -11,8 +11,8 @@ static void pv(float *acc, const float *lhs, const float *rhs, int64_t ld_acc, i
   for (int c = 0; c < d; c += TILE_COLUMNS) {
     int q = 0;
     for (; q + 4 <= q_tile && TILE_ROWS >= 4; q += 4) {
-      gemm_tile(acc + q * ld_acc + c, lhs + q * ld_lhs, rhs + c, TILE_ROWS >= 4 ? 4 : 2, kv_tile, ld_acc, ld_lhs, ld_rhs,
-                0);
+      gemm_tile(acc + q * ld_acc + c, lhs + q * ld_lhs, rhs + c, TILE_ROWS >= 4 ? 4 : 2, kv_tile,
+                ld_acc, ld_lhs, ld_rhs, 0);
     }
     for (; q < q_tile; q += 2) {
       gemm_tile(acc + q * ld_acc + c, lhs + q * ld_lhs, rhs + c, 2, kv_tile, ld_acc, ld_lhs, ld_rhs,

@@ -190,8 +190,8 @@ void mlc_rvv_gemm_q4_int8(float *c, const void *ready, const uint32_t *quants, c
       const int8_block *x = ready;
       int64_t i = 0;
       for (; i + INT8_ROWS <= m; i += INT8_ROWS) {
-        int8_rows(out + i * ld_c, x + i, bytes + column, factors, INT8_ROWS, m, groups, lanes,
-                  step, ld_c);
+        int8_rows(out + i * ld_c, x + i, bytes + column, factors, INT8_ROWS, m, groups, lanes, step,
+                  ld_c);
       }
       for (; i < m; ++i) {
         int8_rows(out + i * ld_c, x + i, bytes + column, factors, 1, m, groups, lanes, step, ld_c);

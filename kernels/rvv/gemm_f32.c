@@ -42,8 +42,8 @@ static mlc_gemm_block mlc_gemm_first(int64_t m, size_t lanes) {
 }
 
 void mlc_rvv_gemm_f32(float *c, const float *a, const float *b, int64_t m, int64_t n, int64_t k,
-                      int64_t ld_c, int64_t ld_a, int64_t ld_b, float *panel,
-                      int64_t panel_rows, int64_t panel_columns) {
+                      int64_t ld_c, int64_t ld_a, int64_t ld_b, float *panel, int64_t panel_rows,
+                      int64_t panel_columns) {
   if (m == 1) {
     mlc_rvv_gemv_f32(c, a, b, n, k, ld_b);
     return;

@@ -93,8 +93,8 @@ void mlc_rvv_gemm_q4(float *c, const float *a, const uint32_t *quants, const flo
     const size_t lanes = __riscv_vsetvl_e32m8((size_t)(n < width ? n : width));
     for (int64_t first = 0; first < k; first += panel_rows) {
       const int64_t depth = k - first < panel_rows ? k - first : panel_rows;
-      const mlc_gemm_by by = {depth, ld_c, ld_a, (int64_t)(lanes * sizeof(float)), lanes,
-                              first == 0, panel};
+      const mlc_gemm_by by = {depth, ld_c,       ld_a, (int64_t)(lanes * sizeof(float)),
+                              lanes, first == 0, panel};
       const uint32_t *words = quants + first / 8;
       const float *factors = scales + first / MLC_RVV_Q4_GROUP;
       if (lanes > __riscv_vsetvlmax_e32m4()) {

@@ -109,13 +109,13 @@
 
 // What is the same for all rows of a.
 typedef struct {
-  int64_t k;      // steps, at least one
-  int64_t ld_c;   // distance between rows of c, in elements
-  int64_t ld_a;   // the same of a
-  int64_t step;   // in bytes: between b's rows if it is a panel, else between its columns
-  size_t lanes;   // columns
-  int fresh;      // whether c begins at zero
-  float *panel;   // room for k rows of `lanes`, if b is not packed yet
+  int64_t k;     // steps, at least one
+  int64_t ld_c;  // distance between rows of c, in elements
+  int64_t ld_a;  // the same of a
+  int64_t step;  // in bytes: between b's rows if it is a panel, else between its columns
+  size_t lanes;  // columns
+  int fresh;     // whether c begins at zero
+  float *panel;  // room for k rows of `lanes`, if b is not packed yet
 } mlc_gemm_by;
 
 typedef void mlc_gemm_rows(float *c, const float *a, const float *b, const mlc_gemm_by *by);
@@ -172,7 +172,7 @@ static inline int64_t mlc_gemm_width(int64_t panel_columns, int64_t m) {
 
 // m rows of a times the packed panel b.
 static inline void mlc_gemm_panel(float *c, const float *a, const float *panel, int64_t m,
-                                       const mlc_gemm_by *by) {
+                                  const mlc_gemm_by *by) {
   static mlc_gemm_rows *const of8[3] = {MLC_GEMM_KERNELS_3(8)};
   static mlc_gemm_rows *const of4[7] = {MLC_GEMM_KERNELS_7(4)};
   static mlc_gemm_rows *const of2[7] = {MLC_GEMM_KERNELS_7(2)};
@@ -206,7 +206,7 @@ __attribute__((noinline)) static void mlc_gemm_parts(float *c, const float *a, c
 }
 
 static inline void mlc_gemm_tile(float *c, const float *a, const float *panel, int64_t m,
-                                  const mlc_gemm_by *by) {
+                                 const mlc_gemm_by *by) {
   const int one = m <= MLC_RVV_GEMM_WIDE_ROWS || by->lanes <= __riscv_vsetvlmax_e32m4();
   (one ? mlc_gemm_panel : mlc_gemm_parts)(c, a, panel, m, by);
 }

@@ -162,11 +162,11 @@ MLC_GEMV_ALONE static void mlc_gemv_1(float *y, const float *x, const float *las
   const vfloat32m1_t zero = __riscv_vfmv_s_f_f32m1(0.0f, 1);
   vfloat32m8_t sum;
   (void)x, (void)k;
-  __asm__ volatile(MLC_GEMV_FOUR(MLC_GEMV_ONE)
-                   : [sum] "=&vr"(sum), [y] "+r"(y), [b] "+r"(b)
-                   : [x0] "vr"(x0), [zero] "vr"(zero), [end] "r"(y + n), [lanes] "r"(lanes),
-                     [ld] "r"(ld * 4)
-                   : "memory", "vl", "vtype", "ft0");
+  __asm__ volatile(
+      MLC_GEMV_FOUR(MLC_GEMV_ONE)
+      : [sum] "=&vr"(sum), [y] "+r"(y), [b] "+r"(b)
+      : [x0] "vr"(x0), [zero] "vr"(zero), [end] "r"(y + n), [lanes] "r"(lanes), [ld] "r"(ld * 4)
+      : "memory", "vl", "vtype", "ft0");
 }
 
 MLC_GEMV_ALONE static void mlc_gemv_2(float *y, const float *x, const float *last, const float *b,

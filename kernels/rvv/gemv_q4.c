@@ -26,8 +26,8 @@ __attribute__((noinline)) void mlc_rvv_gemv_q4_prepare(float *ready, const float
   const size_t lanes = MLC_RVV_Q4_GROUP;
   const vuint32m8_t nibble = __riscv_vand_vx_u32m8(__riscv_vid_v_u32m8(lanes), 7, lanes);
   // 16^-j: an exponent that is less by 4 j.
-  const vfloat32m8_t factor = __riscv_vreinterpret_v_u32m8_f32m8(__riscv_vrsub_vx_u32m8(
-      __riscv_vsll_vx_u32m8(nibble, 25, lanes), 127u << 23, lanes));
+  const vfloat32m8_t factor = __riscv_vreinterpret_v_u32m8_f32m8(
+      __riscv_vrsub_vx_u32m8(__riscv_vsll_vx_u32m8(nibble, 25, lanes), 127u << 23, lanes));
   const vfloat32m1_t zero = __riscv_vfmv_s_f_f32m1(0.0f, 1);
 #define MLC_Q4_READY                                                                     \
   __riscv_vse32_v_f32m8(ready, __riscv_vfmul_vv_f32m8(group, factor, lanes), lanes);     \

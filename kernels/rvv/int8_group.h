@@ -10,8 +10,10 @@
 
 #include "mlc_rvv_linear.h"
 
-_Static_assert(MLC_RVV_Q4_GROUP == 32 && MLC_RVV_Q4_ZERO_POINT == 7, "sums of 16 bits fit q4 alone");
-_Static_assert(MLC_RVV_INT8_BLOCK == 40, "offsets in the assembly below are those of a block of 40");
+_Static_assert(MLC_RVV_Q4_GROUP == 32 && MLC_RVV_Q4_ZERO_POINT == 7,
+               "sums of 16 bits fit q4 alone");
+_Static_assert(MLC_RVV_INT8_BLOCK == 40,
+               "offsets in the assembly below are those of a block of 40");
 
 #define MLC_I8_1(DO, ...) DO(0, __VA_ARGS__)
 #define MLC_I8_2(DO, ...) MLC_I8_1(DO, __VA_ARGS__) DO(1, __VA_ARGS__)

@@ -164,8 +164,8 @@ static void mlc_i8_block(float *c, const uint8_t *x, const uint8_t *q, const flo
                                         mlc_i8_parts_10, mlc_i8_parts_11, mlc_i8_parts_12,
                                         mlc_i8_parts_13, mlc_i8_parts_14, mlc_i8_parts_15};
   static mlc_i8_scale *const scale[] = {mlc_i8_scale_3, mlc_i8_scale_4};
-  static const uint8_t some[][4] = {{4, 3},    {4, 4},    {3, 3, 3},    {4, 3, 3},
-                                    {4, 4, 3}, {4, 4, 4}, {4, 3, 3, 3}, {4, 4, 3, 3}, {4, 4, 4, 3}};
+  static const uint8_t some[][4] = {{4, 3},    {4, 4},       {3, 3, 3},    {4, 3, 3},   {4, 4, 3},
+                                    {4, 4, 4}, {4, 3, 3, 3}, {4, 4, 3, 3}, {4, 4, 4, 3}};
   int16_t buffer[MLC_I8_PARTS];
   const int64_t row = (int64_t)by->lanes, group = (rows + 1) / 2 * 4 * row;
   parts[rows - 7](buffer, x, q, groups, by);

@@ -24,7 +24,8 @@
 #include "int8_group.h"
 #include "int8_many.h"
 
-enum { MLC_I8_FEW_ROWS = MLC_RVV_INT8_FEW_ROWS };  // so many keep their sums in memory: answers of a batch
+// So many rows, the answers of a batch, keep their sums in memory.
+enum { MLC_I8_FEW_ROWS = MLC_RVV_INT8_FEW_ROWS };
 
 // Registers: float sums and those of a group. One row may take groups of eight registers for its
 // sum (WIDE); up to four take four each (TALL), or four for a group's sums alone (LONG).
@@ -194,7 +195,8 @@ static void mlc_i8_tile(float *c, const uint8_t *x, const uint8_t *q, const floa
     mlc_i8_rows *const *run = mlc_i8_for(by->lanes);
     for (int64_t row = 0; row < m;) {
       const int64_t rows = m - row < 4 ? m - row : 4;
-      run[rows - 1](c + row * by->ld_c + column, x + row * MLC_RVV_INT8_BLOCK, q + column, s + column, by);
+      run[rows - 1](c + row * by->ld_c + column, x + row * MLC_RVV_INT8_BLOCK, q + column,
+                    s + column, by);
       row += rows;
     }
   }

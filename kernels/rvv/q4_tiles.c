@@ -178,9 +178,9 @@ static void mlc_q4_two_rows(float *c, int64_t ld_c, const float *ready, const ui
     const size_t lanes = (size_t)step;
     (lanes > __riscv_vsetvlmax_e32m4()   ? mlc_q4_dots_m8
      : lanes > __riscv_vsetvlmax_e32m2() ? mlc_q4_dots_m4
-     : lanes > __riscv_vsetvlmax_e32m1() ? mlc_q4_dots_m2
-                                         : mlc_q4_dots_m1)(c, c + ld_c, ready, next, q, scales,
-                                                           groups, step);
+     : lanes > __riscv_vsetvlmax_e32m1()
+         ? mlc_q4_dots_m2
+         : mlc_q4_dots_m1)(c, c + ld_c, ready, next, q, scales, groups, step);
     c += step;
     q += step * groups * (MLC_RVV_Q4_GROUP / 2);
     scales += step * groups;
@@ -218,8 +218,8 @@ static void mlc_q4_unpack_tile(float *panel, const uint8_t *q, const float *s, i
     }
     const vuint8m2_t bytes = __riscv_vle8_v_u8m2(q, lanes);
     for (int j = 0; j < 2 && i + j < depth; ++j, panel += lanes) {
-      const vuint8m2_t nibble = j == 0 ? __riscv_vand_vx_u8m2(bytes, 15, lanes)
-                                       : __riscv_vsrl_vx_u8m2(bytes, 4, lanes);
+      const vuint8m2_t nibble =
+          j == 0 ? __riscv_vand_vx_u8m2(bytes, 15, lanes) : __riscv_vsrl_vx_u8m2(bytes, 4, lanes);
       const vint16m4_t value = __riscv_vadd_vx_i16m4(
           __riscv_vreinterpret_v_u16m4_i16m4(__riscv_vzext_vf2_u16m4(nibble, lanes)),
           -MLC_RVV_Q4_ZERO_POINT, lanes);

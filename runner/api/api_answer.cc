@@ -5,14 +5,14 @@
 #include <cstdio>
 #include <utility>
 
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {
 
 using nlohmann::json;
 
-// JSON has no infinity; OpenAI writes this for a token that cannot come.
+// JSON has no infinity; OpenAI writes this for an impossible token.
 double Bounded(double logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 json OrNull(const std::string& text) { return text.empty() ? json() : json(text); }
@@ -131,7 +131,7 @@ json AnswerWriter::Body() const {
   return frame;
 }
 
-// A token's text; one that is no text by itself as OpenAI writes it in completions.
+// The text of a token. If its bytes are not UTF-8, they are escaped as OpenAI does in completions.
 std::string AnswerWriter::Named(int32_t token) const {
   const std::string bytes(tokenizer_.Bytes(token));
   if (!FirstBroken(bytes)) return bytes;

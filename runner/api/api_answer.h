@@ -8,7 +8,7 @@
 
 #include "api/api_error.h"
 #include "api/api_request.h"
-#include "engine/engine.h"
+#include "engine/request.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {
@@ -16,10 +16,10 @@ namespace rvv_runner {
 // OpenAI's error object.
 nlohmann::json ErrorBody(const ApiError& error);
 
-// Tokens of a request's prompts and answers, as they end.
+// Counts the tokens of prompts and answers when answers end.
 class Usage {
  public:
-  // `n`: answers to each prompt, whose tokens count once.
+  // `n`: answers to each prompt. The tokens of a prompt count once.
   explicit Usage(int64_t n) : n_(n) {}
   void Add(size_t answer, const Ended& ended);
   nlohmann::json Body() const;
@@ -38,14 +38,14 @@ class AnswerWriter {
   AnswerWriter(const ApiRequest& request, const Tokenizer& tokenizer, std::string id,
                std::string model, int64_t created);
 
-  // Chunks of a stream: the first of an answer (of a chat; null else), one for a piece (null when
-  // it shows nothing), the end of one, and the usage.
+  // Chunks of a stream: the first of an answer (null unless it is a chat), one for a piece (null if
+  // it shows nothing), the last of an answer, and the usage.
   nlohmann::json First(size_t answer) const;
   nlohmann::json Chunk(size_t answer, const Piece& piece);
   nlohmann::json Last(size_t answer, const Ended& ended);
   nlohmann::json Tail() const;
 
-  // The body of an answer that is no stream.
+  // Collects the body of an answer without a stream.
   void Add(size_t answer, const Piece& piece);
   void Add(size_t answer, const Ended& ended);
   nlohmann::json Body() const;

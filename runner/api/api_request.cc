@@ -25,7 +25,8 @@ bool Boolean(const std::string& field, const json& value) {
 
 int64_t Integer(const std::string& field, const json& value, int64_t low, int64_t high) {
   // Some clients write 5.0 where 5 is meant.
-  const bool whole = value.is_number_float() && std::floor(value.get<double>()) == value.get<double>();
+  const bool whole =
+      value.is_number_float() && std::floor(value.get<double>()) == value.get<double>();
   if (!value.is_number_integer() && !whole) Refuse(field, "must be a whole number");
   const double real = value.get<double>();
   if (real < static_cast<double>(low) || real > static_cast<double>(high)) {
@@ -40,20 +41,22 @@ double Real(const std::string& field, const json& value) {
 }
 
 const std::string& Text(const std::string& field, const json& value) {
-  if (!value.is_string()) Refuse(field, "must be a text");
+  if (!value.is_string()) Refuse(field, "must be a string");
   return value.get_ref<const std::string&>();
 }
 
-// A content is a text, or a list of parts of which each is a text.
+// The content is a string, or a list of text parts.
 std::string Content(const std::string& field, const json& value) {
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) Refuse(field, "must be a text or a list of parts");
+  if (!value.is_array()) Refuse(field, "must be a string or a list of parts");
   std::string whole;
   for (size_t i = 0; i < value.size(); ++i) {
     const std::string part = field + "[" + std::to_string(i) + "]";
     const json& entry = value[i];
     if (!entry.is_object() || !entry.contains("type")) Refuse(part, "must be a part with a type");
-    if (entry["type"] != "text") Refuse(part + ".type", "must be text: this model reads text alone");
+    if (entry["type"] != "text") {
+      Refuse(part + ".type", "must be text: this model reads only text");
+    }
     if (!entry.contains("text")) Refuse(part + ".text", "is missing");
     whole += Text(part + ".text", entry["text"]);
   }
@@ -61,7 +64,7 @@ std::string Content(const std::string& field, const json& value) {
 }
 
 Message::Role Role(const std::string& field, const json& value) {
-  // The developer is OpenAI's newer name of the system.
+  // "developer" is OpenAI's newer name for "system".
   static const std::map<std::string, Message::Role> kRoles = {
       {"system", Message::Role::kSystem},
       {"developer", Message::Role::kSystem},
@@ -122,12 +125,12 @@ void ReadPrompts(const json& value, ApiRequest* request) {
 void ReadStop(const json& value, ApiRequest* request) {
   const json list = value.is_array() ? value : json::array({value});
   if (list.size() > kMostStops) {
-    Refuse("stop", "has more than " + std::to_string(kMostStops) + " texts");
+    Refuse("stop", "has more than " + std::to_string(kMostStops) + " strings");
   }
   for (const json& stop : list) {
     const std::string& text = Text("stop", stop);
-    if (text.empty()) Refuse("stop", "holds an empty text");
-    if (text.size() > kMostStopBytes) Refuse("stop", "holds too long a text");
+    if (text.empty()) Refuse("stop", "holds an empty string");
+    if (text.size() > kMostStopBytes) Refuse("stop", "holds a string that is too long");
     request->sampling.stop.push_back(text);
   }
 }
@@ -135,8 +138,8 @@ void ReadStop(const json& value, ApiRequest* request) {
 void ReadBias(const json& value, ApiRequest* request) {
   if (!value.is_object()) Refuse("logit_bias", "must be an object of token ids");
   for (const auto& [key, bias] : value.items()) {
-    const bool number = !key.empty() && key.size() <= 9 &&
-                        key.find_first_not_of("0123456789") == std::string::npos;
+    const bool number =
+        !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
     if (!number) Refuse("logit_bias", "must have token ids as names");
     request->sampling.logit_bias[std::stoi(key)] = Real("logit_bias", bias);
   }
@@ -145,7 +148,8 @@ void ReadBias(const json& value, ApiRequest* request) {
 void ReadFormat(const json& value, ApiRequest*) {
   const bool text = value.is_object() && value.size() == 1 && value.value("type", json()) == "text";
   if (!text) {
-    Refuse("response_format", "must be {\"type\": \"text\"}: nothing here makes an answer JSON");
+    Refuse("response_format",
+           "must be {\"type\": \"text\"}: this server cannot make the model answer in JSON");
   }
 }
 
@@ -174,7 +178,7 @@ Reader Count(const char* field, int64_t low, int64_t high, int64_t Sampling::* t
   };
 }
 
-// A field that is understood as long as it has one value, the one that changes nothing.
+// Accepts only the neutral value of a field, which changes nothing.
 Reader Only(const char* field, const json& neutral, const char* why) {
   return [=](const json& value, ApiRequest*) {
     if (value != neutral) Refuse(field, why);
@@ -208,7 +212,7 @@ Readers CommonReaders() {
          r->sampling.seed = static_cast<uint64_t>(Integer("seed", v, -kExact, kExact));
        }},
   };
-  // They change nothing of an answer here.
+  // These fields do not change answers.
   for (const char* field : {"user", "metadata", "service_tier", "safety_identifier",
                             "prompt_cache_key", "prompt_cache_retention"}) {
     readers.emplace(field, ignored);
@@ -229,9 +233,11 @@ Readers ChatReaders() {
   readers["max_completion_tokens"] =
       Count("max_completion_tokens", 1, kMany, &Sampling::max_tokens);
   readers["modalities"] =
-      Only("modalities", json::array({"text"}), "must be [\"text\"]: this model writes text alone");
+      Only("modalities", json::array({"text"}), "must be [\"text\"]: this model writes only text");
   readers["logprobs"] = [](const json& v, ApiRequest* r) {
-    if (Boolean("logprobs", v)) r->sampling.top_logprobs = std::max<int64_t>(0, r->sampling.top_logprobs);
+    if (Boolean("logprobs", v)) {
+      r->sampling.top_logprobs = std::max<int64_t>(0, r->sampling.top_logprobs);
+    }
   };
   readers["top_logprobs"] = Count("top_logprobs", 0, kMostTop, &Sampling::top_logprobs);
   return readers;
@@ -251,21 +257,22 @@ bool Named(const json& body, const char* field) {
   return body.contains(field) && !body[field].is_null();
 }
 
-// What one field alone does not tell.
+// Checks that depend on several fields.
 void CheckTogether(const json& body, const ApiRequest& request) {
   const char* needed = request.chat ? "messages" : "prompt";
   if (!Named(body, needed)) Refuse(needed, "is missing");
   if (Named(body, "max_tokens") && Named(body, "max_completion_tokens")) {
-    Refuse("max_tokens", "and max_completion_tokens are two names of one thing: give one");
+    Refuse("max_tokens", "and max_completion_tokens mean the same: give only one");
   }
   if (Named(body, "stream_options") && !request.stream) {
-    Refuse("stream_options", "is for a stream: set stream to true");
+    Refuse("stream_options", "needs stream to be true");
   }
   if (request.chat && Named(body, "top_logprobs") && body.value("logprobs", json()) != true) {
     Refuse("top_logprobs", "needs logprobs to be true");
   }
   if (request.answers() > static_cast<size_t>(kMostAnswers)) {
-    Refuse("n", "times the prompts is more than " + std::to_string(kMostAnswers) + " answers");
+    Refuse("n",
+           "times the number of prompts is more than " + std::to_string(kMostAnswers) + " answers");
   }
 }
 
@@ -279,12 +286,12 @@ ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& def
   ApiRequest request;
   request.chat = chat;
   request.sampling = defaults;
-  // What OpenAI's own service takes when nobody says.
+  // The default of OpenAI's service.
   if (!chat) request.sampling.max_tokens = 16;
   const Readers& readers = chat ? kChat : kCompletion;
   for (const auto& [field, value] : table.items()) {
     const auto reader = readers.find(field);
-    // A client that writes null means that it says nothing.
+    // null is the same as no field.
     if (value.is_null() && field != "messages" && field != "prompt") continue;
     if (reader == readers.end()) Refuse(field, "is not supported here");
     reader->second(value, &request);

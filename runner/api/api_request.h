@@ -18,8 +18,8 @@ using ApiPrompt = std::variant<std::string, std::vector<int32_t>>;
 // A request to /v1/chat/completions or /v1/completions.
 struct ApiRequest {
   bool chat = false;
-  std::string model;              // empty: not named
-  std::vector<Message> messages;  // of a chat
+  std::string model;               // empty: not given
+  std::vector<Message> messages;   // of a chat
   std::vector<ApiPrompt> prompts;  // else
   Sampling sampling;
   int64_t n = 1;  // answers to each prompt
@@ -33,9 +33,8 @@ constexpr size_t kMostMessages = 1024;
 constexpr size_t kMostPrompts = 16;
 constexpr int64_t kMostAnswers = 16;  // of one request
 
-// Reads a body. Fields that are not there keep the values of `defaults`. Throws ApiError (400) that
-// names the field for a wrong kind or value, and for every field that could change the answer and
-// is not understood here.
+// Reads a body. Missing fields get the values of `defaults`. Throws ApiError (400) that names the
+// field if its type or value is wrong, or if it is unsupported and could change the answer.
 ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& defaults);
 
 }  // namespace rvv_runner

@@ -17,7 +17,7 @@ Json ParseBody(std::string_view body) {
     if (event == Event::object_start) names.emplace_back();
     if (event == Event::object_end) names.pop_back();
     if (event == Event::key && !names.back().insert(value.get<std::string>()).second) {
-      throw ApiError(400, "the field '" + value.get<std::string>() + "' is there twice");
+      throw ApiError(400, "the field '" + value.get<std::string>() + "' appears twice");
     }
     return true;
   };

@@ -7,8 +7,8 @@
 
 namespace rvv_runner {
 
-// Reads a request's body. Throws ApiError (400) for what ParseJson refuses, is nested more than 32
-// deep, or names a field twice.
+// Reads a request's body. Throws ApiError (400) if ParseJson refuses it, if it is nested more than
+// 32 deep, or if it names a field twice.
 Json ParseBody(std::string_view body);
 
 }  // namespace rvv_runner

@@ -50,7 +50,7 @@ std::optional<Finish> Answer::Next(const std::vector<float>& logits) {
 
 void Answer::Tell(const std::string& text) {
   piece_.text += text;
-  // Tokens wait for the text that they are part of.
+  // Hold tokens back until their text is complete.
   if (piece_.text.empty() && !text_.whole()) return;
   const Piece piece = std::exchange(piece_, Piece());
   if (request_.on_piece) request_.on_piece(piece);
@@ -72,7 +72,7 @@ void Answer::End(Finish finish, const std::string& error) {
   try {
     if (request_.on_finish) request_.on_finish(ended_);
   } catch (const std::exception&) {
-    // Nobody is left to be told.
+    // There is no other callback that could report this.
   }
 }
 

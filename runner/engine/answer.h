@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "engine/answer_text.h"
-#include "engine/engine.h"
+#include "engine/request.h"
 #include "engine/sampling.h"
 
 namespace rvv_runner {
 
 using Clock = std::chrono::steady_clock;
 
-// A request on its way through the engine: its tokens, what was chosen, what was told.
+// The state of a request in the engine: its prompt, its chosen tokens and its reported pieces.
 class Answer {
  public:
   using Tokens = std::vector<int32_t>;
@@ -28,25 +28,25 @@ class Answer {
   const Tokens& prompt() const { return request_.tokens; }
   int64_t longest() const { return longest_; }
 
-  // It has a place in the cache, with so many tokens of the prompt.
+  // Notes its sequence in the cache, which already holds `ready` tokens of the prompt.
   void Start(int64_t sequence, int64_t ready);
   bool started() const { return sequence_.has_value(); }
   int64_t sequence() const { return *sequence_; }
-  // Its place is lost.
+  // Notes that its sequence is lost.
   void Lose() { sequence_.reset(); }
 
   // Tokens of the prompt that are not in the cache.
   int64_t unread() const { return std::ssize(request_.tokens) - read_; }
-  // The next of them, at most so many.
+  // The next of them, at most `most`.
   std::pair<Tokens::const_iterator, Tokens::const_iterator> Chunk(int64_t most) const;
   void Read(int64_t tokens, double seconds);
   void Decoded(double seconds) { ended_.decode_seconds.push_back(seconds); }
 
-  // Chooses a token, and tells it. How the answer ends, if it does.
+  // Chooses a token and reports it. Returns how the answer ends, if it does.
   std::optional<Finish> Next(const std::vector<float>& logits);
   int32_t last() const { return last_; }
 
-  // Tells what is left, and the end. Throws nothing.
+  // Reports the rest of the text, and the end. Does not throw.
   void End(Finish finish, const std::string& error);
 
  private:

@@ -32,7 +32,7 @@ std::string StoppedText::Release(bool end) {
     }
   }
   if (!stopped_ && !end) {
-    // The longest end of the text that a stop string begins with.
+    // Hold back the longest end of the text that is the beginning of a stop string.
     for (const std::string& stop : stops_) {
       for (size_t length = std::min(stop.size() - 1, held_.size()); length > 0; --length) {
         if (std::string_view(held_).ends_with(std::string_view(stop).substr(0, length))) {

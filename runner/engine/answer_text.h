@@ -9,19 +9,19 @@
 
 namespace rvv_runner {
 
-// The text of an answer as it may be shown: whole characters, up to the first stop string. What may
-// become a stop string is held back until the text behind it decides.
+// The text of an answer that may be shown: whole characters, up to the first stop string. A
+// possible beginning of a stop string is held back until the text behind it decides.
 class StoppedText {
  public:
-  // `tokenizer` may be null: there is no text then.
+  // `tokenizer` may be null; then there is no text.
   StoppedText(const Tokenizer* tokenizer, const std::vector<std::string>& stops);
 
-  // What can be shown after this token. After a stop string there is nothing more.
+  // The text that this token completes. Empty after a stop string.
   std::string Next(int32_t token);
-  // What was held back, when no token comes any more.
+  // The text that was held back, after the last token.
   std::string Finish();
   bool stopped() const { return stopped_; }
-  // Nothing is held back: all that the tokens so far say has been given.
+  // True if the text of all tokens so far has been returned.
   bool whole() const { return held_.empty() && (!text_ || !text_->pending()); }
 
  private:

@@ -21,11 +21,13 @@ int64_t CommonTokens(const std::vector<int32_t>& a, const std::vector<int32_t>& 
 std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prompt,
                                                 int64_t longest) {
   const auto [like, common] = Likest(prompt);
-  if (like == sequences_.end()) return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
+  if (like == sequences_.end()) {
+    return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
+  }
   const bool running = like->second.running;
   const bool whole = common == std::ssize(like->second.tokens);
   if (whole && !running) {
-    // It goes on where it stopped.
+    // The sequence continues where it stopped.
     if (MakeRoom(Pages(longest) - Pages(common), like->first)) return GoOn(like, common, longest);
   } else if (MakeRoom(Pages(longest) - common / Model::kPageTokens, like->first)) {
     const int64_t sequence = next_++;
@@ -36,7 +38,7 @@ std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prom
     return Place{sequence, common};
   }
   if (running) return kNoPlace;
-  // Nothing else is left to forget: the likest gives what the prompt does not begin with, or all.
+  // Nothing else can be forgotten: cut this sequence to the common beginning, or forget it.
   const int64_t surplus = std::ssize(like->second.tokens) - common;
   if (surplus > 0) model_->Drop(like->first, surplus);
   like->second.tokens.resize(static_cast<size_t>(common));
@@ -44,8 +46,8 @@ std::optional<CacheRoom::Place> CacheRoom::Take(const std::vector<int32_t>& prom
   return MakeRoom(Pages(longest), kNobody) ? Fresh(longest) : kNoPlace;
 }
 
-// The sequence that a prompt has most of its beginning in common with, and how much. Logits come
-// from a call: the prompt's last token is not counted.
+// The sequence with the longest common beginning with a prompt, and its length. The last token of
+// the prompt does not count, because only a call gives its logits.
 std::pair<CacheRoom::Sequences::iterator, int64_t> CacheRoom::Likest(
     const std::vector<int32_t>& prompt) {
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
@@ -53,9 +55,9 @@ std::pair<CacheRoom::Sequences::iterator, int64_t> CacheRoom::Likest(
   int64_t common = 0;
   for (auto it = sequences_.begin(); it != sequences_.end() && model_->shares(); ++it) {
     const int64_t same = std::min(most, CommonTokens(it->second.tokens, prompt));
-    // Less than a page is not worth a block of its own.
+    // Sharing less than a page is not worth a block.
     if (same < Model::kPageTokens || same < common) continue;
-    // Of equal ones, one that can go on as it is.
+    // Among equal lengths, prefer a sequence that can continue as it is.
     const bool whole = same == std::ssize(it->second.tokens) && !it->second.running;
     if (same > common || whole) best = it;
     common = same;
@@ -107,7 +109,7 @@ int64_t CacheRoom::pages_running() const {
   return std::min(pages, pages_used());
 }
 
-// Pages that running sequences may still ask for.
+// Pages that running sequences may still need.
 int64_t CacheRoom::Promised() const {
   int64_t pages = 0;
   for (const auto& [name, sequence] : sequences_) {
@@ -121,8 +123,8 @@ void CacheRoom::Forget(Sequences::iterator sequence) {
   sequences_.erase(sequence);
 }
 
-// Forgets kept sequences, the longest unused first, until so many pages are free. False when they
-// are not, with all gone but the spared one.
+// Forgets kept sequences, the longest unused first, until `pages` are free. Returns false if they
+// are not even when only the spared one is left.
 bool CacheRoom::MakeRoom(int64_t pages, int64_t spared) {
   while (model_->FreePages() - Promised() < pages) {
     auto oldest = sequences_.end();

@@ -11,33 +11,33 @@
 
 namespace rvv_runner {
 
-// The sequences of a model's KV cache: those that are being computed, and finished ones that are
-// kept while nobody needs their pages, so that a prompt which begins as one of them need not be
-// computed again so far. Pages for a sequence's longest answer are promised when it gets its place.
+// The sequences of a model's KV cache: those that are being computed, and finished ones. Finished
+// ones are kept until their pages are needed, so that a prompt with the same beginning need not
+// compute it again. A sequence gets its place only if there are pages for its longest answer.
 class CacheRoom {
  public:
   explicit CacheRoom(Model* model) : model_(model) {}
 
   struct Place {
-    int64_t sequence;  // its name in the cache
-    int64_t ready;     // tokens of the prompt that are there already, fewer than all
+    int64_t sequence;  // its id in the cache
+    int64_t ready;     // tokens of the prompt that the cache already holds, fewer than all
   };
 
-  // A place for a prompt that may grow to `longest` tokens; nothing while the pages are lacking.
+  // Takes a place for a prompt that may grow to `longest` tokens; nullopt if pages are lacking.
   std::optional<Place> Take(const std::vector<int32_t>& prompt, int64_t longest);
-  // Notes tokens that are now in the cache, behind the others.
+  // Notes tokens that were appended to a sequence.
   void Computed(int64_t sequence, std::vector<int32_t>::const_iterator first,
                 std::vector<int32_t>::const_iterator last);
-  // The sequence is finished: its pages are free for whoever needs them, and kept until then.
+  // Notes that a sequence is finished. It is kept until its pages are needed.
   void Release(int64_t sequence);
   // Empties the cache after a call that failed in the middle.
   void Clear();
 
-  // True if so many tokens fit the empty cache.
+  // True if this many tokens fit into the empty cache.
   bool Fits(int64_t tokens) const { return Pages(tokens) <= model_->pages(); }
   int64_t kept() const;
   int64_t pages_used() const { return model_->pages() - model_->FreePages(); }
-  // Of these, by sequences that are being computed; pages that they share count for each.
+  // Pages of sequences that are being computed; shared pages count for each of them.
   int64_t pages_running() const;
 
  private:
@@ -45,7 +45,7 @@ class CacheRoom {
     std::vector<int32_t> tokens;  // in the cache
     int64_t longest;
     bool running;
-    uint64_t used;                // when, counted in places taken
+    uint64_t used;  // time of its last use, as a number of Take calls
   };
 
   using Sequences = std::map<int64_t, Sequence>;

@@ -7,8 +7,9 @@
 
 namespace rvv_runner {
 
-// Sampling as the model's mlc-chat-config.json says, in the folder of its parameters; without that
-// file MLC-LLM's own: temperature 1, all tokens, no penalties. Throws InputError when it is malformed.
+// The sampling of the model's mlc-chat-config.json in the folder of its parameters. Without the
+// file, MLC-LLM's defaults: temperature 1, all tokens, no penalties. Throws InputError if the file
+// is malformed.
 Sampling DefaultSampling(const std::string& folder);
 
 }  // namespace rvv_runner

@@ -25,7 +25,7 @@ double SecondsSince(Clock::time_point start) {
 void CheckTokens(const std::vector<int32_t>& tokens, int64_t vocabulary) {
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocabulary) {
-      throw InputError("token " + std::to_string(token) + " is outside of the vocabulary of " +
+      throw InputError("token " + std::to_string(token) + " is outside the vocabulary of " +
                        std::to_string(vocabulary));
     }
   }
@@ -105,26 +105,28 @@ class Engine::State {
  private:
   using Answers = std::list<std::unique_ptr<Answer>>;
 
-  // Tokens of its prompt and its longest answer.
+  // Tokens of the prompt and its longest answer.
   int64_t Check(const Request& request) const {
-    if (request.tokens.empty()) throw InputError("the prompt has no token");
+    if (request.tokens.empty()) throw InputError("the prompt has no tokens");
     CheckTokens(request.tokens, vocabulary_);
     CheckSampling(request.sampling, vocabulary_);
     const auto prompt = std::ssize(request.tokens);
     const auto text = [](int64_t number) { return std::to_string(number); };
     if (prompt >= limits_.tokens) {
-      throw InputError("the prompt of " + text(prompt) + " tokens leaves no room for an answer in " +
-                       text(limits_.tokens) + " tokens, the longest sequence");
+      throw InputError("the prompt of " + text(prompt) +
+                       " tokens leaves no room for an answer in the longest sequence, " +
+                       text(limits_.tokens) + " tokens");
     }
     const int64_t most = request.sampling.max_tokens;
     if (prompt + most > limits_.tokens) {
       throw InputError("a prompt of " + text(prompt) + " tokens and an answer of up to " +
-                       text(most) + " do not fit a sequence of " + text(limits_.tokens) +
+                       text(most) + " do not fit into a sequence of " + text(limits_.tokens) +
                        " tokens");
     }
     const int64_t longest = most > 0 ? prompt + most : limits_.tokens;
     if (!room_.Fits(longest)) {
-      throw InputError("a sequence of " + text(longest) + " tokens does not fit the KV cache of " +
+      throw InputError("a sequence of " + text(longest) +
+                       " tokens does not fit into the KV cache of " +
                        text(model_->pages() * Model::kPageTokens));
     }
     return longest;
@@ -153,7 +155,7 @@ class Engine::State {
     }
   }
 
-  // In their order: a long one is not overtaken for ever.
+  // Admit requests in their order, so that a long one does not wait for ever.
   void Admit() {
     const std::lock_guard lock(mutex_);
     while (!waiting_.empty() && std::ssize(running_) < limits_.sequences) {
@@ -162,7 +164,7 @@ class Engine::State {
       try {
         place = room_.Take(first.prompt(), first.longest());
       } catch (...) {
-        // It ends with the others: left waiting, it would fail each step to come.
+        // End it with the others: it would make each later step fail.
         running_.splice(running_.end(), waiting_, waiting_.begin());
         throw;
       }
@@ -268,14 +270,14 @@ class Engine::State {
     }
   }
 
-  // Changes what is known of the engine; under the lock.
+  // Changes the statistics under the lock.
   template <typename Change>
   void Count(const Change& change) {
     const std::lock_guard lock(mutex_);
     change(&stats_);
   }
 
-  // Notes what the batch and the cache hold now: once a step, and where an answer ends.
+  // Updates the statistics of batch and cache: once in each step, and when an answer ends.
   void Publish() {
     const int64_t used = room_.pages_used(), running = room_.pages_running();
     Count([&](EngineStats* stats) {
@@ -291,11 +293,11 @@ class Engine::State {
   const int64_t vocabulary_;
   const EngineLimits limits_;
 
-  // Of the engine's thread alone.
+  // Used only by the engine's thread.
   CacheRoom room_;
   Answers running_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;
   Answers waiting_;
   std::set<uint64_t> live_;

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers several requests at once on one model: continuous batching over TVM's paged KV cache.
 //
-// One thread (the engine's own: a program without a server uses its only one) calls Step() for as
-// long as there is work; any thread may call Submit, Cancel and Stats. Callbacks are called on the
-// engine's thread from inside of Step(), without a lock held: they may call Submit and Cancel, and
-// must not block for long. A callback that throws ends its request with kError.
+// One thread calls Step() while there is work (EngineThread, or the main thread of a program
+// without a server). Any thread may call Submit, Cancel and Stats. Step() calls the callbacks
+// without a lock: they may call Submit and Cancel, and must not block for long. A callback that
+// throws ends its request with kError.
 //
-// A request waits in a queue until a place in the batch and the pages for its prompt and its longest
-// answer are there: a running request is never put out again. The KV cache of finished requests is
-// kept while nobody needs its pages. A prompt that begins as a kept or a running sequence does is
-// not computed again so far: a chat's earlier turns, a system prompt that requests share.
+// A request waits in a queue until the batch has a place and the cache has pages for its prompt and
+// its longest answer; so a running request is never suspended. The KV cache of finished requests is
+// kept until other requests need its pages. If a prompt has its beginning in common with a kept or
+// a running sequence (earlier turns of a chat, a shared system prompt), that part is not computed
+// again.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
-#include "engine/sampling.h"
+#include "engine/request.h"
 #include "text/tokenizer.h"
 
 namespace rvv_runner {
@@ -32,43 +31,6 @@ class QueueFull : public std::runtime_error {
   explicit QueueFull(const std::string& what) : std::runtime_error(what) {}
 };
 
-enum class Finish {
-  kStop,       // a stop token or a stop string
-  kLength,     // max_tokens, or the sequence is full
-  kCancelled,  // by Cancel
-  kError,      // see Ended::error; the other requests go on
-};
-
-// What is new of an answer. Text comes in whole UTF-8 characters; stop strings are never shown, and
-// what may become one is held back until it is decided.
-struct Piece {
-  std::string text;
-  std::vector<int32_t> tokens;         // since the last piece, stop tokens and hidden ones too
-  std::vector<TokenLogprob> logprobs;  // of these tokens when asked for, without the stop token
-};
-
-// How an answer ended.
-struct Ended {
-  Finish finish = Finish::kStop;
-  std::string error;           // of kError
-  int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;   // of the prompt, not computed again
-  int64_t answer_tokens = 0;   // the stop token too
-  double queue_seconds = 0.0;  // from Submit to the first prefill
-  std::vector<double> prefill_seconds;  // one a prefill call
-  std::vector<double> decode_seconds;   // one a decode call that it was part of
-};
-
-struct Request {
-  std::vector<int32_t> tokens;     // the prompt, at least one
-  Sampling sampling;
-  std::vector<int32_t> stop;       // tokens that end the answer
-  std::function<void(const Piece&)> on_piece;  // each time there is something new; may be empty
-  std::function<void(const Ended&)> on_finish;  // once, after the last piece; may be empty
-  // Each row of logits that a token is chosen from; may be empty.
-  std::function<void(const std::vector<float>&)> on_logits;
-};
-
 struct EngineLimits {
   int64_t sequences = 1;  // that are computed at once, at most the model's CacheLimits say
   int64_t tokens = 0;     // of one sequence, prompt and answer
@@ -76,27 +38,27 @@ struct EngineLimits {
   int64_t queue = 64;     // requests that wait at most
 };
 
-// Since the engine started, but where it says "now".
+// Counted since the engine started, except where it says "now".
 struct EngineStats {
-  int64_t prompt_tokens = 0;    // computed
-  int64_t cached_tokens = 0;    // of prompts, not computed again
+  int64_t prompt_tokens = 0;  // computed
+  int64_t cached_tokens = 0;  // of prompts, not computed again
   int64_t answer_tokens = 0;
-  int64_t requests = 0;         // finished
-  int64_t cancelled = 0;        // of these
-  int64_t failed = 0;           // of these
-  int64_t refused = 0;          // QueueFull
+  int64_t requests = 0;   // finished
+  int64_t cancelled = 0;  // of these
+  int64_t failed = 0;     // of these
+  int64_t refused = 0;    // QueueFull
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;
-  int64_t decode_steps = 0;     // batched calls
-  int64_t queued = 0;           // now
-  int64_t running = 0;          // now
-  int64_t kept = 0;             // now: finished sequences whose cache is kept
-  int64_t pages_running = 0;    // now; pages that running sequences share count for each
-  int64_t pages_used = 0;       // now, by running and kept sequences; those of kept ones are free
-                                // for whoever needs them
+  int64_t decode_steps = 0;   // batched calls
+  int64_t queued = 0;         // now
+  int64_t running = 0;        // now
+  int64_t kept = 0;           // now: finished sequences whose cache is kept
+  int64_t pages_running = 0;  // now; pages that running sequences share count for each
+  int64_t pages_used = 0;     // now, by running and kept sequences; pages of kept ones are given
+                              // to requests that need them
   int64_t pages_total = 0;
-  int64_t page_tokens = 0;      // tokens of one page
-  int64_t cache_bytes = 0;      // of all pages
+  int64_t page_tokens = 0;  // tokens of one page
+  int64_t cache_bytes = 0;  // of all pages
 };
 
 class Engine {
@@ -108,26 +70,27 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Queues a request and gives its id, which is never given again. Throws InputError for what can
-  // never be done (no token, a token outside of the vocabulary, a prompt that leaves no room for an
-  // answer, sampling out of range) and QueueFull beyond the bound. Nothing is called back then.
+  // Queues a request and returns its id, which is unique. Throws InputError for a request that can
+  // never work (no token, a token outside the vocabulary, a prompt that leaves no room for an
+  // answer, sampling out of range) and QueueFull when the queue is full. Then it calls no callback.
   uint64_t Submit(Request request);
 
-  // Ends a request: on_finish is called with kCancelled by the next Step(), before it computes
-  // anything, and its pages are free for whoever needs them (kept until then, as of all that is
-  // finished: EngineStats::pages_running is without them). An id that is finished or unknown is ignored.
+  // Ends a request: the next Step() calls on_finish with kCancelled before it computes anything.
+  // The pages are then kept like those of any finished request, and do not count in
+  // EngineStats::pages_running. A finished or unknown id is ignored.
   void Cancel(uint64_t id);
 
-  // One round: ends what was cancelled, admits what fits, computes one prefill chunk of one
-  // sequence and one decode step of all that are in their answer. False when there was nothing to
-  // do. Throws nothing for a request's sake; RunError and tvm::ffi::Error when the model itself
-  // fails: every running request has then ended with kError, and the engine may go on.
+  // Does one round: ends cancelled requests, admits requests that fit, computes one prefill chunk
+  // of one sequence, and one decode step of all sequences that are being answered. Returns false if
+  // there was nothing to do. A bad request never makes it throw. It throws RunError or
+  // tvm::ffi::Error when the model fails; every running request has then ended with kError, and the
+  // engine can go on.
   bool Step();
 
-  // Blocks until there is work for Step(), or Stop() was called, or so many seconds have passed.
-  // True when there is work.
+  // Blocks until there is work for Step(), Stop() was called, or `seconds` have passed. Returns
+  // true if there is work.
   bool Wait(double seconds);
-  // Wakes Wait; from any thread.
+  // Wakes Wait. Any thread may call it.
   void Stop();
 
   EngineStats Stats() const;

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "input/errors.h"
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {
@@ -33,11 +33,12 @@ void CheckStops(const std::vector<std::string>& stops) {
     throw InputError("stop: more than " + std::to_string(kMostStops) + " strings");
   }
   for (const std::string& stop : stops) {
-    if (stop.empty()) throw InputError("stop: an empty string");
+    if (stop.empty()) throw InputError("stop: a string is empty");
     if (stop.size() > kMostStopBytes) {
-      throw InputError("stop: a string of more than " + std::to_string(kMostStopBytes) + " bytes");
+      throw InputError("stop: a string is longer than " + std::to_string(kMostStopBytes) +
+                       " bytes");
     }
-    if (FirstBroken(stop)) throw InputError("stop: a string that is not UTF-8");
+    if (FirstBroken(stop)) throw InputError("stop: a string is not UTF-8");
   }
 }
 
@@ -77,7 +78,7 @@ void CheckSampling(const Sampling& sampling, int64_t vocabulary) {
     CheckRange("logit_bias", bias, -kMostBias, kMostBias);
     if (token < 0 || token >= vocabulary) {
       throw InputError("logit_bias: token " + std::to_string(token) +
-                       " is outside of the vocabulary of " + std::to_string(vocabulary));
+                       " is outside the vocabulary of " + std::to_string(vocabulary));
     }
   }
   CheckStops(sampling.stop);
@@ -141,7 +142,7 @@ const std::vector<float>& Sampler::Adjusted(std::span<const float> logits) {
   return adjusted_;
 }
 
-// The sorted beginning alone is made, as far as it is needed: popped from a heap.
+// Sorts only as many candidates as needed, by popping them from a heap.
 int32_t Sampler::Draw(std::span<const float> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   std::vector<Candidate> heap(logits.size());
@@ -160,8 +161,8 @@ int32_t Sampler::Draw(std::span<const float> logits) {
     return sorted[index];
   };
   size_t kept = heap.size();
-  double mass = std::accumulate(
-      heap.begin(), heap.end(), 0.0, [](double sum, const Candidate& c) { return sum + c.weight; });
+  double mass = std::accumulate(heap.begin(), heap.end(), 0.0,
+                                [](double sum, const Candidate& c) { return sum + c.weight; });
   if (sampling_.top_k > 0) {
     kept = std::min(kept, static_cast<size_t>(sampling_.top_k));
     mass = 0.0;
@@ -183,7 +184,7 @@ int32_t Sampler::Draw(std::span<const float> logits) {
     sum += at(i).weight;
     if (sum > drawn) return at(i).token;
   }
-  return at(kept - 1).token;  // all that rounding leaves
+  return at(kept - 1).token;  // reached only by rounding
 }
 
 }  // namespace rvv_runner

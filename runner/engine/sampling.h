@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a token is chosen from a model's logits. Tested against numpy (tests/crosslab/engine).
+// Chooses tokens from a model's logits. Tested against numpy (tests/crosslab/engine).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace rvv_runner {
 
-// What a request asks of its answer. The steps, in this order:
+// The sampling options of a request. The steps, in this order:
 //   1. logit_bias is added;
 //   2. of each token that the answer already holds: repetition_penalty divides a positive logit and
 //      multiplies another; presence_penalty, and frequency_penalty once an occurrence, are
@@ -24,18 +24,18 @@ namespace rvv_runner {
 //   6. one is drawn: the first whose sum with all before it exceeds u times the sum of the kept,
 //      u being the request's next random number.
 struct Sampling {
-  double temperature = 0.0;         // at least 0
-  double top_p = 1.0;               // above 0, at most 1
-  double min_p = 0.0;               // 0 to 1
-  int64_t top_k = 0;                // 0: all
-  double repetition_penalty = 1.0;  // above 0
-  double presence_penalty = 0.0;    // -2 to 2
-  double frequency_penalty = 0.0;   // -2 to 2
-  std::optional<uint64_t> seed;     // nothing: another one for each request
-  std::map<int32_t, double> logit_bias;  // token to what is added, -100 to 100
-  std::vector<std::string> stop;    // UTF-8, none empty; at most kMostStops
-  int64_t max_tokens = 0;           // 0: as many as fit the sequence
-  int64_t top_logprobs = -1;        // -1: no logprobs; else so many alternatives, at most 20
+  double temperature = 0.0;              // at least 0
+  double top_p = 1.0;                    // above 0, at most 1
+  double min_p = 0.0;                    // 0 to 1
+  int64_t top_k = 0;                     // 0: all
+  double repetition_penalty = 1.0;       // above 0
+  double presence_penalty = 0.0;         // -2 to 2
+  double frequency_penalty = 0.0;        // -2 to 2
+  std::optional<uint64_t> seed;          // nullopt: a random seed for each request
+  std::map<int32_t, double> logit_bias;  // token to added value, -100 to 100
+  std::vector<std::string> stop;         // UTF-8, none empty; at most kMostStops
+  int64_t max_tokens = 0;                // 0: as many as fit the sequence
+  int64_t top_logprobs = -1;  // -1: no logprobs; else the number of alternatives, at most 20
 };
 
 constexpr size_t kMostStops = 16;
@@ -53,7 +53,7 @@ struct TokenLogprob {
 
 TokenLogprob LogprobOf(std::span<const float> logits, int32_t token, int64_t top);
 
-// The first of the largest.
+// The token with the largest logit; the first of equal ones.
 int32_t Likeliest(std::span<const float> logits);
 
 // Random numbers of a request: SplitMix64, whose state starts as the seed; u is the upper 53 bits
@@ -82,7 +82,7 @@ class Sampler {
 
   const Sampling& sampling_;
   Random random_;
-  std::map<int32_t, int64_t> seen_;  // tokens of the answer, and how often
+  std::map<int32_t, int64_t> seen_;  // tokens of the answer and their counts
   std::vector<float> adjusted_;
 };
 

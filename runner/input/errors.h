@@ -6,13 +6,13 @@
 
 namespace rvv_runner {
 
-// Something that the user can put right: the program ends with exit code 2 and this message.
+// An error that the user can correct: the program prints the message and exits with code 2.
 class InputError : public std::runtime_error {
  public:
   explicit InputError(const std::string& what) : std::runtime_error(what) {}
 };
 
-// Something that went wrong in the library or in the runtime: exit code 1.
+// A failure of the library or the runtime: exit code 1.
 class RunError : public std::runtime_error {
  public:
   explicit RunError(const std::string& what) : std::runtime_error(what) {}

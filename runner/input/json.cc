@@ -4,12 +4,12 @@
 #include <limits>
 
 #include "input/errors.h"
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {
 
-// Brackets outside of texts: at least as deep as the parser will go.
+// Counts brackets outside strings, which is at least the depth that the parser reaches.
 bool DeeperThan(int deepest, std::string_view text) {
   int depth = 0;
   bool quoted = false;

@@ -11,29 +11,28 @@ namespace rvv_runner {
 
 using Json = nlohmann::json;
 
-// Reads JSON. Not by tvm::ffi::json, as fuzzing decided (tests/fuzz/test_json.py): nested deeply,
-// a text ends TVM's reader by a signal, and it takes NaN, 01, +3 and 1. for numbers. A file that
-// comes with a model must not be able to do either. `each` may look at what is read. Throws
-// InputError that names `what`: no UTF-8, nested deeper than `deepest` (counted before anything is
-// parsed), or no JSON.
+// Reads JSON. tvm::ffi::json is not used because it crashes on deeply nested texts and accepts NaN,
+// 01, +3 and 1. as numbers (found by tests/fuzz/test_json.py); a file of a model must not be able
+// to do that. `each` is called for each parsed element. Throws InputError that names `what` if the
+// text is not UTF-8, is nested deeper than `deepest` (counted before parsing), or is not JSON.
 Json ParseJson(std::string_view text, const std::string& what, int deepest = 64,
                const Json::parser_callback_t& each = nullptr);
 
-// The value as one kind; throws InputError that starts with `where` when it is another.
+// The value as one type. Throws InputError that starts with `where` if it has another type.
 const Json& TableOf(const Json& value, const std::string& where);
 const Json& ListOf(const Json& value, const std::string& where);
 const std::string& TextOf(const Json& value, const std::string& where);
 int64_t IntegerOf(const Json& value, const std::string& where);
 
-// A whole number that the type holds, or nothing.
+// The value if it is a whole number that fits the type, else nullopt.
 std::optional<int64_t> WholeNumber(const Json& value);
 
-// A field of a table; throws InputError when it is no table or lacks the field.
+// A field of a table. Throws InputError if it is not a table or lacks the field.
 const Json& Field(const Json& table, const std::string& name, const std::string& where);
 // The same, or null when the field is not there.
 const Json* Find(const Json& table, const std::string& name);
 
-// JSON as text; bytes that are no UTF-8 become U+FFFD.
+// Writes JSON as text. Bytes that are not UTF-8 become U+FFFD.
 std::string Written(const Json& value);
 
 }  // namespace rvv_runner

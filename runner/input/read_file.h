@@ -6,8 +6,8 @@
 
 namespace rvv_runner {
 
-// A file's bytes; "-" is the standard input. Throws InputError when it cannot be read, or when it
-// is longer than `most`: a device or a pipe may never end.
+// Reads a file; "-" is the standard input. Throws InputError if it cannot be read or is longer than
+// `most` bytes, since a device or a pipe may never end.
 std::string ReadFile(const std::string& path, size_t most = size_t{1} << 30);
 
 }  // namespace rvv_runner

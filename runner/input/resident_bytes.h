@@ -5,7 +5,7 @@
 
 namespace rvv_runner {
 
-// Bytes of this process that are in memory; 0 where the system does not say.
+// The resident memory of this process in bytes; 0 if the system does not report it.
 int64_t ResidentBytes();
 
 }  // namespace rvv_runner

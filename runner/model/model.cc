@@ -14,9 +14,9 @@
 #include "model/roi.h"
 #include "model/vector_unit.h"
 
-// Told by whoever links libraries into this program: bits in a vector register, ascending, 1 if it
-// needs vectors of halves, and prefix of the symbols; a row without a prefix ends it. Absent with a
-// library in a file.
+// The linked-in libraries, defined by the build that links them: bits in a vector register
+// (ascending), 1 if the library needs vectors of halves, and the prefix of its symbols. A row
+// without a prefix ends the list. The list is absent if the library is a file.
 extern "C" {
 struct mlc_rvv_library {
   int vlen;
@@ -41,7 +41,7 @@ ffi::Function Global(const std::string& name) {
   return *function;
 }
 
-// The library for the longest registers that this CPU has; for the shortest where none fits.
+// The library with the longest registers that this CPU has; if none fits, the first library.
 mlc_rvv_library Fitting() {
   if (mlc_rvv_libraries == nullptr) return {0, 0, ""};
   const int64_t have = VectorLength();
@@ -61,7 +61,7 @@ ffi::Module LinkedIn(const char* prefix) {
 }
 
 ffi::Module FromFile(const std::string& path) {
-  // The loader's own message does not tell a missing file from a bad one.
+  // The loader reports the same error for a missing file and a bad one.
   if (!std::ifstream(path)) throw InputError("--lib: cannot read " + path);
   std::optional<ffi::Module> module;
   try {
@@ -75,7 +75,7 @@ ffi::Module FromFile(const std::string& path) {
   return *module;
 }
 
-// The library that is asked for, and the bits in a vector register that it is known to want.
+// Opens the library, and sets `vlen` to the bits in a vector register that it is known to need.
 ffi::Module Open(const std::string& path, int64_t check_vlen, int64_t* vlen) {
   const mlc_rvv_library chosen = path.empty() ? Fitting() : mlc_rvv_library{0, 0, ""};
   CheckVectorUnit(std::max<int64_t>(check_vlen, chosen.vlen), chosen.zvfh != 0);
@@ -97,16 +97,17 @@ Tensor TokenTensor(const std::vector<int32_t>& tokens) {
   return tensor;
 }
 
-// Embeddings [n, hidden] (or [1, n, hidden]) as [batch, n / batch, hidden].
+// Reshapes embeddings [n, hidden] or [1, n, hidden] to [batch, n / batch, hidden].
 Tensor Batched(const Tensor& embedded, int64_t batch, int64_t count) {
   const int64_t hidden = embedded->ndim > 0 ? embedded->shape[embedded->ndim - 1] : 0;
   const bool flat = embedded->ndim == 2 && embedded->shape[0] == count;
   const bool one = embedded->ndim == 3 && embedded->shape[0] == 1 && embedded->shape[1] == count;
-  if (!flat && !one) throw RunError("the library's embed function gives no [tokens, hidden]");
+  if (!flat && !one)
+    throw RunError("the library's embed function does not return [tokens, hidden]");
   return embedded.CreateView(ffi::Shape({batch, count / batch, hidden}), embedded->dtype);
 }
 
-// Rows of logits, as many as sequences.
+// The rows of logits, one for each sequence.
 std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
   const auto logits = result.cast<ffi::Array<ffi::Any>>()[0].cast<Tensor>();
   if (logits->dtype.code != kDLFloat || logits->dtype.bits != 32 || logits->ndim < 1) {
@@ -116,10 +117,10 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
   int64_t rows = 1;
   for (int i = 0; i + 1 < logits->ndim; ++i) rows *= logits->shape[i];
   if (rows != static_cast<int64_t>(count)) {
-    throw RunError("the library's logits are not one row a sequence");
+    throw RunError("the library's logits do not have one row for each sequence");
   }
-  const auto* first = reinterpret_cast<const float*>(static_cast<const char*>(logits->data) +
-                                                     logits->byte_offset);
+  const auto* first =
+      reinterpret_cast<const float*>(static_cast<const char*>(logits->data) + logits->byte_offset);
   std::vector<std::vector<float>> all;
   for (int64_t i = 0; i < rows; ++i, first += width) {
     const auto& row = all.emplace_back(first, first + width);
@@ -130,7 +131,7 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
   return all;
 }
 
-// Bytes that the keys and values of one token take, by the metadata; 0 when it does not say.
+// Bytes of the keys and values of one token, from the metadata; 0 if the metadata lacks them.
 int64_t TokenBytes(const Library& library) {
   const Json* about = Find(library.metadata(), "kv_cache");
   if (about == nullptr) return 0;
@@ -189,7 +190,7 @@ void Library::ArrangeWeights(const ffi::Array<ffi::Any>& params) const {
       throw InputError(where + ": there is no parameter " + std::to_string(index));
     }
     const Tensor tensor = params[index].cast<Tensor>();
-    // Matrices [..., rows, columns] of elements of one, two or four bytes, whatever they mean.
+    // The function reorders matrices [..., rows, columns] of elements of one, two or four bytes.
     int64_t count = 1;
     for (int i = 0; i + 2 < tensor->ndim; ++i) count *= tensor->shape[i];
     const int64_t rows = tensor->ndim < 2 ? 1 : tensor->shape[tensor->ndim - 2];
@@ -218,9 +219,9 @@ Model::Model(const Library& library, ffi::Array<ffi::Any> params, const CacheLim
     if (batch_ > 1) batch_decode_ = library.Function("batch_decode");
   }
   const auto one = [](int64_t size) { return ffi::Shape({size}); };
-  cache_ = library.Function("create_tir_paged_kv_cache")(
-      one(limits.sequences), one(limits.tokens), one(limits.chunk), one(kPageTokens),
-      one(window_ > 0 ? 1 : 0));
+  cache_ = library.Function("create_tir_paged_kv_cache")(one(limits.sequences), one(limits.tokens),
+                                                         one(limits.chunk), one(kPageTokens),
+                                                         one(window_ > 0 ? 1 : 0));
   pages_ = FreePages();
   bytes_ = pages_ * kPageTokens * TokenBytes(library);
 }
@@ -229,9 +230,9 @@ void Model::Add(int64_t sequence) {
   Global("vm.builtin.kv_state_add_sequence")(cache_, sequence);
   lengths_[sequence] = 0;
   if (window_ > 0) {
-    // What MLC-LLM's engine does for every sequence of such a model.
-    Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence,
-                                                                          window_, sink_);
+    // MLC-LLM's engine does the same for each sequence of such a model.
+    Global("vm.builtin.attention_kv_cache_enable_sliding_window_for_seq")(cache_, sequence, window_,
+                                                                          sink_);
   }
 }
 
@@ -262,15 +263,15 @@ std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& 
 }
 
 const ffi::Function& Model::Reader(int64_t sequence, size_t tokens) const {
-  // Latent attention: its prefill is blind to what the cache holds. Its extend adds up what is there
-  // and what is new, but the cache holds a single new token already.
+  // Latent attention: prefill does not see the cache. extend combines the cache and the new tokens,
+  // but the cache already holds a single new token.
   if (extend_ == nullptr || lengths_.at(sequence) == 0) return prefill_;
   return tokens == 1 ? decode_ : extend_;
 }
 
 std::vector<std::vector<float>> Model::Decode(const std::vector<int64_t>& sequences,
                                               const std::vector<int32_t>& tokens) {
-  // One row goes another way: a matrix by a vector.
+  // One sequence takes the faster way: a matrix by a vector.
   return Step(sequences.size() == 1 ? decode_ : batch_decode_, sequences, tokens, region_.decode);
 }
 

@@ -17,47 +17,46 @@
 
 namespace rvv_runner {
 
-// A model library in the Relax VM: its functions and what it says of itself.
+// A model library in the Relax VM: its functions and its metadata.
 class Library {
  public:
-  // The library in this file, or the one that is linked in when the path is empty; of several,
-  // that for the longest vector registers that this CPU has.
-  // Throws InputError when there is none, when it lacks one of these functions (those of a
-  // language model), or when this CPU's vector registers are shorter than it was compiled for (or
-  // than `check_vlen` bits).
+  // Opens the library of this file, or a linked-in library if the path is empty: among several, the
+  // one for the longest vector registers that this CPU has. Throws InputError if there is no
+  // library, if it lacks one of `functions` (by default those of a language model), or if this
+  // CPU's vector registers are shorter than it was compiled for (or than `check_vlen` bits).
   Library(const std::string& path, int64_t check_vlen,
           const std::vector<std::string>& functions = {"embed", "prefill", "decode",
                                                        "create_tir_paged_kv_cache"});
 
   const Json& metadata() const { return metadata_; }
-  // Bits in a vector register that it was compiled for; 0 when nothing says.
+  // Bits in a vector register that it was compiled for; 0 if that is unknown.
   int64_t vlen() const { return vlen_; }
-  // A number of the metadata, or `otherwise` when it says nothing (or -1).
+  // A number of the metadata, or `otherwise` if it is missing or -1.
   int64_t Limit(const std::string& name, int64_t otherwise) const;
 
   // True if the library has this function.
   bool Has(const std::string& name) const;
-  // A function that the library has to have; throws InputError when it lacks it.
+  // A function of the library. Throws InputError if the library lacks it.
   tvm::ffi::Function Function(const std::string& name) const;
 
-  // Reorders, in place, the parameters that the library wants in tiles; not to be done twice.
+  // Reorders, in place, the parameters that the library reads in tiles. Must not be called twice.
   void ArrangeWeights(const tvm::ffi::Array<tvm::ffi::Any>& params) const;
 
  private:
-  int64_t vlen_ = 0;  // before the library, which sets it
+  int64_t vlen_ = 0;  // declared before library_, whose initializer sets it
   tvm::ffi::Module library_;
   tvm::ffi::Module vm_;
   Json metadata_;
 };
 
-// Counters of the device beside the CPU that was linked in, as JSON; "null" where there is none.
+// Counters of the linked-in accelerator as JSON; "null" without one.
 std::string DeviceCounters();
 
 // Room in a KV cache.
 struct CacheLimits {
-  int64_t sequences = 1;  // that one call takes
+  int64_t sequences = 1;  // of one call
   int64_t tokens = 0;     // of all sequences together
-  int64_t chunk = 0;      // that one prefill call takes
+  int64_t chunk = 0;      // of one prefill call
 };
 
 // A model with its parameters and a KV cache of several sequences, which the caller names.
@@ -65,8 +64,8 @@ class Model {
  public:
   static constexpr int64_t kPageTokens = 16;
 
-  // Room for sequences of so many tokens each. A page belongs to one of them: what their last pages
-  // leave empty is of no use to the others.
+  // Room for `sequences` of `tokens` each. A page belongs to one sequence, so each sequence is
+  // rounded up to whole pages.
   static CacheLimits RoomFor(int64_t sequences, int64_t tokens, int64_t chunk) {
     const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
     return {sequences, sequences * pages * kPageTokens, chunk};
@@ -75,35 +74,35 @@ class Model {
   Model(const Library& library, tvm::ffi::Array<tvm::ffi::Any> params, const CacheLimits& limits,
         const Region& region);
 
-  // An empty sequence; one that goes, with its pages.
+  // Adds an empty sequence; removes a sequence and frees its pages.
   void Add(int64_t sequence);
   void Remove(int64_t sequence);
-  // A sequence `child` that begins with so many tokens of another, in the same pages.
+  // Adds a sequence `child` that shares the pages of the first `tokens` tokens of `parent`.
   void Fork(int64_t parent, int64_t child, int64_t tokens);
   // Forgets a sequence's last tokens.
   void Drop(int64_t sequence, int64_t tokens);
-  // Removes all sequences, whatever state a failed call left them in.
+  // Removes all sequences, also after a failed call.
   void Clear();
-  // Sequences may be forked and shortened: not where their keys lie in a sliding window.
+  // True if sequences can be forked and shortened, which a sliding window does not allow.
   bool shares() const { return window_ == 0; }
 
   int64_t FreePages() const;
   int64_t pages() const { return pages_; }
-  // Bytes of all pages; 0 when the metadata does not say.
+  // Bytes of all pages; 0 if the metadata lacks the sizes.
   int64_t bytes() const { return bytes_; }
-  // Sequences that one Decode call takes: 1 where the library cannot decode a batch.
+  // Most sequences of one Decode call; 1 if the library cannot decode a batch.
   int64_t batch() const { return batch_; }
 
-  // Reads tokens by the library's prefill function, or another one where that reads the beginning of
-  // a sequence alone.
-  // Gives float32 logits [vocab] after the last token; throws RunError when they are not that.
+  // Reads tokens with the library's prefill function, or with extend if prefill only reads the
+  // beginning of a sequence. Returns float32 logits [vocab] after the last token. Throws RunError
+  // if the library returns anything else.
   std::vector<float> Prefill(int64_t sequence, const std::vector<int32_t>& tokens);
-  // One token of each of several sequences, at most batch(); logits of each.
+  // Reads one token of each of at most batch() sequences. Returns the logits of each.
   std::vector<std::vector<float>> Decode(const std::vector<int64_t>& sequences,
                                          const std::vector<int32_t>& tokens);
 
  private:
-  // The function that reads so many more tokens of a sequence.
+  // The function that reads `tokens` more tokens of a sequence.
   const tvm::ffi::Function& Reader(int64_t sequence, size_t tokens) const;
   std::vector<std::vector<float>> Step(const tvm::ffi::Function& call,
                                        const std::vector<int64_t>& sequences,
@@ -111,7 +110,7 @@ class Model {
 
   tvm::ffi::Function embed_;
   tvm::ffi::Function prefill_;
-  tvm::ffi::Function extend_;  // null where prefill_ goes on with a sequence, too
+  tvm::ffi::Function extend_;  // null if prefill_ can also continue a sequence
   tvm::ffi::Function decode_;
   tvm::ffi::Function batch_decode_;
   tvm::ffi::Function begin_forward_;

@@ -27,9 +27,8 @@ std::string ShapeText(const Json& shape) {
 // Bytes of one value.
 int64_t BytesOf(const std::string& dtype, const std::string& where) {
   static const std::map<std::string, int64_t> kKnown = {
-      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2},
-      {"int64", 8},   {"int32", 4},   {"int16", 2},   {"int8", 1},
-      {"uint64", 8},  {"uint32", 4},  {"uint16", 2},  {"uint8", 1}};
+      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2}, {"int64", 8},  {"int32", 4},
+      {"int16", 2},   {"int8", 1},    {"uint64", 8},  {"uint32", 4},   {"uint16", 2}, {"uint8", 1}};
   const auto found = kKnown.find(dtype);
   if (found == kKnown.end()) throw InputError(where + ": unknown dtype '" + dtype + "'");
   return found->second;
@@ -45,8 +44,9 @@ int64_t Elements(const std::vector<int64_t>& shape, const std::string& where) {
   return count;
 }
 
-// A shard is a file of the folder itself: an index must not reach out of it.
-std::string ShardPath(const std::string& folder, const std::string& name, const std::string& where) {
+// A shard must be a file directly in the folder: an index must not name files elsewhere.
+std::string ShardPath(const std::string& folder, const std::string& name,
+                      const std::string& where) {
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
       name.find('\0') != std::string::npos) {
     throw InputError(where + ": dataPath '" + name + "' is not the name of a file");
@@ -65,11 +65,11 @@ ParamRecord ReadRecord(const Json& json, const std::string& shard, int64_t shard
                      {}};
   for (const Json& size : ListOf(Field(json, "shape", where), where)) {
     record.shape.push_back(IntegerOf(size, where));
-    if (record.shape.back() < 0) throw InputError(where + ": a size below zero");
+    if (record.shape.back() < 0) throw InputError(where + ": a size is below zero");
   }
   const bool inside = record.offset >= 0 && record.bytes >= 0 && record.offset <= shard_bytes &&
                       record.bytes <= shard_bytes - record.offset;
-  if (!inside) throw InputError(where + ": its bytes lie outside of the shard");
+  if (!inside) throw InputError(where + ": its bytes lie outside the shard");
   return record;
 }
 
@@ -82,7 +82,7 @@ ParamIndex ParseIndex(const std::string& text, const std::string& folder) {
   for (const Json& shard : ListOf(Field(index, "records", path), path)) {
     const std::string file = ShardPath(folder, TextOf(Field(shard, "dataPath", path), path), path);
     const int64_t bytes = IntegerOf(Field(shard, "nbytes", path), path);
-    if (bytes < 0) throw InputError(path + ": a shard of fewer than zero bytes");
+    if (bytes < 0) throw InputError(path + ": the size of a shard is below zero");
     for (const Json& entry : ListOf(Field(shard, "records", path), path)) {
       const std::string name = TextOf(Field(entry, "name", path), path);
       const std::string where = path + ", parameter " + name;
@@ -123,7 +123,7 @@ void CheckShape(const WantedParam& wanted, const ParamRecord& record,
   }
   if (!same) {
     throw InputError(where + ": its shape is " + ShapeText(record.shape) +
-                     ", the model library wants " + ShapeText(wanted.shape));
+                     ", but the model library needs " + ShapeText(wanted.shape));
   }
 }
 

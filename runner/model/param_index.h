@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What MLC-LLM's tensor-cache.json says, apart from the runtime that the values go to: it comes
-// from outside, and is fuzzed by itself.
+// Reads MLC-LLM's tensor-cache.json. It does not depend on TVM's runtime, so that it can be fuzzed
+// alone: the file comes from outside.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ namespace rvv_runner {
 
 constexpr char kIndexFile[] = "tensor-cache.json";
 
-// A parameter as the model library wants it. A size that the library leaves open is a name
-// (all sizes of one name are equal) or -1.
+// A parameter that the model library needs. An open size is a name (sizes of the same name must be
+// equal) or -1.
 struct WantedParam {
   std::string name;
   std::string dtype;
   Json shape;
 };
 
-// Where the bytes of one parameter lie.
+// The position of the bytes of one parameter.
 struct ParamRecord {
   std::string shard;
   int64_t shard_bytes;
@@ -35,20 +35,20 @@ struct ParamRecord {
 
 using ParamIndex = std::map<std::string, ParamRecord>;
 
-// How a record's bytes become values.
+// The stored form of a parameter.
 struct StoredAs {
   int64_t count;  // values
-  bool widen;     // bfloat16 that stands for float32
+  bool widen;     // stored as bfloat16, to be widened to float32
 };
 
 // Reads the `params` of the library's metadata; throws RunError when they are malformed.
 std::vector<WantedParam> WantedParams(const Json& metadata);
 
-// Reads the index of a folder; throws InputError when it is malformed, when a shard is no file
-// of this very folder, or when a record reaches out of its shard.
+// Reads the index of a folder; throws InputError when it is malformed, when a shard is not a
+// file directly in the folder, or when a record exceeds its shard.
 ParamIndex ParseIndex(const std::string& text, const std::string& folder);
 
-// Compares with what the library wants; sizes that it leaves open are noted in `open`. Throws
+// Compares a record with what the library needs. `open` collects the values of named sizes. Throws
 // InputError that starts with `where`.
 void CheckShape(const WantedParam& wanted, const ParamRecord& record,
                 std::map<std::string, int64_t>* open, const std::string& where);

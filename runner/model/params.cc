@@ -16,10 +16,10 @@ namespace {
 namespace ffi = tvm::ffi;
 using tvm::runtime::Tensor;
 
-// Reads parts of shards; keeps the last file open, since neighbours mostly share one.
+// Reads records from shards. Keeps the last file open, because neighbours mostly share it.
 class ShardReader {
  public:
-  // Before memory is taken for a record: a shard that is not as long as the index says ends here.
+  // Throws if the shard does not have the size of the index. Call it before memory is allocated.
   void Open(const ParamRecord& record, const std::string& where) {
     if (record.shard != path_) OpenShard(record, where);
   }
@@ -37,7 +37,7 @@ class ShardReader {
     stream_.seekg(0, std::ios::end);
     const int64_t size = stream_.tellg();
     if (size != record.shard_bytes) {
-      throw InputError(record.shard + " holds " + std::to_string(size) + " bytes, " + kIndexFile +
+      throw InputError(record.shard + " has " + std::to_string(size) + " bytes, but " + kIndexFile +
                        " says " + std::to_string(record.shard_bytes));
     }
     path_ = record.shard;
@@ -47,7 +47,7 @@ class ShardReader {
   std::string path_;
 };
 
-// Widens in place, from the end: each float32 lies at or behind its bfloat16.
+// Widens in place, from the end, because each float32 lies at or behind its bfloat16.
 void WidenInPlace(char* data, int64_t count) {
   for (int64_t i = count - 1; i >= 0; --i) {
     uint16_t half;
@@ -70,8 +70,7 @@ Tensor LoadParam(const ParamRecord& record, ShardReader* reader, const std::stri
 
 }  // namespace
 
-ffi::Array<ffi::Any> LoadParams(const std::string& folder,
-                                const std::vector<WantedParam>& wanted) {
+ffi::Array<ffi::Any> LoadParams(const std::string& folder, const std::vector<WantedParam>& wanted) {
   const ParamIndex index = ParseIndex(ReadFile(folder + "/" + kIndexFile), folder);
   ffi::Array<ffi::Any> params;
   std::map<std::string, int64_t> open;
@@ -80,11 +79,11 @@ ffi::Array<ffi::Any> LoadParams(const std::string& folder,
     const std::string where = folder + ", parameter " + param.name;
     const auto found = index.find(param.name);
     if (found == index.end()) {
-      throw InputError(where + ": missing from " + kIndexFile + ", the model library wants it");
+      throw InputError(where + ": missing from " + kIndexFile + ", but the model library needs it");
     }
     const ParamRecord& record = found->second;
     if (record.dtype != param.dtype) {
-      throw InputError(where + ": its dtype is " + record.dtype + ", the model library wants " +
+      throw InputError(where + ": its dtype is " + record.dtype + ", but the model library needs " +
                        param.dtype);
     }
     CheckShape(param, record, &open, where);

@@ -19,8 +19,8 @@ sigjmp_buf not_there;
 
 void OnIllegalInstruction(int) { siglongjmp(not_there, 1); }
 
-// True if the CPU has the instructions that a function executes. Tried, and not asked of the kernel:
-// older emulators report no V in AT_HWCAP, and older kernels have no hwprobe.
+// True if the CPU can execute these instructions. It executes them instead of asking the kernel,
+// because older emulators report no V in AT_HWCAP, and older kernels have no hwprobe.
 bool Executes(void (*instructions)()) {
   struct sigaction trap = {};
   struct sigaction before = {};
@@ -36,7 +36,7 @@ bool Executes(void (*instructions)()) {
   return done;
 }
 
-// By numbers, here and below, because this file is compiled without the extensions.
+// Here and below instructions are numbers, because this file is compiled without the extensions.
 uint64_t ReadVlenb() {
   uint64_t bytes;
   asm volatile("csrr %0, 0xc22" : "=r"(bytes));
@@ -44,9 +44,7 @@ uint64_t ReadVlenb() {
 }
 
 // vsetivli zero, 1, e16, m1, ta, ma; vfwcvt.f.f.v v8, v16; fcvt.s.h ft0, ft0
-void ConvertHalves() {
-  asm volatile(".4byte 0xcc80f057, 0x4b061457, 0x40200053" : : : "ft0");
-}
+void ConvertHalves() { asm volatile(".4byte 0xcc80f057, 0x4b061457, 0x40200053" : : : "ft0"); }
 
 }  // namespace
 
@@ -59,11 +57,11 @@ void CheckVectorUnit(int64_t bits, bool halves) {
   const int64_t have = VectorLength();
   std::string lacks;
   if (have < bits) {
-    lacks = "vector registers of at least " + std::to_string(bits) + " bits, and this CPU has " +
+    lacks = "vector registers of at least " + std::to_string(bits) + " bits, but this CPU has " +
             (have == 0 ? "no vector registers"
                        : "vector registers of " + std::to_string(have) + " bits");
   } else if (halves && !Executes(ConvertHalves)) {
-    lacks = "vectors of halves (Zvfh), and this CPU has none";
+    lacks = "vectors of halves (Zvfh), but this CPU has none";
   }
   if (lacks.empty()) return;
   throw InputError("the model library was compiled for " + lacks +

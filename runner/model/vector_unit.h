@@ -8,9 +8,9 @@ namespace rvv_runner {
 // Width of this CPU's vector registers in bits; 0 when it has none.
 int64_t VectorLength();
 
-// Throws InputError when the library needs longer vector registers than this CPU has, or vectors of
-// halves (Zvfh) and it has none. Code for longer registers does not fail on shorter ones: it
-// computes wrong numbers.
+// Throws InputError when this CPU's vector registers are shorter than `bits`, or when `halves` is
+// true and it lacks vectors of halves (Zvfh). Code for longer registers does not fail on shorter
+// ones but computes wrong numbers.
 void CheckVectorUnit(int64_t bits, bool halves);
 
 }  // namespace rvv_runner

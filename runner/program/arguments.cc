@@ -18,38 +18,39 @@ const char kUsage[] =
     "       runner --params DIR --tokens 1,2,3 [options]\n"
     "       runner serve --params DIR --tokenizer FILE [options; runner serve --help lists them]\n"
     "       runner run --params DIR --inputs FILE --outputs FILE [runner run --help]\n"
-    "Answers a prompt, in text or in token ids, or talks turn by turn.\n\n"
+    "Answers a prompt, given as text or as token ids, or chats turn by turn.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
-    "  --tokenizer FILE     tokenizer.bin of the model: the answer is printed as text\n"
+    "  --tokenizer FILE     tokenizer.bin of the model; with it, the answer is printed as text\n"
     "  --prompt TEXT        the user's message, in the model's chat template\n"
-    "  --prompt-file FILE   the same from a file; - is the standard input\n"
-    "  --raw                take the prompt as it is, without the chat template\n"
-    "  --tokens ID,ID,...   the prompt in token ids\n"
-    "  --lib FILE.so        model library; without it, the one that is linked in\n"
-    "  --max-new N          tokens to generate at most (what fits, up to 256 in text, 16 in ids)\n"
-    "  --stop ID,ID,...     end after one of these tokens (the tokenizer's)\n"
-    "  --prefill-chunk N    most tokens of one prefill call (the library's own limit)\n"
-    "  --max-seq N          room for prompt and answer (the library's context)\n"
-    "  --logits FILE        write float32 logits, one row a generated token\n"
+    "  --prompt-file FILE   read the message from a file; - is the standard input\n"
+    "  --raw                use the prompt as it is, without the chat template\n"
+    "  --tokens ID,ID,...   the prompt as token ids\n"
+    "  --lib FILE.so        model library (the one linked into this program)\n"
+    "  --max-new N          most tokens to generate (what fits, up to 256 for text, 16 for ids)\n"
+    "  --stop ID,ID,...     stop after one of these tokens (the tokenizer's stop tokens)\n"
+    "  --prefill-chunk N    most tokens of one prefill call (the library's limit)\n"
+    "  --max-seq N          most tokens of prompt and answer (the library's context)\n"
+    "  --logits FILE        write float32 logits, one row for each generated token\n"
     "  --json               print the result as JSON\n"
-    "  --check-vlen BITS    refuse a CPU with shorter vector registers than this\n"
-    "  --vocab N            size of the vocabulary (the embedding's rows)\n"
-    "  --chat               talk turn by turn; /help lists what can be typed\n"
+    "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
+    "  --vocab N            size of the vocabulary (the number of rows of the embedding)\n"
+    "  --chat               chat turn by turn; /help lists the commands\n"
     "  --system TEXT        the chat's system message\n"
-    "  --context-full WHAT  refuse a message that does not fit, or slide: leave out the oldest\n"
+    "  --context-full WHAT  refuse: refuse a message that does not fit; slide: drop the oldest\n"
     "                       turns (refuse)\n"
-    "sampling (a prompt: greedily; a chat: as the model's mlc-chat-config.json says):\n"
-    "  --temperature X      0 takes the likeliest token\n"
+    "sampling (a prompt: greedy; a chat: the values of the model's mlc-chat-config.json):\n"
+    "  --temperature X      0 always chooses the likeliest token\n"
     "  --top-p X  --min-p X  --top-k N\n"
     "  --repetition-penalty X  --presence-penalty X  --frequency-penalty X\n"
-    "  --seed N             the same seed gives the same text\n"
-    "  --logit-bias ID:X    add to a token's logit; may be given again\n"
-    "  --stop-text TEXT     end before this text; may be given again\n"
+    "  --seed N             repeat a seed to get the same text again\n"
+    "  --logit-bias ID:X    add X to the logit of token ID; may be repeated\n"
+    "  --stop-text TEXT     stop before this text; may be repeated\n"
     "measuring:\n"
-    "  --beside ID,ID,...   another prompt, not longer than --tokens, answered in the same batch;\n"
-    "                       may be given again; with --json\n"
-    "  --roi WHICH          mark these calls for counting: prefill, decode, both (both), none\n"
-    "  --roi-span WHAT      mark the model call alone (call) or the whole step (step)\n"
+    "  --beside ID,ID,...   another prompt to answer in the same batch, not longer than --tokens;\n"
+    "                       may be repeated; needs --json\n"
+    "  --roi WHICH          calls to mark for an instruction counter: prefill, decode, both, none\n"
+    "                       (both)\n"
+    "  --roi-span WHAT      mark the model call alone (call) or the whole step (step) (call)\n"
     "  --help               this text\n";
 
 int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low,
@@ -75,8 +76,8 @@ std::vector<int32_t> ParseIds(const std::string& option, const std::string& text
   while (start <= text.size()) {
     const size_t comma = std::min(text.find(',', start), text.size());
     const std::string piece = text.substr(start, comma - start);
-    ids.push_back(static_cast<int32_t>(
-        ParseInteger(option, piece, 0, std::numeric_limits<int32_t>::max())));
+    ids.push_back(
+        static_cast<int32_t>(ParseInteger(option, piece, 0, std::numeric_limits<int32_t>::max())));
     start = comma + 1;
   }
   return ids;
@@ -84,7 +85,7 @@ std::vector<int32_t> ParseIds(const std::string& option, const std::string& text
 
 void ParseRegion(const std::string& text, Region* region) {
   if (text != "prefill" && text != "decode" && text != "both" && text != "none") {
-    throw InputError("--roi: '" + text + "' is none of prefill, decode, both, none");
+    throw InputError("--roi: '" + text + "' is not one of prefill, decode, both, none");
   }
   region->prefill = text == "prefill" || text == "both";
   region->decode = text == "decode" || text == "both";
@@ -112,11 +113,11 @@ double ParseNumber(const std::string& option, const std::string& text) {
 
 using Setter = std::function<void(const std::string&)>;
 
-// Options of sampling; their ranges are checked where they are used.
+// The sampling options. CheckSampling checks their ranges.
 std::map<std::string, Setter> SamplingOptions(Arguments* a) {
   std::map<std::string, Setter> options;
   const auto change = [a](const auto& set) { a->sampling.push_back(set); };
-  const auto real = [&](const std::string& name, double Sampling::*field) {
+  const auto real = [&](const std::string& name, double Sampling::* field) {
     options[name] = [=](const std::string& v) {
       change([=, x = ParseNumber(name, v)](Sampling* s) { s->*field = x; });
     };
@@ -165,8 +166,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--prompt-file", [a](const std::string& v) { a->prompt_file = v; }},
       {"--logits", [a](const std::string& v) { a->logits = v; }},
       {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
-      {"--beside",
-       [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
+      {"--beside", [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
       {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
       {"--max-new", number("--max-new", 1, kMany, &a->max_new)},
       {"--prefill-chunk", number("--prefill-chunk", 1, kMany, &a->prefill_chunk)},
@@ -193,36 +193,37 @@ void CheckChat(const Arguments& arguments) {
   if (arguments.prompt || !arguments.prompt_file.empty() || !arguments.tokens.empty() ||
       arguments.raw || arguments.json || !arguments.logits.empty() || !arguments.beside.empty()) {
     throw InputError(
-        "--chat goes without --prompt, --prompt-file, --tokens, --beside, --raw, --json, --logits");
+        "--chat cannot be combined with --prompt, --prompt-file, --tokens, --beside, --raw, --json "
+        "or --logits");
   }
 }
 
-// One prompt, and what it takes to read it.
+// Checks that there is one prompt, and that its options fit together.
 void CheckPrompt(const Arguments& arguments) {
   if (!arguments.system.empty() || arguments.slide) {
-    throw InputError("--system and --context-full are for --chat");
+    throw InputError("--system and --context-full need --chat");
   }
   const bool text = arguments.prompt.has_value() || !arguments.prompt_file.empty();
-  const int prompts = arguments.prompt.has_value() + !arguments.prompt_file.empty() +
-                      !arguments.tokens.empty();
+  const int prompts =
+      arguments.prompt.has_value() + !arguments.prompt_file.empty() + !arguments.tokens.empty();
   if (prompts == 0) {
-    throw InputError(arguments.tokenizer.empty()
-                         ? "--tokens is missing: the prompt's token ids"
-                         : "--prompt is missing: the user's message");
+    throw InputError(arguments.tokenizer.empty() ? "--tokens is missing: the prompt's token ids"
+                                                 : "--prompt is missing: the user's message");
   }
-  if (prompts > 1) throw InputError("give one of --prompt, --prompt-file, --tokens");
+  if (prompts > 1) throw InputError("give only one of --prompt, --prompt-file, --tokens");
   if (text && arguments.tokenizer.empty()) {
-    throw InputError("a prompt in text needs --tokenizer: the model's tokenizer.bin");
+    throw InputError("a text prompt needs --tokenizer: the model's tokenizer.bin");
   }
-  if (arguments.raw && !text) throw InputError("--raw is for a prompt in text");
+  if (arguments.raw && !text)
+    throw InputError("--raw needs a text prompt: --prompt or --prompt-file");
   if (arguments.beside.empty()) return;
   if (arguments.tokens.empty() || !arguments.json || !arguments.logits.empty()) {
-    throw InputError("--beside goes with --tokens and --json, without --logits");
+    throw InputError("--beside needs --tokens and --json, and cannot be combined with --logits");
   }
   for (const auto& prompt : arguments.beside) {
     if (prompt.size() > arguments.tokens.size()) {
       throw InputError("--beside: a prompt of " + std::to_string(prompt.size()) +
-                       " tokens is longer than that of --tokens, " +
+                       " tokens is longer than the prompt of --tokens, which has " +
                        std::to_string(arguments.tokens.size()));
     }
   }
@@ -245,7 +246,7 @@ Arguments ParseModelArguments(const std::vector<std::string>& words) {
     }
     const auto option = options.find(words[i]);
     if (option == options.end()) {
-      throw InputError("unknown option '" + words[i] + "'; --help lists them");
+      throw InputError("unknown option '" + words[i] + "'; --help lists the options");
     }
     if (++i == words.size()) throw InputError(option->first + " needs a value");
     option->second(words[i]);

@@ -12,7 +12,7 @@ namespace {
 void RefuseUnsupported(const Library& library) {
   const Json* kind = Find(library.metadata(), "kv_state_kind");
   if (kind != nullptr && TextOf(*kind, "the library's metadata, kv_state_kind") != "kv_cache") {
-    throw InputError("the model library keeps its state in another way than a KV cache");
+    throw InputError("the model does not keep its state in a KV cache; the runner cannot run it");
   }
 }
 
@@ -27,7 +27,7 @@ int64_t ChunkOf(const Library& library, const Arguments& arguments, int64_t othe
   const int64_t chunk = arguments.prefill_chunk ? arguments.prefill_chunk : largest;
   if (chunk > largest) {
     throw InputError("--prefill-chunk " + std::to_string(chunk) +
-                     " is more than the model library takes, " + std::to_string(largest));
+                     " is more than the model library's limit of " + std::to_string(largest));
   }
   return chunk;
 }
@@ -38,7 +38,8 @@ Limits MostOf(const Library& library, const Arguments& arguments) {
   RefuseUnsupported(library);
   const int64_t context = library.Limit("context_window_size", arguments.max_seq);
   const int64_t most = arguments.max_seq ? arguments.max_seq : context;
-  if (most == 0) throw InputError("the model library names no context; give --max-seq");
+  if (most == 0)
+    throw InputError("the model library does not state its context length; give --max-seq");
   CheckContext(most, context);
   return {most, std::min(ChunkOf(library, arguments, most), most)};
 }
@@ -51,16 +52,16 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
   const int64_t most = arguments.max_seq ? arguments.max_seq : context;
   CheckContext(most, context);
   if (prompt > most) {
-    throw InputError("the prompt of " + std::to_string(prompt) + " tokens is longer than " +
-                     std::to_string(most) + ", the longest sequence");
+    throw InputError("the prompt has " + std::to_string(prompt) +
+                     " tokens, more than the longest sequence, " + std::to_string(most));
   }
   if (needed > most) {
     throw InputError("a prompt of " + std::to_string(prompt) + " tokens and --max-new " +
-                     std::to_string(arguments.max_new) + " do not fit a sequence of " +
+                     std::to_string(arguments.max_new) + " do not fit into a sequence of " +
                      std::to_string(most) + " tokens");
   }
   const int64_t chunk = ChunkOf(library, arguments, needed);
-  // The cache is as long as this run needs, not as the model allows.
+  // The cache holds what this run needs, not the most that the model allows.
   return {arguments.max_seq ? arguments.max_seq : needed, std::min(chunk, prompt)};
 }
 

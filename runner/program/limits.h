@@ -14,15 +14,15 @@ struct Limits {
   int64_t chunk;
 };
 
-// The most that the library and the arguments allow, whatever the prompt; throws InputError when they
-// do not agree, or when the model is of a kind that is not run here.
+// The limits that the library and the arguments set for any prompt. Throws InputError when they
+// contradict each other, or when the runner cannot run this kind of model.
 Limits MostOf(const Library& library, const Arguments& arguments);
 
-// What the library and the arguments allow; throws InputError when the prompt and the answer
-// do not fit, or when the model is of a kind that is not run here.
+// The limits for the prompt of the arguments. Throws InputError when prompt and answer do not
+// fit, or when the runner cannot run this kind of model.
 Limits LimitsOf(const Library& library, const Arguments& arguments);
 
-// How many tokens to generate when nobody says: what fits, up to `most`, and at least one.
+// The number of tokens to generate without --max-new: what fits, at most `most`, at least one.
 int64_t DefaultMaxNew(const Library& library, const Arguments& arguments, int64_t most);
 
 }  // namespace rvv_runner

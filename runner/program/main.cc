@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a compiled model on TVM's runtime.
-// Exit code 0: answered; 1: the library or the runtime failed; 2: the input is at fault.
+// Exit code 0: answered; 1: the library or the runtime failed; 2: the input is wrong.
 #include <tvm/ffi/error.h>
 
 #include <exception>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "chat/chat.h"
 #include "input/errors.h"
 #include "program/arguments.h"
+#include "program/chat.h"
 #include "program/prompt.h"
 #include "program/run.h"
 #include "program/serve.h"

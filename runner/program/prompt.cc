@@ -21,7 +21,7 @@ constexpr size_t kLongestPrompt = size_t{16} << 20;
 constexpr int64_t kMostIds = 16;
 constexpr int64_t kMostText = 256;
 
-// Fills in the prompt's ids and where to stop.
+// Fills in the token ids of the prompt and the stop tokens.
 void ReadPrompt(const Tokenizer& tokenizer, Arguments* arguments) {
   if (arguments->stop.empty()) arguments->stop = tokenizer.stop();
   if (!arguments->tokens.empty()) return;

@@ -5,7 +5,7 @@
 
 namespace rvv_runner {
 
-// Answers the one prompt of the command line; gives the exit code.
+// Answers the prompt of the command line. Returns the exit code.
 int AnswerPrompt(Arguments arguments);
 
 }  // namespace rvv_runner

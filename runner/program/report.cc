@@ -53,8 +53,8 @@ void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>
     out << "tokens: " << Joined(tokens, " ") << "\n"
         << std::fixed << std::setprecision(3) << "prefill: " << arguments.tokens.size()
         << " tokens in " << Sum(ended.prefill_seconds) << " s\n"
-        << "decode: " << ended.decode_seconds.size() << " tokens in "
-        << Sum(ended.decode_seconds) << " s\n";
+        << "decode: " << ended.decode_seconds.size() << " tokens in " << Sum(ended.decode_seconds)
+        << " s\n";
     return;
   }
   const std::string logits = arguments.logits.empty() ? "null" : Written(arguments.logits);
@@ -63,8 +63,8 @@ void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>
   for (const auto& one : beside) others.push_back("[" + Joined(one, ",") + "]");
   out << "{\"prompt_tokens\":" << arguments.tokens.size() << ",\"prompt_ids\":["
       << Joined(arguments.tokens, ",") << "],\"tokens\":[" << Joined(tokens, ",")
-      << "],\"beside\":[" << Joined(others, ",") << "],\"text\":" << words << ",\"prefill_seconds\":["
-      << Joined(ended.prefill_seconds, ",") << "],\"decode_seconds\":["
+      << "],\"beside\":[" << Joined(others, ",") << "],\"text\":" << words
+      << ",\"prefill_seconds\":[" << Joined(ended.prefill_seconds, ",") << "],\"decode_seconds\":["
       << Joined(ended.decode_seconds, ",") << "],\"vlen\":" << vlen << ",\"device\":" << device
       << ",\"logits_file\":" << logits << "}\n";
 }

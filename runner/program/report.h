@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/request.h"
 #include "program/arguments.h"
 
 namespace rvv_runner {
 
-// Writes rows of logits as little-endian float32; without a path, nothing.
+// Writes rows of logits as little-endian float32. With an empty path, it writes nothing.
 class LogitsFile {
  public:
   // Throws InputError when the file cannot be written.
@@ -25,9 +25,9 @@ class LogitsFile {
   std::ofstream stream_;
 };
 
-// Prints the result, for people or (with --json) for programs. `beside`: the tokens of the answers
-// that were computed in the same batch. `text`: the answer in words, when there is a tokenizer.
-// `vlen`: of the library that ran, in bits. `device`: its counters as JSON.
+// Prints the result as text or, with --json, as JSON. `beside`: the tokens of the other answers of
+// the batch. `text`: the answer as text, if there is a tokenizer. `vlen`: bits in a vector register
+// that the library was compiled for. `device`: the counters of an accelerator as JSON.
 void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>& tokens,
             const std::vector<std::vector<int32_t>>& beside, const Ended& ended,
             const std::optional<std::string>& text, const std::string& device, std::ostream& out);

@@ -25,16 +25,17 @@ namespace rvv_runner {
 
 const char kRunUsage[] =
     "usage: runner run --params DIR --inputs FILE --outputs FILE [options]\n"
-    "Calls a compiled model's function on tensors, and writes the tensors that it gives.\n\n"
+    "Calls a compiled model on tensors, and writes the tensors that it returns.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
-    "  --inputs FILE        safetensors: a tensor for each of the model's inputs, by its name\n"
-    "  --outputs FILE       safetensors to write: output_0, output_1, ...\n"
-    "  --steps N            call it so many times (1); the outputs are those of the last call\n"
-    "  --feed IN=OUT,...    after each call, give its output number OUT to the input named IN; of\n"
-    "                       logits, to an input of integers, the place of the largest of the last\n"
-    "                       row, which also goes to the file: chosen_IN, one a call\n"
-    "  --lib FILE.so        model library; without it, the one that is linked in\n"
-    "  --check-vlen BITS    refuse a CPU with shorter vector registers than this\n"
+    "  --inputs FILE        safetensors file with a tensor for each input of the model, by name\n"
+    "  --outputs FILE       safetensors file to write: output_0, output_1, ...\n"
+    "  --steps N            number of calls (1); the outputs are those of the last call\n"
+    "  --feed IN=OUT,...    after each call, use output number OUT as the input named IN of the\n"
+    "                       next call. If OUT holds logits and IN takes integers, IN gets the\n"
+    "                       index of the largest logit of the last row, and the file gets these\n"
+    "                       indices of all calls as chosen_IN\n"
+    "  --lib FILE.so        model library (the one linked into this program)\n"
+    "  --check-vlen BITS    refuse a CPU whose vector registers are shorter than this\n"
     "  --help               this text\n";
 
 namespace {
@@ -64,7 +65,7 @@ RunOptions ParseRun(const std::vector<std::string>& words) {
     }
     const auto option = options.values.find(words[i]);
     if (option == options.values.end()) {
-      throw InputError("unknown option '" + words[i] + "'; runner run --help lists them");
+      throw InputError("unknown option '" + words[i] + "'; runner run --help lists the options");
     }
     if (++i == words.size()) throw InputError(option->first + " needs a value");
     option->second = words[i];
@@ -79,8 +80,8 @@ std::vector<std::string> InputNames(const Library& library) {
   const std::string where = "the library's metadata";
   const Json* inputs = Find(library.metadata(), "inputs");
   if (inputs == nullptr) {
-    throw InputError("the model library does not say what its inputs are: a language model is run "
-                     "without the word run");
+    throw InputError(
+        "the model library lists no inputs; run a language model without the word 'run'");
   }
   std::vector<std::string> names;
   for (const Json& input : ListOf(*inputs, where)) {
@@ -89,7 +90,7 @@ std::vector<std::string> InputNames(const Library& library) {
   return names;
 }
 
-// The inputs in their order. Shapes and dtypes are checked by the function itself.
+// The inputs in the order of the function, which checks shapes and dtypes itself.
 std::vector<Tensor> ReadInputs(const std::string& path, const std::vector<std::string>& names) {
   const std::string text = ReadFile(path);
   const auto tensors = ParseSafetensors(text, path);
@@ -106,7 +107,8 @@ std::vector<Tensor> ReadInputs(const std::string& path, const std::vector<std::s
   if (tensors.size() != names.size()) {
     std::string wanted;
     for (const std::string& name : names) wanted += (wanted.empty() ? "" : ", ") + name;
-    throw InputError(path + " has tensors that are no inputs; the model takes: " + wanted);
+    throw InputError(path +
+                     " has tensors that are not inputs of the model; its inputs are: " + wanted);
   }
   return inputs;
 }
@@ -120,7 +122,7 @@ ffi::Any Call(const ffi::Function& function, const std::vector<Tensor>& inputs,
   return result;
 }
 
-// The tensors of a result: of one, or of a list that may hold lists.
+// All tensors of a result, which is a tensor or a (nested) list of tensors.
 void Collect(const ffi::Any& result, std::vector<Tensor>* tensors) {
   if (const auto tensor = result.try_cast<Tensor>()) {
     tensors->push_back(*tensor);
@@ -129,13 +131,13 @@ void Collect(const ffi::Any& result, std::vector<Tensor>* tensors) {
   for (const ffi::Any& part : result.cast<ffi::Array<ffi::Any>>()) Collect(part, tensors);
 }
 
-// An output that becomes an input of the next call.
+// An output that is used as an input of the next call.
 struct Feed {
   size_t input;
   size_t output;
 };
 
-// The places of `text`, IN=OUT,..., among the inputs.
+// Parses `text`, IN=OUT,..., where IN is one of `names`.
 std::vector<Feed> ParseFeeds(const std::string& text, const std::vector<std::string>& names) {
   std::vector<Feed> feeds;
   std::istringstream stream(text);
@@ -144,7 +146,7 @@ std::vector<Feed> ParseFeeds(const std::string& text, const std::vector<std::str
     const size_t sign = part.find('=');
     const auto input = std::find(names.begin(), names.end(), part.substr(0, sign));
     if (sign == std::string::npos || input == names.end()) {
-      throw InputError("--feed '" + part + "': no INPUT=NUMBER of an input of the model");
+      throw InputError("--feed: '" + part + "' is not INPUT=NUMBER with an input of the model");
     }
     const int64_t output = ParseInteger("--feed", part.substr(sign + 1), 0, kMostSteps);
     feeds.push_back({static_cast<size_t>(input - names.begin()), static_cast<size_t>(output)});
@@ -152,7 +154,7 @@ std::vector<Feed> ParseFeeds(const std::string& text, const std::vector<std::str
   return feeds;
 }
 
-// The place of the largest value in the last row of float32 logits; the first of several.
+// The index of the largest value in the last row of float32 logits; the first of equal ones.
 int64_t LargestOfLastRow(const Tensor& logits) {
   const int64_t width = logits->ndim > 0 ? logits->shape[logits->ndim - 1] : 0;
   int64_t count = 1;
@@ -163,14 +165,14 @@ int64_t LargestOfLastRow(const Tensor& logits) {
   return std::max_element(last, last + width) - last;
 }
 
-// What an input gets from an output: the tensor itself, or the place of its largest value.
+// The value of an input that is fed from an output: the tensor, or the index of its largest value.
 Tensor Fed(const Tensor& output, const Tensor& input, std::vector<int64_t>* chosen) {
   const DLDataType from = output->dtype;
   const DLDataType to = input->dtype;
   if (from.code == to.code && from.bits == to.bits && from.lanes == to.lanes) return output;
   if (from.code != kDLFloat || from.bits != 32 || to.code != kDLInt || to.bits != 64) {
-    throw InputError("--feed: an output of " + std::string(ffi::DLDataTypeToString(from)) +
-                     " cannot become an input of " + std::string(ffi::DLDataTypeToString(to)));
+    throw InputError("--feed: an output of type " + std::string(ffi::DLDataTypeToString(from)) +
+                     " cannot become an input of type " + std::string(ffi::DLDataTypeToString(to)));
   }
   chosen->push_back(LargestOfLastRow(output));
   const std::vector<int64_t> one(static_cast<size_t>(input->ndim), 1);
@@ -196,9 +198,9 @@ void WriteOutputs(const Named& outputs, const std::string& path) {
     int64_t bytes = (dtype.bits + 7) / 8;
     for (const int64_t size : shape) bytes *= size;
     const char* data = static_cast<const char*>(tensor->data) + tensor->byte_offset;
-    named.emplace_back(name,
-                       TensorBytes{ffi::DLDataTypeToString(dtype), std::move(shape),
-                                   {data, static_cast<size_t>(bytes)}});
+    named.emplace_back(name, TensorBytes{ffi::DLDataTypeToString(dtype),
+                                         std::move(shape),
+                                         {data, static_cast<size_t>(bytes)}});
   }
   const std::string text = MakeSafetensors(named);
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);
@@ -239,7 +241,8 @@ int RunTensors(const std::vector<std::string>& words) {
     Collect(result, &outputs);
     for (const Feed& feed : feeds) {
       if (feed.output >= outputs.size()) {
-        throw InputError("--feed: the model has " + std::to_string(outputs.size()) + " outputs");
+        throw InputError("--feed: the model has only " + std::to_string(outputs.size()) +
+                         " outputs");
       }
       inputs[feed.input] = Fed(outputs[feed.output], inputs[feed.input], &chosen[feed.input]);
     }

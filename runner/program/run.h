@@ -8,9 +8,9 @@ namespace rvv_runner {
 
 extern const char kRunUsage[];
 
-// `runner run OPTIONS`: calls the library's function `main` on tensors from a file, and writes
-// what it gives; gives the exit code. Throws InputError for options that are unknown, missing or
-// wrong, and for tensors that are not what the function takes.
+// `runner run OPTIONS`: calls the library's function `main` on tensors of a file, and writes the
+// tensors that it returns. Returns the exit code. Throws InputError for unknown, missing or wrong
+// options, and for tensors that do not fit the function.
 int RunTensors(const std::vector<std::string>& words);
 
 }  // namespace rvv_runner

@@ -23,24 +23,26 @@ namespace rvv_runner {
 
 const char kServeUsage[] =
     "usage: runner serve --params DIR --tokenizer FILE [options]\n"
-    "Serves the model over HTTP by OpenAI's protocol, and a page to chat with it at /.\n\n"
+    "Serves the model over HTTP with OpenAI's protocol, and a chat page at /.\n\n"
     "  --params, --tokenizer, --lib, --max-seq, --prefill-chunk, --check-vlen, --vocab:\n"
-    "                       as without serve\n"
-    "  --host ADDRESS       address to listen at (127.0.0.1: this machine alone; 0.0.0.0: all)\n"
-    "  --port N             port to listen at (8000; 0: any that is free)\n"
-    "  --api-key-file FILE  a file with the key that clients have to show (none)\n"
-    "  --cors ORIGIN        let the pages of this origin ask, as in https://example.org (none)\n"
-    "  --parallel N         answers that are computed at once (4)\n"
-    "  --queue N            answers that wait at most; beyond that clients get status 429 (64)\n"
-    "  --temperature and the other options of sampling: what holds where a request does not say\n"
-    "  --name NAME          name of the model (the folder's beside the parameters)\n"
+    "                       see runner --help\n"
+    "  --host ADDRESS       address to listen at (127.0.0.1: this machine only; 0.0.0.0: all\n"
+    "                       networks)\n"
+    "  --port N             port to listen at; 0: any free port (8000)\n"
+    "  --api-key-file FILE  file with the key that clients must send (none)\n"
+    "  --cors ORIGIN        allow requests from pages of this origin, such as https://example.org\n"
+    "                       (none)\n"
+    "  --parallel N         most answers computed at the same time (4)\n"
+    "  --queue N            most answers that wait; further requests get status 429 (64)\n"
+    "  --temperature and the other sampling options: defaults for requests that do not set them\n"
+    "  --name NAME          name of the model (the name of the folder that holds --params)\n"
     "  --help               this text\n";
 
 namespace {
 
 constexpr int64_t kMostParallel = 64;
 constexpr int64_t kMostQueued = 1024;
-constexpr size_t kSpareConnections = 32;  // for those that ask for a page, or numbers
+constexpr size_t kSpareConnections = 32;  // for the page, /health and /metrics
 constexpr size_t kLongestKey = 4096;
 
 struct ServeArguments {
@@ -49,10 +51,10 @@ struct ServeArguments {
   int64_t queue = 64;
   std::string key_file;
   std::string name;
-  std::vector<std::string> rest;  // for the model
+  std::vector<std::string> rest;  // options of the model
 };
 
-// An origin as browsers write it (RFC 6454), or all of them.
+// Checks for an origin as browsers write it (RFC 6454), or "*".
 void CheckOrigin(const std::string& origin) {
   std::string_view host = origin;
   for (const std::string_view scheme : {"http://", "https://"}) {
@@ -61,8 +63,8 @@ void CheckOrigin(const std::string& origin) {
   const auto plain = [](char c) { return c > ' ' && c < 127 && c != '/' && c != ',' && c != '*'; };
   const bool whole = host.size() < origin.size() && std::all_of(host.begin(), host.end(), plain);
   if (origin.empty() || origin == "*" || (whole && !host.empty())) return;
-  throw InputError("--cors: '" + origin + "' is no origin, as in https://example.org " +
-                   "(scheme, host and perhaps port; no path), nor *, which is all");
+  throw InputError("--cors: '" + origin + "' is not an origin such as https://example.org " +
+                   "(scheme, host, optional port, no path), nor *, which allows every origin");
 }
 
 ServeArguments Parse(const std::vector<std::string>& words) {
@@ -98,7 +100,8 @@ ServeArguments Parse(const std::vector<std::string>& words) {
   a.server.port = static_cast<int>(port);
   CheckOrigin(a.server.cors);
   if (a.name.find('/') != std::string::npos) {
-    throw InputError("--name: '" + a.name + "' has a slash, and is a part of /v1/models/NAME");
+    throw InputError("--name: '" + a.name +
+                     "' must not contain a slash: it becomes a part of /v1/models/NAME");
   }
   return a;
 }
@@ -109,30 +112,37 @@ std::string ReadKey(const std::string& file) {
   const bool plain = std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
   if (key.empty() || !plain) {
     throw InputError("--api-key-file: " + file +
-                     " must hold one line, the key, of ASCII characters without blanks");
+                     " must hold one line with the key: ASCII characters without blanks");
   }
   return key;
 }
 
-// A finished model's folder has the parameters in it, and is named after the model.
+// The folder of a finished model holds the folder of parameters, and has the model's name.
 std::string NameOf(const std::string& params) {
   const auto folder = std::filesystem::absolute(params).lexically_normal() / ".";
   const std::string name = folder.parent_path().parent_path().filename().string();
   return name.empty() ? "model" : name;
 }
 
-// Options of a prompt or a chat: refused, so that nobody believes that they change an answer here.
+// Refuses options of a prompt or a chat, which would change no answer here.
 void RefuseOthers(const Arguments& arguments) {
   const std::pair<bool, const char*> given[] = {
-      {arguments.prompt.has_value(), "--prompt"}, {!arguments.prompt_file.empty(), "--prompt-file"},
-      {!arguments.tokens.empty(), "--tokens"},    {!arguments.stop.empty(), "--stop"},
-      {arguments.max_new > 0, "--max-new"},       {!arguments.logits.empty(), "--logits"},
-      {!arguments.system.empty(), "--system"},    {arguments.slide, "--context-full"},
-      {arguments.raw, "--raw"},                   {arguments.json, "--json"},
+      {arguments.prompt.has_value(), "--prompt"},
+      {!arguments.prompt_file.empty(), "--prompt-file"},
+      {!arguments.tokens.empty(), "--tokens"},
+      {!arguments.stop.empty(), "--stop"},
+      {arguments.max_new > 0, "--max-new"},
+      {!arguments.logits.empty(), "--logits"},
+      {!arguments.system.empty(), "--system"},
+      {arguments.slide, "--context-full"},
+      {arguments.raw, "--raw"},
+      {arguments.json, "--json"},
       {arguments.chat, "--chat"},
   };
   for (const auto& [found, option] : given) {
-    if (found) throw InputError(std::string(option) + " is not for serve; serve --help lists them");
+    if (found)
+      throw InputError(std::string(option) +
+                       " is not an option of serve; runner serve --help lists the options");
   }
 }
 
@@ -150,11 +160,11 @@ int Serve(const std::vector<std::string>& words) {
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
   if (!own.key_file.empty()) own.server.key = ReadKey(own.key_file);
   own.server.connections = static_cast<size_t>(own.parallel + own.queue) + kSpareConnections;
-  // Before the model is read, which takes long: a port that is taken is told at once.
+  // Bind before the model is read, which takes long, to report a port that is in use at once.
   HttpServer server(own.server);
   server.Bind();
   if (server.open_to_all()) {
-    std::cerr << "runner: without --api-key-file, everybody who reaches " << own.server.host
+    std::cerr << "runner: without --api-key-file, everybody who can reach " << own.server.host
               << " can use this server\n";
   }
   const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);

@@ -8,8 +8,8 @@ namespace rvv_runner {
 
 extern const char kServeUsage[];
 
-// `runner serve OPTIONS`: the model behind OpenAI's protocol, until a signal to stop; gives the
-// exit code. Throws InputError for options that are unknown, missing or wrong.
+// `runner serve OPTIONS`: serves the model with OpenAI's protocol until a signal to stop. Returns
+// the exit code. Throws InputError for unknown, missing or wrong options.
 int Serve(const std::vector<std::string>& words);
 
 }  // namespace rvv_runner

@@ -12,7 +12,8 @@ namespace {
 
 int64_t Vocabulary(const Arguments& arguments, std::optional<int64_t> rows) {
   if (!rows && !arguments.vocab) {
-    throw InputError("no parameter is named as an embedding; give the vocabulary with --vocab");
+    throw InputError(
+        "no parameter has the name of an embedding; give the size of the vocabulary with --vocab");
   }
   if (rows && arguments.vocab > *rows) {
     throw InputError("--vocab " + std::to_string(arguments.vocab) + " is more than the " +
@@ -29,11 +30,11 @@ Weights ReadWeights(const Library& library, const Arguments& arguments,
   auto params = LoadParams(arguments.params, wanted);
   library.ArrangeWeights(params);
   const int64_t vocabulary = Vocabulary(arguments, VocabularySize(wanted, params));
-  // A model may have more rows than tokens, to round their number; fewer is a mistake.
+  // Models may round the number of rows up, so more rows than tokens are right; fewer are not.
   if (tokenizer != nullptr && static_cast<int64_t>(tokenizer->size()) > vocabulary) {
     throw InputError("the tokenizer has " + std::to_string(tokenizer->size()) +
-                     " tokens, the model " + std::to_string(vocabulary) +
-                     ": it is another model's");
+                     " tokens, but the model has " + std::to_string(vocabulary) +
+                     ": the tokenizer belongs to another model");
   }
   return {std::move(params), vocabulary};
 }

@@ -12,16 +12,15 @@
 
 namespace rvv_runner {
 
-// The parameters as the library wants them, and the size of the vocabulary.
+// The parameters in the order of the library, and the size of the vocabulary.
 struct Weights {
   tvm::ffi::Array<tvm::ffi::Any> params;
   int64_t vocabulary;
 };
 
-// Reads the parameters of --params. `tokenizer` may be null. Throws InputError when they are not
-// the library's, or the tokenizer is another model's.
-Weights ReadWeights(const Library& library, const Arguments& arguments,
-                    const Tokenizer* tokenizer);
+// Reads the parameters of --params. `tokenizer` may be null. Throws InputError when they do
+// not fit the library, or when the tokenizer belongs to another model.
+Weights ReadWeights(const Library& library, const Arguments& arguments, const Tokenizer* tokenizer);
 
 Tokenizer ReadTokenizer(const std::string& file);
 

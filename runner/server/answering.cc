@@ -9,7 +9,7 @@
 
 namespace rvv_runner {
 
-// Its size is bounded by the longest answer: an answerer never waits for a slow reader.
+// The longest answer bounds its size, so the answerer never has to wait for a slow reader.
 class Answers::Mailbox {
  public:
   void Put(AnswerEvent event) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the threads of HTTP and the engine's: answers as they come, and their end.
+// Carries the pieces and the ends of answers from the engine's thread to the HTTP threads.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,39 @@
 
 namespace rvv_runner {
 
-// Whoever answers: the engine on a thread of its own, in tests also a scripted one.
-// Any thread may call it; callbacks of a request come from the answerer's thread.
+// The interface to what computes answers: an EngineThread, or a scripted answerer in tests.
+// Any thread may call it. It calls the callbacks of a request on its own thread.
 class Answerer {
  public:
   virtual ~Answerer() = default;
-  // As Engine's.
+  // The same as the functions of Engine.
   virtual uint64_t Submit(Request request) = 0;
   virtual void Cancel(uint64_t id) = 0;
   virtual EngineStats Stats() const = 0;
-  // What is wrong with it; empty while it answers.
+  // The current failure; empty if there is no failure.
   virtual std::string Trouble() const = 0;
 };
 
-// What happened to one of several answers.
+// A new piece or the end of one of several answers.
 struct AnswerEvent {
   size_t answer = 0;  // index of the request
   Piece piece;
-  std::optional<Ended> ended;  // no piece then
+  std::optional<Ended> ended;  // if set, `piece` is empty
 };
 
-// The answers to some requests. Those that have not ended are cancelled when it is destroyed.
+// The answers to some requests. The destructor cancels those that have not ended.
 class Answers {
  public:
-  // Throws as Submit does; then none of the requests goes on.
+  // Throws what Submit throws, after it has cancelled the requests that were submitted.
   Answers(Answerer* answerer, std::vector<Request> requests);
   ~Answers();
   Answers(const Answers&) = delete;
   Answers& operator=(const Answers&) = delete;
 
-  // The next event, in the order of events; nothing when none came within so many seconds.
+  // Waits up to `seconds` for the next event; nullopt if there is no event by then.
   std::optional<AnswerEvent> Next(double seconds);
 
-  // All answers have ended, and Next has told so.
+  // True if Next has returned the ends of all answers.
   bool done() const { return left_ == 0; }
 
  private:

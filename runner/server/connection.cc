@@ -14,17 +14,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A whole request has to be there within this, and the sum of waits of its answer's writes.
+// Time limits for reading a whole request, and for all waits while its answer is written.
 constexpr milliseconds kReadTime{15000};
 constexpr milliseconds kWriteTime{30000};
 constexpr milliseconds kDrainTime{1000};
 constexpr milliseconds kTick{100};
 
-// Whether something can be read (or written) within this time; also when the peer has hung up.
+// True if the socket becomes readable (or writable), or the peer hangs up, within this time.
 bool Ready(int socket, short events, std::chrono::nanoseconds within) {
   const auto end = std::chrono::steady_clock::now() + within;
   while (true) {
-    const auto left = std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
     pollfd asked{socket, events, 0};
     const int found = poll(&asked, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
     if (found >= 0 || errno != EINTR) return found > 0;
@@ -93,7 +94,7 @@ const char* Connection::buffered_data(size_t& size) const {
   return size ? buffer_.data() + begin_ : nullptr;
 }
 
-// Nothing here depends on addresses, and none is logged.
+// Nothing uses or logs addresses.
 void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
   ip.clear();
   port = 0;

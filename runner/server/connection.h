@@ -10,16 +10,16 @@
 
 namespace rvv_runner {
 
-// A client's connection. The library bounds each read and write; here a whole request has to come
-// in time, and the time that a client may let writes wait is bounded in sum: sending or taking a
-// byte now and then keeps no thread.
+// A client's connection. httplib bounds the time of each read and each write; this class bounds the
+// time of a whole request and the sum of the waits of all writes, so that a client that sends or
+// takes a byte now and then cannot hold a thread.
 class Connection final : public httplib::Stream {
  public:
-  // Owns the socket no more than httplib's own streams do.
+  // Does not own the socket, like httplib's own streams.
   explicit Connection(socket_t socket) : socket_(socket) {}
 
-  // Waits for the first byte of a request, with its time limit running from then on. False when
-  // none comes within `patience`, when the client is gone, or when `stopping` says so.
+  // Waits for the first byte of a request, and starts its time limit. Returns false when no byte
+  // comes within `patience`, when the client is gone, or when `stopping` returns true.
   bool Await(std::chrono::milliseconds patience, const std::function<bool()>& stopping);
 
   bool is_readable() const override { return begin_ < end_; }
@@ -46,8 +46,8 @@ class Connection final : public httplib::Stream {
   size_t end_ = 0;
 };
 
-// Closes a socket when the client has closed its side, or after a second of what it still sends:
-// one that is closed with something unread makes the client lose the answer.
+// Reads and drops what the client still sends, for at most a second, and then closes the socket.
+// Closing a socket with unread data would make the client lose the answer.
 void CloseGently(socket_t socket);
 
 }  // namespace rvv_runner

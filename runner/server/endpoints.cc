@@ -19,8 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kTick = 0.1;         // seconds between looks at a silent client
-constexpr double kQuietSeconds = 10;  // until a stream says that it goes on
+constexpr double kTick = 0.1;         // seconds between checks of a silent client
+constexpr double kQuietSeconds = 10;  // until a stream sends a sign of life
 
 int64_t Now() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
@@ -38,10 +38,10 @@ void Send(httplib::Response& response, const json& body) {
   response.set_content(Written(body), "application/json");
 }
 
-// What an answer that did not end by itself tells its client.
+// The error for the client of an answer that did not end normally.
 ApiError Failure(const Ended& ended) {
   if (ended.finish == Finish::kCancelled) return ApiError(503, "the server is stopping");
-  // Its own words may hold what is no client's business.
+  // The engine's message may hold internals that clients must not see.
   std::cerr << "runner: an answer failed: " + ended.error + "\n";
   return ApiError(500, "the model failed");
 }
@@ -58,7 +58,7 @@ class EventStream {
     for (size_t i = 0; i < asked.answers(); ++i) Note(writer_.First(i));
   }
 
-  // Writes what there is; false when the client is gone.
+  // Writes what is ready. Returns false when the client is gone.
   bool Write(httplib::DataSink& sink) {
     if (pending_.empty()) Await();
     if (!sink.is_writable()) return false;
@@ -68,7 +68,7 @@ class EventStream {
     return true;
   }
 
-  // Says that there will be no more.
+  // Ends the stream.
   void Break(const ApiError& error) {
     Note(ErrorBody(error));
     Close();
@@ -116,7 +116,7 @@ void SendStream(std::shared_ptr<EventStream> stream, const std::atomic<bool>& st
   };
   response.set_header("Cache-Control", "no-cache");
   response.set_header("X-Accel-Buffering", "no");
-  if (request.version == "HTTP/1.0") {  // it knows no chunks
+  if (request.version == "HTTP/1.0") {  // which has no chunks
     response.set_header("Connection", "close");
     response.set_content_provider("text/event-stream", provide);
   } else {
@@ -162,8 +162,8 @@ void Endpoints::Models(const httplib::Request&, httplib::Response& response) con
 
 void Endpoints::Model(const httplib::Request& request, httplib::Response& response) const {
   if (request.path_params.at("model") != served_.name) {
-    throw ApiError(404, "there is no such model; the one here is " + served_.name, "model",
-                   "model_not_found");
+    throw ApiError(404, "this server does not have that model; its model is " + served_.name,
+                   "model", "model_not_found");
   }
   Send(response, About());
 }
@@ -189,7 +189,7 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
       Request request;
       request.tokens = prompt;
       request.sampling = asked.sampling;
-      // Several answers to one prompt are to differ, and to be the same ones each time.
+      // Answers to the same prompt get different seeds, and the same seeds each time.
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.stop = tokenizer.stop();
       requests.push_back(std::move(request));
@@ -198,12 +198,11 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
   return requests;
 }
 
-void Endpoints::Complete(bool chat, const httplib::Request& request,
-                         httplib::Response& response) {
+void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Response& response) {
   const ApiRequest asked = ParseApiRequest(chat, request.body, served_.defaults);
   if (!asked.model.empty() && asked.model != served_.name) {
-    throw ApiError(404, "there is no such model; the one here is " + served_.name, "model",
-                   "model_not_found");
+    throw ApiError(404, "this server does not have that model; its model is " + served_.name,
+                   "model", "model_not_found");
   }
   if (stopping_) throw ApiError(503, "the server is stopping");
   std::unique_ptr<Answers> answers;
@@ -216,7 +215,7 @@ void Endpoints::Complete(bool chat, const httplib::Request& request,
     response.set_header("Retry-After", "1");
     throw ApiError(429, error.what(), "", "queue_full");
   }
-  // OpenAI's protocol has no word for it.
+  // OpenAI's protocol has no field for it.
   if (dropped > 0) response.set_header("X-Dropped-Bytes", std::to_string(dropped));
   const std::string id =
       (chat ? "chatcmpl-" : "cmpl-") + prefix_ + std::to_string(answered_.fetch_add(1));
@@ -238,7 +237,7 @@ void Endpoints::Whole(Answers* answers, AnswerWriter* writer,
     const auto event = answers->Next(kTick);
     if (stopping_) throw ApiError(503, "the server is stopping");
     if (Clock::now() - looked >= std::chrono::duration<double>(kTick)) {
-      if (request.is_connection_closed()) throw ApiError(400, "the client is gone");
+      if (request.is_connection_closed()) throw ApiError(400, "the client closed the connection");
       looked = Clock::now();
     }
     if (!event) continue;

@@ -16,16 +16,16 @@
 
 namespace rvv_runner {
 
-// What is served: a model with its tokenizer, and whoever answers for it.
+// A served model: its tokenizer and its answerer.
 struct Served {
-  std::string name;  // of the model, as clients write it
+  std::string name;  // of the model, as in requests
   const Tokenizer* tokenizer = nullptr;
   Answerer* answerer = nullptr;
   Sampling defaults;
   int64_t context = 0;  // tokens of one sequence
 };
 
-// The answers to requests that the server has let in. Each throws ApiError.
+// Answers requests that passed the checks of HttpServer. Each function throws ApiError.
 class Endpoints {
  public:
   explicit Endpoints(Served served);
@@ -38,17 +38,17 @@ class Endpoints {
   void Complete(bool chat, const httplib::Request& request, httplib::Response& response);
 
   Metrics& metrics() { return metrics_; }
-  // Ends what is being answered.
+  // Ends all running answers.
   void Stop() { stopping_ = true; }
 
  private:
   nlohmann::json About() const;
-  // Of all prompts; counts their bytes that the model has no tokens for.
+  // Makes the requests of all prompts; counts the bytes that have no token in the model.
   std::vector<Request> Requests(const ApiRequest& asked, size_t* dropped) const;
   void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
 
   Served served_;
-  int64_t started_;  // seconds since 1970
+  int64_t started_;     // seconds since 1970
   std::string prefix_;  // of the ids of this run's answers
   std::atomic<uint64_t> answered_{0};
   std::atomic<bool> stopping_{false};

@@ -26,8 +26,8 @@ std::string EngineThread::Trouble() const {
   return trouble_;
 }
 
-// The engine goes on after a failure, from an empty cache. A step that works clears it, and so does
-// a quiet time: who heeds /health would send nothing more, and nothing would ever work again.
+// After a failure the engine goes on with an empty cache. A step that works clears the failure. So
+// does a quiet time: a client that obeys /health sends no request that could work.
 void EngineThread::Run() {
   int quiet = 0;
   while (!over_) {

@@ -11,10 +11,10 @@
 
 namespace rvv_runner {
 
-// An engine on a thread of its own.
+// Runs an engine on a separate thread.
 class EngineThread final : public Answerer {
  public:
-  // `engine` must outlive it, and is nobody else's to step.
+  // `engine` must outlive it. Only this object may call the engine's Step.
   explicit EngineThread(Engine* engine);
   ~EngineThread() override;
 

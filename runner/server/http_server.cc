@@ -29,7 +29,7 @@ ApiError TooLarge() {
   return ApiError(413, "the body has more than " + std::to_string(kMostBody) + " bytes");
 }
 
-// Errors that httplib finds by itself come without a body.
+// Errors that httplib detects have no body.
 void ExplainError(const httplib::Request&, httplib::Response& response) {
   if (!response.body.empty()) return;
   const int status = response.status;
@@ -44,19 +44,20 @@ void ExplainException(const httplib::Request&, httplib::Response& response,
   } catch (const ApiError& error) {
     SendError(error, response);
   } catch (const std::exception&) {
-    // Its text may hold what is no client's business.
+    // Its message may hold internals that clients must not see.
     SendError(ApiError(500, "the server failed"), response);
   }
 }
 
-// An address in numbers: names would ask a resolver, which a static program has not got.
+// Only numeric addresses: a static program has no resolver for names.
 int Family(const std::string& host) {
   unsigned char bytes[sizeof(in6_addr)];
   for (const int family : {AF_INET, AF_INET6}) {
     if (inet_pton(family, host.c_str(), bytes) == 1) return family;
   }
-  throw InputError("--host: '" + host + "' is no address; 127.0.0.1 is this machine alone, " +
-                   "0.0.0.0 every network it is in");
+  throw InputError("--host: '" + host +
+                   "' is not an address; use 127.0.0.1 for this machine only, " +
+                   "0.0.0.0 for every network it is in");
 }
 
 // Addresses that only programs of this machine can reach, in any spelling.
@@ -72,7 +73,7 @@ std::string HostName(const std::string& host) {
   return host.substr(0, host.find(':', bracket == std::string::npos ? 0 : bracket));
 }
 
-// As httplib matches: a parameter (/v1/models/:model) is one part of the path, without slashes.
+// Matches as httplib does: a parameter (/v1/models/:model) is one part of the path.
 bool Matches(const std::string& route, const std::string& path) {
   const size_t colon = route.find(':');
   if (colon == std::string::npos) return route == path;
@@ -126,7 +127,9 @@ void HttpServer::Offer(Endpoints* endpoints) {
   }
   set_default_headers(headers);
   const size_t most = options_.connections;
-  new_task_queue = [most] { return new httplib::ThreadPool(std::min<size_t>(8, most), most, most); };
+  new_task_queue = [most] {
+    return new httplib::ThreadPool(std::min<size_t>(8, most), most, most);
+  };
 }
 
 void HttpServer::Add(const std::string& method, const std::string& path, bool open,
@@ -142,9 +145,9 @@ void HttpServer::Add(const std::string& method, const std::string& path, bool op
 int HttpServer::Bind() {
   if (options_.port == 0) {
     options_.port = bind_to_any_port(options_.host);
-    if (options_.port <= 0) throw InputError("no port of " + options_.host + " can be had");
+    if (options_.port <= 0) throw InputError("no port of " + options_.host + " is free");
   } else if (!bind_to_port(options_.host, options_.port)) {
-    throw InputError("cannot listen at " + address() + ": the port is taken, or not yours; " +
+    throw InputError("cannot listen at " + address() + ": the port is in use or not permitted; " +
                      "choose another with --port");
   }
   return options_.port;
@@ -166,7 +169,7 @@ bool HttpServer::Answer(httplib::Stream& stream) {
   bool understood = false;
   const bool answered = process_request(stream, "", 0, "", 0, false, closed,
                                         [&](httplib::Request&) { understood = true; });
-  // Where a request with a malformed head ends is unknown: what follows it is not the next one.
+  // The end of a request with a malformed head is unknown, so the next request cannot be found.
   return answered && !closed && understood;
 }
 
@@ -196,17 +199,18 @@ const HttpServer::Route* HttpServer::Find(const httplib::Request& request,
   }
   if (allowed.empty()) throw ApiError(404, "there is nothing at this path");
   response.set_header("Allow", allowed);
-  throw ApiError(405, "this path is for " + allowed + " alone");
+  throw ApiError(405, "this path accepts only " + allowed);
 }
 
-// A page of another site can have its name point to this machine: it must not be let in where no
-// key is asked for because nobody else was thought to be there.
+// Another site can make its host name point to this machine (DNS rebinding). Its pages must not use
+// a server that asks for no key because only this machine reaches it.
 void HttpServer::CheckHost(const httplib::Request& request) const {
   if (!loopback_ || !request.has_header("Host")) return;
   const std::string host = HostName(request.get_header_value("Host"));
   const bool own = host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
                    host == options_.host || host == "[" + options_.host + "]";
-  if (!own) throw ApiError(403, "this server is for programs of its own machine: use localhost");
+  if (!own)
+    throw ApiError(403, "this server accepts requests to its own machine only: use localhost");
 }
 
 void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& response) const {
@@ -216,23 +220,25 @@ void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& re
   const bool bearer = given.starts_with(scheme);
   if (SameKey(bearer ? given.substr(scheme.size()) : "", options_.key)) return;
   response.set_header("WWW-Authenticate", "Bearer");
-  throw ApiError(401, "a key is needed: Authorization: Bearer KEY", "", "invalid_api_key");
+  throw ApiError(401, "this server needs a key: send the header Authorization: Bearer KEY", "",
+                 "invalid_api_key");
 }
 
-// Forms that any site's page may send without being asked are kept out, and so are compressed
-// bodies, whose size nobody knows before.
+// Refuses HTML forms, which a page of any site may send without a preflight, and compressed bodies,
+// whose size is unknown in advance.
 void HttpServer::CheckBody(const httplib::Request& request) const {
   if (request.method != "POST") return;
   std::string type = request.get_header_value("Content-Type");
   type = type.substr(0, type.find_first_of("; "));
-  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   if (type != "application/json") {
     throw ApiError(415, "the body must be JSON: send the header Content-Type: application/json");
   }
   if (request.has_header("Content-Encoding")) {
     throw ApiError(415, "the body must not be compressed");
   }
-  // The library would read all of it to find that out.
+  // httplib would read the whole body before it refused it.
   if (request.get_header_value_u64("Content-Length") > kMostBody) throw TooLarge();
 }
 

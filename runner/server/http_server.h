@@ -14,44 +14,44 @@ namespace rvv_runner {
 struct ServerOptions {
   std::string host = "127.0.0.1";  // a number, or localhost
   int port = 8000;                 // 0: any that is free
-  std::string key;                 // that clients have to show; empty: none
-  std::string cors;                // origin whose pages may ask; empty: none
-  size_t connections = 128;        // served at once; as many wait, and more are closed
+  std::string key;                 // that clients must send; empty: no key
+  std::string cors;                // origin whose pages may send requests; empty: none
+  size_t connections = 128;        // served at once; as many wait, further ones are closed
 };
 
 constexpr size_t kMostBody = size_t{4} << 20;  // bytes
 
-// Whether two texts are equal, in a time that depends on the length of `given` alone.
+// True if the texts are equal. Its time depends only on the length of `given`.
 bool SameKey(const std::string& given, const std::string& key);
 
-// HTTP before the endpoints: who is let in, with which method, to which path; bounds of bodies,
+// The HTTP server before the endpoints. It checks host, key, method and path, and bounds bodies,
 // headers, connections and time.
 class HttpServer : public httplib::Server {
  public:
-  // Throws InputError for a host that is no address.
+  // Throws InputError if the host is not an address.
   explicit HttpServer(const ServerOptions& options);
 
-  // The port that it is bound to: who connects waits until it answers. Throws InputError for a port
-  // that cannot be had.
+  // Binds to the port and returns it. Clients that connect wait until Listen. Throws InputError if
+  // the port is not available.
   int Bind();
-  // What it will answer with: once, before anything is answered. `endpoints` must outlive it.
+  // Sets the endpoints; to be called once, before Listen. `endpoints` must outlive the server.
   void Offer(Endpoints* endpoints);
-  // Answers until Close(); any thread may call that.
+  // Answers requests until Close, which any thread may call.
   bool Listen() { return listen_after_bind(); }
   void Close();
   std::string address() const;
-  // Other machines reach it, and need no key.
+  // True if other machines can reach it without a key.
   bool open_to_all() const { return !loopback_ && options_.key.empty(); }
 
-  // Answers one request from a stream. False when the connection is to be closed.
+  // Answers one request of a stream. Returns false if the connection has to be closed.
   bool Answer(httplib::Stream& stream);
 
  protected:
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
   struct Route {
     std::string method;
-    std::string path;  // what httplib matches
-    bool open;         // to those without the key
+    std::string path;  // as httplib matches it
+    bool open;         // without the key
     Handler handler;
   };
 

@@ -12,7 +12,7 @@ namespace rvv_runner {
 
 StopSignals::StopSignals() {
   sigemptyset(&set_);
-  // The last one wakes the waiting thread.
+  // SIGUSR1 wakes the waiting thread.
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set_, signal);
   pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   waiter_ = std::thread([this] { Wait(); });
@@ -27,7 +27,7 @@ void StopSignals::Wait() {
     if (over_) return;
   }
   const std::lock_guard guard(mutex_);
-  // A shell's code of a program that a signal ended. Nothing is served that would have to end well.
+  // The exit code that a shell reports for this signal. No request is running that needs an end.
   if (!stop_) std::_Exit(128 + signal);
   stop_();
 }
@@ -56,7 +56,7 @@ void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* si
   out << served.name << " listens at " << server->address() << std::endl;
   const bool good = server->Listen();
   signals->Forget();
-  if (!good && !stopped) throw RunError("the server can take no more connections");
+  if (!good && !stopped) throw RunError("the server cannot accept more connections");
 }
 
 }  // namespace rvv_runner

@@ -13,8 +13,8 @@
 
 namespace rvv_runner {
 
-// SIGINT and SIGTERM, blocked for this thread and all that it starts from then on: make it before
-// anything that starts threads. Until Await is called they end the program, as they do by default.
+// Blocks SIGINT and SIGTERM for this thread and the threads that it starts later: create it before
+// any thread. Until Await is called, the signals end the program, as they do by default.
 class StopSignals {
  public:
   StopSignals();
@@ -22,9 +22,9 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // From now on calls `stop`, on a thread of its own, at the first of them.
+  // From now on, the first signal calls `stop` on a separate thread.
   void Await(std::function<void()> stop);
-  // No longer waits for any.
+  // Stops waiting for signals.
   void Forget();
 
  private:
@@ -37,8 +37,8 @@ class StopSignals {
   std::thread waiter_;
 };
 
-// Serves until a signal to stop, on a server that is bound. Tells its address in one line on `out`
-// when it listens. Throws RunError when it no longer can.
+// Serves on a bound server until a signal to stop. Prints its address in one line to `out` when it
+// starts to listen. Throws RunError when the server fails.
 void ServeUntilStopped(HttpServer* server, const Served& served, StopSignals* signals,
                        std::ostream& out);
 

@@ -14,7 +14,7 @@ namespace rvv_runner {
 // Counts answered requests, and writes all counts in Prometheus's text format (0.0.4).
 class Metrics {
  public:
-  // `route`: a known path, never what a client made up: it becomes a label.
+  // `route`: a known path, never a client's text, because it becomes a label.
   void Count(const std::string& route, int status);
   std::string Text(const EngineStats& stats) const;
 

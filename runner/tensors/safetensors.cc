@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "values are little-endian in the file");
 
 constexpr size_t kLength = sizeof(uint64_t);
-// Names that are no tensors.
+// A name in the header that is not a tensor.
 constexpr char kMetadata[] = "__metadata__";
 
 struct Dtype {
@@ -33,14 +33,14 @@ const Dtype& DtypeOf(const std::string& name, const std::string& where) {
   for (const Dtype& dtype : kDtypes) {
     if (name == dtype.name) return dtype;
   }
-  throw InputError(where + ": dtype " + name + " is none that the runner reads");
+  throw InputError(where + ": the runner cannot read dtype " + name);
 }
 
-// Bytes of so many sizes; throws InputError where the number of bytes is none.
+// The bytes of a tensor. Throws InputError if a size is negative or the product overflows.
 int64_t BytesOf(const std::vector<int64_t>& shape, int64_t item, const std::string& where) {
   int64_t bytes = item;
   for (const int64_t size : shape) {
-    if (size < 0) throw InputError(where + ": a size below zero");
+    if (size < 0) throw InputError(where + ": a size is below zero");
     if (size != 0 && bytes > std::numeric_limits<int64_t>::max() / size) {
       throw InputError(where + ": its shape is too large");
     }
@@ -56,14 +56,14 @@ TensorBytes ReadTensor(const Json& about, std::string_view data, const std::stri
     tensor.shape.push_back(IntegerOf(size, where));
   }
   const Json& ends = ListOf(Field(about, "data_offsets", where), where);
-  if (ends.size() != 2) throw InputError(where + ": data_offsets are not two numbers");
+  if (ends.size() != 2) throw InputError(where + ": data_offsets must be two numbers");
   const int64_t begin = IntegerOf(ends[0], where), end = IntegerOf(ends[1], where);
   if (begin < 0 || end < begin || end > static_cast<int64_t>(data.size())) {
-    throw InputError(where + ": its bytes lie outside of the file");
+    throw InputError(where + ": its bytes lie outside the file");
   }
   if (end - begin != BytesOf(tensor.shape, dtype.bytes, where)) {
-    throw InputError(where + ": " + std::to_string(end - begin) +
-                     " bytes are not what its shape and dtype take");
+    throw InputError(where + ": its shape and dtype do not take " + std::to_string(end - begin) +
+                     " bytes");
   }
   tensor.bytes = data.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   return tensor;
@@ -73,11 +73,11 @@ TensorBytes ReadTensor(const Json& about, std::string_view data, const std::stri
 
 std::map<std::string, TensorBytes> ParseSafetensors(std::string_view text,
                                                     const std::string& where) {
-  if (text.size() < kLength) throw InputError(where + ": too short for a file of safetensors");
+  if (text.size() < kLength) throw InputError(where + ": too short for a safetensors file");
   uint64_t length = 0;
   std::memcpy(&length, text.data(), kLength);
   if (length > text.size() - kLength) {
-    throw InputError(where + ": its header is longer than the file; is it a file of safetensors?");
+    throw InputError(where + ": its header is longer than the file; is it a safetensors file?");
   }
   const Json index = ParseJson(text.substr(kLength, length), where);
   const std::string_view data = text.substr(kLength + length);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of safetensors (https://github.com/huggingface/safetensors), apart from the runtime that
-// the values go to: a file comes from outside.
+// Reads and writes safetensors files (https://github.com/huggingface/safetensors). It does not
+// depend on TVM's runtime, so that it can be fuzzed alone: a file comes from outside.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,15 @@
 
 namespace rvv_runner {
 
-// One tensor of a file: its dtype by TVM's name, its shape, and its bytes, little-endian.
+// A tensor of a file: TVM's name of its dtype, its shape, and its bytes (little-endian).
 struct TensorBytes {
   std::string dtype;
   std::vector<int64_t> shape;
   std::string_view bytes;
 };
 
-// Tensors by name; they point into `text`, the file's bytes. Throws InputError that starts with
-// `where` when the text is no whole file of safetensors, or has a dtype that is not known here.
+// The tensors by name; they point into `text`, the bytes of the file. Throws InputError that starts
+// with `where` if the text is not a complete safetensors file, or has an unknown dtype.
 std::map<std::string, TensorBytes> ParseSafetensors(std::string_view text,
                                                     const std::string& where);
 

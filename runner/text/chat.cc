@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "input/errors.h"
+#include "input/utf8.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {
@@ -40,7 +40,7 @@ bool Strips(const ChatFrame& frame, Message::Role role) {
   return role == Message::Role::kUser ? frame.strips_user : frame.strips_assistant;
 }
 
-// An earlier answer without the thoughts before it.
+// Removes the thoughts (up to </think>) from an earlier answer.
 std::string_view Said(const ChatFrame& frame, std::string_view answer) {
   constexpr std::string_view kThought = "</think>";
   const size_t thought = answer.rfind(kThought);

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
+#include "input/utf8.h"
 #include "text/nfc_tables.h"
-#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {
@@ -36,9 +36,9 @@ void Append(uint32_t code, uint8_t combining, std::vector<Char>* out) {
 }
 
 uint8_t ClassOf(uint32_t code) {
-  const auto* found = std::lower_bound(
-      std::begin(kClasses), std::end(kClasses), code,
-      [](const ClassRange& range, uint32_t c) { return range.last < c; });
+  const auto* found =
+      std::lower_bound(std::begin(kClasses), std::end(kClasses), code,
+                       [](const ClassRange& range, uint32_t c) { return range.last < c; });
   return found != std::end(kClasses) && found->first <= code ? found->combining : 0;
 }
 
@@ -51,9 +51,9 @@ void AppendDecomposed(uint32_t code, std::vector<Char>* out) {
     if (trailing != 0) Append(kTrailing + trailing, 0, out);
     return;
   }
-  const auto* found = std::lower_bound(
-      std::begin(kDecompositions), std::end(kDecompositions), code,
-      [](const Decomposition& entry, uint32_t c) { return entry.code < c; });
+  const auto* found =
+      std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), code,
+                       [](const Decomposition& entry, uint32_t c) { return entry.code < c; });
   if (found == std::end(kDecompositions) || found->code != code) {
     Append(code, ClassOf(code), out);
     return;
@@ -63,7 +63,7 @@ void AppendDecomposed(uint32_t code, std::vector<Char>* out) {
   }
 }
 
-// Marks that follow one start, by their class; those of one class stay as they are.
+// Sorts the marks behind each start by their class. The order of equal classes stays.
 void Order(std::vector<Char>* text) {
   const auto is_mark = [](const Char& c) { return c.combining != 0; };
   for (auto at = text->begin(); at != text->end();) {
@@ -75,7 +75,7 @@ void Order(std::vector<Char>* text) {
   }
 }
 
-// What two code points become; 0 for nothing.
+// The composition of two code points; 0 if there is none.
 uint32_t Composed(uint32_t first, uint32_t second) {
   const uint32_t leading = first - kLeading, vowel = second - kVowels;
   if (leading < kLeadingCount && vowel < kVowelCount) {
@@ -84,17 +84,17 @@ uint32_t Composed(uint32_t first, uint32_t second) {
   const uint32_t syllable = first - kSyllables, trailing = second - kTrailing;
   const bool open = syllable < kSyllableCount && syllable % kTrailingCount == 0;
   if (open && trailing > 0 && trailing < kTrailingCount) return first + trailing;
-  const auto* found = std::lower_bound(
-      std::begin(kCompositions), std::end(kCompositions), std::tie(first, second),
-      [](const Composition& entry, const auto& pair) {
-        return std::tie(entry.first, entry.second) < pair;
-      });
-  const bool same = found != std::end(kCompositions) && found->first == first &&
-                    found->second == second;
+  const auto* found =
+      std::lower_bound(std::begin(kCompositions), std::end(kCompositions), std::tie(first, second),
+                       [](const Composition& entry, const auto& pair) {
+                         return std::tie(entry.first, entry.second) < pair;
+                       });
+  const bool same =
+      found != std::end(kCompositions) && found->first == first && found->second == second;
   return same ? found->composed : 0;
 }
 
-// In place. A mark is blocked from its start by one of its own class, and by another start.
+// Composes in place. A mark of the same class, or another start, blocks a mark from its start.
 void Compose(std::vector<Char>* text) {
   size_t end = 0;
   size_t start = text->size();  // of the sequence; none yet

@@ -6,8 +6,8 @@
 
 namespace rvv_runner {
 
-// A text, which must be UTF-8, in Unicode's normal form C (UAX 15): letters and their marks
-// composed as far as may be, marks in canonical order.
+// Converts a UTF-8 text to Unicode's normal form C (UAX 15): letters and marks are composed as far
+// as possible, and marks are in canonical order.
 std::string Nfc(std::string_view text);
 
 }  // namespace rvv_runner

@@ -13,7 +13,7 @@
 namespace rvv_runner {
 namespace {
 
-// A token of a word that is being merged, in a list of its neighbours.
+// A token of a word that is being merged, as an entry of a linked list.
 struct Part {
   uint32_t token;
   size_t before;
@@ -23,7 +23,7 @@ struct Part {
 constexpr std::string_view kReplacement = "\uFFFD";
 constexpr size_t kNone = static_cast<size_t>(-1);
 
-// A merge that was possible when it was noted: parts may have changed since.
+// A merge that was possible when it was queued. Its parts may have changed since then.
 struct Candidate {
   uint32_t rank;
   size_t at;
@@ -47,7 +47,7 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
   return out;
 }
 
-// Where the blanks before, or behind, a byte of a text begin, or end.
+// The begin of the blanks before a byte of a text, and the end of those behind it.
 size_t BlanksBefore(std::string_view text, size_t at) {
   while (at > 0) {
     size_t i = at - 1;
@@ -67,7 +67,7 @@ size_t BlanksBehind(std::string_view text, size_t at) {
   return at;
 }
 
-// A token of a vocabulary of characters as it is in an answer.
+// The text of a token of a character vocabulary in an answer.
 std::string Shown(const std::string& token) {
   if (const auto byte = ByteOf(token)) return std::string(1, static_cast<char>(*byte));
   return Replaced(token, kBlank, " ");
@@ -79,7 +79,8 @@ Tokenizer::Tokenizer(TokenizerFile file)
     : file_(std::move(file)), markers_(MarkersOf(kMarker)), late_markers_(MarkersOf(kLateMarker)) {
   for (size_t i = 0; i < file_.tokens.size(); ++i) {
     const std::string& token = file_.tokens[i];
-    const bool one = file_.by_character && !token.empty() && DecodeAt(token, 0).length == token.size();
+    const bool one =
+        file_.by_character && !token.empty() && DecodeAt(token, 0).length == token.size();
     if ((file_.kinds[i] & kWord) && (file_.whole_words || one)) {
       words_.emplace(token, static_cast<uint32_t>(i));
     }
@@ -102,8 +103,8 @@ Tokenizer::Markers Tokenizer::MarkersOf(uint8_t kind) const {
   return markers;
 }
 
-// The leftmost marker, and of those the longest; what lies between goes to `rest`, and whether it
-// is the text's beginning.
+// Finds the leftmost marker each time, and the longest of several. Calls `rest` for each text
+// between markers; its second argument is true at the beginning of the text.
 template <typename Rest>
 void Tokenizer::SplitMarkers(const Markers& markers, std::string_view text, Encoded* out,
                              const Rest& rest) const {
@@ -123,7 +124,7 @@ void Tokenizer::SplitMarkers(const Markers& markers, std::string_view text, Enco
     if (kind & kTakesLeft) first = std::max(start, BlanksBefore(text, at));
     if (first > start) rest(text.substr(start, first - start), start == 0);
     const size_t end = kind & kTakesRight ? BlanksBehind(text, after) : after;
-    // A marker of blanks that another marker took already is none.
+    // Skip a marker of blanks that belong to the marker before it.
     if (first < end) out->ids.push_back(static_cast<int32_t>(*found));
     start = end;
     at = after;
@@ -150,7 +151,7 @@ Encoded Tokenizer::Encode(std::string_view text) const {
   return out;
 }
 
-// A part without markers; `first` where nothing is before it.
+// Encodes a part without markers; `first` if it is at the beginning.
 void Tokenizer::EncodePart(std::string_view part, bool first, Encoded* out) const {
   const std::string_view blank = file_.by_character ? kBlank : std::string_view(" ");
   std::string text = file_.by_character ? Replaced(part, " ", kBlank) : std::string(part);
@@ -170,8 +171,8 @@ const Merge* Tokenizer::FindMerge(uint32_t left, uint32_t right) const {
   return same ? &*found : nullptr;
 }
 
-// The tokens that a word is merged from: of its bytes, or of its characters and, for those that
-// are none, of their bytes.
+// The tokens that a word is merged from: its bytes; or its characters, and the bytes of characters
+// that have no token.
 std::vector<uint32_t> Tokenizer::Beginnings(std::string_view word) const {
   std::vector<uint32_t> tokens;
   for (size_t at = 0; at < word.size();) {
@@ -188,7 +189,7 @@ std::vector<uint32_t> Tokenizer::Beginnings(std::string_view word) const {
   return tokens;
 }
 
-// Merges neighbours in the order of ranks, in n log n steps: a word may be very long.
+// Merges neighbours in the order of ranks. It takes n log n steps, because a word may be very long.
 void Tokenizer::EncodeWord(std::string_view word, Encoded* out) const {
   if (const auto whole = words_.find(word); file_.whole_words && whole != words_.end()) {
     out->ids.push_back(static_cast<int32_t>(whole->second));
@@ -281,7 +282,7 @@ void CheckUtf8(const std::string& text, const std::string& what) {
 }
 
 Encoded NotEmpty(Encoded encoded, const std::string& what) {
-  if (encoded.ids.empty()) throw InputError(what + ": it gives the model no token to read");
+  if (encoded.ids.empty()) throw InputError(what + ": the text has no tokens in this model");
   return encoded;
 }
 

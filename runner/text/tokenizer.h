@@ -8,17 +8,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "input/utf8.h"
 #include "text/chat.h"
 #include "text/tokenizer_file.h"
-#include "text/utf8.h"
 
 namespace rvv_runner {
 
 // A text as token ids.
 struct Encoded {
   std::vector<int32_t> ids;
-  // Bytes that the vocabulary has no token for: they are left out, as the tokenizer that the
-  // model was trained with does.
+  // Number of bytes without a token in the vocabulary. They are left out, as in the tokenizer that
+  // the model was trained with.
   size_t dropped = 0;
 };
 
@@ -26,20 +26,20 @@ struct Encoded {
 class Tokenizer {
  public:
   explicit Tokenizer(TokenizerFile file);
-  // Not copied: it keeps views of its own tokens.
+  // Not copyable: it holds views of its own tokens.
   Tokenizer(Tokenizer&&) = default;
 
-  // Ids of a text, which must be UTF-8; markers in it become their ids.
+  // Encodes a UTF-8 text. Markers in it become their ids.
   Encoded Encode(std::string_view text) const;
 
-  // The bytes of a token; none for special tokens and for ids beyond the vocabulary.
+  // The bytes of a token; empty for special tokens and for ids beyond the vocabulary.
   std::string_view Bytes(int32_t id) const;
 
-  // The token stands for one byte of a character that is no token.
+  // True if the token is one byte of a character that has no token.
   bool IsByte(int32_t id) const;
-  // An answer's text goes without the blank at its beginning.
+  // True if the blank at the beginning of an answer is dropped.
   bool drops_blank() const { return file_.drops_blank; }
-  // Characters are tokens, and bytes alone where one is missing.
+  // True if tokens are characters, and bytes only for characters without a token.
   bool by_character() const { return file_.by_character; }
 
   size_t size() const { return file_.tokens.size(); }
@@ -67,21 +67,21 @@ class Tokenizer {
   std::vector<std::string> shown_;  // by_character: what tokens are in an answer
 };
 
-// Text of an answer as it comes, token by token.
+// Builds the text of an answer token by token.
 class AnswerText {
  public:
   explicit AnswerText(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
   // The characters that this token completes.
   std::string Next(int32_t id);
   std::string Finish();
-  // The last character is not whole yet.
+  // True if the last character is incomplete.
   bool pending() const { return stream_.pending() || !bytes_.empty(); }
 
  private:
-  // Bytes that stand for characters: they are shown together when another token comes, each as
-  // U+FFFD where they are not UTF-8, as the tokenizers library does.
+  // Byte tokens in a row. They are shown together when another token comes; if they are not UTF-8,
+  // each becomes U+FFFD, as in the tokenizers library.
   std::string TakeBytes();
-  // The first characters of the answer may lose a blank.
+  // False until the answer has its first characters, which may lose a blank.
   std::string Begun(std::string text);
 
   const Tokenizer& tokenizer_;

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "input/errors.h"
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {
@@ -27,9 +27,9 @@ constexpr uint32_t kPrefixShift = 9;  // two bits
 constexpr uint32_t kDropsThoughts = 2048;
 constexpr uint32_t kDropsBreaks = 4096;
 constexpr uint32_t kFlags = 0x1FFF;
-constexpr std::string ChatFrame::*kTexts[] = {&ChatFrame::start,        &ChatFrame::system_start,
-                                              &ChatFrame::system_end,   &ChatFrame::to_assistant,
-                                              &ChatFrame::to_user,      &ChatFrame::end};
+constexpr std::string ChatFrame::* kTexts[] = {&ChatFrame::start,      &ChatFrame::system_start,
+                                               &ChatFrame::system_end, &ChatFrame::to_assistant,
+                                               &ChatFrame::to_user,    &ChatFrame::end};
 constexpr uint8_t kKinds = kSpecial | kMarker | kLateMarker | kWord | kTakesLeft | kTakesRight;
 
 struct Counts {
@@ -80,13 +80,13 @@ class Reader {
 
 Counts ReadCounts(Reader* reader) {
   Counts counts{};
-  for (uint32_t* field : {&counts.tokens, &counts.merges, &counts.token_bytes, &counts.stop,
-                          &counts.first}) {
+  for (uint32_t* field :
+       {&counts.tokens, &counts.merges, &counts.token_bytes, &counts.stop, &counts.first}) {
     *field = reader->Number();
   }
   for (uint32_t& bytes : counts.texts) bytes = reader->Number();
   if (counts.Bytes() != reader->rest().size()) {
-    reader->Fail("its counts do not give its size: it is damaged");
+    reader->Fail("its counts do not match its size: the file is damaged");
   }
   return counts;
 }
@@ -114,18 +114,18 @@ void ReadTokens(Reader* reader, const Counts& counts, const std::vector<uint32_t
   for (uint32_t i = 0; i < counts.tokens; ++i) {
     const auto kind = static_cast<uint8_t>(kinds[i]);
     if (ends[i] < start || ends[i] > bytes.size()) reader->Fail("its tokens are not in order");
-    if ((kind & ~kKinds) != 0) reader->Fail("a token of an unknown kind");
+    if ((kind & ~kKinds) != 0) reader->Fail("a token has an unknown kind");
     if (ends[i] == start && (kind & (kMarker | kLateMarker)) != 0) {
-      reader->Fail("an empty marker");
+      reader->Fail("a marker is empty");
     }
     file->tokens.emplace_back(bytes.substr(start, ends[i] - start));
     file->kinds.push_back(kind);
     start = ends[i];
   }
-  if (start != bytes.size()) reader->Fail("bytes that belong to no token");
+  if (start != bytes.size()) reader->Fail("some bytes belong to no token");
 }
 
-// A merge makes the token that its parts spell, and a byte's token is that byte.
+// Checks that each merge gives the token that its parts spell, and a byte's token that byte.
 void CheckSpelling(const Reader& reader, const TokenizerFile& file) {
   for (const Merge& merge : file.merges) {
     const std::string& left = file.tokens[merge.left];
@@ -134,7 +134,7 @@ void CheckSpelling(const Reader& reader, const TokenizerFile& file) {
     const bool same = !left.empty() && !right.empty() &&
                       merged.size() == left.size() + right.size() && merged.starts_with(left) &&
                       merged.ends_with(right);
-    if (!same) reader.Fail("a merge that does not spell its token");
+    if (!same) reader.Fail("a merge does not spell its token");
   }
   for (size_t byte = 0; byte < file.bytes.size(); ++byte) {
     if (file.bytes[byte] == kNoToken) continue;
@@ -142,7 +142,7 @@ void CheckSpelling(const Reader& reader, const TokenizerFile& file) {
     const bool same = file.by_character ? ByteOf(token) == static_cast<unsigned char>(byte)
                                         : token == std::string(1, static_cast<char>(byte));
     if (!same) {
-      reader.Fail("a byte's token that is not the byte");
+      reader.Fail("the token of a byte is not that byte");
     }
   }
 }
@@ -177,7 +177,7 @@ uint32_t Crc32(std::string_view data) {
 
 TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where) {
   Reader reader(data, where);
-  if (!data.starts_with(kMagic)) reader.Fail("not a tokenizer file; make one with the model");
+  if (!data.starts_with(kMagic)) reader.Fail("not a tokenizer file; compiling the model makes one");
   reader.Bytes(kMagic.size());
   const uint32_t version = reader.Number();
   if (version != kVersion) {
@@ -185,7 +185,7 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
                 std::to_string(kVersion));
   }
   const uint32_t crc = reader.Number();
-  if (crc != Crc32(reader.rest())) reader.Fail("its checksum is wrong: it is damaged");
+  if (crc != Crc32(reader.rest())) reader.Fail("its checksum is wrong: the file is damaged");
   TokenizerFile file;
   const uint32_t rule = reader.Number();
   const uint32_t flags = reader.Number();
@@ -209,7 +209,7 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   for (uint32_t i = 0; i < counts.tokens; ++i) ends.push_back(reader.Number());
   for (uint32_t& id : file.bytes) {
     id = reader.Number();
-    if (id != kNoToken && id >= counts.tokens) reader.Fail("a byte's token out of range");
+    if (id != kNoToken && id >= counts.tokens) reader.Fail("the token of a byte is out of range");
   }
   ReadMerges(&reader, counts, &file);
   for (uint32_t i = 0; i < counts.stop; ++i) {
@@ -223,7 +223,7 @@ TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where
   for (size_t i = 0; i < counts.texts.size(); ++i) {
     std::string& text = file.chat.*kTexts[i];
     text = reader.Bytes(counts.texts[i]);
-    if (FirstBroken(text)) reader.Fail("a chat that is not UTF-8");
+    if (FirstBroken(text)) reader.Fail("the chat template is not UTF-8");
   }
   return file;
 }

@@ -16,7 +16,7 @@ namespace rvv_runner {
 constexpr uint32_t kNoToken = 0xFFFFFFFF;
 constexpr std::string_view kBlank = "\u2581";
 
-// Two neighbours that become one token; the smallest rank goes first.
+// Two neighbours that become one token. Smaller ranks are merged first.
 struct Merge {
   uint32_t left;
   uint32_t right;
@@ -24,26 +24,26 @@ struct Merge {
   uint32_t rank;
 };
 
-// What a token is, beside its bytes.
+// The properties of a token.
 enum TokenKind : uint8_t {
-  kSpecial = 1,      // steers the model: no part of an answer's text
+  kSpecial = 1,      // controls the model; not a part of an answer's text
   kMarker = 2,       // found in a text before it is cut into words
   kLateMarker = 4,   // a marker that is looked for after the others
-  kWord = 8,         // a word may become it
+  kWord = 8,         // merges of a word may give it
   kTakesLeft = 16,   // the marker takes the blanks before it
   kTakesRight = 32,  // and those behind it
 };
 
-// A blank that is put before a text.
+// Rules for putting a blank before a text.
 enum class Prefix : uint8_t {
   kNone,
   kAlways,       // before each part between markers
-  kUnlessThere,  // before each that does not begin with one
-  kAtBeginning,  // the same, before the first part alone, where no marker is before it
+  kUnlessThere,  // before each part that does not begin with a blank
+  kAtBeginning,  // the same, but only before a part at the beginning of the text
 };
 
-// A BPE tokenizer, byte-level or with bytes for missing characters, as `tokenizer.bin` holds it. The layout, all numbers little-endian
-// uint32:
+// The content of `tokenizer.bin`: a BPE tokenizer, byte-level or with bytes for characters that
+// have no token. The layout, all numbers little-endian uint32:
 //   "RVVTOKEN", version (2), CRC-32 of all that follows,
 //   word rule, flags, counts of tokens, merges, bytes of all tokens, stop ids, first ids, bytes
 //   of each of the chat's six texts,
@@ -52,11 +52,12 @@ enum class Prefix : uint8_t {
 //   one byte a token: its kind; the tokens' bytes; the chat's texts, in ChatFrame's order.
 struct TokenizerFile {
   WordRule rule = WordRule::kGpt2;
-  bool whole_words = false;   // a word that is a token is not built from merges
-  bool nfc = false;           // text between markers is brought to Unicode's form NFC
-  bool by_character = false;  // SentencePiece's way: kBlank in tokens is a blank, words are merged
-                              // from characters, <0xXX> stands for a byte of one that is no token
-  bool drops_blank = false;   // a blank at the beginning of an answer is left out
+  bool whole_words = false;  // a word that is a token is not built from merges
+  bool nfc = false;          // text between markers is brought to Unicode's form NFC
+  bool by_character =
+      false;                 // as SentencePiece does: kBlank in tokens is a blank, words are merged
+                             // from characters, <0xXX> is a byte of a character without a token
+  bool drops_blank = false;  // a blank at the beginning of an answer is left out
   Prefix prefix_blank = Prefix::kNone;
   std::vector<std::string> tokens;
   std::vector<uint8_t> kinds;
@@ -67,11 +68,11 @@ struct TokenizerFile {
   ChatFrame chat;
 };
 
-// Reads and checks it; throws InputError that starts with `where`. Takes no more memory than a
-// small multiple of the data.
+// Reads and checks a file. Throws InputError that starts with `where`. It takes at most a small
+// multiple of the data as memory.
 TokenizerFile ParseTokenizerFile(std::string_view data, const std::string& where);
 
-// The byte that `<0xXX>` stands for; nothing for every other token.
+// The byte of a token `<0xXX>`; nullopt for every other token.
 std::optional<unsigned char> ByteOf(std::string_view token);
 
 // CRC-32 as zlib has it.

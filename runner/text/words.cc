@@ -5,15 +5,15 @@
 #include <array>
 #include <cstddef>
 
+#include "input/utf8.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace rvv_runner {
 namespace {
 
 constexpr uint32_t kLongS = 0x17F;  // folds to s where case does not count
 
-// A text as code points, and where a word that starts at one of them ends.
+// A text as code points. Its functions return the end of a word that starts at index i.
 class Cutter {
  public:
   explicit Cutter(std::string_view text) : text_(text) {
@@ -54,7 +54,7 @@ class Cutter {
     return LineEnd(i);
   }
 
-  // Of the last of DeepSeek's three expressions; i where it does not match.
+  // Matches the last of DeepSeek's three expressions; i if it does not match.
   size_t DeepSeek(size_t i) const {
     const uint32_t code = codes_[i];
     if (IsAsciiSign(code) && i + 1 < size() && IsAsciiLetter(codes_[i + 1])) {
@@ -71,8 +71,8 @@ class Cutter {
   }
 
   // [^\r\n\p{L}\p{N}]?U*L+C?|[^\r\n\p{L}\p{N}]?U+L*C?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
-  // \s*[\r\n]+|\s+(?!\S)|\s+ with U: letters that are no small ones, and marks; L: letters that
-  // are no capitals, and marks; C: a contraction in any case.
+  // \s*[\r\n]+|\s+(?!\S)|\s+ with U: marks and letters except small ones; L: marks and
+  // letters except capitals; C: a contraction in any case.
   size_t GptOss(size_t i) const {
     const uint32_t code = codes_[i];
     const bool joins = !IsBreak(code) && !IsLetter(code) && !IsNumber(code) && i + 1 < size();
@@ -119,9 +119,7 @@ class Cutter {
 
   static bool IsBreak(uint32_t code) { return code == '\r' || code == '\n'; }
 
-  static bool IsSign(uint32_t code) {
-    return !IsSpace(code) && !IsLetter(code) && !IsNumber(code);
-  }
+  static bool IsSign(uint32_t code) { return !IsSpace(code) && !IsLetter(code) && !IsNumber(code); }
 
   size_t Run(size_t i, bool (*kind)(uint32_t)) const {
     while (i < size() && kind(codes_[i])) ++i;
@@ -130,7 +128,7 @@ class Cutter {
 
   // The end of 's, 't, 're, 've, 'm, 'll or 'd at i; 0 when none of them is there.
   size_t Contraction(size_t i, bool any_case) const {
-    static constexpr std::array<std::string_view, 7> kEndings = {"s",  "t", "re", "ve",
+    static constexpr std::array<std::string_view, 7> kEndings = {"s", "t",  "re", "ve",
                                                                  "m", "ll", "d"};
     if (codes_[i] != '\'') return 0;
     for (const std::string_view ending : kEndings) {
@@ -181,7 +179,7 @@ void CutGpt2(std::string_view text, std::vector<std::string_view>* words) {
   Cut(text, words, [](const Cutter& cutter, size_t i) { return cutter.Gpt2(i); });
 }
 
-// What lies between digits is cut as a text of its own.
+// Text between digits is cut separately.
 void CutSmolLm(std::string_view text, std::vector<std::string_view>* words) {
   std::vector<std::string_view> pieces;
   Cut(text, &pieces, [](const Cutter& cutter, size_t i) {
@@ -197,8 +195,8 @@ bool IsChineseOrKana(uint32_t code) {
   return (code >= 0x4E00 && code <= 0x9FA5) || (code >= 0x3040 && code <= 0x30FF);
 }
 
-// Numbers are cut off first, then Chinese and kana; each piece is then a text of its own.
-// Where the last expression does not match, all up to its next match is a word.
+// Numbers are cut off first, then Chinese and kana; each piece is then cut separately. Text between
+// matches of the last expression is a word.
 void CutDeepSeek(std::string_view text, std::vector<std::string_view>* words) {
   const auto kind = [](uint32_t code) {
     return IsNumber(code) ? 2 : IsChineseOrKana(code) ? 1 : 0;
@@ -233,21 +231,15 @@ bool IsWordRule(uint32_t number) { return number >= 1 && number <= 7; }
 std::vector<std::string_view> SplitWords(WordRule rule, std::string_view text) {
   std::vector<std::string_view> words;
   switch (rule) {
-    case WordRule::kGpt2:
-      CutGpt2(text, &words);
-      break;
-    case WordRule::kSmolLm:
-      CutSmolLm(text, &words);
-      break;
+    case WordRule::kGpt2: CutGpt2(text, &words); break;
+    case WordRule::kSmolLm: CutSmolLm(text, &words); break;
     case WordRule::kLlama3:
       Cut(text, &words, [](const Cutter& cutter, size_t i) { return cutter.Llama3(i, 3); });
       break;
     case WordRule::kQwen2:
       Cut(text, &words, [](const Cutter& cutter, size_t i) { return cutter.Llama3(i, 1); });
       break;
-    case WordRule::kDeepSeekV3:
-      CutDeepSeek(text, &words);
-      break;
+    case WordRule::kDeepSeekV3: CutDeepSeek(text, &words); break;
     case WordRule::kGptOss:
       Cut(text, &words, [](const Cutter& cutter, size_t i) { return cutter.GptOss(i); });
       break;

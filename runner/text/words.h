@@ -15,16 +15,17 @@ enum class WordRule : uint32_t {
   kLlama3 = 3,  // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
                 // ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
   kQwen2 = 4,   // as Llama 3, each number alone
-  kDeepSeekV3 = 5,  // one text after the other: \p{N}{1,3}; Chinese characters and kana; the rest as
-                    // [!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
-                    // ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+, and what is between
+  // Three patterns in turn: \p{N}{1,3}; Chinese characters and kana; then
+  // [!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
+  // ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+. Text between the matches is kept, too.
+  kDeepSeekV3 = 5,
   kGptOss = 6,  // words end where capitals begin, marks belong to letters; see words.cc
   kWhole = 7,   // the text is one word
 };
 
 bool IsWordRule(uint32_t number);
 
-// The words of a text, which must be UTF-8; together they are the text.
+// Cuts a UTF-8 text into words. Joined, the words are the text.
 std::vector<std::string_view> SplitWords(WordRule rule, std::string_view text);
 
 }  // namespace rvv_runner

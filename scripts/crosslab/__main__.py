@@ -51,8 +51,6 @@ COMMANDS = "mlc_rvv.commands"
 # Packages of the companions, for a verb that is not installed.
 COMPANIONS = {
     "farm": "mlc-rvv-board-farm",
-    "tune": "mlc-rvv-board-farm",
-    "tune-kernels": "mlc-rvv-board-farm",
     "torch": "mlc-rvv-pytorch-road",
     "workload": "mlc-rvv-accelerator-study",
 }

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from forkpatch.inspect import probe
-from forkpatch.inspect.drift import Drift
 from forkpatch.model.patchfile import SERIES, load_series
+from forkpatch.tree.drift import Drift
 from report.blocks import (
     NONE,
     Cell,

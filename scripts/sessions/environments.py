@@ -193,6 +193,7 @@ def run_module(
         nox.command.CommandFailed: it failed otherwise; nox makes that 1.
     """
     variables = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
+    variables |= {"FORKPATCH_COMMAND": "nox -s patches --"}  # what its messages tell to type
     variables |= _bytecode_variables() | environment
     command = ("python", "-m", module, *arguments)
     try:

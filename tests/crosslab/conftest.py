@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,7 @@ from pathlib import Path
 import pytest
 from support.models.model_folder import write_folder, write_tokenizer
 
-from boardfarm.processes import free_port
-from boardfarm.protocol import Address
+from crosslab.address import Address
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,9 @@ def plain(tokenizer: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def scheduler() -> Iterator[Address]:
     """Address of a Dask scheduler."""
-    pytest.importorskip("distributed")
-    address = Address("127.0.0.1", free_port())
+    pytest.importorskip("boardfarm.scheduler")
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        address = Address("127.0.0.1", door.getsockname()[1])
     command = [
         sys.executable,
         "-m",

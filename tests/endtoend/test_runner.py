@@ -116,7 +116,7 @@ def test_a_program_for_several_lengths_takes_the_longest_that_fits(
     for vlen, chosen in ((128, 128), (256, 128), (512, 512), (1024, 512)):
         report = check_answer(run(program, arguments, vlen), logits, expected)
         assert report["vlen"] == chosen
-    refuses(run(program, arguments, 0), "of at least 128 bits, and this CPU has no vector")
+    refuses(run(program, arguments, 0), "of at least 128 bits, but this CPU has no vector")
 
 
 def test_answers_in_one_batch_are_those_alone(runner: Path, params: Path, expected: Answer) -> None:
@@ -183,7 +183,7 @@ def test_a_prompt_comes_from_a_file(
     assert len(json.loads(told.stdout)["tokens"]) == CONFIG.context - len(ids)
     refuses(run(runner, [*asked, "--prompt-file", str(tmp_path)]), f"cannot read {tmp_path}")
     refuses(run(runner, [*asked, "--prompt", " \n"]), "the prompt is blank")
-    refuses(run(runner, [*asked, "--prompt", "", "--raw"]), "gives the model no token to read")
+    refuses(run(runner, [*asked, "--prompt", "", "--raw"]), "the text has no tokens in this model")
     (tmp_path / "prompt").write_bytes(b"ab\xff")
     refused = run(runner, [*asked, "--prompt-file", str(tmp_path / "prompt")])
     refuses(refused, "--prompt-file: byte 2 is not UTF-8")
@@ -197,7 +197,7 @@ def test_a_tokenizer_of_another_model_is_refused(
     asked = ["--params", str(params), "--tokenizer", str(tmp_path / "tokenizer.bin")]
     refused = run(runner, [*asked, "--prompt", "hello"])
     tokens = other.tokenizer.get_vocab_size()
-    refuses(refused, f"the tokenizer has {tokens} tokens, the model 97: it is another model's")
+    refuses(refused, f"the tokenizer has {tokens} tokens, but the model has 97")
 
 
 def test_raw_float32_is_taken_as_it_is(
@@ -223,37 +223,37 @@ def test_raw_float32_is_taken_as_it_is(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--what"], "unknown option '--what'; --help lists them"),
+        (["--what"], "unknown option '--what'; --help lists the options"),
         (["--tokens"], "--tokens needs a value"),
         (["--tokens", "1"], "--params is missing"),
         (["--params", "x"], "--tokens is missing"),
         (["--params", "x", "--tokenizer", "y"], "--prompt is missing"),
         (["--params", "x", "--prompt", "y"], "needs --tokenizer"),
-        (["--params", "x", "--prompt", "y", "--tokens", "1"], "give one of --prompt"),
-        (["--params", "x", "--tokens", "1", "--raw"], "--raw is for a prompt in text"),
+        (["--params", "x", "--prompt", "y", "--tokens", "1"], "give only one of --prompt"),
+        (["--params", "x", "--tokens", "1", "--raw"], "--raw needs a text prompt"),
         (["--params", "x", "--tokenizer", "/no.bin", "--prompt", "y"], "cannot read /no.bin"),
         (["--params", "x", "--tokenizer", "/dev/zero", "--prompt", "y"], "/dev/zero is longer"),
-        (["--params", "x", "--tokens", "1", "--beside", "2"], "goes with --tokens and --json"),
+        (["--params", "x", "--tokens", "1", "--beside", "2"], "needs --tokens and --json"),
         (
             ["--params", "x", "--tokens", "1", "--json", "--beside", "2,3"],
-            "a prompt of 2 tokens is longer than that of --tokens, 1",
+            "a prompt of 2 tokens is longer than the prompt of --tokens, which has 1",
         ),
         (["--params", "x", "--tokens", "1,,2"], "--tokens: '' is not a whole number"),
         (["--params", "x", "--tokens", "1,a"], "--tokens: 'a' is not a whole number"),
         (["--params", "x", "--tokens", "-1"], "--tokens: -1 is outside 0 to 2147483647"),
         (["--params", "x", "--tokens", "99999999999999999999"], "is not a whole number"),
         (["--params", "x", "--tokens", "1", "--max-new", "0"], "--max-new: 0 is outside 1 to"),
-        (["--params", "x", "--tokens", "1", "--roi", "some"], "--roi: 'some' is none of"),
+        (["--params", "x", "--tokens", "1", "--roi", "some"], "--roi: 'some' is not one of"),
         (["--params", "/nowhere", "--tokens", "1"], "cannot read /nowhere/tensor-cache.json"),
         (
             ["--params", "/", "--tokens", "1,2", "--max-seq", "1"],
-            "the prompt of 2 tokens is longer",
+            "the prompt has 2 tokens, more than",
         ),
         (
             ["--params", "/", "--tokens", "1", "--max-seq", "8", "--max-new", "8"],
-            "do not fit a sequence of 8 tokens",
+            "do not fit into a sequence of 8 tokens",
         ),
-        (["--params", "/", "--tokens", "1", "--max-new", "64"], "do not fit a sequence of 64"),
+        (["--params", "/", "--tokens", "1", "--max-new", "64"], "do not fit into a sequence of 64"),
         (
             ["--params", "/", "--tokens", "1", "--max-seq", "65"],
             "more than the model's context of 64",
@@ -281,7 +281,7 @@ def refuses(result: GuestResult, message: str) -> None:
 
 
 def test_refuses_tokens_outside_of_the_vocabulary(runner: Path, params: Path) -> None:
-    refuses(run(runner, words(params, tokens=[1, 97])), "97 is outside of the vocabulary of 97")
+    refuses(run(runner, words(params, tokens=[1, 97])), "97 is outside the vocabulary of 97")
 
 
 def test_refuses_a_logits_file_that_cannot_be_written(runner: Path, params: Path) -> None:
@@ -290,7 +290,7 @@ def test_refuses_a_logits_file_that_cannot_be_written(runner: Path, params: Path
 
 def test_refuses_a_vocabulary_beyond_the_embedding(runner: Path, params: Path) -> None:
     refuses(run(runner, words(params, "--vocab", "98")), "more than the 97 rows")
-    refuses(run(runner, words(params, "--vocab", "96")), "outside of the vocabulary of 96")
+    refuses(run(runner, words(params, "--vocab", "96")), "outside the vocabulary of 96")
 
 
 def test_says_that_memory_ran_out(runner: Path, params: Path) -> None:
@@ -322,7 +322,7 @@ def test_refuses_a_cpu_without_vectors_of_halves(
 ) -> None:
     logits = tmp_path / "logits.bin"
     arguments = words(params, "--json", "--logits", str(logits))
-    refuses(run(runner_with_halves, arguments), "vectors of halves (Zvfh), and this CPU has none")
+    refuses(run(runner_with_halves, arguments), "vectors of halves (Zvfh), but this CPU has none")
     machine = GuestMachine(vlen=VLEN, timeout=120, zvfh=True)
     check_answer(run_guest(runner_with_halves, arguments, machine), logits, expected)
 
@@ -348,20 +348,20 @@ def twice(index: Index) -> None:
 
 
 BAD_INDEX: list[tuple[Callable[[Index], None], str]] = [
-    (drop_first, "missing from tensor-cache.json, the model library wants it"),
-    (first(shape=[3, 5]), "its shape is [3, 5], the model library wants [97, 40]"),
-    (first(shape=[97, -40]), "a size below zero"),
-    (first(dtype="float16"), "its dtype is float16, the model library wants float32"),
+    (drop_first, "missing from tensor-cache.json, but the model library needs it"),
+    (first(shape=[3, 5]), "its shape is [3, 5], but the model library needs [97, 40]"),
+    (first(shape=[97, -40]), "a size is below zero"),
+    (first(dtype="float16"), "its dtype is float16, but the model library needs float32"),
     (first(format="gzip"), "unknown format 'gzip'"),
     (first(nbytes=8), "takes 7760 bytes in format f32-to-bf16, not 8"),
-    (first(byteOffset=1 << 40), "its bytes lie outside of the shard"),
-    (first(byteOffset=-1), "its bytes lie outside of the shard"),
+    (first(byteOffset=1 << 40), "its bytes lie outside the shard"),
+    (first(byteOffset=-1), "its bytes lie outside the shard"),
     (first(byteOffset=1.5), "a whole number was expected"),
     (twice, "listed twice"),
     (shard(dataPath="gone.bin"), "gone.bin"),
     (shard(dataPath="../params_shard_0.bin"), "is not the name of a file"),
     (shard(dataPath=7), "a text was expected"),
-    (shard(nbytes=1 << 30), "bytes, tensor-cache.json says 1073741824"),
+    (shard(nbytes=1 << 30), "bytes, but tensor-cache.json says 1073741824"),
     (shard(records={}), "a list was expected"),
 ]
 
@@ -405,7 +405,7 @@ def test_refuses_a_truncated_shard(runner: Path, params: Path, tmp_path: Path) -
     folder = shutil.copytree(params, tmp_path / "params")
     victim = next(folder.glob("*.bin"))
     victim.write_bytes(victim.read_bytes()[:-1])
-    refuses(run(runner, words(folder)), f"{victim.name} holds")
+    refuses(run(runner, words(folder)), f"{victim.name} has")
 
 
 def test_loads_a_shared_library(params: Path, expected: Answer, tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_answers_on_this_machine_with_sanitizers(
 
     result = native(words(params, "--json", "--logits", str(logits), "--prefill-chunk", "4"))
     check_answer(result, logits, expected)
-    refuses(native(words(params, tokens=[97])), "outside of the vocabulary")
+    refuses(native(words(params, tokens=[97])), "outside the vocabulary")
     for number, (spoil, message) in enumerate(BAD_INDEX):
         folder = shutil.copytree(params, tmp_path / f"params{number}")
         index = json.loads((folder / INDEX_FILE).read_text())

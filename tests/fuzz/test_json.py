@@ -79,7 +79,7 @@ def is_json(text: str) -> bool:
 
 def test_the_runner_takes_json_alone(tmp_path: Path) -> None:
     tools, program = shared_builds.find_native(), tmp_path / "program"
-    sources = [MAIN, RUNNER / "input" / "json.cc", RUNNER / "text" / "utf8.cc"]
+    sources = [MAIN, RUNNER / "input" / "json.cc", RUNNER / "input" / "utf8.cc"]
     folders = [f"-I{RUNNER}", f"-isystem{json_headers()}"]
     command = [*tools.cxx, "-std=c++20", *folders, *map(str, sources), "-o", str(program)]
     subprocess.run(command, check=True)

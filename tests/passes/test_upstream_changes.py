@@ -23,7 +23,6 @@ from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError
 from forkpatch.errors import SourceError
 from forkpatch.git.objects import list_tree, read_blobs
-from forkpatch.model.fork import open_fork
 from forkpatch.model.lock import Upstream as Locked
 from forkpatch.model.patchfile import Patch, read_patch
 from forkpatch.model.settings import load_settings
@@ -31,6 +30,7 @@ from forkpatch.model.weave import Weave
 from forkpatch.series.submit import submit
 from forkpatch.sources.history import History
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
+from forkpatch.tree.fork import open_fork
 
 ROOT = Path(__file__).resolve().parents[2]
 FORK = open_fork(load_settings(ROOT))

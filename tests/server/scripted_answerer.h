@@ -94,8 +94,8 @@ class ScriptedAnswerer final : public Answerer {
     AnswerText text(tokenizer_);
     Ended ended;
     ended.prompt_tokens = static_cast<int64_t>(request.tokens.size());
-    const int64_t most = request.sampling.max_tokens ? request.sampling.max_tokens
-                                                     : ended.prompt_tokens;
+    const int64_t most =
+        request.sampling.max_tokens ? request.sampling.max_tokens : ended.prompt_tokens;
     ended.finish = Finish::kLength;
     // Where nobody waits between tokens a fuzzer's input has to be done within its time.
     const int64_t bound = std::min<int64_t>(most, pace_ < 0 ? 64 : 4096);
@@ -107,7 +107,9 @@ class ScriptedAnswerer final : public Answerer {
       const int64_t back = ended.answer_tokens % ended.prompt_tokens + 1;
       const int32_t token = request.tokens[request.tokens.size() - static_cast<size_t>(back)];
       Piece piece{text.Next(token), {token}, {}};
-      if (request.sampling.top_logprobs >= 0) piece.logprobs.push_back({token, -0.5, {{token, -0.5}}});
+      if (request.sampling.top_logprobs >= 0) {
+        piece.logprobs.push_back({token, -0.5, {{token, -0.5}}});
+      }
       ++ended.answer_tokens;
       request.on_piece(piece);
     }

@@ -82,7 +82,7 @@ def test_says_what_is_wrong(browser: Any, start: Callable[..., Served]) -> None:
     page.get_by_label("Message", exact=True).fill("abc")
     page.get_by_role("button", name="Send").click()
     page.wait_for_selector(".error")
-    assert "a key is needed" in page.inner_text(".error")
+    assert "this server needs a key" in page.inner_text(".error")
     # The question is not lost.
     assert page.get_by_label("Message", exact=True).input_value() == "abc"
     page.get_by_text("Settings").click()

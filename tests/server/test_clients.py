@@ -42,7 +42,7 @@ def test_openai(server: Served, said: str) -> None:
         assert text.choices[0].logprobs.tokens == ["b", " ", "a"]
         with pytest.raises(openai.BadRequestError, match="response_format"):
             client.chat.completions.create(**FOUR, response_format={"type": "json_object"})
-        with pytest.raises(openai.NotFoundError, match="no such model"):
+        with pytest.raises(openai.NotFoundError, match="does not have that model"):
             client.chat.completions.create(**{**FOUR, "model": "gpt"})
 
 

@@ -75,7 +75,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_read(
             timeout=60,
         )
     assert done.returncode == 2
-    assert f"cannot listen at http://127.0.0.1:{port}: the port is taken" in done.stderr
+    assert f"cannot listen at http://127.0.0.1:{port}: the port is in use" in done.stderr
 
 
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
@@ -229,11 +229,11 @@ def test_serves_in_the_emulator(params: Path, tmp_path: Path, expected: dict[str
     program = link_runner(tiny_runner.riscv_request(), shared_builds.CACHE)
     qemu = text_probe.in_guest(program)
     for wrong, message in (
-        (("--max-new", "3"), "--max-new is not for serve"),
+        (("--max-new", "3"), "--max-new is not an option of serve"),
         (("--temperature", "-1"), "temperature: -1 is outside 0 to 100"),
-        (("--name", "own/er"), "--name: 'own/er' has a slash"),
-        (("--cors", "example.org"), "--cors: 'example.org' is no origin"),
-        (("--cors", "https://a.org/x"), "--cors: 'https://a.org/x' is no origin"),
+        (("--name", "own/er"), "--name: 'own/er' must not contain a slash"),
+        (("--cors", "example.org"), "--cors: 'example.org' is not an origin"),
+        (("--cors", "https://a.org/x"), "--cors: 'https://a.org/x' is not an origin"),
     ):
         command = [*qemu, *words(params, *wrong)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

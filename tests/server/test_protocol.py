@@ -209,7 +209,7 @@ def test_bodies_that_are_no_json_are_refused(server: Served) -> None:
         (good.replace("abc", "a\nc").encode(), "not JSON"),
         (good.replace("abc", "é").encode("latin-1"), "is not UTF-8"),
         (b"\xef\xbb\xbf" + good.encode(), "byte order mark"),
-        (good.replace("{", '{"n":1,"n":2,', 1).encode(), "the field 'n' is there twice"),
+        (good.replace("{", '{"n":1,"n":2,', 1).encode(), "the field 'n' appears twice"),
         (b"[" * 100_000, "nested more than 32 deep"),
         (b'{"a":' * 40 + b"1" + b"}" * 40, "nested more than 32 deep"),
     ):

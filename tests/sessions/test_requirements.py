@@ -109,7 +109,10 @@ def test_a_lock_that_is_out_of_date_is_an_error_with_the_next_command(tmp_path: 
     with pytest.raises(LookupError, match=r"(?s)nothing.*nox -s lock"):
         requirements(["nothing"], LOCK["default-release"])
     project = copy_of_project(tmp_path)
-    replace(project / "pyproject.toml", ('"clang-format", "ruff"]', '"clang-format", "ruff", "leftpad"]'))
+    replace(
+        project / "pyproject.toml",
+        ('"clang-format", "ruff"]', '"clang-format", "leftpad"]'),
+    )
     with pytest.raises(LookupError, match="refresh it with: nox -s lock"):
         requirements(["lint"], LOCK["default-release"], project)
 

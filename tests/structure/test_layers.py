@@ -63,7 +63,8 @@ def test_groundwork_needs_nothing_that_has_to_be_installed() -> None:
 # The rooms of crosslab from the lowest to the highest: each imports those before it. The main job
 # knows no peer, bench or zoo.
 LAYERS = (
-    *("errors", "json_table", "cached_build", "host", "tokenizer", "models", "run", "cores"),
+    *("errors", "json_table", "cached_build", "address", "remote", "host", "tokenizer", "models"),
+    *("run", "cores"),
     *("compile", "build", "artifact", "job", "peers", "bench", "zoo", "__main__"),
 )
 

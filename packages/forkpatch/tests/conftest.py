@@ -4,11 +4,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from disks import disk  # noqa: F401 - a fixture
 from forklab import FILES, ForkLab, Repo, copy_of, git
+
+from groundwork.ramdisk import RamDisk, mounted
 
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 30  # bytes; the tests of one process need a tenth
@@ -53,6 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("FORKPATCH_COMMAND", "forkpatch")
     # A fork's tests here need no plugin of this environment's, which take a second to import.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "wheels").mkdir()
@@ -84,3 +89,17 @@ def lab(
     lab = copy_of(template, tmp_path, monkeypatch)
     lab.capsys = capsys
     return lab
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[..., RamDisk]]:
+    """Makes a file system of a size named as in ``64k``, at a path; skips where it may not."""
+    with ExitStack() as stack:
+
+        def make(size: str, path: Path = tmp_path / "disk") -> RamDisk:
+            try:
+                return stack.enter_context(mounted(size, path))
+            except OSError as error:
+                pytest.skip(str(error))
+
+        yield make

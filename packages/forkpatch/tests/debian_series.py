@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mirror test of Debian's series: imported, compared with dpkg-source's tree, and given back.
 
-    PYTHONPATH=scripts python tests/support/debian_series.py FOLDER
+    uv run --package forkpatch python packages/forkpatch/tests/debian_series.py FOLDER
 
 For each source package (``.dsc``) of FOLDER: its pristine tree becomes an upstream, its
 ``debian/patches`` is imported and applied, the tree is compared with what ``dpkg-source -x`` gives,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs killed at random moments: every verb that writes, alone and two at once.
 
-    PYTHONPATH=scripts:tests/forkpatch python tests/support/kills.py --count 500 --seed 1
+    uv run --package forkpatch python packages/forkpatch/tests/kills.py --count 500 --seed 1
 
 Each turn copies a small fork, starts a verb (or two), and sends SIGKILL to one after a random part
 of the time that it takes. Then the verb is run again, as a user would. A turn is bad when anything

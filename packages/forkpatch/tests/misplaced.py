@@ -26,10 +26,10 @@ from misplacement import TONGUES, MisplacementCase, generated, named
 from forkpatch.git.calls import Git, init_repository, neutral_environment
 from forkpatch.git.objects import Commit, TreeFile, write_commits
 from forkpatch.inspect.upstreamed import NewBase, already_there
-from forkpatch.model.fork import PatchStep
 from forkpatch.model.patchfile import Patch, parse_patch
 from forkpatch.rebase.merging import HeadFiles, merge_patch
 from forkpatch.series.mailbox import export_commits
+from forkpatch.tree.fork import PatchStep
 
 AUTHOR = b"Ada <ada@example.org>"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four patches to real TVM, in Python and C++, carried from release to release.
 
-    uv run python packages/forkpatch/tests/releases.py CLONE [VERSION...]
+    uv run --package forkpatch python packages/forkpatch/tests/releases.py CLONE [VERSION...]
 
 CLONE is a git clone of TVM with its tags. The patches are made on the first version and moved to
 each one after it. Where ``rebase`` stops, the new version's file gets the same change by hand. In
@@ -28,7 +28,7 @@ from typing import Any
 
 from forkpatch.cli.main import main as forkpatch
 from forkpatch.git.calls import neutral_environment
-from forkpatch.inspect.symbols import outline
+from forkpatch.symbols.outline import outline
 
 VERSIONS = ("0.18.0", "0.20.0", "0.22.0", "0.26.0")
 PERSON = {

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times and memory of forkpatch on large inputs: ``python tests/forkpatch/sizes.py [CASE...]``.
+"""Times and memory of forkpatch on large inputs.
+
+    uv run --package forkpatch python packages/forkpatch/tests/sizes.py [CASE...]
 
 Each case makes an upstream and a fork in a temporary folder and runs the verbs as processes.
 Memory is the largest resident set of forkpatch itself or of one git process that it started.

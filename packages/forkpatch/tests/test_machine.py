@@ -230,7 +230,7 @@ def test_limit_on_the_size_of_files_names_a_file_and_the_next_step(lab: ForkLab)
 def test_work_folder_that_is_a_file_is_named(lab: ForkLab) -> None:
     shutil.rmtree(lab.root / ".work", ignore_errors=True)
     (lab.root / ".work").write_text("")
-    refuses(lab, [".work is no folder", "move it away"], "apply")
+    refuses(lab, [".work is not a folder", "move it away"], "apply")
 
 
 def test_report_into_a_missing_folder_is_refused_before_the_verb(lab: ForkLab) -> None:

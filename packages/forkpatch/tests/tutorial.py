@@ -147,7 +147,8 @@ def _first_patch(story: Story) -> None:
     story.tell(
         "# Carrying a fork, from the first patch to the third rebase\n\n"
         "Every command on this page was run, and its output is printed below it"
-        " (`python tests/tutorial.py` renews the page).\n\n## The lock and the tree"
+        " (`uv run --package forkpatch python packages/forkpatch/tests/tutorial.py` renews the"
+        " page).\n\n## The lock and the tree"
     )
     commit = story.release({"LICENSE": "free\n", "calc/core.py": CORE, "doc/x.md": "x\n"}, "v1.0")
     story.fork.mkdir()
@@ -267,6 +268,7 @@ def make_page() -> str:
         changed = {
             "XDG_CACHE_HOME": str(folder / "cache"),
             "COLUMNS": "96",
+            "FORKPATCH_COMMAND": "forkpatch",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
         before = {key: os.environ.get(key) for key in changed}

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Link the runner anew, with another C library or a changed one: the GNU C library in it is
-# under the LGPL, which gives you that right. ./relink.sh [FILE TO WRITE]
-# CXX: the compiler, with its options; LDFLAGS: what comes before its own libraries, such as
-# LDFLAGS="-L/where/my/libc.a/is". With neither, the result is ../runner again, byte for byte,
-# where compiler and libraries are those that MANIFEST.json names.
+# Link the runner again, with another or a changed C library: the runner contains the GNU C
+# library, whose license (LGPL) gives you that right. Usage: ./relink.sh [OUTPUT FILE]
+# CXX sets the compiler and its options. LDFLAGS sets options that come before the compiler's
+# own libraries, such as LDFLAGS="-L/folder/of/my/libc.a". If neither is set and the compiler
+# and its libraries are those that MANIFEST.json names, the result equals ../runner byte for byte.
 set -eu
 out=${1-runner}
 case $0 in
@@ -22,5 +22,5 @@ cd "$scratch"
 mkdir model
 tar -xf "$here/objects.tar"
 tar -xf "$here/../model.tar" -C model
-# Unquoted: both may hold options.
+# Unquoted: both may hold several options.
 ${CXX-clang++} @link.txt ${LDFLAGS-} -o "$out"

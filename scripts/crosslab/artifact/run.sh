@@ -1,19 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Ask the model that lies beside this file: ./run.sh "PROMPT" [options of ./runner]
-# Talk to it turn by turn: ./run.sh chat [options of ./runner]
-# or let programs ask it by OpenAI's protocol: ./run.sh serve [options of ./runner serve]
-# Where the kernel cannot run riscv64 programs, MLC_RVV_EMULATOR names what can, with its
-# options: MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
-# (with ,zfh=true,zvfh=true at the end for an artefact whose name says zvfh)
+# Run the model in this folder.
+# Answer one prompt:                     ./run.sh "PROMPT" [options of ./runner]
+# Chat turn by turn:                     ./run.sh chat [options of ./runner]
+# Serve programs with OpenAI's protocol: ./run.sh serve [options of ./runner serve]
+# On a computer that is not riscv64, set MLC_RVV_EMULATOR to an emulator with its options:
+# MLC_RVV_EMULATOR="qemu-riscv64 -cpu rv64,v=true,vlen=256,vext_spec=v1.0"
+# (append ,zfh=true,zvfh=true for an artefact whose name contains zvfh)
 set -eu
 case $0 in
 */*) here=${0%/*} ;;
 *) here=. ;;
 esac
 if [ $# -lt 1 ] || [ "$1" = -h ] || [ "$1" = --help ]; then
-  echo 'usage: ./run.sh "PROMPT" [options of ./runner; ./runner --help lists them]' >&2
-  echo '       ./run.sh chat [options of ./runner]' >&2
+  echo 'usage: ./run.sh "PROMPT" [options; ./runner --help lists them]' >&2
+  echo '       ./run.sh chat [options; ./runner --help lists them]' >&2
   echo '       ./run.sh serve [options; ./runner serve --help lists them]' >&2
   exit 2
 fi
@@ -33,6 +34,6 @@ serve)
   set -- --prompt "$prompt" "$@"
   ;;
 esac
-# Unquoted: the emulator is a command with options, or nothing.
+# Unquoted: MLC_RVV_EMULATOR holds a command with options, or is empty.
 exec ${MLC_RVV_EMULATOR-} "$here/runner" --params "$here/params" \
   --tokenizer "$here/tokenizer.bin" "$@"

@@ -16,13 +16,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from boardfarm.cells import MatrixCell, compute, scheduler_of, serve_worker
-from boardfarm.protocol import Address
+from crosslab.address import Address
 from crosslab.bench.batches import batch_tables, measure_batches, write_batches
-from crosslab.bench.options import Bench, Variant, bench_of, parse_bench, parser
+from crosslab.bench.options import Bench, Variant, bench_of, parser
 from crosslab.bench.peers import check_peer, peer_rows
 from crosslab.bench.products import check_openblas, product_rows
-from crosslab.bench.remote import cells_of, check_remote, label, own_options
+from crosslab.bench.remote import cells_of, check_remote, label
 from crosslab.bench.rows import PHASES, Row, measured_row, write_rows
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import show
@@ -33,6 +32,7 @@ from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
 from crosslab.host.toolchain import require_qemu
 from crosslab.peers import openblas
+from crosslab.remote import Cell, compute, scheduler_of, serve_worker
 from crosslab.run.counter import Measurement, build_plugin, count_guest, phases_of
 from crosslab.run.emulator import GuestMachine
 
@@ -86,11 +86,11 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     bench = bench_of(args)
     machine = scheduler_of(args, _say)
-    if args.scheduler:
+    if machine:
         check_remote(args)
     require_qemu()
     if machine and args.worker:
-        serve_worker(machine, label(__name__, args), own_options(args), args.worker_port, _say)
+        serve_worker(machine, label(__name__, args), args, _say)
         return 0
     subject = Subject(bench)
     bench.check_context(subject.config)
@@ -110,23 +110,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _computed(scheduler: Address, args: argparse.Namespace, bench: Bench) -> list[Row]:
     """The same rows, from a scheduler's workers."""
-    cells, rows = cells_of(__name__, args, bench), dict[MatrixCell, list[Row]]()
+    cells, rows = cells_of(__name__, args, bench), dict[Cell, list[Row]]()
     with Progress(*COLUMNS, console=_progress, transient=True) as progress:
         task = progress.add_task("counting", total=len(cells))
         for cell, measured in compute(scheduler, cells, _say):
             rows[cell] = measured
-            progress.console.print(f"counted: {cell}", markup=False, soft_wrap=True)
+            progress.console.print(f"counted: {cell.name}", markup=False, soft_wrap=True)
             progress.advance(task)
     return [row for cell in cells for row in rows[cell]]
 
 
-def compute_cell(options: Sequence[str]) -> list[Row]:
+def compute_cell(args: argparse.Namespace) -> list[Row]:
     """Rows of one quantization, VLEN and prompt, on a worker.
 
     Raises:
         LabError: a step fails; UserError's code is kept.
     """
-    return list(measure_all(Subject(parse_bench(options))))
+    return list(measure_all(Subject(bench_of(args))))
 
 
 def _say(text: str) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from boardfarm.cells import add_options
 from crosslab.build.pinned_archive import LLAMA_CPP
 from crosslab.build.recipe import Recipe
 from crosslab.build.recipe_options import read_recipe, recipe_options
@@ -19,6 +18,7 @@ from crosslab.errors import UserError, supply_mlc
 from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS
 from crosslab.peers import openblas
+from crosslab.remote import add_options
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"

@@ -14,16 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from boardfarm.cells import (
-    CodeLabel,
-    MatrixCell,
-    add_options,
-    compute,
-    label_of,
-    path_options,
-    scheduler_of,
-    serve_worker,
-)
 from crosslab.build.recipe_options import read_recipe, recipe_options
 from crosslab.compile.mlc import MlcTools
 from crosslab.errors import UserError, supply_mlc
@@ -31,6 +21,15 @@ from crosslab.host.toolchain import find_cross, require_qemu
 from crosslab.job.job_options import read_omissions
 from crosslab.models.families import chosen, families
 from crosslab.models.formats import FORMATS
+from crosslab.remote import (
+    Cell,
+    CodeLabel,
+    add_options,
+    compute,
+    label_of,
+    scheduler_of,
+    serve_worker,
+)
 from crosslab.zoo.job import Spec
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
 from crosslab.zoo.processes import outcomes_here
@@ -80,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="R,...",
         type=lambda text: tuple(filter(None, text.split(","))),
         default=(),
-        help="with --scheduler: of workers of these releases (this one alone)",
+        help="with --scheduler: the releases to compute (this one)",
     )
     return options
 
@@ -103,9 +102,7 @@ def main(argv: Sequence[str]) -> int:
     machine = scheduler_of(args, _say)
     if machine and args.worker:
         _check(args)
-        serve_worker(
-            machine, _label(args, args.release), _own_options(args), args.worker_port, _say
-        )
+        serve_worker(machine, _label(args, args.release), args, _say)
         return 0
     args.scheduler = machine
     stem = f"zoo-{args.core}" if args.core else "zoo"
@@ -129,10 +126,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_matrix(args: argparse.Namespace) -> None:
-    if args.scheduler and args.work:
-        raise UserError("--work: a worker's files stay there", remedy="leave out --scheduler")
-    if args.core and (args.scheduler or args.worker):
-        raise UserError("--core: workers compile for any", remedy="leave out --core and --tuned")
+    if args.scheduler or args.worker:
+        if args.work:
+            why = "--work: workers do not send their files"
+            raise UserError(why, remedy="leave out --work")
+        if args.core:
+            why = "--core: workers do not compile for one core"
+            raise UserError(why, remedy="leave out --core and --tuned")
     if args.tuned and not args.core:
         raise UserError(
             "--tuned without --core", remedy="give the --core that the database was made for"
@@ -140,7 +140,7 @@ def _check_matrix(args: argparse.Namespace) -> None:
     if args.work and len(set(args.vlen or ())) > 1:
         raise UserError("--work is written for one VLEN only", remedy="give one --vlen")
     if args.releases and not (args.scheduler or args.report_only):
-        why = "--releases: trees of one release are here, workers have those of others"
+        why = "--releases: this machine has the trees of one release only"
         raise UserError(why, remedy="give --scheduler HOST:PORT, or --release R alone")
 
 
@@ -216,36 +216,30 @@ def _outcomes(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> Iterator[
         yield from outcomes_here(_specs(args, asked), args.jobs, args.timeout)
         return
     labels = {release: _label(args, release) for release in {key.release for key in asked}}
-    shared = ("--timeout", str(args.timeout))
-    cells = [MatrixCell(__name__, (*_axes(key), *shared), labels[key.release]) for key in asked]
+    cells = [
+        Cell(str(key), labels[key.release], {"timeout": args.timeout, **_axes(key)})
+        for key in asked
+    ]
     yield from (outcome for _, outcome in compute(args.scheduler, cells, _say))
 
 
-def _axes(key: MatrixKey) -> tuple[str, ...]:
-    """A place in the matrix as options; the release is the worker's own."""
-    return ("--family", key.family, "--quantization", key.quantization, "--vlen", str(key.vlen))
+def _axes(key: MatrixKey) -> dict[str, Any]:
+    """Parsed options of one cell; the release is the worker's own."""
+    return {"family": [key.family], "quantization": [key.quantization], "vlen": [key.vlen]}
 
 
 def _label(args: argparse.Namespace, release: str) -> CodeLabel:
     plain = f"plain: {args.plain_tree is not None}"
-    other = release != args.release
-    return label_of(__name__, args.project, plain, release=release, elsewhere=other)
+    own = release == args.release
+    return label_of(__name__, args.project, plain, release=release, own=own)
 
 
-def _own_options(args: argparse.Namespace) -> list[str]:
-    """The options that are a machine's own: trees and folders."""
-    own = {"--project": args.project, "--tvm-tree": args.tvm_tree, "--mlc-tree": args.mlc_tree}
-    own |= {"--plain-tree": args.plain_tree, "--cache": args.cache}
-    return ["--release", args.release, *path_options(own)]
-
-
-def compute_cell(options: Sequence[str]) -> FamilyOutcome:
-    """Outcome of one place in the matrix, on a worker of its release.
+def compute_cell(args: argparse.Namespace) -> FamilyOutcome:
+    """Compute one cell, on a worker of its release.
 
     Raises:
         LabError: a process of ours fails; UserError's code is kept.
     """
-    args = parser().parse_args(options)
     key = MatrixKey(args.family[0], args.quantization[0], args.vlen[0], args.release)
     specs = _specs(args, [key])
     return next(outcomes_here(specs, 1, args.timeout))

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 from support.shared_builds import PROJECT, cross, tvm_tree
 
-from boardfarm.protocol import Address
+from crosslab.address import Address
 from crosslab.bench import cli
 from crosslab.bench.cli import main
 from crosslab.bench.options import Bench, Variant, parse_bench

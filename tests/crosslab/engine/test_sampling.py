@@ -190,7 +190,7 @@ def test_draws_are_distributed_as_their_probabilities(
         (["--repetition-penalty", "0"], "repetition_penalty: it must be above 0"),
         (["--presence-penalty", "3"], "presence_penalty: 3 is outside -2 to 2"),
         (["--logit-bias", "1:101"], "logit_bias: 101 is outside -100 to 100"),
-        (["--stop-text", ""], "stop: an empty string"),
+        (["--stop-text", ""], "stop: a string is empty"),
         (["--temperature", "inf"], "temperature: inf is outside 0 to 100"),
     ],
 )

@@ -538,13 +538,13 @@ def number(data: bytes, at: int, value: int) -> bytes:
         (lambda d: number(d, 8, 1), "version 1 of the format"),
         (lambda d: d[:-1], "its checksum is wrong"),
         (lambda d: d[:100] + bytes([d[100] ^ 1]) + d[101:], "its checksum is wrong"),
-        (lambda d: with_checksum(d[:-1]), "its counts do not give its size"),
-        (lambda d: with_checksum(number(d, 24, 0xFFFFFFFF)), "its counts do not give its size"),
-        (lambda d: with_checksum(number(d, 28, 0x40000000)), "its counts do not give its size"),
+        (lambda d: with_checksum(d[:-1]), "its counts do not match its size"),
+        (lambda d: with_checksum(number(d, 24, 0xFFFFFFFF)), "its counts do not match its size"),
+        (lambda d: with_checksum(number(d, 28, 0x40000000)), "its counts do not match its size"),
         (lambda d: with_checksum(number(d, 16, 9)), "unknown rule for words: 9"),
         (lambda d: with_checksum(number(d, 20, 1 << 30)), "unknown flags"),
         (lambda d: with_checksum(number(d, 68, 0xFFFF)), "its tokens are not in order"),
-        (lambda d: with_checksum(d[:-1] + b"\xff"), "a chat that is not UTF-8"),
+        (lambda d: with_checksum(d[:-1] + b"\xff"), "the chat template is not UTF-8"),
     ],
 )
 def test_a_damaged_file_is_refused(

@@ -111,7 +111,7 @@ def test_turns_are_the_references(
         whole += [("user", text), ("assistant", answered)]
     last = len(ids_of(words, whole[:-1]))
     (stats,) = [line for line in done.stderr.splitlines() if line.startswith("last answer: ")]
-    kept = int(stats.split(" of them kept")[0].split()[-1])
+    kept = int(stats.split(" of them from the cache")[0].split()[-1])
     assert stats.startswith(f"last answer: {last} tokens read")
     assert kept >= len(ids_of(words, whole[:-3])) > 16
     assert "KV cache: " in done.stderr
@@ -130,10 +130,10 @@ def test_commands(command: list[str], words: ChatTokenizer, params: Path, tmp_pa
     assert [m["content"] for m in json.loads((tmp_path / "saved").read_text())] == ["/abc", slash]
     assert not list(tmp_path.glob("*.part"))
     assert done.stdout == f"{once}\n{once}\n{slash}\n"
-    assert "unknown or without its FILE: /what" in done.stderr
+    assert "unknown command, or no FILE after it: /what" in done.stderr
     assert "cannot read /no" in done.stderr
     assert f"cannot write {tmp_path}/no/file" in done.stderr
-    assert "/stats       speed and memory" in done.stderr
+    assert "/stats       show speed and memory" in done.stderr
 
 
 def test_a_full_context_refuses_and_says_so(
@@ -143,7 +143,7 @@ def test_a_full_context_refuses_and_says_so(
     first = reference(words, params, said[:2])
     done = talk([*command, *SHORT, *GREEDY], *said[:3])
     assert done.stdout == "".join(f"{text}\n" for text in first)
-    assert "the context is full: with this message it would be" in done.stderr
+    assert "the context is full: with this message it would take" in done.stderr
     assert "the message was not sent" in done.stderr
     long = talk([*command, *SHORT, "--temperature", "0"], "hi")
     assert "(the context of 64 tokens is full: the answer ends here)" in long.stderr
@@ -199,12 +199,12 @@ def test_sampling_comes_from_the_model_and_from_options(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--prompt", "x"], "--chat goes without --prompt"),
+        (["--prompt", "x"], "--chat cannot be combined with --prompt"),
         (["--context-full", "x"], "--context-full: 'x' is neither slide nor refuse"),
         (["--temperature", "x"], "--temperature: 'x' is not a number"),
         (["--temperature", "-1"], "temperature: -1 is outside 0 to 100"),
         (["--top-p", "nan"], "top_p: nan is outside 0 to 1"),
-        (["--logit-bias", "97:1"], "token 97 is outside of the vocabulary of 97"),
+        (["--logit-bias", "97:1"], "token 97 is outside the vocabulary of 97"),
         (["--logit-bias", "5"], "--logit-bias: '' is not a number"),
         (["--max-seq", "1025"], "more than the model's context of 1024"),
     ],
@@ -247,7 +247,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
         os.close(side)
         read_until(terminal, b"> ")
         os.write(terminal, CTRL_C)
-        read_until(terminal, b"(/exit or Ctrl-D leaves)\r\n> ")
+        read_until(terminal, b"(type /exit or Ctrl-D to leave)\r\n> ")
         os.write(terminal, XOFF)
         os.write(terminal, b"abc\n")
         until_held(program, 1)
@@ -260,7 +260,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(command: list[str]) -> None:
         until_held(program, 2)
         os.write(terminal, CTRL_C)
         os.write(terminal, XON)
-        read_until(terminal, b"(/exit or Ctrl-D leaves)\r\n> ")
+        read_until(terminal, b"(type /exit or Ctrl-D to leave)\r\n> ")
         os.write(terminal, CTRL_D)
         assert program.wait(timeout=60) == 0
     finally:

@@ -138,9 +138,9 @@ def test_a_request_ends_without_the_others(probe: Path, params: Path) -> None:
 def test_what_can_never_be_answered_is_refused(probe: Path, params: Path) -> None:
     wrong = [
         ({"tokens": []}, "the prompt has no token"),
-        ({"tokens": [97]}, "token 97 is outside of the vocabulary of 97"),
-        ({"tokens": [1] * 64}, "leaves no room for an answer in 64 tokens"),
-        ({"tokens": [1] * 60, "max_tokens": 5}, "an answer of up to 5 do not fit a sequence of 64"),
+        ({"tokens": [97]}, "token 97 is outside the vocabulary of 97"),
+        ({"tokens": [1] * 64}, "leaves no room for an answer in the longest sequence, 64"),
+        ({"tokens": [1] * 60, "max_tokens": 5}, "an answer of up to 5 do not fit into a sequence"),
         ({"tokens": [1], "temperature": -1}, "temperature: -1 is outside 0 to 100"),
         ({"tokens": [1], "top_logprobs": 21}, "top_logprobs: 21 is outside -1 to 20"),
     ]

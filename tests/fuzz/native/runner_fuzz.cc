@@ -12,8 +12,8 @@
 #include "input/read_file.h"
 #include "model/param_index.h"
 #include "program/arguments.h"
-#include "text/normalize.h"
 #include "tensors/safetensors.h"
+#include "text/normalize.h"
 #include "text/tokenizer.h"
 
 using namespace rvv_runner;
@@ -86,9 +86,9 @@ void FuzzArguments(const std::string& data) {
 void FuzzTensors(const std::string& data) {
   std::vector<std::pair<std::string, TensorBytes>> tensors;
   for (const auto& [name, tensor] : ParseSafetensors(data, "file")) {
-    Require(tensor.bytes.empty() || (tensor.bytes.data() >= data.data() &&
-                                     tensor.bytes.data() + tensor.bytes.size() <=
-                                         data.data() + data.size()));
+    Require(tensor.bytes.empty() ||
+            (tensor.bytes.data() >= data.data() &&
+             tensor.bytes.data() + tensor.bytes.size() <= data.data() + data.size()));
     tensors.emplace_back(name, tensor);
   }
   const std::string written = MakeSafetensors(tensors);

@@ -37,8 +37,8 @@ struct Cache {
   std::vector<float> keys = std::vector<float>(1 << 16), values = keys;
 };
 
-void RunAttention(std::uint64_t rows, std::uint64_t tokens, const std::string& fault,
-                  Cache* cache, Attention* attention) {
+void RunAttention(std::uint64_t rows, std::uint64_t tokens, const std::string& fault, Cache* cache,
+                  Attention* attention) {
   const std::vector<std::uint64_t> sizes = Read<std::uint64_t>(2);
   const std::uint64_t width = sizes[0];
   std::vector<float> queries = Read(rows * width), keys = Read(tokens * width);
@@ -79,8 +79,8 @@ struct Changed {
       for (std::uint32_t p = 0; p < layers[i].count; ++p) {
         of_layer.push_back(layers[i].programs[p]);
         AcceleratorProgram& program = of_layer.back();
-        auto& stream = streams.emplace_back(program.stream,
-                                            program.stream + word * program.instructions);
+        auto& stream =
+            streams.emplace_back(program.stream, program.stream + word * program.instructions);
         stream.at(at) ^= bits;
         program.stream = stream.data();
       }

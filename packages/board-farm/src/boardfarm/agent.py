@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from boardfarm.protocol import Address, TrackerCode, TrackerConnection, match_key, welcome
+from boardfarm.protocol import TrackerCode, TrackerConnection, match_key, welcome
+from crosslab.address import Address
 
 PING_SECONDS = 2.0
 # A client that was sent here has so long to come; then the board offers itself anew.

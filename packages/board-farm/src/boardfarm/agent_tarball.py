@@ -13,7 +13,7 @@ NAME = "mlc-rvv-board-agent-riscv64"
 # What boardfarm.real_board imports; a test runs it with these alone.
 MODULES = {
     "groundwork": (Path(groundwork.__file__).parent, ("__init__", "errors")),
-    "crosslab": (Path(crosslab.__file__).parent, ("__init__", "errors")),
+    "crosslab": (Path(crosslab.__file__).parent, ("__init__", "address", "errors")),
     "boardfarm": (
         Path(__file__).parent,
         ("__init__", "agent", "board_session", "protocol", "real_board"),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab farm``: boards for TVM's RPC, on this machine or joining another one's tracker."""
+"""``crosslab farm``: start, list and end boards that join TVM's RPC tracker."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import signal
 import sys
 from collections import Counter
@@ -16,9 +17,9 @@ from rich.console import Console
 from boardfarm.agent import Agent
 from boardfarm.agent_tarball import NAME, write_agent
 from boardfarm.board_program import build_board
-from boardfarm.cells import serve_scheduler
 from boardfarm.emulated import EmulatedBoard
 from boardfarm.meter import Meter
+from boardfarm.options import trees
 from boardfarm.processes import (
     FarmState,
     SchedulerState,
@@ -31,9 +32,9 @@ from boardfarm.processes import (
     start_tracker,
     state_file,
 )
-from boardfarm.protocol import Address, check_address, check_key
-from boardfarm.simulation import simulate
-from crosslab.build.recipe_options import recipe_options, vlens_of
+from boardfarm.protocol import check_key
+from crosslab.address import Address, check_address
+from crosslab.build.recipe_options import vlens_of
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from crosslab.run.counter import build_plugin
@@ -43,57 +44,50 @@ from groundwork.locks import locked
 MOST_BOARDS = 256
 SCHEDULER = "scheduler.json"
 VERBS = {
-    "up": "start a tracker and boards, or what of them has ended",
-    "status": "say what runs, and what the tracker knows",
-    "down": "end them",
-    "board": "be one board, until stopped",
-    "pack": "make a tarball of the agent for a real board",
-    "scheduler": "start a Dask scheduler, whose workers compute the cells of zoo and bench",
-    "simulate": "time a tracker with boards and clients that only sleep",
+    "up": "start a tracker and boards; start again those that ended",
+    "status": "show the processes and the boards that have joined the tracker",
+    "down": "end the boards, the tracker and the scheduler",
+    "board": "run one board until stopped",
+    "pack": "make a tarball that turns a real board into a board of this farm",
+    "scheduler": "start a Dask scheduler; zoo and bench compute on its workers",
 }
 TUNING = {
-    "tune": "nox -s farm -- tune FILE.py, or --model M: search schedules on the boards that are up",
-    "tune-kernels": "nox -s farm -- tune-kernels --core NAME: search values of kernels' parameters",
+    "tune": "search schedules of TIR functions on the boards: tune --help",
+    "tune-kernels": "search values of the kernels' parameters for a core: tune-kernels --help",
 }
+
+TUNERS = {"tune": "boardfarm.tune.cli", "tune-kernels": "boardfarm.tune.kernels"}
 
 _console = Console(stderr=True, highlight=False)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    hidden = {name: {"help": argparse.SUPPRESS} for name in ("mlc_tree", "release", "applied")}
-    shared = recipe_options(
-        *("project", "tvm-tree", "mlc-tree", "release", "applied", "core", "vlen", "cache"),
-        tvm_tree={"required": False},
-        core={"help": "count cycles of this core, by the name of its file in cores/"},
-        **hidden,
-    )
+    about = "count cycles of this core, by the name of its file in cores/"
     options = argparse.ArgumentParser(
         prog="crosslab farm",
-        description="Emulated boards that join TVM's RPC tracker; a session's timer gives a "
-        "core's cycles as nanoseconds, or instructions where no core is named.",
+        parents=[trees("core", "vlen", core={"help": about})],
+        description="Start emulated boards that join TVM's RPC tracker, and tune on them. The "
+        "timer of a board counts cycles of --core, or instructions without it.",
         epilog="\n".join(f"{name:12} {text}" for name, text in {**VERBS, **TUNING}.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[shared],
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("verb", choices=VERBS)
+    add("verb", choices=VERBS, metavar="VERB", help="see below")
     add(
         "--boards",
         type=int,
         default=1,
         metavar="N",
-        help="emulated boards of this machine (1); 0: a tracker alone, for others",
+        help="emulated boards to run on this machine (1); 0: start only a tracker",
     )
-    add("--join", metavar="HOST:PORT", help="join this tracker, start none")
-    add("--key", help="under which clients ask for these boards (rvv and the vector length)")
-    add("--port", type=int, default=0, help="of the tracker or scheduler that is started (any)")
-    add("--board-port", type=int, default=0, help="of a board, for a tunnel to it (any)")
+    add("--join", metavar="HOST:PORT", help="join this tracker instead of starting one")
+    add("--key", help="name by which clients request these boards (rvv and the vector length)")
+    add("--port", type=int, default=0, help="port of the new tracker or scheduler (any)")
+    add("--board-port", type=int, default=0, help="port of the first board, for a tunnel (any)")
     add("--foreground", action="store_true", help=argparse.SUPPRESS)
-    add("--trials", type=int, default=256, help="of the simulation (256)")
-    add("--seconds", type=float, default=1.0, help="that a simulated trial takes (1)")
-    add("--force", action="store_true", help="take an address that other machines reach, too")
+    add("--force", action="store_true", help="accept an address that other machines can reach")
     return options
 
 
@@ -104,18 +98,20 @@ def main(argv: Sequence[str]) -> int:
         UserError: an option is not right, or a tool is missing.
         LabError: a process does not start.
     """
+    if tuner := TUNERS.get(argv[0]) if argv else None:
+        # Imported here: the other verbs do not need TVM.
+        return int(importlib.import_module(tuner).main(argv[1:]))
     args = parser().parse_args(argv)
     file = state_file(args.project)
     if args.verb == "board":
         return _board(args)
     if args.verb == "scheduler" and args.foreground:
+        from boardfarm.scheduler import serve_scheduler  # noqa: PLC0415 - Dask starts slowly
+
         with suppress(KeyboardInterrupt):
             serve_scheduler(Address("127.0.0.1", _port(args)), lambda text: print(text, flush=True))
         return 0
     file.parent.mkdir(parents=True, exist_ok=True)
-    if args.verb == "simulate":
-        print(simulate(_boards(args), args.trials, args.seconds))
-        return 0
     verbs = {"pack": _pack, "up": _up, "down": _down, "status": _status, "scheduler": _scheduler}
     with locked(file.with_name("lock"), "the farm"):
         return verbs[args.verb](args, file)
@@ -131,7 +127,7 @@ def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
 def _board(args: argparse.Namespace) -> int:
     core, vlen = _core(args)
     if not args.join:
-        raise UserError("a board joins a tracker", remedy="--join HOST:PORT; or: farm up")
+        raise UserError("farm board needs a tracker", remedy="give --join HOST:PORT")
     tracker = Address.parse(args.join)
     if warning := check_address(tracker, force=args.force):
         print(f"warning: {warning}", flush=True)
@@ -284,5 +280,7 @@ def _status(_args: argparse.Namespace, file: Path) -> int:
         print(f"  {count} measuring {board.measure}, for the database {board.core}")
     whole = there and alive == len(state.boards)
     if not whole:
-        print("start what has ended with the same `up` again, or end the rest with `down`")
+        print(
+            "some processes have ended: start them again with the same `up`, or end all with `down`"
+        )
     return 0 if whole else 1

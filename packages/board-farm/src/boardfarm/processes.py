@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from boardfarm.protocol import Address, summary
+from boardfarm.protocol import summary
+from crosslab.address import Address
 from crosslab.errors import LabError
 from groundwork.files import atomic_write_json
 

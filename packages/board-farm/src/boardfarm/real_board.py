@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent on a real board: joins a tracker, and measures by the counters of the board's kernel.
+"""The agent of a real board: join a tracker, measure with the counters of the board's kernel.
 
 Standard library only, as all that it imports: it runs from a tarball on the board's own python3.
 """
@@ -17,13 +17,14 @@ from pathlib import Path
 
 from boardfarm.agent import Agent
 from boardfarm.board_session import BoardSession
-from boardfarm.protocol import Address, check_address, check_key
+from boardfarm.protocol import check_key
+from crosslab.address import Address, check_address
 from crosslab.errors import LabError, UserError
 from groundwork.errors import exit_code_of
 
 # Of the program's argument METER; what people read.
 EVENTS = {"cycles": "cycles of the board", "task-clock": "nanoseconds of the board's task clock"}
-# A command before the program where the machine is none that it is made for.
+# The command that runs the program on a machine of another architecture.
 EMULATOR = "MLC_RVV_EMULATOR"
 
 
@@ -36,13 +37,13 @@ def main(argv: Sequence[str]) -> int:
     """
     options = argparse.ArgumentParser(prog="join.sh", description=__doc__, allow_abbrev=False)
     add = options.add_argument
-    add("tracker", metavar="HOST:PORT", help="of the tracker, or of a tunnel to it")
-    add("--key", required=True, help="under which clients ask for boards of this kind")
-    add("--measure", choices=EVENTS, default="cycles", help="what a trial costs (cycles)")
-    add("--core", help="whose database takes what is found here (the key)")
-    add("--port", type=int, default=0, help="of this board, for a tunnel to it (any)")
-    add("--force", action="store_true", help="take an address that other machines reach, too")
-    program = Path(__file__).parents[3] / "board"
+    add("tracker", metavar="HOST:PORT", help="address of the tracker, or of a tunnel to it")
+    add("--key", required=True, help="name by which clients request this board")
+    add("--measure", choices=EVENTS, default="cycles", help="unit that the board counts (cycles)")
+    add("--core", help="core whose database stores the results (the key)")
+    add("--port", type=int, default=0, help="port of this board, for a tunnel (any)")
+    add("--force", action="store_true", help="accept an address that other machines can reach")
+    program = Path(__file__).parents[2] / "board"
     add("--program", type=Path, default=program, help=argparse.SUPPRESS)
     args = options.parse_args(argv)
     tracker, key = Address.parse(args.tracker), check_key(args.key)

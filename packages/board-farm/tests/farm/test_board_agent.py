@@ -23,8 +23,8 @@ from tvm import rpc, te
 from boardfarm.agent_tarball import NAME, write_agent
 from boardfarm.board_program import build_board
 from boardfarm.processes import free_port, joined_boards, start_tracker
-from boardfarm.protocol import Address
 from boardfarm.real_board import EVENTS, check_program
+from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
 from crosslab.host.toolchain import find_native, require_qemu
@@ -83,7 +83,7 @@ def test_a_board_refuses_what_it_cannot_join(
 
 
 @pytest.mark.usefixtures("emulator")
-def test_a_kernel_that_does_not_count_is_told_before_the_board_joins(tmp_path: Path) -> None:
+def test_the_agent_ends_when_the_kernel_does_not_count(tmp_path: Path) -> None:
     folder = unpacked(build_board(shared_builds.tvm_tree(), default_cache()), tmp_path)
     machine = GuestMachine(vlen=256)
     emulator = f"{require_qemu().path} -cpu {machine.cpu} -L {machine.sysroot}"

@@ -26,7 +26,7 @@ from boardfarm.board_program import build_board
 from boardfarm.emulated import EmulatedBoard
 from boardfarm.meter import Meter
 from boardfarm.processes import free_port, start_tracker
-from boardfarm.protocol import Address
+from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.compile.targets import LabTarget
 from crosslab.cores.core import read_core

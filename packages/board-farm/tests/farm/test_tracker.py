@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sleeping_boards import DONE, KEY, boards_in_threads, sleeping_session
 
 pytest.importorskip("tornado")
 
 from boardfarm.agent import timeout_of
 from boardfarm.processes import FarmProcess, free_port, joined_boards, start_tracker
-from boardfarm.protocol import MISMATCH, SESSION_MAGIC, Address, check_address, request, welcome
-from boardfarm.simulation import DONE, KEY, simulated_boards, sleeping_session
+from boardfarm.protocol import MISMATCH, SESSION_MAGIC, request, welcome
+from crosslab.address import Address, check_address
 from crosslab.errors import UserError
 
 
@@ -40,7 +41,7 @@ def test_boards_serve_every_client_and_outlive_the_tracker(
 ) -> None:
     address, process, log = tracker
     sessions = [sleeping_session(0.01)] * 3
-    with simulated_boards(address, sessions):
+    with boards_in_threads(address, sessions):
         assert [_served(address) for _ in range(7)] == [DONE] * 7
         process.end()
         assert len(joined_boards(address, KEY)) == 0

@@ -26,8 +26,8 @@ from boardfarm.processes import (
     start_process,
     start_tracker,
 )
-from boardfarm.protocol import Address
 from boardfarm.tune.search import Tuned, tune_function
+from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.targets import LabTarget

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from sleeping_boards import KEY, boards_in_threads
 from support import shared_builds
 
 pytest.importorskip("tornado")
@@ -16,9 +17,8 @@ from boardfarm.board_program import build_board
 from boardfarm.emulated import EmulatedBoard
 from boardfarm.meter import Meter
 from boardfarm.processes import free_port, start_tracker
-from boardfarm.protocol import Address
-from boardfarm.simulation import KEY, simulated_boards
 from boardfarm.tune.trial import TrialQuestion, answer_of, trial
+from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.host.toolchain import find_cross
 from crosslab.run.counter import build_plugin
@@ -60,7 +60,7 @@ def test_candidates_at_fault_are_told_apart_and_the_board_goes_on(tmp_path: Path
     hasty = TrialQuestion(address, KEY, ((4,),), ("float32",), seconds=4)
     tracker = start_tracker(address, tmp_path / "tracker.log")
     try:
-        with simulated_boards(address, [board.session]):
+        with boards_in_threads(address, [board.session]):
             right = {0: answer_of(patient, files["honest"], [0]).arrays[0]}
             reasons = {
                 name: trial(hasty if name == "hang" else patient, str(files[name]), right)[1]

@@ -21,7 +21,6 @@ from tvm import te
 from tvm.s_tir.meta_schedule.builder import BuilderInput, LocalBuilder
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
-from boardfarm.protocol import Address
 from boardfarm.tune.cli import main, read_functions, table, zoo_recipe
 from boardfarm.tune.database import keep, open_database
 from boardfarm.tune.runner import ATTEMPTS, CandidateBuilder, TrialAttempt, Trials
@@ -33,6 +32,7 @@ from boardfarm.tune.trial import (
     WrongOutputError,
     compare,
 )
+from crosslab.address import Address
 from crosslab.build.recipe import Recipe
 from crosslab.cores.core import core_option
 from crosslab.errors import LabError, UserError
@@ -57,7 +57,7 @@ def _attempt(*outcomes: tuple[int, str] | Exception) -> tuple[TrialAttempt, Tria
 
 @pytest.mark.parametrize("words", [[], ["functions.py", "--model", "smollm2-135m"]])
 def test_a_file_or_a_model_is_tuned(words: list[str]) -> None:
-    with pytest.raises(UserError, match="what is to be tuned"):
+    with pytest.raises(UserError, match=r"give either FILE.py or --model"):
         main(words)
 
 

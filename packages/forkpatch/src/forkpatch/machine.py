@@ -24,7 +24,7 @@ def require_git() -> None:
     """Check that git is there and recent enough.
 
     Raises:
-        UserError: there is none, or it is too old.
+        UserError: git is missing or too old.
     """
     wanted = ".".join(map(str, OLDEST_GIT))
     remedy = f"install git {wanted} or newer, and put it first on PATH"

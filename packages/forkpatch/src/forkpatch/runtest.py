@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run of one pytest test, with its outcome as exit code.
 
-pytest itself exits with 0 when its one test was skipped, so that a test which cannot run would
-count as one that passes; and with 1 when it could not even be set up, which says nothing of it.
+pytest exits with 0 when its one test was skipped, so that a test which cannot run would
+count as one that passes; and with 1 when the test's setup failed, which proves nothing.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_a_date_may_be_a_day(lab: ForkLab, tmp_path: Path, written: str, date: s
     head = f"From: A <a@b.c>\nDate: {written}\nSubject: Turn\n\n"
     source = write(tmp_path / "q", {"series": "a.patch\n", "a.patch": head + text})
     done = lab.ok("import-series", "calc", str(source))
-    assert "1 patch without a word on upstream: marked Upstream-Status: Pending" in done.out
+    assert "1 patch had no upstream status and got Upstream-Status: Pending" in done.out
     (one,) = imported(lab, source)
     assert one.date == date
     assert back(lab, "quilt") == content(source)

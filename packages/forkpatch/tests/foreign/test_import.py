@@ -117,7 +117,7 @@ def test_hunk_that_fits_in_two_places_is_not_guessed(lab: ForkLab, tmp_path: Pat
 
 def test_import_beside_a_series_or_from_nothing_is_refused(lab: ForkLab, tmp_path: Path) -> None:
     done = lab.run("import-series", "calc", str(tmp_path))
-    assert done.code == 2 and "there is no series" in done.err
+    assert done.code == 2 and "neither a series nor patches" in done.err
     lab.change("a.patch", {"src/run.c": FILES["src/run.c"] + b"\n"})
     done = lab.run("import-series", "calc", str(tmp_path))
     assert done.code == 2 and "exists" in done.err
@@ -157,5 +157,5 @@ def test_name_with_a_space_in_a_list_is_told_as_such(lab: ForkLab, foreign: Path
     (foreign / "series").write_text("the turn.patch\n")
     done = lab.run("import-series", "calc", str(foreign))
     assert done.code == 2
-    assert "series:1: turn.patch behind the name of a patch is no option" in done.err
+    assert "series:1: turn.patch after the name of a patch is not an option" in done.err
     assert "a name cannot have a space here" in done.err

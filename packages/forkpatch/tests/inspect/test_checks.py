@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tomlkit
-from forklab import CORE, ForkLab, core, message
+from forklab import CORE, ForkLab, core, git, message
 
 CORE_PATH = "python/calc/core.py"
 
@@ -50,8 +50,8 @@ def test_nothing_wrong_is_no_finding(clean: ForkLab) -> None:
     ("old", "new", "finding"),
     [
         (b"Upstream-Status: Pending\n", b"", ":9: no Upstream-Status trailer"),
-        (b"Pending", b"Maybe", ":8: Upstream-Status 'Maybe' is none of the forms"),
-        (b"Pending", b"Submitted", ":8: Upstream-Status 'Submitted' is none of the forms"),
+        (b"Pending", b"Maybe", ":8: Upstream-Status 'Maybe' is not one of the forms"),
+        (b"Pending", b"Submitted", ":8: Upstream-Status 'Submitted' is not one of the forms"),
         (b"test_x.py::test_x", b"test_x.py::test_y", "tests/test_x.py has no test_y"),
         (b"test_x.py::", b"test_z.py::", "there is no file tests/test_z.py"),
         (b"Test: tests", b"Touches: x\nTest: tests", ":9: Touches is derived"),
@@ -60,7 +60,7 @@ def test_nothing_wrong_is_no_finding(clean: ForkLab) -> None:
         (b"Turn sub", b"Turn " + b"s" * 80, ":4: the subject has 85 characters"),
         (b"+    return b - a\n", b"+    return b - a \n", ":20: a line added"),
         (b"+    return b - a\n", b"+  \treturn b - a\n", "indented by blanks and then a tab"),
-        (b" \n \n def mul", b"\n \n def mul", "an empty line of context lost its blank"),
+        (b" \n \n def mul", b"\n \n def mul", "an empty context line lost its leading blank"),
     ],
 )
 def test_each_lint_finds_its_fault(clean: ForkLab, old: bytes, new: bytes, finding: str) -> None:
@@ -117,7 +117,7 @@ def test_mode_change_is_named(clean: ForkLab) -> None:
 def test_outdated_symbols_and_colliding_overlay_are_named(clean: ForkLab) -> None:
     (clean.patches / "derived.json").write_text("{}")
     (found,) = findings(clean)
-    assert found == "patches/calc/1.0/derived.json: it is not what the series gives"
+    assert found == "patches/calc/1.0/derived.json: derived.json is out of date"
     (clean.overlays).mkdir(parents=True)
     (clean.overlays / "LICENSE").write_text("")
     (found,) = findings(clean)
@@ -127,7 +127,28 @@ def test_outdated_symbols_and_colliding_overlay_are_named(clean: ForkLab) -> Non
 def test_check_without_the_tree_says_what_it_did_not_check(clean: ForkLab) -> None:
     clean.forget()
     done = clean.ok("check")
-    assert "not checked: calc 1.0: its tree is not in the cache" in done.out
+    assert "not checked: calc 1.0: the tree of calc 1.0 is not in the cache" in done.out
+    assert done.out.splitlines()[-1] == "no findings in what was checked; not checked: calc 1.0"
+    assert clean.ok("check", "--json", "-").json["unchecked"] == ["calc 1.0"]
+
+
+def test_check_names_the_command_that_fetches_a_tree(clean: ForkLab) -> None:
+    clean.repo.commit({"LICENSE": b"freer\n"}, "Two")
+    git(clean.repo.path, "tag", "v2.0")
+    clean.ok("lock", "--add", "calc=2.0")
+    clean.forget()
+    for version in ("1.0", "2.0"):
+        command = f"record calc --version {version} --check"
+        assert f"to fetch it: forkpatch {command}\n" in clean.ok("check").out
+        clean.ok(*command.split())
+    assert clean.ok("check").out == "no findings\n"
+
+
+def test_a_damaged_record_is_found_and_written_anew(clean: ForkLab) -> None:
+    (clean.patches / "derived.json").write_text("{}")
+    assert clean.run("check").out.endswith("1 finding\n")
+    clean.ok("record")
+    assert clean.ok("check").out == "no findings\n"
 
 
 def test_graph_tells_needs_from_neighbours(lab: ForkLab, tmp_path: Path) -> None:

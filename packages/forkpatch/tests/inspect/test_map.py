@@ -13,9 +13,9 @@ from forkpatch.errors import ForkError
 from forkpatch.inspect.applicability import SHADOW, map_fork
 from forkpatch.inspect.maptable import page
 from forkpatch.inspect.probe import Fit
-from forkpatch.model.fork import open_fork
 from forkpatch.model.settings import load_settings
 from forkpatch.sources.obtain import SourceOptions
+from forkpatch.tree.fork import open_fork
 
 ROOT = Path(__file__).resolve().parents[4]
 CORE_PATH, RUN = "python/calc/core.py", "src/run.c"

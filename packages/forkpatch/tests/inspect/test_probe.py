@@ -144,4 +144,4 @@ def test_watch_that_can_ask_nobody_says_so(lab: ForkLab, tmp_path: Path) -> None
     lab.edit_lock(f'url = "{lab.repo.path}"', f'url = "{tmp_path}/nowhere"')
     lab.forget()
     done = lab.ok("watch")
-    assert f"calc: not asked: {tmp_path}/nowhere is no git repository" in done.out
+    assert f"calc: not asked: {tmp_path}/nowhere is not a git repository" in done.out

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our reader of diffs agrees with the package unidiff, an independent one, on text files.
 
-unidiff skips what it does not know (links, binary changes, modes) and decodes lines, so it cannot
-be the engine's reader; where both can read, they must not differ.
+unidiff skips what it does not know, so it cannot be the engine's reader: the last test shows what
+it loses. Where both can read, they must not differ.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import unidiff
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forkpatch.errors import PatchError
 from forkpatch.model.diffs import FileDiff, parse_diff
 from forkpatch.model.patchfile import parse_patch
 
@@ -97,3 +98,35 @@ def test_patch_that_was_parsed_is_kept_without_its_bytes() -> None:
     assert parse_patch(bytes(bytearray(data)), "a.patch") is patch
     assert parse_patch(data, "b.patch").name == "b.patch"
     assert parse_patch(data + b"\n", "a.patch").sha256 != patch.sha256
+
+
+TEXT = b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+QUOTED = TEXT.replace(b"a/x", b'"a/\\303\\251"').replace(b"b/x", b'"b/\\303\\251"')
+COPY = b"diff --git a/x b/y\nsimilarity index 100%\ncopy from x\ncopy to y\n"
+BINARY = b"""diff --git a/x b/x
+new file mode 100644
+index 0000000000000000000000000000000000000000..f76dd238ade08917e6712764a16a22005a50573d
+GIT binary patch
+literal 1
+IcmZPo000310RR91
+
+"""
+CUT = TEXT + b"@@ odd @@\n-c\n+d\n"
+
+
+def test_unidiff_loses_what_the_engine_needs() -> None:
+    """Names in quotes, copies, binary files, and hunks that it cannot read, without an error."""
+
+    def both(diff: bytes) -> tuple[FileDiff, unidiff.PatchedFile]:
+        (ours,), (theirs,) = parse_diff(diff, 0, "x"), unidiff.PatchSet(diff.decode())
+        return ours, theirs
+
+    ours, theirs = both(QUOTED)
+    assert ours.new == "é" and theirs.path != "é"
+    ours, theirs = both(COPY)
+    assert ours.copied and not any("cop" in name for name in vars(theirs))
+    ours, theirs = both(BINARY)
+    assert ours.change and ours.change.apply(None, "x") == b"\0" and "literal" not in str(theirs)
+    with pytest.raises(PatchError, match="the line of a hunk's numbers cannot be read"):
+        both(CUT)
+    assert len(unidiff.PatchSet(CUT.decode())[0]) == 1

@@ -57,7 +57,7 @@ def test_nothing_is_chosen_for_the_user(both: ForkLab) -> None:
     before = texts(both)
     refused = both.run("rebase", "calc", "2.0")
     assert refused.code == 2
-    assert f"calc 2.0 has a series: {series(both)}" in refused.err
+    assert f"calc 2.0 has a series already: {series(both)}" in refused.err
     assert "forkpatch rebase calc 2.0 --from 1.0 --existing keep" in refused.err
     assert texts(both) == before
     git(both.repo.path, "tag", "v3.0", "v2.0")
@@ -89,7 +89,7 @@ def test_every_patch_that_is_replaced_or_removed_is_named(both: ForkLab) -> None
     done = both.ok("rebase", "calc", "2.0", "--existing", "replace")
     assert "turn.patch: replaced: by 1.0's\n" in done.out
     assert "-On 2.0 for another reason." in done.out
-    assert "run.patch: removed: 1.0 has none of that name\n" in done.out
+    assert "run.patch: removed: 1.0 has no patch of that name\n" in done.out
     after = texts(both)
     assert sorted(after) == ["NOTES", "derived.json", "series"]
     assert after["series"] == b"# of 2.0\n../1.0/turn.patch\n../1.0/twice.patch\n"

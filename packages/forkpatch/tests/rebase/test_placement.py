@@ -176,7 +176,10 @@ def test_leftovers_of_an_editor_are_named_and_not_taken(lab: ForkLab) -> None:
     (tree / f"{CORE_PATH}.orig").write_bytes(CORE)
     (tree / "python/calc/.core.py.swp").write_bytes(b"x")
     done = lab.ok("rebase", "calc", "--continue")
-    assert "left out of turn.patch: python/calc/.core.py.swp, python/calc/core.py.orig" in done.err
+    assert (
+        "ignored by git, and not in turn.patch: python/calc/.core.py.swp, python/calc/core.py.orig"
+        in done.err
+    )
     text = (lab.root / "patches/calc/2.0/turn.patch").read_text()
     assert text.count("diff --git") == 1
 

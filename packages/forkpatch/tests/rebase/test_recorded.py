@@ -129,7 +129,7 @@ def test_resolution_in_a_file_without_conflict_is_not_lost(moved: ForkLab) -> No
 def test_resolution_that_applies_in_part_is_not_used(moved: ForkLab) -> None:
     done = moved.run("rebase", "calc", "2.1")
     assert done.code == 1
-    assert f"is not used: {NEW} is another than it was when it was resolved" in done.err
+    assert f"is not used: {NEW} is not the same as when it was resolved" in done.err
     tree = moved.root / ".work/rebase/calc/tree"
     assert b"<<<<<<<" in (tree / OLD).read_bytes()
     assert (tree / NEW).read_bytes() == MOVED + b"\n"
@@ -143,5 +143,5 @@ def test_resolution_that_gives_another_patch_is_not_used(moved: ForkLab) -> None
         path.write_bytes(path.read_bytes().replace(b"b - a", b"a - b"))
     done = moved.run("rebase", "calc", "2.2")
     assert done.code == 1
-    assert "is not used: the patch would be another than the resolved one" in done.err
+    assert "is not used: the patch would differ from the resolved one" in done.err
     assert b"<<<<<<<" in (moved.root / ".work/rebase/calc/tree" / OLD).read_bytes()

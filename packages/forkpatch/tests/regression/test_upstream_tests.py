@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from forklab import ForkLab, core, message
 
-from forkpatch.model.fork import open_fork
 from forkpatch.model.record import SymbolPlace
 from forkpatch.model.settings import load_settings
 from forkpatch.regression import runner
 from forkpatch.regression.selection import read_table, reason_to_run, touched_by_places
+from forkpatch.tree.fork import open_fork
 from groundwork.locks import locked
 
 pytestmark = pytest.mark.slow
@@ -294,7 +294,7 @@ def test_necessity_says_which_of_them_notice(tested: ForkLab) -> None:
     table.write_text('before = "raise KeyError(1)"\n' + table.read_text())
     done = tested.run("necessity", "--upstream-tests", "turn")
     assert done.code == 1
-    assert "turn.patch: of upstream's tests that touch it none passes on our trees" in done.err
+    assert "turn.patch: no upstream test that touches it passes on our trees" in done.err
 
 
 def test_the_tests_of_the_smallest_package_are_run_for_a_patch(tested: ForkLab) -> None:

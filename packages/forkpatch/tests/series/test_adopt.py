@@ -161,7 +161,7 @@ def test_fork_is_begun_and_found_from_below(
     assert main(["init", str(repo.path), "--name", "calc"]) == 0
     assert "calc 0.10.0" in capsys.readouterr().out
     assert main(["init", str(repo.path), "--name", "calc"]) == 2
-    assert "this is a fork already" in capsys.readouterr().err
+    assert "this folder is a fork already" in capsys.readouterr().err
     (root / "docs").mkdir()
     monkeypatch.chdir(root / "docs")
     assert main(["apply"]) == 0

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -174,7 +176,7 @@ def test_edit_that_changes_lines_makes_a_copy_and_says_so(shared: ForkLab) -> No
     path.write_bytes(DRIFT + core(sub="b - a", mul="3 * a"))
     git(tree(shared), "commit", "-q", "-a", "--amend", "-C", "HEAD")
     done = shared.ok("export", "--release", "r2")
-    assert "twice.patch: new: it is not what ../1.0/twice.patch does any more" in done.out
+    assert "twice.patch: new: its lines differ from those of ../1.0/twice.patch now" in done.out
     assert (folder(shared) / "series").read_text() == "# ours\n../1.0/turn.patch\ntwice.patch\n"
     assert b"+    return 3 * a" in (folder(shared) / "twice.patch").read_bytes()
     assert snapshot(shared.patches) == home
@@ -197,20 +199,85 @@ def test_edit_of_the_message_is_written_back_to_its_home(shared: ForkLab) -> Non
     assert "up to date" in shared.ok("record", "--check").out
 
 
-def test_export_of_the_home_tells_who_has_to_record(shared: ForkLab) -> None:
+def test_export_of_the_home_records_the_versions_that_share_its_patches(shared: ForkLab) -> None:
     shared.ok("edit", "calc")
     git(shared.tree, "reset", "-q", "--hard", "HEAD~1")
     done = shared.run("export")
     assert done.code == 2 and "calc 2.0 name twice.patch, which would be gone" in done.err
     git(shared.tree, "reset", "-q", "--hard", "ORIG_HEAD")
-    (shared.tree / CORE_PATH).write_bytes(core(sub="b - a", mul="3 * a"))
-    git(shared.tree, "commit", "-q", "-a", "--amend", "-C", "HEAD")
+    amend(shared, mul="3 * a")
+    assert "calc: ../2.0/derived.json: changed\n" in shared.ok("export").out
+    shared.ok("apply", "--release", "r2")
+    assert (tree(shared) / CORE_PATH).read_bytes() == DRIFT + core(sub="b - a", mul="3 * a")
+    assert shared.run("record", "--check").code == 0
+
+
+def test_export_tells_who_has_to_record_when_a_tree_is_not_at_hand(shared: ForkLab) -> None:
+    shared.ok("edit", "calc")
+    amend(shared, mul="3 * a")
+    shutil.rmtree(shared.cache / f"trees/{pinned(shared, '2.0')}.git")
     done = shared.ok("export")
-    assert "2.0 names patches that changed: forkpatch record calc --version 2.0" in done.out
+    assert "2.0 shares patches that changed: the tree of calc 2.0 is not in the cache" in done.out
+    assert "type: forkpatch record calc --version 2.0" in done.out
     assert shared.run("apply", "--release", "r2").code == 2
     shared.ok("record")
     shared.ok("apply", "--release", "r2")
-    assert (tree(shared) / CORE_PATH).read_bytes() == DRIFT + core(sub="b - a", mul="3 * a")
+
+
+def test_one_command_adds_a_patch_to_two_releases(shared: ForkLab) -> None:
+    """The patch, a line of each series, and the derived data: nothing else is touched."""
+    before = snapshot(shared.patches), snapshot(folder(shared))
+    shared.ok("edit", "calc")
+    (shared.tree / "src/run.c").write_bytes(b"int run(void)\n{\n    return 5;\n}\n")
+    git(shared.tree, "commit", "-q", "-a", "-m", "Run five")
+    out = shared.ok("export", "calc", "--also", "r2").out
+    assert "calc: ../2.0/series: changed\ncalc: ../2.0/derived.json: changed\n" in out
+    after = snapshot(shared.patches), snapshot(folder(shared))
+    assert after[0].keys() - before[0].keys() == {"run-five.patch"}
+    assert after[1].keys() == before[1].keys()
+    assert after[0]["series"] == before[0]["series"] + b"run-five.patch\n"
+    assert after[1]["series"] == before[1]["series"] + b"../1.0/run-five.patch\n"
+    assert all(after[0][name] == before[0][name] for name in ("turn.patch", "twice.patch"))
+    assert shared.run("record", "--check").code == 0
+    for release in ("r1", "r2"):
+        shared.ok("apply", "--release", release)
+    assert b"return 5" in (tree(shared) / "src/run.c").read_bytes()
+
+
+def test_new_patch_goes_behind_the_one_that_it_follows(shared: ForkLab) -> None:
+    shared.ok("edit", "calc")
+    shared.ok("export", "calc")
+    git(shared.tree, "reset", "-q", "--hard", "HEAD~1")
+    (shared.tree / "LICENSE").write_bytes(b"freer\n")
+    git(shared.tree, "commit", "-q", "-a", "-m", "Free")
+    git(shared.tree, "cherry-pick", "ORIG_HEAD")
+    shared.ok("export", "calc", "--also", "r2")
+    lines = (folder(shared) / "series").read_text().splitlines()
+    assert lines == ["# ours", "../1.0/turn.patch", "../1.0/free.patch", "../1.0/twice.patch"]
+
+
+def test_new_patch_that_does_not_fit_the_other_release_leaves_that_as_it_was(
+    shared: ForkLab,
+) -> None:
+    before = snapshot(folder(shared))
+    shared.ok("edit", "calc")
+    changed = core(sub="b - a", mul="2 * a").replace(b"import os", b"import sys")
+    (shared.tree / CORE_PATH).write_bytes(b"# one\n" + changed)
+    git(shared.tree, "commit", "-q", "-a", "-m", "Head")
+    done = shared.run("export", "calc", "--also", "r2")
+    assert done.code == 2 and "../1.0/head.patch cannot serve calc 2.0" in done.err
+    assert snapshot(folder(shared)) == before
+    assert (shared.patches / "head.patch").is_file()
+
+
+def amend(lab: ForkLab, mul: str) -> None:
+    (lab.tree / CORE_PATH).write_bytes(core(sub="b - a", mul=mul))
+    git(lab.tree, "commit", "-q", "-a", "--amend", "-C", "HEAD")
+
+
+def pinned(lab: ForkLab, version: str) -> str:
+    lock = tomllib.loads((lab.root / "VERSIONS.lock").read_text())
+    return str(lock["upstreams"]["calc"]["versions"][version]["tree"])
 
 
 def test_rebase_shares_what_it_moves_unchanged_and_own_undoes_it(two: ForkLab) -> None:

@@ -69,8 +69,8 @@ def test_branch_has_a_commit_a_patch(series: ForkLab, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("--branch", "a..b"), "'a..b' is no name of a branch"),
-        (("--branch", "sent", "--repository", "."), "is no git repository that has next"),
+        (("--branch", "a..b"), "'a..b' is not a valid name of a branch"),
+        (("--branch", "sent", "--repository", "."), "is not a git repository with next"),
         (("--output", "out", "--repository", "."), "--repository is for --branch"),
     ],
 )

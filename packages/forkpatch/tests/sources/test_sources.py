@@ -88,7 +88,7 @@ def test_mirror_is_remembered_and_its_objects_are_kept(lab: ForkLab, tmp_path: P
 
 
 def test_mirror_that_was_not_needed_is_told(lab: ForkLab) -> None:
-    told = "--mirror calc: remembered, and not asked: 1.0 is here already"
+    told = "--mirror calc: remembered, but not used now: 1.0 is in the cache"
     assert told not in lab.ok("apply").err
     mirror = f"calc={lab.repo.path}"
     assert told in lab.ok("apply", "--mirror", mirror).err
@@ -268,7 +268,7 @@ def test_missing_optional_upstream_is_told_first_and_is_no_error(
     done = lab.ok("apply")
     first = done.out.splitlines()[:6]
     assert first[0] == "calc 1.0 was left out: no source has it"
-    assert first[1] == "  cache: not kept from an earlier run"
+    assert first[1] == "  cache: not in the cache"
     assert first[2] == "  mirror: none was named"
     assert first[3] == "  wheel: the lock pins none: this version is available from git only"
     assert first[4].startswith(f"  git {tmp_path}/nowhere: ")
@@ -299,7 +299,7 @@ def test_damaged_cache_is_made_anew(lab: ForkLab) -> None:
     pack.chmod(0o644)
     pack.write_bytes(bytes(data))
     done = lab.ok("apply", "--json", "-")
-    assert "is damaged: it is made anew" in done.err
+    assert "is damaged, and is made anew" in done.err
     assert done.json["upstreams"][0]["source"] == "mirror"
     assert (lab.tree / "python/calc/core.py").read_bytes() == CORE
 

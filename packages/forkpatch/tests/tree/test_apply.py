@@ -143,7 +143,7 @@ def test_file_in_the_place_of_a_folder_or_below_a_file_is_refused(
     lab.add_patch("a.patch", new_file(path))
     done = lab.run("apply")
     assert done.code == 2
-    assert f"a.patch:6: {path} is to be made, but {reason}" in done.err
+    assert f"a.patch:6: {path} cannot be created: {reason}" in done.err
     assert (lab.tree / "src/run.c").is_file() and (lab.tree / "new/a.c").is_file()
 
 
@@ -264,7 +264,7 @@ def test_user_mistakes_exit_2_with_a_remedy(lab: ForkLab, tmp_path: Path) -> Non
         (("apply", "--mirror", "calc"), ("NAME=VALUE",)),
         (("apply", "--mirror", f"calc={tmp_path}/no"), ("there is no such folder",)),
         (("apply", "--mirror", "calc=/no", "--offline"), ("=/no: there is no", "give a folder")),
-        (("apply", "--mirror", f"calc={tmp_path}"), (f"{tmp_path}: it is no git repo",)),
+        (("apply", "--mirror", f"calc={tmp_path}"), (f"{tmp_path}: it is not a git repo",)),
         (("apply", "--source", "calc=ftp"), ("sources: wheel, git",)),
         (("apply", "--require", "nope"), ("no upstream 'nope'", "upstreams: calc")),
         (("tree", "nope", "--output", "x"), ("no upstream 'nope'",)),

@@ -48,14 +48,14 @@ struct segment {
   uint64_t address;
   uint32_t *words;
   size_t count;
-  bool typed;        // an instruction depends on vtype at its entry
-  bool sets;         // it changes vtype, to `vtype`
+  bool typed;  // an instruction depends on vtype at its entry
+  bool sets;   // it changes vtype, to `vtype`
   unsigned vtype;
-  enum kind mark;    // OTHER when it is no mark
-  uint64_t *runs;    // since the last mark; by vtype at entry if `typed`, else one number
+  enum kind mark;  // OTHER when it is no mark
+  uint64_t *runs;  // since the last mark; by vtype at entry if `typed`, else one number
   struct access *accesses;
   uint64_t traffic[TRAFFIC];
-  bool recorded;     // a record of the next report names it
+  bool recorded;  // a record of the next report names it
 };
 
 struct vcpu {
@@ -110,8 +110,7 @@ static void *zeroed(size_t count, size_t size) {
 static void take(struct segment *segment, int vtype, int64_t index, uint64_t *number) {
   if (*number == 0) return;
   segment->recorded = true;
-  records.items =
-      grown(records.items, &records.room, records.count, sizeof(struct record));
+  records.items = grown(records.items, &records.room, records.count, sizeof(struct record));
   records.items[records.count++] = (struct record){segment, vtype, index, *number};
   *number = 0;
 }
@@ -245,8 +244,8 @@ static void add_insn(struct segment *segment, struct qemu_plugin_insn *insn, uin
     access->index = segment->count;
     access->next = segment->accesses;
     segment->accesses = access;
-    qemu_plugin_register_vcpu_mem_cb(insn, on_element, QEMU_PLUGIN_CB_NO_REGS,
-                                     QEMU_PLUGIN_MEM_RW, access);
+    qemu_plugin_register_vcpu_mem_cb(insn, on_element, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+                                     access);
   }
   if (line_bits) {
     qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
@@ -304,8 +303,8 @@ static void print_segments(FILE *file) {
 static void print_stretch(FILE *file, size_t from, size_t to) {
   for (size_t i = from; i < to; ++i) {
     const struct record *r = &records.items[i];
-    fprintf(file, "%s[%" PRIu64 ",%d,%" PRId64 ",%" PRIu64 "]", i > from ? "," : "",
-            r->segment->id, r->vtype, r->index, r->number);
+    fprintf(file, "%s[%" PRIu64 ",%d,%" PRId64 ",%" PRIu64 "]", i > from ? "," : "", r->segment->id,
+            r->vtype, r->index, r->number);
   }
 }
 
@@ -342,7 +341,8 @@ static void on_exit_of_guest(qemu_plugin_id_t id, void *data) {
 static bool read_caches(const char *text) {
   unsigned line, ways1, ways2;
   uint64_t size1, size2;
-  if (sscanf(text, "%u:%" SCNu64 ":%u:%" SCNu64 ":%u", &line, &size1, &ways1, &size2, &ways2) != 5) {
+  if (sscanf(text, "%u:%" SCNu64 ":%u:%" SCNu64 ":%u", &line, &size1, &ways1, &size2, &ways2) !=
+      5) {
     return false;
   }
   for (line_bits = 0; line > 1 && line % 2 == 0; line /= 2) line_bits += 1;

@@ -9,8 +9,8 @@
 
 enum kind {
   OTHER,
-  VECTOR,          // works at the vtype that is set
-  VECTOR_ELEMENTS, // such a load or store: strided, indexed, or of segments
+  VECTOR,           // works at the vtype that is set
+  VECTOR_ELEMENTS,  // such a load or store: strided, indexed, or of segments
   SETS_VTYPE,
   MARK_BEGIN,
   MARK_END,
@@ -56,14 +56,11 @@ static inline struct decoded decode(uint32_t word, unsigned size) {
   if (word == WORD_MARK_END) return (struct decoded){MARK_END, 0};
   if (word == WORD_MARK_REPORT) return (struct decoded){MARK_REPORT, 0};
   switch (word & 0x7f) {
-    case 0x57:
-      return bits(word, 14, 12) == 7 ? decode_set(word) : (struct decoded){VECTOR, 0};
+    case 0x57: return bits(word, 14, 12) == 7 ? decode_set(word) : (struct decoded){VECTOR, 0};
     case 0x07:
-    case 0x27:
-      return decode_memory(word);
+    case 0x27: return decode_memory(word);
     case 0x77:  // vector crypto
       return (struct decoded){VECTOR, 0};
-    default:
-      return (struct decoded){OTHER, 0};
+    default: return (struct decoded){OTHER, 0};
   }
 }

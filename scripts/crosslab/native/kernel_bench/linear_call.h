@@ -62,8 +62,8 @@ static int64_t linear_scratch(const char *kind, const struct linear_sizes *s) {
   CALL(name, __VA_ARGS__)
 
 // Returns 0 if there is no such kernel.
-static int call_linear(const char *kind, const struct linear_sizes *sizes, float *c,
-                       const float *a, void *b, float *scales, float *scratch) {
+static int call_linear(const char *kind, const struct linear_sizes *sizes, float *c, const float *a,
+                       void *b, float *scales, float *scratch) {
   const struct linear_sizes s = *sizes;
   CALL("gemm_f32", mlc_rvv_gemm_f32(c, a, b, s.m, s.n, s.k, s.ld_c, s.ld_a, s.ld_b, scratch,
                                     s.panel_rows, s.panel_columns))

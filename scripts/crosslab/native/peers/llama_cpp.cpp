@@ -85,9 +85,11 @@ int main(int argc, char** argv) {
   if (argc != 4) Fail("usage: llama_cpp MODEL.gguf TOKENS STEPS");
   const std::vector<llama_token> prompt = ParseTokens(argv[2]);
   const int steps = std::atoi(argv[3]);
-  llama_log_set([](ggml_log_level level, const char* text, void*) {
-    if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
-  }, nullptr);
+  llama_log_set(
+      [](ggml_log_level level, const char* text, void*) {
+        if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+      },
+      nullptr);
   llama_backend_init();
   llama_model* model = llama_model_load_from_file(argv[1], llama_model_default_params());
   if (!model) Fail("the model cannot be loaded");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab tune``: search for better schedules of TIR functions on the farm that is up."""
+"""``crosslab farm tune``: search faster schedules of TIR functions on the boards."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from boardfarm.options import trees
 from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
 from boardfarm.tune.search import NotTunableError, Tuned, tune_function
 from crosslab.build.recipe import Recipe
-from crosslab.build.recipe_options import read_recipe, recipe_options
+from crosslab.build.recipe_options import read_recipe
 from crosslab.build.runner import compile_library
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.schedules import Schedules
@@ -39,24 +40,20 @@ ZOO = "zoo:"
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    shared = recipe_options(
-        *("project", "tvm-tree", "mlc-tree", "quantization", "vlen", "cache"),
-        tvm_tree={"required": False, "help": "patched TVM tree, which compiles candidates"},
-        quantization={"help": f"format of the model's weights ({MODEL_FORMAT})"},
-    )
+    format_ = {"help": f"format of the model's weights ({MODEL_FORMAT})"}
     options = argparse.ArgumentParser(
-        prog="crosslab tune",
-        description="Tune the TIR functions of a module on the farm that is up; what is better, "
-        "and right on other inputs than the search's, is kept in MetaSchedule's JSON database.",
-        parents=[shared],
+        prog="crosslab farm tune",
+        parents=[trees("quantization", "vlen", quantization=format_)],
+        description="Search faster schedules of TIR functions on the boards. A schedule "
+        "is kept in the database if it is faster and gives the right results on new inputs.",
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("functions", type=Path, nargs="?", help="TVMScript of the functions, with static shapes")
-    about = "tune the functions of this model that have no kernel"
-    add("--model", help=f"{about}: a model as nox -s model takes it, or {ZOO}FAMILY of the zoo")
-    add("--trials", type=int, default=32, help="candidates of each function (32)")
-    add("--seconds", type=float, default=60.0, help="that a candidate may take on a board (60)")
+    add("functions", type=Path, nargs="?", help="TVMScript file of functions with static shapes")
+    about = "tune the functions of this model that no micro-kernel computes; a name as for model"
+    add("--model", help=f"{about}, or {ZOO}FAMILY")
+    add("--trials", type=int, default=32, help="candidates to measure for each function (32)")
+    add("--seconds", type=float, default=60.0, help="time limit of a candidate on a board (60)")
     add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/tune.json)")
     return options
@@ -71,9 +68,9 @@ def main(argv: Sequence[str]) -> int:
     """
     args = parser().parse_args(argv)
     if args.trials < 1 or args.seconds <= 0:
-        raise UserError("--trials and --seconds have to be more than 0")
+        raise UserError("--trials and --seconds must be greater than 0")
     if (args.functions is None) == (args.model is None):
-        raise UserError("what is to be tuned?", remedy="give either FILE.py or --model MODEL")
+        raise UserError("give either FILE.py or --model MODEL")
     _use_tree(args.tvm_tree, argv)
     state = FarmState.read(state_file(args.project))
     if state is None:
@@ -107,10 +104,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
-    """Boards of a farm, and what each is.
+    """Return how many boards have joined, and what they measure.
 
     Raises:
-        UserError: there are none, or they differ in what they measure.
+        UserError: no board has joined, or boards measure different things.
     """
     joined = joined_boards(farm.tracker, farm.key)
     if not joined:
@@ -122,7 +119,7 @@ def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
         told = [f"{board.measure} (for {board.core})" for board in (joined[0], others[0])]
         raise UserError(
             f"boards that joined as {farm.key} measure {' and '.join(told)}",
-            remedy="give boards that measure differently a --key of their own",
+            remedy="give boards that measure different things different --key names",
         )
     return len(joined), joined[0]
 
@@ -133,15 +130,15 @@ def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
         said = f"{tree} is not a TVM tree" if tree else "no TVM tree was given"
         raise UserError(said, remedy="nox -s farm -- tune FILE gives it; or --tvm-tree DIR")
     if not Path(tvm.__file__).is_relative_to(tree.resolve()):
-        command = [sys.executable, "-m", "crosslab", "tune", *argv]
+        command = [sys.executable, "-m", "crosslab", "farm", "tune", *argv]
         os.execve(sys.executable, command, tree_environment(tree))
 
 
 def functions_of(args: argparse.Namespace, recipe: Recipe) -> Path:
-    """TVMScript of a model's functions that no kernel takes, from a compile for a core of it.
+    """Compile a model; return the TVMScript file of the functions that no kernel computes.
 
     Raises:
-        UserError: the model cannot be compiled, or all that is left of it has shapes that vary.
+        UserError: the model cannot be compiled, or none of these functions has static shapes.
         LabError: the compile fails.
     """
     if args.model.startswith(ZOO):
@@ -172,7 +169,9 @@ def zoo_recipe(args: argparse.Namespace, recipe: Recipe) -> Recipe:
 def _left_of(recipe: Recipe, args: argparse.Namespace) -> Path:
     left = Schedules.read(compile_library(recipe, args.cache).folder).unscheduled
     if "@T.prim_func" not in Path(left).read_text(encoding="utf-8"):
-        raise UserError(f"{args.model}: no function of static shapes is without a kernel")
+        raise UserError(
+            f"{args.model}: there is no function to tune: all with static shapes use kernels"
+        )
     return Path(left)
 
 

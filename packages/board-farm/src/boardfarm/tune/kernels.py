@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab tune-kernels``: values of the kernels' parameters that are best for a core.
+"""``crosslab farm tune-kernels``: search the best values of the kernels' parameters for a core.
 
 Parameters are tried one after the other. A value is taken if no call of a kernel takes more of the
 core's cycles than with today's values, serially or by the larger of vector and scalar cycles, and
@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from boardfarm.options import trees
 from crosslab.bench.kernel_bench import Case, build
 from crosslab.bench.options import MODEL_S
 from crosslab.build.kernel_list import Parameter, read_parameters, with_values
 from crosslab.build.kernel_values import KernelValues, Timed, sources
-from crosslab.build.recipe_options import recipe_options
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import cycles_of
 from crosslab.errors import LabError, UserError
@@ -191,16 +191,22 @@ def table(timed: Sequence[Timed]) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     options = argparse.ArgumentParser(
-        prog="crosslab tune-kernels",
-        description="Find values of the kernels' parameters (kernels/kernels.toml) for a core, "
-        "over the linear layers of models; --tuned DIR of later compiles takes them.",
-        parents=[recipe_options("core", "project", "cache", core={"required": True})],
+        prog="crosslab farm tune-kernels",
+        parents=[trees("core", core={"required": True})],
+        description="Search the best values of the kernels' parameters (kernels.toml) for a core, "
+        "on the linear layers of models. Later compiles use them with --tuned DIR.",
         allow_abbrev=False,
     )
     add = options.add_argument
     add("--model", nargs="+", metavar="NAME", help=f"{', '.join(MODELS)}, or a config.json (all)")
-    add("--rows", nargs="+", type=int, default=ROWS, help=f"of a call ({' '.join(map(str, ROWS))})")
-    add("--kernel", nargs="+", metavar="NAME", help="of these routines alone (all with parameters)")
+    add(
+        "--rows",
+        nargs="+",
+        type=int,
+        default=ROWS,
+        help=f"of a call ({' '.join(map(str, ROWS))})",
+    )
+    add("--kernel", nargs="+", metavar="NAME", help="only these routines (all with parameters)")
     add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
     return options
 
@@ -246,6 +252,6 @@ def _kernels(names: Sequence[str] | None) -> list[str]:
     known = list(dict.fromkeys(k for one in read_parameters().values() for k in one.kernels))
     if unknown := [name for name in names or () if name not in known]:
         raise UserError(
-            f"--kernel {unknown[0]}: no parameter is of it", remedy=f"there are: {', '.join(known)}"
+            f"--kernel {unknown[0]} has no parameter", remedy=f"these have: {', '.join(known)}"
         )
     return list(names or known)

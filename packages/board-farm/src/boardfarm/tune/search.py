@@ -17,7 +17,6 @@ import tvm
 from tvm import ir, tirx
 from tvm.s_tir import meta_schedule as ms
 
-from boardfarm.protocol import Address
 from boardfarm.tune.database import keep, open_database
 from boardfarm.tune.runner import ATTEMPTS, CandidateBuilder, FarmRunner, TrialAttempt, Trials
 from boardfarm.tune.space import design_space
@@ -29,6 +28,7 @@ from boardfarm.tune.trial import (
     TrialQuestion,
     answer_of,
 )
+from crosslab.address import Address
 from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.targets import TRIPLE
 from crosslab.errors import LabError

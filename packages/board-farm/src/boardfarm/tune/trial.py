@@ -13,7 +13,7 @@ import numpy as np
 from tvm import rpc
 from tvm.runtime import tensor
 
-from boardfarm.protocol import Address
+from crosslab.address import Address
 
 FUNCTION = "main"
 # Of the largest output: sums in another order differ by less, wrong ones by more.

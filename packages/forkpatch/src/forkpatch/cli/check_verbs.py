@@ -9,18 +9,20 @@ from pathlib import Path
 
 from forkpatch.cli.options import Registry, add_source_options, known_sources, version_of
 from forkpatch.cli.test_verbs import add_run_options, noticing
+from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.inspect.drift import Drift, check_placement, compare, files_to_compare
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
-from forkpatch.model.record import RECORD, format_record, is_recorded, read_record
+from forkpatch.model.record import RECORD
 from forkpatch.output import counted, print_table, say, warn, write_report
 from forkpatch.regression.notice import NothingComparedError
-from forkpatch.series.derive import record_of
-from forkpatch.series.shared import homes_first, locate_series
+from forkpatch.series.recording import record_version
+from forkpatch.series.shared import homes_first
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import Drift, check_placement, compare, files_to_compare
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.variants import patch_name
 from groundwork.files import atomic_write
 
@@ -31,24 +33,35 @@ def register(verbs: Registry) -> None:
     verb = verbs.add("record", run_record, Claim.WRITE, reads="check")
     add_source_options(verb)
     verb.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="default: all")
-    verb.add_argument("--version", metavar="V", help="default: all that the lock has")
+    verb.add_argument("--version", metavar="V", help="default: every version in the lock")
     verb.add_argument(
-        "--check", action="store_true", help="write nothing; name each drift of the trees at hand"
+        "--check",
+        action="store_true",
+        help="write nothing; exit with 1 if a derived.json is out of date",
     )
     verb = verbs.add("graph", run_graph)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
+    verb.add_argument("--version", metavar="V", help="default: the default release's version")
     verb.add_argument(
-        "--dot", type=Path, metavar="FILE", help="write it for Graphviz: dot -Tsvg FILE draws it"
+        "--dot",
+        type=Path,
+        metavar="FILE",
+        help="also write the graph for Graphviz; dot -Tsvg FILE draws it",
     )
     verb = verbs.add("necessity", run_necessity)
     add_source_options(verb)
-    verb.add_argument("patches", nargs="*", metavar="PATCH", help="default: all of the release")
-    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
-    verb.add_argument("--timeout", type=float, default=1800, metavar="S", help="for one test run")
     verb.add_argument(
-        "--upstream-tests", action="store_true", help="say too which of upstream's tests notice"
+        "patches", nargs="*", metavar="PATCH", help="patches to test (default: all of the release)"
+    )
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument(
+        "--timeout", type=float, default=1800, metavar="S", help="seconds for one run of a test"
+    )
+    verb.add_argument(
+        "--upstream-tests",
+        action="store_true",
+        help="also print which of upstream's tests fail without the patch",
     )
     add_run_options(verb)
 
@@ -66,13 +79,15 @@ def run_check(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(*(str(finding) for finding in report.findings))
         say(*(f"not checked: {note}" for note in report.notes))
-        say(counted(len(report.findings), "finding") if report.findings else "no findings")
+        found = counted(len(report.findings), "finding") if report.findings else "no findings"
+        left = f" in what was checked; not checked: {', '.join(report.unchecked)}"
+        say(f"{found}{left if report.unchecked else ''}")
     write_report(options.json, report)
     return 1 if report.findings else 0
 
 
 def run_record(fork: Fork, options: argparse.Namespace) -> int:
-    """Write what is derived from each series beside it, or compare it with what stands there."""
+    """Write derived.json beside each series, or check that it is up to date."""
     every = [one for versions in fork.lock.upstreams.values() for one in versions.values()]
     if options.upstream:
         versions = fork.lock.versions(options.upstream)
@@ -83,40 +98,34 @@ def run_record(fork: Fork, options: argparse.Namespace) -> int:
         if not every:
             raise UserError(
                 f"no upstream has a version {options.version!r}",
-                remedy=f"name one of {fork.lock.path.name}, or add it: forkpatch lock --add",
+                remedy=f"name one of {fork.lock.path.name}, or add it: {typed('lock --add')}",
             )
     chosen = known_sources(fork, options)
     result = []
     wrong = False
     for upstream in homes_first(fork, every):
         try:
-            pristine = obtain(upstream, fork.cache, chosen).pristine
-            patches = locate_series(
-                fork, upstream, pristine, lambda home: obtain(home, fork.cache, chosen).pristine
+            done = record_version(
+                fork,
+                upstream,
+                lambda one: obtain(one, fork.cache, chosen).pristine,
+                check=options.check,
             )
-            plan = plan_tree(fork, upstream, pristine, patches)
         except MissingUpstreamError as error:
             if not (upstream.optional or options.check) or upstream.name in options.require:
                 raise
             warn(f"{upstream} was left out: {error.attempts[-1]}")
             continue
-        folder = fork.patch_folder(upstream)
-        new, old = record_of(fork, plan), read_record(folder)
-        findings = compare(old, new, files_to_compare(plan, old, new)) if old else ()
+        old, new = done.old, done.new
+        findings = compare(old, new, files_to_compare(done.plan, old, new)) if old else ()
         result.append({"upstream": upstream.name, "version": upstream.version, "places": findings})
         drifted = [finding for finding in findings if finding.drift is not Drift.UNCHANGED]
-        text = format_record(new)
-        same = not is_recorded(folder, new)
-        same = same or (old is not None and (folder / RECORD).read_text("utf-8") == text)
-        if not options.check and not same:
-            folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(folder / RECORD, text)
         if options.json != "-":
             say(*(str(finding) for finding in drifted))
-            state = "up to date" if same else "differs" if options.check else "written"
+            state = "up to date" if done.same else "differs" if options.check else "written"
             places = sum(len(items) for items in new.patches.values()) + len(new.shadows)
             say(f"{upstream}: {counted(places, 'place')}, {RECORD} {state}")
-        wrong |= options.check and not same
+        wrong |= options.check and not done.same
     write_report(options.json, result)
     return 1 if wrong else 0
 

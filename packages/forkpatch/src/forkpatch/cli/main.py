@@ -27,9 +27,9 @@ from forkpatch.cli.options import Registry, Verb, claim_of
 from forkpatch.errors import UserError
 from forkpatch.git.calls import drop_variables
 from forkpatch.machine import require_git
-from forkpatch.model.fork import open_fork
 from forkpatch.model.settings import find_root, load_settings
 from forkpatch.tree.claim import claimed
+from forkpatch.tree.fork import open_fork
 from groundwork.errors import exit_code_of
 
 #: New objects between two searches for cycles: the lines of a large patch are in none.

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork
 
 Verb = Callable[[Fork, argparse.Namespace], int]
 
@@ -58,12 +58,18 @@ def claim_of(options: argparse.Namespace) -> Claim:
 def add_source_options(verb: argparse.ArgumentParser) -> None:
     """Add the options that choose the sources of upstreams."""
     for option, metavar, text in (
-        ("--mirror", "NAME=PATH_OR_URL", "a git repository that has the upstream; remembered"),
+        (
+            "--mirror",
+            "NAME=PATH_OR_URL",
+            "a git repository that has the upstream; the cache remembers it",
+        ),
         ("--source", "NAME=wheel|git", "take the upstream from this source only"),
         ("--require", "NAME", "fail when the optional upstream is missing"),
     ):
         verb.add_argument(option, action="append", default=[], metavar=metavar, help=text)
-    verb.add_argument("--offline", action="store_true", help="ask no index and no upstream server")
+    verb.add_argument(
+        "--offline", action="store_true", help="contact no package index and no upstream server"
+    )
 
 
 def source_options(options: argparse.Namespace) -> SourceOptions:
@@ -93,7 +99,7 @@ def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     for value in values:
         name, equals, rest = value.partition("=")
         if not name or not equals or not rest:
-            raise UserError(f"{option} {value}: it has the form NAME=VALUE")
+            raise UserError(f"{option} {value}: the value must have the form NAME=VALUE")
         pairs[name] = rest
     return pairs
 

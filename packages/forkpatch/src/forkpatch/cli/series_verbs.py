@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that change a series: edit, export, rebase, import-series."""
+"""Verbs that change or write a series: edit, export, rebase, submit, import-series."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,13 @@ from forkpatch.cli.options import (
     upstream_of,
     version_of,
 )
+from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES
 from forkpatch.output import counted, say, write_report
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import OVERLAYS_REF
 
 if TYPE_CHECKING:
@@ -37,72 +38,112 @@ def register(verbs: Registry) -> None:
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb = verbs.add("export", run_export, Claim.WRITE, reads="check")
     verb.add_argument(
-        "upstream", nargs="?", metavar="UPSTREAM", help="default: all that have a tree"
+        "upstream",
+        nargs="?",
+        metavar="UPSTREAM",
+        help="default: every upstream that has a patched tree",
     )
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 when a byte would change"
+        "--check", action="store_true", help="write nothing; exit with 1 if a file would change"
     )
     verb.add_argument(
-        "--force", action="store_true", help="write over patch files changed since the apply"
+        "--force",
+        action="store_true",
+        help="overwrite patch files that changed since the last apply",
     )
     verb.add_argument(
         "--own",
         action="store_true",
-        help="write a file also for each patch that another version has line for line",
+        help="write files also for the patches that another version shares with this one",
     )
     verb.add_argument(
-        "--format", choices=("quilt", "debian", "format-patch"), help="write it for another tool"
+        "--also",
+        action="append",
+        default=[],
+        metavar="R",
+        help="add the new patches to the series of this release too, and record them there",
     )
-    verb.add_argument("--output", type=Path, metavar="DIR", help="with --format: must be new")
-    verb.add_argument("--version", metavar="V", help="with --format (default: the release's)")
+    verb.add_argument(
+        "--format",
+        choices=("quilt", "debian", "format-patch"),
+        help="write the series in another tool's format",
+    )
+    verb.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for --format; it must not exist"
+    )
+    verb.add_argument(
+        "--version", metavar="V", help="version for --format (default: the release's)"
+    )
     verb = verbs.add("rebase", run_rebase, Claim.WRITE, reads="status")
     add_source_options(verb)
     verb.add_argument("upstream", metavar="NAME")
     verb.add_argument("version", nargs="?", metavar="VERSION", help="the version to move to")
-    verb.add_argument("--from", dest="old", metavar="VERSION", help="default: the release's")
+    verb.add_argument(
+        "--from",
+        dest="old",
+        metavar="VERSION",
+        help="version to move from (default: the release's)",
+    )
     verb.add_argument(
         "--existing",
         choices=("keep", "replace"),
-        help="VERSION has a series: keep its patches and add those that it lacks, or replace it",
+        help="if VERSION has a series: keep it and add the missing patches, or replace it",
     )
     choice = verb.add_mutually_exclusive_group()
-    choice.add_argument("--continue", dest="go_on", action="store_true", help="after a resolution")
     choice.add_argument(
-        "--accept", metavar="REASON", help="the change is right where git put it: leave it there"
+        "--continue", dest="go_on", action="store_true", help="go on after you resolved a conflict"
     )
-    choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped it")
-    choice.add_argument("--abort", action="store_true", help="abandon it; everything as before")
-    choice.add_argument("--status", action="store_true", help="print its progress")
+    choice.add_argument(
+        "--accept", metavar="REASON", help="go on, and leave the change where git put it"
+    )
+    choice.add_argument("--skip", metavar="REASON", help="drop the patch that stopped the rebase")
+    choice.add_argument(
+        "--abort", action="store_true", help="give up the rebase, and restore the state before it"
+    )
+    choice.add_argument("--status", action="store_true", help="print the progress of the rebase")
     verb = verbs.add("submit", run_submit)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
-    verb.add_argument("--onto", required=True, metavar="REV", help="a commit that a mirror has")
+    verb.add_argument("--version", metavar="V", help="default: the default release's version")
+    verb.add_argument(
+        "--onto",
+        required=True,
+        metavar="REV",
+        help="upstream commit to rebase onto; a mirror must have it",
+    )
     choice = verb.add_mutually_exclusive_group(required=True)
-    choice.add_argument("--output", type=Path, metavar="DIR", help="folder to write; must be new")
-    choice.add_argument("--branch", metavar="NAME", help="branch to make; must be new")
+    choice.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the patches; it must not exist"
+    )
+    choice.add_argument("--branch", metavar="NAME", help="branch to create; it must not exist")
     verb.add_argument(
         "--repository",
         type=Path,
         metavar="DIR",
-        help="clone that has REV and gets the branch (default: the mirror)",
+        help="clone that has REV and in which the branch is created (default: the mirror)",
     )
     verb = verbs.add("import-series", run_import, Claim.WRITE)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("folder", type=Path, metavar="FOLDER", help="it holds patches; or a mailbox")
+    verb.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="folder of patches, or a mailbox file"
+    )
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument(
-        "--guard", action="append", default=[], metavar="NAME", help="of a series with guards"
+        "--guard",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="guard to choose, of a series that has guards",
     )
     verb.add_argument(
         "--nearest",
         action="store_true",
-        help="of several places for a moved hunk take the nearest, as patch(1) does",
+        help="if a moved hunk fits several places, take the nearest, as patch(1) does",
     )
-    choice.add_argument("--no-guards", action="store_true", help="of its guards choose none")
-    verb.add_argument("--version", metavar="V", help="default: the one of the default release")
+    choice.add_argument("--no-guards", action="store_true", help="choose none of the guards")
+    verb.add_argument("--version", metavar="V", help="default: the default release's version")
 
 
 def run_edit(fork: Fork, options: argparse.Namespace) -> int:
@@ -119,8 +160,8 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
             f"{applied.path}: {counted(len(applied.patches), 'patch')}, one commit each",
             "change them with git:",
             f"  git -C {applied.path} rebase -i {OVERLAYS_REF}",
-            "or add a commit; then write the series anew:",
-            f"  forkpatch export {upstream.name}",
+            "or add a commit; then write the series:",
+            f"  {typed(f'export {upstream.name}')}",
         )
     write_report(
         options.json,
@@ -130,11 +171,13 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def run_export(fork: Fork, options: argparse.Namespace) -> int:
-    """Write the commits of a patched tree back to its series and files."""
+    """Write the commits of a patched tree to the patch files of its series."""
     from forkpatch.series.export import export_upstream  # noqa: PLC0415 - for this verb only
 
     if options.format or options.output or options.version:
         return _export_foreign(fork, options)
+    if options.also and options.check:
+        raise UserError("--also writes, and --check does not", remedy="leave out one of them")
     release, upstreams = fork.lock.release(options.release)
     if options.upstream:
         upstreams = (upstream_of(fork, options.release, options.upstream)[1],)
@@ -142,7 +185,13 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
         upstreams = tuple(one for one in upstreams if fork.tree_folder(release, one).exists())
     reports = [
         export_upstream(
-            fork, release, one, check=options.check, force=options.force, own=options.own
+            fork,
+            release,
+            one,
+            check=options.check,
+            force=options.force,
+            own=options.own,
+            also=_also(fork, one, options.also),
         )
         for one in upstreams
     ]
@@ -157,18 +206,24 @@ def run_export(fork: Fork, options: argparse.Namespace) -> int:
     return 1 if options.check and any(report.changes for report in reports) else 0
 
 
+def _also(fork: Fork, upstream: Upstream, releases: Sequence[str]) -> tuple[Upstream, ...]:
+    """The other versions of an upstream in these releases."""
+    found = [upstream_of(fork, release, upstream.name)[1] for release in releases]
+    return tuple({one.version: one for one in found if one != upstream}.values())
+
+
 def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
     from forkpatch.foreign.outlet import ExportFormat, export_foreign  # noqa: PLC0415
-    from forkpatch.model.fork import plan_tree  # noqa: PLC0415
     from forkpatch.sources.obtain import SourceOptions, obtain  # noqa: PLC0415
+    from forkpatch.tree.fork import plan_tree  # noqa: PLC0415
 
     if not (options.format and options.output and options.upstream):
         raise UserError(
             "an export for another tool needs an upstream, a format and a folder",
-            remedy="forkpatch export UPSTREAM --format quilt|debian|format-patch --output DIR",
+            remedy=typed("export UPSTREAM --format quilt|debian|format-patch --output DIR"),
         )
-    if options.check or options.force or options.own:
-        raise UserError("--check, --force and --own are about the fork's own files")
+    if options.check or options.force or options.own or options.also:
+        raise UserError("--check, --force, --own and --also are about the fork's own files")
     if options.version:
         upstream = fork.lock.upstream(options.upstream, options.version)
     else:
@@ -195,9 +250,9 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
         say(*(f"moved: {line}" for line in report.shifted))
         if report.pending:
             say(
-                f"{counted(len(report.pending), 'patch')} without a word on upstream: marked"
-                " Upstream-Status: Pending, which submit sends; where that is wrong, write"
-                " Inappropriate [REASON]"
+                f"{counted(len(report.pending), 'patch')} had no upstream status and got"
+                " Upstream-Status: Pending, which submit sends; if a patch is not for upstream,"
+                " write Inappropriate [REASON]"
             )
         say(f"{upstream}: {counted(len(report.patches), 'patch')} imported to {report.folder}")
     write_report(options.json, report)
@@ -205,7 +260,7 @@ def run_import(fork: Fork, options: argparse.Namespace) -> int:
 
 
 def run_submit(fork: Fork, options: argparse.Namespace) -> int:
-    """Write the patches that upstream could take, made for another of its commits."""
+    """Write the patches that are meant for upstream, rebased onto one of its commits."""
     from forkpatch.series.submit import NewBranch, submit  # noqa: PLC0415 - for this verb only
 
     if options.repository and not options.branch:
@@ -255,7 +310,7 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
             )
     else:
         if not options.version:
-            raise UserError("no version was given", remedy=f"forkpatch rebase {name} VERSION")
+            raise UserError("no version was given", remedy=typed(f"rebase {name} VERSION"))
         old = fork.lock.upstream(name, options.old) if options.old else None
         old = old or upstream_of(fork, None, name)[1]
         new = fork.lock.upstream(name, options.version)
@@ -311,18 +366,18 @@ def _rebase_status(fork: Fork, name: str, target: str | None) -> int:
 
 
 def _say_stopped(current: Rebase, target: str | None) -> None:
-    name = current.plan.upstream
+    again = typed(f"rebase {current.plan.upstream}")
     if target != "-":
         say(*map(str, current.plan.conflicts))
         say(
-            f"resolve it in {current.tree}, then: forkpatch rebase {name} --continue",
+            f"resolve it in {current.tree}, then: {again} --continue",
             *(
-                [f"or leave it there:   forkpatch rebase {name} --accept 'REASON'"]
+                [f"or leave it there:   {again} --accept 'REASON'"]
                 if any(one.kind == "misplaced" for one in current.plan.conflicts)
                 else []
             ),
-            f"or drop the patch:   forkpatch rebase {name} --skip 'REASON'",
-            f"or abandon it:       forkpatch rebase {name} --abort",
+            f"or drop the patch:   {again} --skip 'REASON'",
+            f"or abandon it:       {again} --abort",
         )
     write_report(target, {"plan": current.plan, "tree": current.tree})
 
@@ -339,6 +394,6 @@ def _say_rebased(report: RebaseReport, release: Mapping[str, str], target: str |
             "next: a release in the lock that names this version, for example:",
             f'  [releases."{report.new}"]',
             *(f'  {name} = "{version}"' for name, version in release.items()),
-            f"then: forkpatch apply --release {report.new}",
+            f"then: {typed(f'apply --release {report.new}')}",
         )
     write_report(target, report)

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from forkpatch.cli.options import Registry, add_source_options, known_sources, source_options
+from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import parse_lock
 from forkpatch.output import counted, say, write_report
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork
 from groundwork.files import atomic_write
 
 
@@ -25,10 +26,18 @@ def register(verbs: Registry) -> None:
     choice.add_argument("--tag", default="", help="the tag to pin (default: the newest version)")
     choice.add_argument("--commit", default="", metavar="ID", help="the commit to pin")
     verb.add_argument(
-        "--include", nargs="+", default=[], metavar="PATH", help="take these (default: the tree)"
+        "--include",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="paths to take (default: the whole tree)",
     )
     verb.add_argument(
-        "--submodules", nargs="+", default=[], metavar="PATH", help="take these; '*' for all"
+        "--submodules",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="submodules to take; '*' takes all",
     )
     add_source_options(verb)
     verb = verbs.add("adopt", run_adopt, Claim.WRITE)
@@ -36,15 +45,19 @@ def register(verbs: Registry) -> None:
     verb.add_argument("repository", metavar="REPOSITORY", help="folder or URL that has the branch")
     verb.add_argument("branch", metavar="BRANCH", help="branch, tag or commit of the existing fork")
     verb.add_argument(
-        "--version", metavar="V", help="the base (default: the nearest pinned in the branch)"
+        "--version",
+        metavar="V",
+        help="pinned version that the branch is based on (default: the nearest)",
     )
     verb.add_argument(
-        "--no-overlays", action="store_true", help="keep the files that it adds in patches"
+        "--no-overlays", action="store_true", help="keep the files that the branch adds in patches"
     )
     verb.add_argument(
-        "--leave-out", action="store_true", help="leave out changes outside of the included paths"
+        "--leave-out", action="store_true", help="leave out changes outside the included paths"
     )
-    verb.add_argument("--squash", metavar="SUBJECT", help="all changes as one patch")
+    verb.add_argument(
+        "--squash", metavar="SUBJECT", help="make one patch of all changes, with this subject"
+    )
     add_source_options(verb)
 
 
@@ -83,25 +96,25 @@ def run_init(fork: Fork, options: argparse.Namespace) -> int:
     if options.json != "-":
         say(
             f"{path.name}: {upstream}, commit {upstream.commit[:12]}, tree {upstream.tree[:12]}",
-            "next: forkpatch apply; then change the tree, commit, and write the series:",
-            f"  forkpatch export {upstream.name}",
+            f"next: {typed('apply')}; then change the tree, commit, and write the series:",
+            f"  {typed(f'export {upstream.name}')}",
             "or take over the branch of an existing fork:",
-            f"  forkpatch adopt {upstream.name} REPOSITORY BRANCH",
+            f"  {typed(f'adopt {upstream.name} REPOSITORY BRANCH')}",
         )
         if Path(upstream.url).is_absolute():
             say(
                 f"{path.name} has a folder of this machine as the url of {upstream.name}:"
                 f" {upstream.url}",
-                "before others use the fork, put the upstream's public URL there; this folder"
-                " serves on, once it is named:",
-                f"  forkpatch apply --mirror {upstream.name}={upstream.url}",
+                "before others use the fork, put the upstream's public URL there; to go on"
+                " using this folder, name it as a mirror:",
+                f"  {typed(f'apply --mirror {upstream.name}={upstream.url}')}",
             )
     write_report(options.json, upstream)
     return 0
 
 
 def run_adopt(fork: Fork, options: argparse.Namespace) -> int:
-    """Make a branch of an existing fork a series and overlays."""
+    """Turn a branch of an existing fork into a series and overlays."""
     from forkpatch.series.adopt import adopt  # noqa: PLC0415 - for this verb only
 
     chosen = known_sources(fork, options)

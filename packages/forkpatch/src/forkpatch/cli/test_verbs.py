@@ -12,7 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from forkpatch.cli.options import Registry, add_source_options, known_sources
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.output import console, counted, print_table, say, warn, write_report
 from forkpatch.regression.comparison import ComparedTest, TestChange, compare_files, counts
 from forkpatch.regression.notice import noticing_tests
@@ -26,8 +25,9 @@ from forkpatch.regression.suite import (
     make_side,
     open_suite,
 )
-from forkpatch.series.derive import record_of
 from forkpatch.sources.obtain import MissingUpstreamError, obtain
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 
 RESULTS = "out/upstream-tests"
 _REASON = 110  # characters of a reason that a table shows
@@ -53,19 +53,29 @@ def register(verbs: Registry) -> None:
     add_source_options(verb)
     add_run_options(verb)
     verb.add_argument(
-        "files", nargs="*", metavar="FILE", help="only test files whose path has this"
+        "files", nargs="*", metavar="FILE", help="run only test files whose path contains this"
     )
-    verb.add_argument("--only", default="", metavar="TEXT", help="only tests whose id has this")
+    verb.add_argument(
+        "--only", default="", metavar="TEXT", help="run only tests whose id contains this"
+    )
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb.add_argument(
-        "--choose", action="store_true", help="run nothing; say which tests touch what is changed"
+        "--choose",
+        action="store_true",
+        help="run nothing; list the tests that touch what the fork changes",
     )
 
 
 def add_run_options(verb: argparse.ArgumentParser) -> None:
     """Add the options of a run of upstream's tests."""
     verb.add_argument("--test-timeout", type=float, default=600, metavar="S", help="for one test")
-    verb.add_argument("--jobs", type=int, default=1, metavar="N", help="test files at a time")
+    verb.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of test files to run at the same time",
+    )
 
 
 def run_upstream_tests(fork: Fork, options: argparse.Namespace) -> int:

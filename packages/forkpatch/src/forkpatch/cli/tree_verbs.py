@@ -14,8 +14,8 @@ from forkpatch.cli.options import (
     source_options,
     upstream_of,
 )
+from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import parse_lock
 from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import print_table, say, warn, write_report
@@ -23,6 +23,7 @@ from forkpatch.rebase.plan import under_way
 from forkpatch.sources.obtain import SourceKind, mirrors_of, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
 from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork, plan_tree
 from forkpatch.tree.status import TreeCondition, release_status
 from forkpatch.tree.variants import choose_patches, write_variant
 from groundwork.files import atomic_write
@@ -41,15 +42,21 @@ def register(verbs: Registry) -> None:
     verb = verbs.add("lock", run_lock, Claim.WRITE, reads="check")
     add_source_options(verb)
     choice = verb.add_mutually_exclusive_group()
-    choice.add_argument("--check", action="store_true", help="change nothing; name each difference")
+    choice.add_argument(
+        "--check", action="store_true", help="change nothing; print each difference"
+    )
     choice.add_argument("--add", metavar="NAME=VERSION", help="pin one more version of an upstream")
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument("--tag", default="", metavar="TAG", help="with --add: its tag")
     choice.add_argument("--commit", default="", metavar="ID", help="with --add: its commit")
     choice.add_argument(
-        "--wheel-only", action="store_true", help="with --add: its wheel; no commit is known"
+        "--wheel-only",
+        action="store_true",
+        help="with --add: pin the wheel only; its commit is not known",
     )
-    verb.add_argument("--no-wheel", action="store_true", help="with --add: it is in git only")
+    verb.add_argument(
+        "--no-wheel", action="store_true", help="with --add: there is no wheel; take git only"
+    )
     _add_tree(verbs)
 
 
@@ -58,14 +65,22 @@ def _add_tree(verbs: Registry) -> None:
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
     choice = verb.add_mutually_exclusive_group()
-    choice.add_argument("--without", nargs="+", default=[], metavar="PATCH", help="all but these")
-    choice.add_argument("--only", nargs="+", default=[], metavar="PATCH", help="these alone")
-    choice.add_argument("--upto", metavar="PATCH", help="the series up to this one")
-    choice.add_argument("--pristine", action="store_true", help="no patch, no overlay")
+    choice.add_argument(
+        "--without", nargs="+", default=[], metavar="PATCH", help="leave out these patches"
+    )
+    choice.add_argument(
+        "--only", nargs="+", default=[], metavar="PATCH", help="apply these patches only"
+    )
+    choice.add_argument("--upto", metavar="PATCH", help="apply the series up to this patch")
+    choice.add_argument("--pristine", action="store_true", help="apply no patch and no overlay")
     verb.add_argument("--no-overlays", action="store_true", help="leave the overlays out")
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="where to write it; must be new"
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for the tree; it must not exist",
     )
 
 
@@ -80,7 +95,9 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     for one in applied:
         here = one.state is ApplyState.CURRENT or one.source.startswith(SourceKind.CACHE)
         if one.name in chosen.mirrors and here:
-            warn(f"--mirror {one.name}: remembered, and not asked: {one.version} is here already")
+            warn(
+                f"--mirror {one.name}: remembered, but not used now: {one.version} is in the cache"
+            )
     if options.json != "-":
         for one in applied:
             if one.state is ApplyState.MISSING:
@@ -137,10 +154,10 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
         for tree in trees:
             say(*(f"{tree.name}: {tree.state}: {reason}" for reason in tree.reasons))
         if any(tree.state in (TreeCondition.STALE, TreeCondition.MISSING) for tree in trees):
-            say("bring it up to date: forkpatch apply")
+            say(f"bring it up to date: {typed('apply')}")
         for plan in under_way(fork.settings.work):
             about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"
-            say(f"{about}: forkpatch rebase {plan.upstream} --status")
+            say(f"{about}: {typed(f'rebase {plan.upstream} --status')}")
     write_report(options.json, value)
     return 0
 

@@ -14,9 +14,9 @@ from forkpatch.cli.options import (
     version_of,
 )
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork
 from forkpatch.output import counted, print_table, say, write_report
 from forkpatch.sources.obtain import mirrors_of
+from forkpatch.tree.fork import Fork
 
 if TYPE_CHECKING:
     from forkpatch.inspect.mapmodel import ApplicabilityMap
@@ -27,14 +27,21 @@ def register(verbs: Registry) -> None:
     verb = verbs.add("probe", run_probe)
     add_source_options(verb)
     verb.add_argument(
-        "upstream", nargs="?", metavar="NAME", help="default: the map of all sets of all upstreams"
+        "upstream",
+        nargs="?",
+        metavar="NAME",
+        help="upstream to probe (default: all upstreams, as a map)",
     )
     verb.add_argument(
-        "--check", action="store_true", help="the map: write nothing; 1 when the table differs"
+        "--check",
+        action="store_true",
+        help="for the map: write nothing; exit with 1 if the table is out of date",
     )
-    verb.add_argument("--version", metavar="V", help="whose series (default: the release's)")
     verb.add_argument(
-        "--versions", nargs="+", metavar="V", help="tags, commits or wheel versions to look at"
+        "--version", metavar="V", help="version whose series is probed (default: the release's)"
+    )
+    verb.add_argument(
+        "--versions", nargs="+", metavar="V", help="tags, commits or wheel versions to probe"
     )
     verb.add_argument("--to", metavar="REF", default="HEAD", help="scan the commits up to this one")
     verb = verbs.add("watch", run_watch)

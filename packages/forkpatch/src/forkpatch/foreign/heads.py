@@ -99,7 +99,7 @@ def read_head(data: bytes, stem: str) -> Head:
 
     Args:
         data: the patch.
-        stem: its file's name without number and suffix: the subject when there is none.
+        stem: its file's name without number and suffix: the subject of a patch without one.
 
     Raises:
         PatchError: a date cannot be read.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb ``import-series``: import of a series of another tool.
 
-A hunk is accepted where it states its lines, else where its lines are the only ones of that kind
-in the file; anything less certain stops the import, and nothing is written, unless the place that
-patch(1) takes is asked for, which is the nearest. What comes out is in this engine's own form and
-exact.
+A hunk is accepted at the line that it states, else where its lines occur only once
+in the file. Otherwise the import stops and writes nothing, unless ``--nearest`` asks for the place
+that patch(1) takes, which is the nearest. The result is in forkpatch's own format, and applies
+exactly.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from forkpatch.errors import PatchError, UserError
 from forkpatch.foreign.heads import STATUS, Head, decoded, read_head
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, write_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries, read_foreign
-from forkpatch.foreign.unified import read_unified, reverse
+from forkpatch.foreign.unified import read_unified, reverse, settled
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.diffs import FileDiff, Hunk, HunkLine, split_lines
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import parse_trailers
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import format_record
 from forkpatch.model.weave import Weave
-from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import Exported, export_new, new_name, planned, write_series
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import patch_commit
 
 _NUMBER = re.compile(r"^\d+[-_.]+")
@@ -205,7 +205,7 @@ def weave_foreign(
         files: list[FileDiff] = []
         weave.begin(patch.name)
         for one in diffs:
-            diff = one.settled(lambda path: state(path) is not None)
+            diff = settled(one, lambda path: state(path) is not None)
             diff = reverse(diff, item.file) if item.reverse else diff
             placing = _Placing(item.file, shifted, nearest)
             for part in [diff] if one.binary else _settle(diff, state, placing):
@@ -227,7 +227,7 @@ def _check_disjoint(patches: list[tuple[ForeignPatch, Patch]]) -> None:
         for path in patch.paths:
             if path in owner:
                 raise UserError(
-                    f"{owner[path]} and {source.file} both change {path}, and nothing says which"
+                    f"{owner[path]} and {source.file} both change {path}, and no list says which"
                     " comes first",
                     remedy="put a file 'series' beside them that names them in order",
                 )

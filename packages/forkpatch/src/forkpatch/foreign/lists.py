@@ -107,7 +107,7 @@ def _options(words: Sequence[str], where: str) -> tuple[int, bool]:
         else:
             if not word.startswith("-"):
                 raise UserError(
-                    f"{where}: {word} behind the name of a patch is no option: a name cannot"
+                    f"{where}: {word} after the name of a patch is not an option: a name cannot"
                     " have a space here",
                     remedy="rename the patch file, and its line: quilt rename",
                 )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The origin of an imported series: what its own form does not tell, kept beside it.
+"""The origin of an imported series: the facts that forkpatch's own format does not hold.
 
-``origin/`` in the folder of a series holds ``origin.json``, which says of which foreign file each
-patch was made, and the foreign files themselves, of those that an export could not write again
-byte for byte. It lets a patch go back as it came, for as long as nothing of it was changed.
+``origin/`` in the folder of a series holds ``origin.json``, which names the foreign file of each
+patch, and those foreign files that an export could not write again byte for byte. With it, an
+export gives back a patch as it was imported, as long as the patch is unchanged.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def read_origin(folder: Path) -> Origin | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: {error!r}",
-            remedy=f"restore it from git; or remove {place}: all patches are written anew then",
+            remedy=f"restore it from git; or remove {place}: then all patches are written anew",
         ) from error
 
 

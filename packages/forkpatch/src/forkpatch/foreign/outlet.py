@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb ``export --format``: a series written for another tool.
 
-A patch that was imported and has not changed since goes back as it came, byte for byte. Of one
-that changed, the head goes back when author, date and message are as they were. What was written
-is read again as an import does, and must give the same tree.
+An imported patch that has not changed since is written as it was, byte for byte. If it changed,
+its head is written as it was when author, date and message are unchanged. The written series
+is read as an import reads it, and must give the same tree.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from forkpatch.foreign.lists import parse_list
 from forkpatch.foreign.origin import Origin, OriginEntry, hash_diff, hash_head, read_origin
 from forkpatch.foreign.sources import ForeignFormat, ForeignPatch, ForeignSeries
 from forkpatch.foreign.unified import diff_offset
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import SERIES, Patch, split_patch
 from forkpatch.safety import SYMLINK_MODE
+from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import check_new, new_folder
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A series of another tool as it lies on the disk: its format, its patches in order, its bytes."""
+"""A series of another tool as it is on the disk: its format, its patches in order, their bytes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def read_foreign(source: Path, guards: Collection[str] | None = None) -> Foreign
     names = sorted(path.name for path in folder.glob("*") if path.suffix in _SUFFIXES)
     if not names:
         raise UserError(
-            f"{folder / SERIES}: there is no series, nor are there patches",
+            f"{folder / SERIES}: the folder has neither a series nor patches",
             remedy="name the folder that holds them, or a mailbox",
         )
     numbered = all(_NUMBERED.match(name) for name in names)
@@ -127,11 +127,11 @@ def assemble(
     every = sorted({g.lstrip("+-!") for line in lines for g in (*line.before, *line.after)})
     if unknown := sorted(set(guards or ()) - set(every)):
         has = f"its guards: {', '.join(every)}" if every else "it has no guards"
-        raise UserError(f"--guard {unknown[0]}: {where or list_name} does not know it", remedy=has)
+        raise UserError(f"--guard {unknown[0]}: {where or list_name} has no such guard", remedy=has)
     if guarded and guards is None:
         raise UserError(
             f"{where or list_name}: {guarded.text.strip()!r} has guards: they choose patches",
-            remedy=f"choose: --guard NAME, of {', '.join(every)}; or none of them: --no-guards",
+            remedy=f"choose with --guard NAME, of {', '.join(every)}; or choose none: --no-guards",
         )
     patches: dict[str, ForeignPatch] = {}
     for line in lines:
@@ -165,7 +165,7 @@ def _split_mailbox(path: Path) -> tuple[ForeignPatch, ...]:
     data = _read(path)
     if not data.startswith(b"From "):
         raise UserError(
-            f"{path}: it is no mailbox: its first line does not begin with 'From '",
+            f"{path}: it is not a mailbox: its first line does not begin with 'From '",
             remedy="name the folder of the series, or a mailbox",
         )
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:

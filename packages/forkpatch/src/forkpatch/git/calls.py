@@ -3,9 +3,9 @@
 
 The user's and the system's configuration, hooks, filters, attributes, file system monitors and
 credential prompts play no part in a call: a tree must not depend on who builds it, and an
-upstream repository must not be able to run anything. GitPython merges the caller's environment
-into every call and cannot take ``GIT_DIR`` and its like out of it, hence this runner for
-whatever writes; reading histories is left to GitPython.
+upstream repository must not be able to run anything. This runner makes every call that writes,
+because GitPython merges the caller's environment into every call and cannot remove ``GIT_DIR``
+from it; GitPython reads histories.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ def neutral_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def drop_variables() -> None:
-    """Take the caller's ``GIT_*`` out of this process, but for those that are heeded.
+    """Take the caller's ``GIT_*`` out of this process, except those that forkpatch uses.
 
     GitPython gives its own git processes the environment of this one.
     """
-    heeded = {*_KEPT, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}
-    for name in [name for name in os.environ if name.startswith("GIT_") and name not in heeded]:
+    used = {*_KEPT, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"}
+    for name in [name for name in os.environ if name.startswith("GIT_") and name not in used]:
         del os.environ[name]
 
 

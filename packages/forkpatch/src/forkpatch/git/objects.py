@@ -146,7 +146,7 @@ def list_tree(git: Git, treeish: str, *paths: str) -> dict[str, tuple[str, str]]
 
 
 def changed_files(git: Git, old: str, new: str) -> dict[str, tuple[str, str, str, str]]:
-    """Old mode, new mode, old id and new id of each file that differs; zeros where there is none.
+    """Old mode, new mode, old id and new id of each file that differs; zeros for no file.
 
     A rename is a file that goes and one that comes.
     """

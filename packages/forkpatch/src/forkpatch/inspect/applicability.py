@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.errors import SourceError, UserError
-from forkpatch.inspect.drift import Drift
 from forkpatch.inspect.mapmodel import (
     SHADOW,
     ApplicabilityMap,
@@ -20,16 +19,17 @@ from forkpatch.inspect.mapmodel import (
 )
 from forkpatch.inspect.probe import FITTING, Fit, PatchFit, ProbedSeries, probe
 from forkpatch.inspect.snapshots import Prober, Snapshot, snapshots
-from forkpatch.inspect.symbols import outline
-from forkpatch.model.fork import Fork, plan_tree
 from forkpatch.model.lock import Upstream, Wheel
 from forkpatch.model.record import SymbolPlace
 from forkpatch.output import warn
 from forkpatch.pins.versions import tags_of, version_of
-from forkpatch.series.derive import record_of
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of, obtain
 from forkpatch.sources.wheels import download_wheel, wheel_files
+from forkpatch.symbols.outline import outline
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import Drift
+from forkpatch.tree.fork import Fork, plan_tree
 
 _SHORT = 12
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forkpatch.model.fork import TreePlan
 from forkpatch.model.record import Record
-from forkpatch.series.derive import touched_by
+from forkpatch.tree.derive import touched_by
+from forkpatch.tree.fork import TreePlan
 
 
 @dataclass(frozen=True)

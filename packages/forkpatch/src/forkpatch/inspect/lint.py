@@ -11,9 +11,10 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import ForkError, SourceError
+from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import SUBMIT, SUBMIT_WITH, Fork, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line
 from forkpatch.model.patchfile import (
@@ -25,18 +26,15 @@ from forkpatch.model.patchfile import (
     read_entries,
     unlisted,
 )
-from forkpatch.model.record import RECORD, format_record, is_recorded
-from forkpatch.regression.replacements import mismatches, not_compared
-from forkpatch.series.derive import record_of
-from forkpatch.series.shared import locate_series
-from forkpatch.sources.cache import Pristine
+from forkpatch.model.record import RECORD
+from forkpatch.series.recording import cached_tree, record_version
+from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
 _STATUS = re.compile(
     r"Pending|Submitted \[https?://\S+\]|Backport \[[0-9a-f]{7,40}\]|Inappropriate \[[^\]]+\]"
 )
 _ZERO_FROM = b"From " + b"0" * 40 + b" Mon Sep 17 00:00:00 2001\n"
-_EXPORT = "make it anew from its commit: forkpatch export"
 _FULL_ID = 40
 
 
@@ -58,16 +56,22 @@ class LintFinding:
 
 @dataclass(frozen=True)
 class LintReport:
-    """All findings, and notes on checks that could not be made."""
+    """All findings, and notes on checks that could not be made.
+
+    Attributes:
+        unchecked: the upstream versions whose patches could not be applied to their trees.
+    """
 
     findings: tuple[LintFinding, ...]
     notes: tuple[str, ...]
+    unchecked: tuple[str, ...]
 
 
 def check_fork(fork: Fork) -> LintReport:
     """Check every upstream version of the lock."""
     findings: list[LintFinding] = []
     notes: list[str] = []
+    unchecked: list[str] = []
     for name, versions in fork.lock.upstreams.items():
         findings += _check_upstream_only(fork, name)
         for upstream in versions.values():
@@ -75,9 +79,9 @@ def check_fork(fork: Fork) -> LintReport:
             findings += found
             # A tree that cannot be put together for a reason named above is named once.
             if not any(finding.fix == _READ for finding in found):
-                findings += _check_tree(fork, upstream, notes)
+                findings += _check_tree(fork, upstream, notes, unchecked)
     # A mistake in what versions share is found in each of them.
-    return LintReport(tuple(dict.fromkeys(findings)), tuple(notes))
+    return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
 
 
 _READ = "correct the file so that it can be read"
@@ -138,12 +142,16 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
             yield from _check_diff(where, diff, empty, in_wheel=upstream.wheel is not None)
 
 
+def _export() -> str:
+    return f"make it anew from its commit: {typed('export')}"
+
+
 def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFinding:
-    """Finding of an error about a file; its place is said once, with the line if there is one."""
+    """Finding of an error about a file; its place is named once, with the line if there is one."""
     place = re.match(rf"{re.escape(str(path))}(:\d+)?: ?", error.what)
     line = place[1] or "" if place else ""
     what = error.what[place.end() :] if place else error.what
@@ -152,7 +160,7 @@ def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFindi
 
 def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
     if not data.startswith(_ZERO_FROM):
-        yield LintFinding(f"{where}:1", "it does not begin with a zero commit id", _EXPORT)
+        yield LintFinding(f"{where}:1", "it does not begin with a zero commit id", _export())
     if re.match(r"\d+-", patch.name):
         yield LintFinding(
             f"{where}:1",
@@ -161,11 +169,11 @@ def _check_form(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
         )
     if b"\n-- \n" in data:
         line = data[: data.index(b"\n-- \n")].count(b"\n") + 2
-        yield LintFinding(f"{where}:{line}", "it ends with a signature", _EXPORT)
+        yield LintFinding(f"{where}:{line}", "it ends with a signature", _export())
     for index in re.finditer(rb"\nindex [^\n]*", data):
         if len(index[0][1:].split(b"..")[0]) < _FULL_ID:
             number = data.count(b"\n", 0, index.start()) + 2
-            yield LintFinding(f"{where}:{number}", "its object ids are shortened", _EXPORT)
+            yield LintFinding(f"{where}:{number}", "its object ids are shortened", _export())
 
 
 def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFinding]:
@@ -174,7 +182,7 @@ def _check_message(where: str, patch: Patch, data: bytes) -> Iterator[LintFindin
         yield LintFinding(
             f"{where}:{subject_line}",
             f"the subject has {len(patch.subject)} characters",
-            "say it in 72, and the rest below",
+            "use at most 72, and put the rest below",
         )
     paragraphs = patch.message.strip().split("\n\n")[1:]
     if patch.trailers:
@@ -203,7 +211,7 @@ def _check_trailers(where: str, patch: Patch, data: bytes, root: Path) -> Iterat
     elif not _STATUS.fullmatch(status):
         yield LintFinding(
             f"{where}:{_line_of(data, 'Upstream-Status')}",
-            f"Upstream-Status {status!r} is none of the forms",
+            f"Upstream-Status {status!r} is not one of the forms",
             f"write one of: {STATUS_FORMS}",
         )
     test = patch.trailer("Test")
@@ -263,7 +271,7 @@ def _check_diff(
     if diff.binary and diff.old is None:
         yield LintFinding(
             f"{where}:{diff.patch_line}",
-            f"{path} is a new binary file, of which a patch shows nothing",
+            f"{path} is a new binary file, which a patch cannot show",
             "put the file into the overlays",
         )
     if in_wheel and None not in (diff.old, diff.new) and diff.old_mode != diff.new_mode:
@@ -289,50 +297,34 @@ def _check_diff(
                 )
             elif kind == " " and number in empty:
                 yield LintFinding(
-                    f"{where}:{number}", "an empty line of context lost its blank", _EXPORT
+                    f"{where}:{number}", "an empty context line lost its leading blank", _export()
                 )
 
 
-def _cached(fork: Fork, upstream: Upstream) -> Pristine:
-    """The tree of another version, whose patches a series names.
-
-    Raises:
-        SourceError: it is not in the cache.
-    """
-    pristine = fork.cache.find(upstream.tree)
-    if pristine is None:
-        raise SourceError(f"the tree of {upstream} is not in the cache")
-    return pristine
-
-
-def _check_tree(fork: Fork, upstream: Upstream, notes: list[str]) -> Iterator[LintFinding]:
+def _check_tree(
+    fork: Fork, upstream: Upstream, notes: list[str], unchecked: list[str]
+) -> Iterator[LintFinding]:
     """Run the checks that need upstream files: exact application, overlays, record."""
-    pristine = fork.cache.find(upstream.tree)
-    if pristine is None:
-        notes.append(
-            f"{upstream}: its tree is not in the cache (type: forkpatch apply): application,"
-            f" overlays and {RECORD} were not checked"
-        )
-        return
     folder, root = fork.patch_folder(upstream), fork.settings.root
     try:
-        patches = locate_series(fork, upstream, pristine, partial(_cached, fork))
-        plan = plan_tree(fork, upstream, pristine, patches)
+        done = record_version(fork, upstream, partial(cached_tree, fork), check=True)
     except SourceError as error:
-        notes.append(f"{upstream}: {error.what}: {RECORD} was not checked")
+        fetch = typed(f"record {upstream.name} --version {upstream.version} --check")
+        notes.append(
+            f"{upstream}: {error.what}, so patches, overlays and {RECORD} were not compared"
+            f" with it; to fetch it: {fetch}"
+        )
+        unchecked.append(str(upstream))
         return
     except ForkError as error:
         yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
         return
-    notes += (f"{upstream}: {note}" for note in not_compared(plan))
-    for one in mismatches(fork, plan):
+    notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
+    for one in mismatches(fork, done.plan):
         yield LintFinding(f"{_relative(one.file, root)}:{one.line}", one.what, one.fix)
-    record = folder / RECORD
-    expected = record_of(fork, plan)
-    same = record.is_file() and record.read_text("utf-8") == format_record(expected)
-    if is_recorded(folder, expected) and not same:
+    if not done.same:
         yield LintFinding(
-            _relative(record, root),
-            "it is not what the series gives",
-            f"forkpatch record {upstream.name} --version {upstream.version}",
+            _relative(folder / RECORD, root),
+            f"{RECORD} is out of date",
+            typed(f"record {upstream.name} --version {upstream.version}"),
         )

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from forkpatch.errors import UserError
-from forkpatch.model.fork import Fork
 from forkpatch.safety import check_object_id, check_path
+from forkpatch.tree.fork import Fork
 
 SHADOW = "overlay"
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from forkpatch.inspect.drift import Drift
 from forkpatch.inspect.mapmodel import (
     SHADOW,
     ApplicabilityMap,
@@ -15,6 +14,7 @@ from forkpatch.inspect.mapmodel import (
     TurningPoint,
 )
 from forkpatch.inspect.probe import Fit
+from forkpatch.tree.drift import Drift
 
 _FITS = {
     Fit.APPLIES: ("+", "applies"),

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from forkpatch.git.merge import merge_data
-from forkpatch.inspect.placement import misplaced
-from forkpatch.inspect.symbols import outline
 from forkpatch.inspect.upstreamed import NewBase, already_there
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import PatchStep, TreePlan
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record
+from forkpatch.symbols.outline import outline
+from forkpatch.symbols.placement import misplaced
+from forkpatch.tree.fork import PatchStep, TreePlan
 
 Contents = Mapping[str, bytes | None]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from forkpatch.inspect.placement import counterpart
-from forkpatch.inspect.symbols import MODULE, Outline, Symbol, bare_name, outline
 from forkpatch.model.diffs import FileDiff, Hunk
 from forkpatch.model.patchfile import Patch
-from forkpatch.series.derive import changed_symbols
+from forkpatch.symbols.outline import MODULE, Outline, Symbol, bare_name, outline
+from forkpatch.symbols.placement import counterpart
+from forkpatch.tree.derive import changed_symbols
 
 Read = Callable[[str], bytes | None]
 Find = Callable[[str], tuple[str, ...]]

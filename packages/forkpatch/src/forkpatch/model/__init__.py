@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fork's own files: settings, lock, series, patches, overlays, and the plan of a patched tree."""
+"""A fork's own files, read and written: settings, lock, series, patches, overlays, records."""

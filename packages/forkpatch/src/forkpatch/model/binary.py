@@ -11,6 +11,7 @@ import re
 import zlib
 from dataclasses import dataclass
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError
 from forkpatch.git.objects import blob_id
 from forkpatch.model.reader import REMEDY, DiffReader
@@ -48,7 +49,7 @@ class BinaryChange:
         if before is not None and blob_id(before) != self.old:
             raise PatchError(
                 f"{where}: the binary file is {blob_id(before)}, the patch was made for {self.old}",
-                remedy="to move it to another base: forkpatch rebase",
+                remedy=f"to move it to another base: {typed('rebase')}",
             )
         after = _patched(before or b"", self.data, where) if self.delta else self.data
         if set(self.new) != {"0"} and blob_id(after) != self.new:

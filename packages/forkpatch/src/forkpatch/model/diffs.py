@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Diffs in git's format, read strictly: what is not understood is an error, never skipped.
+"""Diffs in git's format, read strictly: a line that is not understood is an error, never skipped.
 
 The format is git's ``Documentation/diff-format.txt``.
 """
@@ -11,19 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError
 from forkpatch.model.binary import BinaryChange, read_binary
-from forkpatch.model.reader import REMEDY, DiffReader
+from forkpatch.model.reader import REMEDY, DiffReader, unquote
 from forkpatch.safety import GITLINK_MODE, TREE_MODES, check_path
 
-_DIFF_GIT = b"diff --git "
-_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
-_INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?$")
+DIFF_GIT = b"diff --git "
+HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+_INDEX = re.compile(rb"([0-9a-f]{1,64})\.\.([0-9a-f]{1,64})(?: (\S+))?$")
 _BINARY_START = b"GIT binary patch"
 _SIGNATURE = b"-- "
 _NO_END = b"\\"
-_ESCAPE = re.compile(rb'\\([abfnrtv"\\]|[0-7]{3})')
-_ESCAPED = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13}
 _KINDS = {32: " ", 43: "+", 45: "-"}
 
 
@@ -73,6 +72,7 @@ class FileDiff:
         mode: mode before and after, when the patch states that it stays.
         binary: a binary file is changed.
         change: how; None when the patch only says that it is.
+        named: both paths are certain; False when one of the two is to be chosen.
     """
 
     old: str | None
@@ -85,6 +85,7 @@ class FileDiff:
     patch_line: int
     mode: str | None = None
     change: BinaryChange | None = None
+    named: bool = True
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -93,7 +94,7 @@ class FileDiff:
 
 
 def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
-    """The files of a diff.
+    """The files of a diff in git's own form.
 
     Args:
         data: a patch file.
@@ -106,8 +107,8 @@ def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
     """
     reader = DiffReader(data, start, where)
     while (line := reader.peek()) is not None:
-        if line.startswith(_DIFF_GIT):
-            yield _read_file(reader)
+        if line.startswith(DIFF_GIT):
+            yield read_file(reader)
         elif line == _SIGNATURE:  # of git format-patch: a version, and the end
             return
         elif line.strip():
@@ -116,16 +117,17 @@ def parse_diff(data: bytes, start: int, where: str) -> Iterator[FileDiff]:
             reader.take()
 
 
-def _read_file(reader: DiffReader) -> FileDiff:
+def read_file(reader: DiffReader) -> FileDiff:
+    """The diff of the next file; without a line ``diff --git``, its names and its hunks."""
     where, start = reader.where, reader.number
-    named = reader.take().removeprefix(_DIFF_GIT)
-    header = _read_header(reader)
+    is_git = (reader.peek() or b"").startswith(DIFF_GIT)
+    named = reader.take().removeprefix(DIFF_GIT) if is_git else b""
+    header = _read_header(reader) if is_git else {}
     old_mode = _mode(header, ("old mode", "deleted file mode"), where)
     new_mode = _mode(header, ("new mode", "new file mode"), where)
-    index = header.get("index", b"")
-    ids = _INDEX.match(b"index " + index) if index else None
+    ids = _INDEX.match(header.get("index", b""))
     old, new, texts = _paths(reader, named, header, where)
-    mode = ids[3].decode() if ids and ids[3] else None
+    mode = ids[3].decode("latin-1") if ids and ids[3] else None
     if mode not in (None, *TREE_MODES):
         raise PatchError(_odd_mode(mode or "", new or old, where))
     change = read_binary(reader, ids) if reader.peek() == _BINARY_START else None
@@ -134,6 +136,8 @@ def _read_file(reader: DiffReader) -> FileDiff:
     if said.startswith(b"Binary files ") and said.endswith(b" differ"):
         reader.take()
         binary = True
+    if not (header or texts or binary):
+        raise PatchError(f"{where}: malformed diff: nothing of this file is changed")
     return FileDiff(
         old=old,
         new=new,
@@ -145,6 +149,7 @@ def _read_file(reader: DiffReader) -> FileDiff:
         patch_line=start,
         mode=mode,
         change=change,
+        named=old == new or None in (old, new) or _moves(header) != [],
     )
 
 
@@ -182,82 +187,56 @@ def _odd_mode(mode: str, path: str | None, where: str) -> str:
     return f"{where}: mode {mode}{of} is neither a plain nor an executable file nor a link"
 
 
+def _moves(header: dict[str, bytes]) -> list[str]:
+    """``rename`` when the header has a name of one, and ``copy``."""
+    return sorted({"rename", "copy"} & {key.partition(" ")[0] for key in header})
+
+
 def _paths(
     reader: DiffReader, named: bytes, header: dict[str, bytes], where: str
 ) -> tuple[str | None, str | None, bool]:
     """Old and new path, checked, and the existence of hunks."""
-    old_name, new_name = _split_names(named, where)
-    moved = [key for key in ("rename", "copy") if f"{key} from" in header or f"{key} to" in header]
-    for key in moved:
-        if not {f"{key} from", f"{key} to"} <= header.keys():
+    old, new = _split_names(reader, named, where)
+    moves = _moves(header)
+    for moved in moves:
+        if not {f"{moved} from", f"{moved} to"} <= header.keys():
             raise PatchError(f"{where}: a rename or copy without both of its names")
-        old_name = unquote(header[f"{key} from"])
-        new_name = unquote(header[f"{key} to"])
-    texts = (reader.peek() or b"").startswith(b"--- ")
+        old, new = (check_path(unquote(header[f"{moved} {end}"]), where) for end in ("from", "to"))
     created, deleted = "new file mode" in header, "deleted file mode" in header
+    texts = (reader.peek() or b"").startswith(b"--- ")
     if texts:
-        source = _file_line(reader, b"--- ", "a/", where)
-        target = _file_line(reader, b"+++ ", "b/", where)
+        reader.carriage = reader.foreign and reader.takes_carriage(2)
+        source = reader.side(b"--- ", "a/", where)
+        target = reader.side(b"+++ ", "b/", where)
         created, deleted = created or source is None, deleted or target is None
-        for name, found in ((old_name, source), (new_name, target)):
-            if found is not None and name is not None and found != name:
+        if reader.foreign and not moves:
+            old = new = None  # these lines decide, as for patch(1)
+        for name, found in ((old, source), (new, target)):
+            if found is not None and name is not None and found != name and not reader.foreign:
                 raise PatchError(f"{where}: {name} and {found} differ without a rename header")
-        old_name = old_name or source or target
-        new_name = new_name or target or source
-    if old_name is None or new_name is None:
-        raise PatchError(f"{where}: the names of the file cannot be told apart")
-    old, new = check_path(old_name, where), check_path(new_name, where)
-    if old != new and not moved:
-        raise PatchError(f"{where}: {old} and {new} differ without a rename header")
+        old, new = old or source or target, new or target or source
     if created and deleted:
         raise PatchError(f"{where}: a file that is both made and removed")
+    if old is None or new is None:
+        raise PatchError(f"{where}: the two names of the file are ambiguous")
+    if old != new and not moves and not reader.foreign:
+        raise PatchError(f"{where}: {old} and {new} differ without a rename header")
     return None if created else old, None if deleted else new, texts
 
 
-def _split_names(named: bytes, where: str) -> tuple[str | None, str | None]:
+def _split_names(reader: DiffReader, named: bytes, where: str) -> tuple[str | None, str | None]:
     """The two names of a ``diff --git`` line; None when blanks in them leave it open."""
     if named.startswith(b'"') or named.endswith(b'"'):
         match = re.fullmatch(rb'("(?:[^"\\]|\\.)*"|[^"]+) ("(?:[^"\\]|\\.)*"|[^"]+)', named)
         if match is None:
             raise PatchError(f"{where}: the names of the file cannot be read", remedy=REMEDY)
-        old, new = (unquote(part) for part in match.groups())
+        old, new = match.groups()
     else:
         half = (len(named) - 1) // 2
-        if named[2:half] != named[half + 3 :]:  # of a rename: its header has the names
+        old, new = named[:half], named[half + 1 :]
+        if named[half : half + 1] != b" " or old[2:] != new[2:]:  # of a rename: its header has them
             return None, None
-        old, new = unquote(named[:half]), unquote(named[half + 1 :])
-    for name, prefix in ((old, "a/"), (new, "b/")):
-        if not name.startswith(prefix):
-            raise PatchError(f"{where}: {name} lacks the prefix {prefix}")
-    return old.removeprefix("a/"), new.removeprefix("b/")
-
-
-def _file_line(reader: DiffReader, start: bytes, prefix: str, where: str) -> str | None:
-    """The name of a ``---`` or ``+++`` line; None for ``/dev/null``."""
-    line = reader.take()
-    if not line.startswith(start):
-        raise PatchError(f"{where}: a file's diff could not be read whole", remedy=REMEDY)
-    # Git puts a tab after a name with blanks; one in the name itself is escaped.
-    name = unquote(line.removeprefix(start).partition(b"\t")[0])
-    if name == "/dev/null":
-        return None
-    if not name.startswith(prefix):
-        raise PatchError(f"{where}: {name} lacks the prefix {prefix}")
-    return name.removeprefix(prefix)
-
-
-def unquote(raw: bytes) -> str:
-    """A path as it is: git writes unusual characters as C-style escapes in quotes."""
-    if len(raw) > 1 and raw.startswith(b'"') and raw.endswith(b'"'):
-        raw = _ESCAPE.sub(_unescape, raw[1:-1])
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def _unescape(match: re.Match[bytes]) -> bytes:
-    code = match.group(1)
-    if code in _ESCAPED:
-        return bytes([_ESCAPED[code]])
-    return code if code in b'"\\' else bytes([int(code, 8) & 255])
+    return reader.path(old, "a/", where), reader.path(new, "b/", where)
 
 
 def _read_hunks(reader: DiffReader) -> Iterator[Hunk]:
@@ -271,7 +250,7 @@ def _read_hunks(reader: DiffReader) -> Iterator[Hunk]:
 
 def _read_hunk(reader: DiffReader) -> Hunk:
     patch_line = reader.number
-    match = _HUNK.match(reader.take())
+    match = HUNK.match(reader.take())
     if match is None:
         reader.number = patch_line
         raise reader.error("malformed diff: the line of a hunk's numbers cannot be read")
@@ -284,14 +263,17 @@ def _read_hunk(reader: DiffReader) -> Hunk:
 def _read_lines(reader: DiffReader, old: int, new: int) -> list[HunkLine]:
     """The lines of a hunk with this many old and new ones."""
     data, at, lines = reader.data, reader.at, list[HunkLine]()
-    size, find, kind_of = len(data), data.find, _KINDS.get
+    size, find, kind_of, carriage = len(data), data.find, _KINDS.get, reader.carriage
     while (old or new or data[at : at + 1] == _NO_END) and at < size:
         end = find(b"\n", at) + 1 or size
+        text = data[at + 1 : end]
+        if carriage and text.endswith(b"\r\n"):
+            text = text[:-2] + b"\n"
         kind = kind_of(data[at])
         if kind is not None:
-            lines.append(HunkLine(kind, data[at + 1 : end]))
-        elif data[at] == 10:  # the blank of an empty line of context was lost
-            kind = " "
+            lines.append(HunkLine(kind, text))
+        elif data[at] == 10 or (carriage and data[at] == 13):
+            kind = " "  # the blank of an empty line of context was lost
             lines.append(HunkLine(" ", b"\n"))
         elif data[at : at + 1] == _NO_END and lines:
             lines[-1] = HunkLine(lines[-1].kind, lines[-1].data.removesuffix(b"\n"))
@@ -309,7 +291,8 @@ def _read_lines(reader: DiffReader, old: int, new: int) -> list[HunkLine]:
     return lines
 
 
-_EDITED = "edited by hand? change the tree instead, and write the patch: forkpatch export"
+def _edited() -> str:
+    return f"edited by hand? change the tree instead, and write the patch: {typed('export')}"
 
 
 def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
@@ -321,11 +304,11 @@ def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
         if first < end or first + hunk.old_count > len(contents):
             raise PatchError(
                 f"{where}: line {hunk.old_start} of {diff.old} is out of order or past its end",
-                remedy=_EDITED,
+                remedy=_edited(),
             )
         if hunk.new_start + (hunk.new_count == 0) != first + shift + 1:
             raise PatchError(
-                f"{where}: the new line number does not follow from the old one", remedy=_EDITED
+                f"{where}: the new line number does not follow from the old one", remedy=_edited()
             )
         here = contents[first : first + len(old)]
         if here != old:
@@ -335,7 +318,7 @@ def check_hunks(contents: list[bytes], diff: FileDiff, name: str) -> None:
                 f"{where}: does not apply to line {number} of {diff.old}:"
                 f" it has {_shown(found)}, the patch {_shown(line)}",
                 remedy="a patch applies to the very line it states, or not at all;"
-                " to move it to another base: forkpatch rebase",
+                f" to move it to another base: {typed('rebase')}",
             )
         end = first + hunk.old_count
         shift += hunk.new_count - hunk.old_count

@@ -40,6 +40,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.safety import check_name, check_object_id, check_path
 
@@ -194,7 +195,9 @@ def parse_lock(text: str, path: Path) -> Lock:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: {error}", remedy=_RESTORE) from error
     if not document:
-        raise UserError(f"{path} is empty", remedy="restore it from git, or begin: forkpatch init")
+        raise UserError(
+            f"{path} is empty", remedy=f"restore it from git, or begin: {typed('init')}"
+        )
     try:
         return _parse(document, path)
     except KeyError as error:
@@ -244,7 +247,7 @@ def _texts(table: Mapping[Any, Any], where: str) -> dict[Any, str]:
     """A table's entries, each of which is a text."""
     for key, value in table.items():
         if not isinstance(value, str):
-            raise UserError(f"{where}: {key}: {value!r} is no text in quotes", remedy=_RESTORE)
+            raise UserError(f"{where}: {key}: {value!r} is not a text in quotes", remedy=_RESTORE)
     return dict(table)
 
 
@@ -255,7 +258,7 @@ def _upstream(
     include = entry.get("include", [WHOLE])
     if not include:
         raise UserError(
-            f"{where}: include names no file and no folder, so that nothing is pinned",
+            f"{where}: include names no file and no folder, so nothing is pinned",
             remedy='name what the fork needs: include = ["src", "LICENSE"]; without the key it'
             " is the whole tree",
         )
@@ -282,7 +285,7 @@ def _upstream(
 
 def _check_url(url: str, where: str) -> str:
     if url.startswith("-") or "::" in url:
-        raise UserError(f"{where}: url = {url!r} is no plain URL", remedy=_RESTORE)
+        raise UserError(f"{where}: url = {url!r} is not a plain URL", remedy=_RESTORE)
     return url
 
 

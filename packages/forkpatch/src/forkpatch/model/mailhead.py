@@ -42,7 +42,7 @@ def parse_head(head: bytes, where: str) -> tuple[str, str, str]:
     name = _decode(name, where)
     if not address or re.search("[<>\n]", name):
         raise PatchError(
-            f"{where}: From names no author as 'Name <email>'", remedy="write it in that form"
+            f"{where}: the From header is not 'Name <email>'", remedy="write it in that form"
         )
     subject = _SUBJECT_TAG.sub("", _decode(_unfold(mail["Subject"]), where))
     payload = mail.get_payload(decode=True)

@@ -294,7 +294,7 @@ def diff_start(data: bytes, where: str) -> int:
     """Offset of the diff in a patch file.
 
     Raises:
-        PatchError: there is none.
+        PatchError: there is no diff in it.
     """
     start = _DIFF_START.search(data)
     if start is None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The derived record of a series: ``derived.json``, beside the series that it is made from.
 
-It holds the base's tree id, the git blob id of every upstream file that the series leans on, the
+It holds the base's tree id, the git blob id of every upstream file that the series changes, the
 functions and classes that each patch changes, with a hash of each one's body on the base, and the
-same for every upstream symbol that an overlay shadows. Of a patch that lies with another version
-it has the sha256 and the lines at which each hunk stands on this base. All of it follows from
-lock, series and overlays; the verb ``record`` writes it, ``check`` compares it.
+same for every upstream symbol that an overlay shadows. For a patch of another version it has the
+sha256, and the line of each hunk on this base. All of it is computed from lock, series and
+overlays; the verb ``record`` writes it, and ``check`` compares it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
 from forkpatch.model.patchfile import Patch, Positions
 from forkpatch.safety import check_regular
@@ -67,7 +68,7 @@ def is_recorded(folder: Path, record: Record) -> bool:
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record beside a series, None when there is none.
+    """The record beside a series; None without one.
 
     Raises:
         UserError: it cannot be read.
@@ -95,8 +96,8 @@ def read_record(folder: Path) -> Record | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         key = f"the key {error} is missing" if isinstance(error, KeyError) else error
         raise UserError(
-            f"{path} is not what the verb record writes: {key}",
-            remedy="make it anew: forkpatch record",
+            f"{path} is not in the format that the verb record writes: {key}",
+            remedy=f"make it anew: {typed('record')}",
         ) from error
 
 
@@ -153,7 +154,7 @@ def place_patch(patch: Patch, record: Record | None, where: Path, version: str) 
     Raises:
         PatchError: nothing is recorded for the patch as it is now.
     """
-    remedy = f"type: forkpatch record {version}; and look over what it changes"
+    remedy = f"type: {typed(f'record {version}')}, and review what it changes"
     known = record.positions.get(patch.name) if record else None
     if record is None or known is None:
         raise PatchError(f"{where}: the lines of {patch.name} are not recorded", remedy=remedy)

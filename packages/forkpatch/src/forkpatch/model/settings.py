@@ -14,6 +14,7 @@ from typing import Any
 
 import platformdirs
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import Git
 from forkpatch.safety import check_name, check_regular
@@ -60,7 +61,7 @@ class Settings:
 def find_root(start: Path) -> Path:
     """The fork's root: ``start`` or the nearest folder above it that has a lock.
 
-    Where there is none it is ``start``, about which :func:`load_settings` complains.
+    Without one it is ``start``, which :func:`load_settings` then refuses.
     """
     start = start.resolve()
     for folder in (start, *start.parents):
@@ -98,7 +99,7 @@ def load_settings(root: Path, *, new: bool = False) -> Settings:
         raise UserError(
             f"{root} is not a fork's root: it has no {settings.lock.name}",
             remedy="change to the fork's root, or give it: --root DIR; or begin one:"
-            " forkpatch init URL",
+            f" {typed('init URL')}",
         )
     return settings
 
@@ -109,7 +110,7 @@ def _inside(root: Path, key: str, value: str) -> str:
     if value and not value.startswith("/") and plain.split("/")[0] not in (".", "..", ".git"):
         return plain
     raise UserError(
-        f"{root / 'pyproject.toml'}: [tool.forkpatch] {key} = {value!r} is not inside of the fork",
+        f"{root / 'pyproject.toml'}: [tool.forkpatch] {key} = {value!r} is outside the fork",
         remedy="name a place below its root, by a relative path; or leave the key out",
     )
 
@@ -146,7 +147,7 @@ def _table(pyproject: Path) -> dict[str, Any]:
     table = tool.get("forkpatch", {}) if isinstance(tool, dict) else {}
     where = f"{pyproject}: [tool.forkpatch]"
     if not isinstance(table, dict):
-        raise UserError(f"{where} is no table", remedy="correct or remove it")
+        raise UserError(f"{where} is not a table", remedy="correct or remove it")
     if unknown := sorted(set(table) - set(_KEYS)):
         raise UserError(
             f"{where} has unknown keys: {', '.join(unknown)}",

@@ -5,7 +5,7 @@ Every file is kept as a weave (the structure of SCCS, M. J. Rochkind, "The Sourc
 System", 1975): all lines that ever were in it, each knowing which patch added it and which
 removed it. Putting a patch in is exact: each hunk must find its lines at the very line it
 states. Leaving a patch out afterwards needs no searching and no merging, for the lines of the
-others are known by identity, not by number; and which patch needs which can be read off.
+others are known by identity, not by number. The weave also tells which patch needs which.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.diffs import FileDiff, Hunk, check_hunks, split_lines
@@ -219,7 +220,7 @@ class Weave:
     ) -> None:
         versions = self._versions(path)
         if versions and versions[-1].deleted is None:
-            raise PatchError(f"{where}: {path} is to be made, but is there already")
+            raise PatchError(f"{where}: {path} cannot be created: it exists already")
         if versions:
             self._needs[name] |= _other(versions[-1].deleted or BASE, name)
         file = _FileWeave(lines, name, [(mode or FILE_MODES[0], name)], [name])
@@ -233,7 +234,7 @@ class Weave:
             folder = parent.as_posix()
             if self._is_there(folder):
                 raise PatchError(
-                    f"{where}: {path} is to be made, but {folder} is a file",
+                    f"{where}: {path} cannot be created: {folder} is a file",
                     remedy="remove or rename that file in the same patch, or in one before it",
                 )
             self._needs[name] |= self._removers(folder, name)
@@ -245,7 +246,7 @@ class Weave:
         for inside in self._folders.get(path, ()):
             if self._is_there(inside):
                 raise PatchError(
-                    f"{where}: {path} is to be made, but it is the folder of {inside}",
+                    f"{where}: {path} cannot be created: it is the folder of {inside}",
                     remedy="remove or rename what is in it in the same patch, or in one before it",
                 )
             self._needs[name] |= self._removers(inside, name)
@@ -280,7 +281,7 @@ class Weave:
         if not versions or versions[-1].deleted is not None:
             raise PatchError(
                 f"{where}: {path} is not in the tree",
-                remedy="was it renamed upstream? rebase the series: forkpatch rebase",
+                remedy=f"was it renamed upstream? rebase the series: {typed('rebase')}",
             )
         return versions[-1]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import tomlkit
 
+from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.model.lock import WHOLE
 from forkpatch.pins.versions import head_of, tags_of
@@ -95,7 +96,7 @@ def _tag(places: Sequence[str], name: str, wanted: str) -> str:
         )
     if newest:
         raise UserError(
-            "; ".join(reasons), remedy=f"name one that is there: --tag {' | '.join(newest)}"
+            "; ".join(reasons), remedy=f"choose an existing tag: --tag {' | '.join(newest)}"
         )
     raise UserError(
         f"no repository of {name} could be asked: {'; '.join(reasons)}",
@@ -111,7 +112,7 @@ def is_new(lock: Path) -> None:
     """
     if lock.exists():
         raise UserError(
-            f"{lock} is there: this is a fork already",
-            remedy="pin one more version: forkpatch lock --add NAME=VERSION;"
+            f"{lock} exists: this folder is a fork already",
+            remedy=f"pin one more version: {typed('lock --add NAME=VERSION')};"
             " or one more upstream: add its table to the lock",
         )

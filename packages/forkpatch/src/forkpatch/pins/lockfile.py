@@ -97,7 +97,7 @@ def _first_tag(candidates: Sequence[str], places: Sequence[str], like: Upstream)
     raise UserError(
         f"no tag {' or '.join(candidates)} of {like.name} was found: {'; '.join(errors)}",
         remedy=f"name it: --tag TAG, or --commit ID; or a repository: --mirror {like.name}=PATH;"
-        " or, when nobody knows the commit of its wheel: --wheel-only",
+        " or, if the commit of its wheel is not known: --wheel-only",
     )
 
 

@@ -12,7 +12,6 @@ from packaging.utils import parse_wheel_filename
 
 from forkpatch.errors import ForkError, IntegrityError, SourceError, UserError
 from forkpatch.git.objects import list_tree
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream, Wheel, WheelFile
 from forkpatch.output import warn
 from forkpatch.safety import FILE_MODES
@@ -20,6 +19,7 @@ from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
 from forkpatch.sources.repository import commit_of_tag, find_tree, local_path, open_repository
 from forkpatch.sources.wheels import download_wheel, wheel_files
+from forkpatch.tree.fork import Fork
 from groundwork.hashing import digest, sha256_of
 
 

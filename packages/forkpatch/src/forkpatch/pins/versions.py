@@ -21,7 +21,7 @@ _PIP_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Tag:
-    """A tag of the upstream: its name, and the commit it stands for."""
+    """A tag of the upstream: its name, and its commit."""
 
     name: str
     commit: str
@@ -33,7 +33,7 @@ class Tag:
 
 
 def version_of(name: str) -> Version | None:
-    """The version that a tag or a version's name stands for; None for another name."""
+    """The version of a tag or of a version's name; None for another name."""
     try:
         return Version(re.sub(r"^[A-Za-z_-]*(?=\d)", "", name))
     except InvalidVersion:

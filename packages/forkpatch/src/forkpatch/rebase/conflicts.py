@@ -8,16 +8,16 @@ from pathlib import PurePosixPath
 
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import blob_id, read_index
-from forkpatch.inspect.changes import Misplacement
-from forkpatch.inspect.placement import counterpart, misplaced
-from forkpatch.inspect.symbols import MODULE, bare_name, outline
 from forkpatch.inspect.upstreamed import places_of
 from forkpatch.model.diffs import FileDiff, Hunk, split_lines
 from forkpatch.rebase.plan import Conflict, ConflictKind
 from forkpatch.rebase.workspace import Rebase, files_at
-from forkpatch.series.derive import changed_symbols
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
+from forkpatch.symbols.changes import Misplacement
+from forkpatch.symbols.outline import MODULE, bare_name, outline
+from forkpatch.symbols.placement import counterpart, misplaced
+from forkpatch.tree.derive import changed_symbols
 
 
 def classify(rebase: Rebase, name: str) -> tuple[Conflict, ...]:

@@ -141,7 +141,7 @@ def skip(rebase: Rebase, reason: str) -> Rebase:
         UserError: there is no reason, or no patch has conflicts.
     """
     if not reason.strip():
-        raise UserError("a patch is dropped for a reason", remedy="--skip 'why it is not needed'")
+        raise UserError("--skip needs a reason", remedy="--skip 'why it is not needed'")
     if not rebase.plan.conflicts:
         raise UserError("no patch has stopped the rebase", remedy="go on with --continue")
     return rebase.completed(RebaseOutcome.DROPPED, reason=reason.strip())

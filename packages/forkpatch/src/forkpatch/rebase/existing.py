@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A series that the new version of a rebase has already: kept and added to, or replaced.
 
-Each of its patches is named in the result, and so is each patch that was not taken for one of them.
+The result names each of its patches, and each patch of the old version that it replaces.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.foreign.origin import ORIGIN, copy_origin
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.rebase.plan import Existing, RebaseOutcome, RebasePlan, RebaseStep
 from forkpatch.series.mailbox import Exported
 from forkpatch.series.shared import lends, share_patches
+from forkpatch.tree.fork import Fork
 
 
 def check_choice(fork: Fork, old: Upstream, new: Upstream, existing: Existing | None) -> None:
@@ -31,9 +32,10 @@ def check_choice(fork: Fork, old: Upstream, new: Upstream, existing: Existing | 
     folder = fork.patch_folder(new)
     if folder.exists() and existing is None:
         raise UserError(
-            f"{new} has a series: {folder}",
-            remedy=f"add the patches of {old.version} that it lacks: forkpatch rebase {new.name}"
-            f" {new.version} --from {old.version} --existing keep; or --existing replace",
+            f"{new} has a series already: {folder}",
+            remedy=f"add the patches of {old.version} that it lacks: "
+            + typed(f"rebase {new.name} {new.version} --from {old.version} --existing keep")
+            + "; or --existing replace",
         )
     if existing is not None and not folder.exists():
         raise UserError(f"{new} has no series yet", remedy="leave out --existing")
@@ -73,8 +75,8 @@ def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> No
     if series_state(fork, new) not in (plan.state, written):
         raise UserError(
             f"{fork.patch_folder(new)} changed since the rebase began",
-            remedy=f"put it back, then --continue; or forkpatch rebase {plan.upstream} --abort,"
-            " and begin again",
+            remedy="put it back, then --continue; or"
+            f" {typed(f'rebase {plan.upstream} --abort')}, and begin again",
         )
 
 
@@ -157,5 +159,5 @@ def outcome_of(name: str, plan: RebasePlan, patches: Collection[str]) -> tuple[R
         return RebaseOutcome.KEPT, f"{plan.old}'s was not taken" if step and step.original else ""
     if name in patches:
         return RebaseOutcome.REPLACED, f"by {plan.old}'s"
-    why = f"{plan.old}'s was dropped" if step else f"{plan.old} has none of that name"
+    why = f"{plan.old}'s was dropped" if step else f"{plan.old} has no patch of that name"
     return RebaseOutcome.REMOVED, why

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merges of patches in memory, for those that merge cleanly and stay where they belong.
 
-A patch that is not merged here is merged by git in the working tree, where a person can see what
-became of it. Both come to the same result; here nothing is read but the files that it changes.
+A patch that is not merged here is merged by git in the working tree, where a person can see the
+result. Both give the same result; here only the files that the patch changes are read.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Changes, TreeFile, list_tree, read_blobs
-from forkpatch.inspect.placement import misplaced
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import PatchStep
 from forkpatch.safety import FILE_MODES
+from forkpatch.symbols.placement import misplaced
+from forkpatch.tree.fork import PatchStep
 
 Read = Callable[[str], TreeFile | None]
 
@@ -30,7 +30,7 @@ class HeadFiles:
         self._changed: Changes = {}
 
     def read(self, path: str) -> TreeFile | None:
-        """A file; None when there is none of that path."""
+        """A file; None without a file at that path."""
         if path not in self._changed:
             if path not in self._listed:
                 return None

@@ -2,7 +2,7 @@
 """Plan of a rebase: one step a patch, kept in a JSON file and completed step by step.
 
 The plan is made once, when a rebase starts. Each step gets its outcome as it is executed, and
-the file is written whole after each, so that a rebase that was killed goes on where it was.
+the file is written after each, so that a rebase that was killed continues where it was.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from forkpatch.command import typed
 from forkpatch.errors import ForkError
 from groundwork.files import atomic_write_json
 
@@ -167,7 +168,7 @@ def read_plan(folder: Path, name: str) -> RebasePlan | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ForkError(
-            f"{path}: {error}", remedy=f"abandon it: forkpatch rebase {name} --abort"
+            f"{path}: {error}", remedy=f"abandon it: {typed(f'rebase {name} --abort')}"
         ) from error
 
 

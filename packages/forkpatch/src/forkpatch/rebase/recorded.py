@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resolutions of conflicts, each as a whole, kept with the fork for the next time.
 
-They lie in ``patches/<upstream>/resolutions``, a folder each: ``resolution.json`` names the patch
+Each is a folder of ``patches/<upstream>/resolutions``: ``resolution.json`` names the patch
 and every file in which the resolved commit differs from git's merge; ``<n>.preimage`` is file
 ``n`` with git's conflicts, ``<n>.postimage`` the file as resolved. A file that merged without a
 conflict counts as much as one that did not: a change that follows its function into another file
@@ -26,8 +26,8 @@ from forkpatch.errors import ForkError
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import changed_lines, marked, merge_data
 from forkpatch.git.objects import changed_files, list_tree, read_blobs, read_index, tree_id
-from forkpatch.inspect.symbols import outline
 from forkpatch.safety import FILE_MODES, TREE_MODES, check_path
+from forkpatch.symbols.outline import outline
 from groundwork.files import atomic_write, atomic_write_json
 
 FOLDER = "resolutions"
@@ -184,13 +184,13 @@ def _applied(git: Git, record: Resolution, head: str) -> tuple[str, str]:
         held = merged.get(file.path, {})
         data = _resolved(git, record, number, held)
         if data is None and (file.after or held != file.before):
-            return "", f"{file.path} is another than it was when it was resolved"
+            return "", f"{file.path} is not the same as when it was resolved"
         if data is not None:
             blob = git.text("hash-object", "-w", "--no-filters", "--stdin", stdin=data)
             files[file.path] = file.after, blob
     tree = tree_id(git, files)
     if change_of(git, head, tree, {now: was for was, now in moved.items()}) != record.result:
-        return "", "the patch would be another than the resolved one"
+        return "", "the patch would differ from the resolved one"
     return tree, ""
 
 
@@ -251,7 +251,7 @@ def _read_files(folder: Path, rows: list[dict[str, object]]) -> Iterator[Recorde
     for number, row in enumerate(rows):
         path, before, after = row["path"], row["before"], row["after"]
         if not (isinstance(path, str) and isinstance(before, dict) and isinstance(after, str)):
-            raise TypeError(f"{_FILE} is not in its form")
+            raise TypeError(f"{_FILE} has the wrong format")
         check_path(path, str(folder / _FILE))
         stages = {stage: (str(mode), str(oid)) for stage, (mode, oid) in before.items()}
         if after not in ("", *TREE_MODES):

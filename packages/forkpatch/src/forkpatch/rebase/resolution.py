@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from pathlib import PurePosixPath
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.objects import blob_id, read_index
@@ -35,7 +36,7 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     if not rebase.plan.conflicts:
         return rebase
     if accepted is not None and not accepted.strip():
-        raise UserError("a change is accepted for a reason", remedy="--accept 'why it is right'")
+        raise UserError("--accept needs a reason", remedy="--accept 'why it is right'")
     git, head, step = rebase.git, rebase.plan.head, rebase.plan.pending[0]
     for conflict in rebase.plan.conflicts:
         path = rebase.tree / conflict.path
@@ -47,12 +48,12 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
         warn(f"taken into {step.patch}: {', '.join(new.splitlines())}")
     git.run("add", "-A")
     if left := git.text("ls-files", "--others", "--ignored", "--exclude-standard"):
-        warn(f"left out of {step.patch}: {', '.join(left.splitlines())}")
+        warn(f"ignored by git, and not in {step.patch}: {', '.join(left.splitlines())}")
     tree = git.text("write-tree")
     if tree == git.text("rev-parse", f"{head}^{{tree}}"):
         raise UserError(
             f"nothing is left of {step.patch}",
-            remedy=f"drop it: forkpatch rebase {rebase.plan.upstream} --skip 'REASON'",
+            remedy="drop it: " + typed(f"rebase {rebase.plan.upstream} --skip 'REASON'"),
         )
     if not accepted:
         _check_moved(rebase, step, tree)
@@ -88,8 +89,8 @@ def _check_moved(rebase: Rebase, step: RebaseStep, tree: str) -> None:
         if untouched or (one.path, one.symbol) in still:
             raise UserError(
                 f"{step.patch}: {one.path}: misplaced still: {one.detail}",
-                remedy=f"move the change in {rebase.tree / one.path}; or, when it is right there:"
-                f" forkpatch rebase {rebase.plan.upstream} --accept 'REASON'",
+                remedy=f"move the change in {rebase.tree / one.path}; or, when it is right there: "
+                + typed(f"rebase {rebase.plan.upstream} --accept 'REASON'"),
             )
 
 
@@ -130,7 +131,7 @@ def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
         merged = f"{head}^{{tree}}"
     rows = git.text("diff-tree", "-r", "--numstat", "--no-renames", merged, resolved).splitlines()
     counts = [count for row in rows for count in row.split("\t")[:2]]
-    return sum(int(count) for count in counts if count.isdigit())  # "-" stands for binary
+    return sum(int(count) for count in counts if count.isdigit())  # "-" is a binary file
 
 
 def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:

@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.inspect.drift import Drift, DriftFinding, compare, files_to_compare
-from forkpatch.inspect.symbols import context_notes
-from forkpatch.model.fork import TreePlan
 from forkpatch.model.record import format_record
 from forkpatch.rebase.existing import check_state, outcome_of, settle_origin, settled
 from forkpatch.rebase.plan import Existing, RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
-from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import (
     Exported,
     export_commits,
@@ -24,7 +20,12 @@ from forkpatch.series.mailbox import (
     series_changes,
     write_series,
 )
+from forkpatch.series.recording import record_borrowers
 from forkpatch.series.shared import check_borrowers
+from forkpatch.symbols.outline import context_notes
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.drift import Drift, DriftFinding, compare, files_to_compare
+from forkpatch.tree.fork import TreePlan
 from forkpatch.tree.swap import remove_tree
 
 _NOISE = re.compile(rb"^(index [0-9a-f]+\.\.[0-9a-f]+.*|From 0{40} .*)$")
@@ -96,7 +97,7 @@ def finish(rebase: Rebase) -> RebaseReport:
     folder, record = fork.patch_folder(rebase.new), format_record(new_record)
     existing = _existing(rebase, patches)
     changes = series_changes(folder, patches, record)
-    borrowed = check_borrowers(fork, rebase.new, patches, changes)
+    borrowers = check_borrowers(fork, rebase.new, patches, changes)
     write_series(
         folder,
         patches,
@@ -104,7 +105,8 @@ def finish(rebase: Rebase) -> RebaseReport:
         extra=lambda new: settle_origin(plan, fork.patch_folder(rebase.old.upstream), new),
     )
     remove_tree(rebase.folder)
-    notes = (*_notes(rebase, tree), *borrowed)
+    written, failed = record_borrowers(fork, rebase.new, borrowers)
+    notes = (*_notes(rebase, tree), *written, *failed)
     return RebaseReport(
         plan.upstream, plan.old, plan.new, folder, results, symbols, notes, existing
     )

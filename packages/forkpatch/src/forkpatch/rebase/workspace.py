@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.merge import ALGORITHM
 from forkpatch.git.objects import COMMITTER, Commit, list_tree, read_blobs, write_commits
 from forkpatch.inspect.upstreamed import NewBase
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
@@ -35,8 +35,9 @@ from forkpatch.rebase.plan import (
 )
 from forkpatch.rebase.recorded import FOLDER
 from forkpatch.safety import SYMLINK_MODE
-from forkpatch.series.derive import record_of
 from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, remove_tree, scratch_beside
 from forkpatch.tree.worktree import add_objects, build_repository
 
@@ -174,7 +175,7 @@ def start(
     if read_plan(final, old.name):
         raise UserError(
             f"a rebase of {old.name} is under way",
-            remedy=f"forkpatch rebase {old.name} --continue, or --abort",
+            remedy=f"{typed(f'rebase {old.name} --continue')}, or --abort",
         )
     if old == new:
         raise UserError(f"{old.name} is at {new.version} already")
@@ -219,14 +220,14 @@ def resume(fork: Fork, name: str, options: SourceOptions) -> Rebase:
     """The rebase that is under way.
 
     Raises:
-        UserError: there is none.
+        UserError: no rebase is under way.
     """
     folder = rebase_folder(fork, name)
     plan = read_plan(folder, name)
     if plan is None:
         raise UserError(
             f"no rebase of {name} is under way",
-            remedy=f"begin one: forkpatch rebase {name} VERSION",
+            remedy=f"begin one: {typed(f'rebase {name} VERSION')}",
         )
     old, new = (fork.lock.upstream(name, version) for version in (plan.old, plan.new))
     _check_series(fork, plan, old)
@@ -257,7 +258,7 @@ def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
             f"{fork.patch_folder(old) / SERIES} {what}, and the rebase of {plan.upstream} began"
             " with it",
             remedy="put it back as it was, then type the same command again; or begin anew:"
-            f" forkpatch rebase {plan.upstream} --abort",
+            f" {typed(f'rebase {plan.upstream} --abort')}",
         )
 
 

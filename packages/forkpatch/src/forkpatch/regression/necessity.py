@@ -2,9 +2,9 @@
 """The verb ``necessity``: run each patch's test without the patch.
 
 A patch names the test that fails without it. It is left out, together with the patches that
-cannot be without it, and that test is run in trees with it and without it. When the test
+need it, and that test is run in trees with it and without it. When the test
 passes without it, the place that the patch changes is made to fail on purpose: a test that
-passes even then does not look there, and says nothing about the patch.
+passes even then does not test that place, and proves nothing about the patch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from enum import StrEnum
 from pathlib import Path
 
 import forkpatch
-from forkpatch.inspect.symbols import MODULE, outline
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import SymbolPlace
 from forkpatch.runtest import NOT_RUN, PASSED
-from forkpatch.series.derive import record_of
+from forkpatch.symbols.outline import MODULE, outline
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import write_variant
 
 _TAIL = 4000  # characters of a test's output that are kept as the reason
@@ -217,7 +217,7 @@ def _spoiled_python(place: SymbolPlace, data: bytes) -> bytes | None:
 
 
 def _spoiled_text(place: SymbolPlace, data: bytes) -> bytes:
-    """The file with a line that no compiler takes, at the place."""
+    """The file with a line that is a syntax error, at the place."""
     symbol = outline(place.path, data).symbols.get(place.symbol)
     at = symbol.last if symbol else 0
     lines = data.splitlines(True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forkpatch.command import typed
 from forkpatch.errors import ForkError
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.record import SymbolPlace
 from forkpatch.regression.comparison import TestChange, compare_files
 from forkpatch.regression.runner import Outcome, TestFile, TestRunner
 from forkpatch.regression.selection import reason_to_run, touched_by_places
 from forkpatch.regression.suite import OURS, Suite, make_side, passing_side
+from forkpatch.tree.fork import Fork, TreePlan
 
 _REASON = 200  # characters of a test's reason that a message has
 
@@ -57,11 +58,11 @@ def noticing_tests(
     whole = runner.run([TestFile(suite, ours, path) for suite, path in files])
     results = [result for found in whole.values() for result in found.values()]
     if not any(result.outcome is Outcome.PASSED for result in results):
-        reason = next((result.reason for result in results if result.reason), "there is none")
+        reason = next((result.reason for result in results if result.reason), "there is no result")
         raise NothingComparedError(
-            f"{name}: of upstream's tests that touch it none passes on our trees:"
+            f"{name}: no upstream test that touches it passes on our trees:"
             f" {' '.join(reason.split())[:_REASON]}",
-            remedy="all of them, with the reason of each: forkpatch upstream-tests",
+            remedy=f"all of them, with the reason of each: {typed('upstream-tests')}",
         )
     with passing_side(fork, plans, upstream, name, gone) as without:
         reduced = runner.run([TestFile(suite, without, path) for suite, path in files])

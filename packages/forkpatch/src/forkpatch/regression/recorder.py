@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pytest plugin that writes down each test as it begins and ends, a line of JSON each.
 
-It is copied beside upstream's tests and uses nothing of ours, so that none of our modules are
-within their reach. Lines are written at once: what a crash or an interrupt leaves is still right,
+It is copied beside upstream's tests and imports none of our modules, so that the tests cannot
+reach them. Each line is written at once: the file is valid after a crash or an interrupt,
 and tests that have an outcome are not run again.
 
 Lines: ``{"collected": [ids]}``, ``{"begun": id}``, ``{"test": id, "outcome": ..., "reason": ...,

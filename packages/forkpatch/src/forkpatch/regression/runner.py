@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of upstream's test files, each in a process of its own, test by test on record.
 
-A test that crashes the interpreter, or finds no end, costs its own outcome alone: the file is
-taken up again at the next test. So is one whose run was interrupted.
+A test that crashes the interpreter, or runs out of time, affects its own outcome only: the file is
+continued at the next test. So is a file whose run was interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from groundwork.locks import locked
 _LOCK = ".lock"
 _LOOK = 0.2  # seconds between two looks at a running test
 _TAIL = 1000  # characters of a process's last words
-FILE = "<file>"  # stands for a test file that cannot be collected
+FILE = "<file>"  # the id of a test file that cannot be collected
 
 
 class Outcome(StrEnum):

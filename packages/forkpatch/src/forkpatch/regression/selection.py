@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from forkpatch.errors import UserError
-from forkpatch.inspect.symbols import MODULE
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.overlays import read_shadows
 from forkpatch.model.record import SymbolPlace
+from forkpatch.symbols.outline import MODULE
+from forkpatch.tree.fork import Fork, TreePlan
 
 TABLE = "upstream-tests.toml"
 _FORM = (
@@ -139,7 +139,9 @@ def read_table(fork: Fork, upstream: str) -> TestTable | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: {error!r}", remedy=_FORM) from error
     if both := set(table.run) & set(table.left_out):
-        raise UserError(f"{path}: {min(both)} is both run and left out", remedy="strike one")
+        raise UserError(
+            f"{path}: {min(both)} is in both lists, run and left-out", remedy="strike one"
+        )
     return table
 
 

@@ -17,13 +17,13 @@ from forkpatch.errors import SourceError, UserError
 from forkpatch.git.calls import Git, GitError
 from forkpatch.git.objects import list_tree
 from forkpatch.inspect.snapshots import read_available
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.lock import Upstream
 from forkpatch.regression import recorder
 from forkpatch.regression.selection import TestTable
 from forkpatch.safety import check_path
 from forkpatch.sources.history import History
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
+from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import write_variant
 from groundwork.files import atomic_write
 

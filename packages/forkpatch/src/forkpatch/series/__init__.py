@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patch series: exported from commits, and imported from quilt."""
+"""Patch series: exported from commits, adopted, shared between versions, submitted."""

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import IntegrityError, SourceError, UserError
 from forkpatch.git.calls import NETWORK, Git, GitError, init_repository
 from forkpatch.git.objects import (
@@ -26,15 +27,15 @@ from forkpatch.git.objects import (
     list_tree,
     read_blobs,
 )
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import made_whole
 from forkpatch.model.record import format_record
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
-from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import export_commits, neutral_repository, planned, write_series
 from forkpatch.sources.obtain import SourceOptions, obtain
 from forkpatch.sources.repository import FETCH_TIMEOUT, local_path, open_repository
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.swap import scratch_beside
 from forkpatch.tree.worktree import build_repository
 from groundwork.files import atomic_path
@@ -199,8 +200,8 @@ def _base(fork: Fork, name: str, version: str | None, git: Git, branch: str) -> 
         names = ", ".join(one.version for one in wanted)
         raise UserError(
             f"{branch} contains the commit of no pinned version of {name} ({names})",
-            remedy="pin the version that it was made from: forkpatch lock --add"
-            f" {name}=VERSION; git describe --tags {branch} may tell which",
+            remedy="pin the version that it was made from:"
+            f" {typed(f'lock --add {name}=VERSION')}; git describe --tags {branch} may tell which",
         )
     return found[min(found)]
 
@@ -331,7 +332,7 @@ def _check_overlays(fork: Fork, upstream: Upstream, files: Mapping[str, TreeFile
     for path, file in files.items():
         if path in known and known[path] != file:
             raise UserError(
-                f"overlay {fork.overlay_folder(upstream) / path} is not what the branch has",
+                f"overlay {fork.overlay_folder(upstream) / path} differs from the branch's file",
                 remedy="make them alike, or keep new files in patches: --no-overlays",
             )
 
@@ -349,6 +350,6 @@ def _compare(given: Mapping[str, TreeFile | None], wanted: Mapping[str, tuple[st
     want = {path: None if mode == _GONE else (mode, oid) for path, (mode, oid) in wanted.items()}
     if differing := sorted(path for path in have | want if have.get(path) != want.get(path)):
         raise IntegrityError(
-            f"series and overlays do not give the branch's {', '.join(differing[:5])};"
+            f"the series and overlays would not give the branch's {', '.join(differing[:5])};"
             " nothing was written"
         )

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import ForkError, IntegrityError, UserError
 from forkpatch.git.calls import Git
 from forkpatch.git.objects import changed_files
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import load_series
 from forkpatch.model.record import format_record, is_recorded
-from forkpatch.series.derive import record_of
 from forkpatch.series.mailbox import (
     export_commits,
     planned,
     series_changes,
     write_series,
 )
+from forkpatch.series.recording import record_borrowers, share_new
 from forkpatch.series.shared import (
     changed_messages,
     check_borrowers,
@@ -29,6 +29,8 @@ from forkpatch.series.shared import (
 )
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.worktree import OVERLAYS_REF, local_changes, read_stamp
 
 #: Files and folders in ``.git`` while an operation of git's is under way.
@@ -50,7 +52,7 @@ class ExportReport:
         folder: folder of the series.
         patches: the names, in order.
         changes: a line for each file that differs.
-        notes: what other versions, which name patches of this one, have to do.
+        notes: a line for each version that shares changed patches and could not be recorded.
     """
 
     upstream: str
@@ -69,6 +71,7 @@ def export_upstream(
     check: bool = False,
     force: bool = False,
     own: bool = False,
+    also: Sequence[Upstream] = (),
 ) -> ExportReport:
     """Write the commits of a patched tree back to its series.
 
@@ -79,13 +82,15 @@ def export_upstream(
         check: write nothing.
         force: write over patch files that changed since the tree was built.
         own: write a file also for what another version has line for line.
+        also: other versions whose series get the new patches too.
 
     Raises:
         UserError: there is no tree, it has changes that are in no commit or a git rebase under
             way, or the patch files changed since it was built.
         UserError: another version's series names a patch that would be gone.
         UserError: a commit cannot be a patch: a merge, or a change to an overlay.
-        ForkError: the series is written, and then the tree could not be.
+        ForkError: the series is written, and then the tree could not be, or a new patch does not
+            fit one of the other versions.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
     commits = _commits(folder, upstream)
@@ -104,7 +109,9 @@ def export_upstream(
     found = record_of(fork, plan)
     record = format_record(found) if is_recorded(series, found) else ""
     changes = series_changes(series, patches, record)
-    notes = check_borrowers(fork, upstream, patches, changes)
+    stale = check_borrowers(fork, upstream, patches, changes)
+    new = [one.name for one in patches if f"{one.name}: new" in changes]
+    notes: tuple[str, ...] = ()
     changes = (
         *(f"../{one.home}/{name}: changed" for name, (one, _) in messages.items()),
         *changes,
@@ -123,6 +130,8 @@ def export_upstream(
                 f"{series} is written, but {folder} could not be made anew from it: {failed.what}",
                 remedy=failed.remedy or "type the same command again",
             ) from error
+        recorded, notes = record_borrowers(fork, upstream, stale)
+        changes += (*recorded, *share_new(fork, upstream, new, also))
     names = tuple(patch.name for patch in patches)
     return ExportReport(upstream.name, upstream.version, series, names, changes, notes)
 
@@ -134,8 +143,8 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
     if stamp is not None and stamp.inputs.patches != now:
         raise UserError(
             f"the series of {upstream} changed since {folder} was built",
-            remedy="take the files: forkpatch apply --discard;"
-            " or the tree: forkpatch export --force",
+            remedy=f"to keep the files: {typed('apply --discard')};"
+            f" to keep the tree: {typed('export --force')}",
         )
 
 
@@ -143,7 +152,7 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
     stamp = read_stamp(folder)
     if stamp is None:
         raise UserError(
-            f"{folder} is no patched tree", remedy=f"type: forkpatch edit {upstream.name}"
+            f"{folder} is not a patched tree", remedy=f"type: {typed(f'edit {upstream.name}')}"
         )
     if stamp.version != upstream.version:
         raise UserError(f"{folder} holds {stamp.version}, not {upstream}")

@@ -19,7 +19,6 @@ from pathlib import Path
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Commit, write_commits
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line, parse_head
 from forkpatch.model.patchfile import (
@@ -34,6 +33,7 @@ from forkpatch.model.patchfile import (
 )
 from forkpatch.model.record import RECORD
 from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, scratch_beside, swap_in
 from forkpatch.tree.worktree import NAME_TRAILER
 from groundwork.files import naming
@@ -279,7 +279,7 @@ def series_changes(folder: Path, patches: Sequence[Exported], record: str) -> tu
     for name, data in wanted.items():
         path = folder / name
         if name in shared:
-            changes.append(f"{name}: new: it is not what {shared[name]} does any more")
+            changes.append(f"{name}: new: its lines differ from those of {shared[name]} now")
         elif not path.is_file():
             changes.append(f"{name}: new")
         elif path.read_bytes() != data:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches that serve several versions of an upstream, and the lines at which they stand in each.
+"""Patches that several versions of an upstream share, and the lines of their hunks in each.
 
 A series names a patch of another version as ``../VERSION/NAME``. Its text is authoritative there;
 line numbers and blob ids of the file are those of its own version. Here its commit is merged onto
 this version's tree with its own version's tree as common ancestor, as a rebase does it. Only when
-that gives the same hunks, line for line and in the same functions, are the lines at which they
-stand recorded. An apply uses the recorded lines and nothing else.
+that gives the same hunks, line for line and in the same functions, are their lines recorded. An
+apply uses the recorded lines and nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
-from forkpatch.inspect.placement import misplaced
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import Fork, PatchStep, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import (
     SERIES,
@@ -33,6 +32,8 @@ from forkpatch.model.record import RECORD, format_record, read_record
 from forkpatch.model.weave import Weave
 from forkpatch.series.mailbox import Exported, export_new
 from forkpatch.sources.cache import Pristine
+from forkpatch.symbols.placement import misplaced
+from forkpatch.tree.fork import Fork, PatchStep, plan_tree
 from groundwork.files import atomic_write
 
 _OWN = "give this version a patch of its own of that name, and list it without ../"
@@ -240,7 +241,7 @@ def borrowers(fork: Fork, upstream: Upstream) -> dict[str, tuple[str, ...]]:
 def check_borrowers(
     fork: Fork, upstream: Upstream, patches: Sequence[Exported], changes: Sequence[str]
 ) -> tuple[str, ...]:
-    """Effects of an export on the other versions that name patches of this one.
+    """The versions that share a patch of this one which an export changes.
 
     Raises:
         UserError: such a patch would be gone.
@@ -251,12 +252,8 @@ def check_borrowers(
         if name not in own:
             raise UserError(
                 f"{upstream.name} {' and '.join(versions)} name {name}, which would be gone",
-                remedy="give them files of their own first: forkpatch export --own --release R",
+                remedy=f"give them files of their own first: {typed('export --own --release R')}",
             )
         if f"{name}: changed" in changes:
             stale.update(versions)
-    return tuple(
-        f"{version} names patches that changed: forkpatch record {upstream.name}"
-        f" --version {version}"
-        for version in sorted(stale)
-    )
+    return tuple(sorted(stale))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``submit``: the patches that upstream could take, moved to another of its commits.
+"""The verb ``submit``: the patches that are meant for upstream, rebased onto one of its commits.
 
 Each patch is merged file by file onto the commit's tree, with the series' own base as common
-ancestor, and each change has to land where the patch makes it, as in a rebase. It takes the files
-along that its trailers ``Submit-With`` name. The result is patch files for ``git am`` or
+ancestor, and each change has to land where the patch makes it, as in a rebase. Its commit also
+gets the files that its trailers ``Submit-With`` name. The result is patch files for ``git am`` or
 ``git send-email``, or a branch with a commit a patch. Either all of them are written or none.
 """
 
@@ -16,16 +16,16 @@ from pathlib import Path
 from forkpatch.errors import PatchError, SourceError, UserError
 from forkpatch.git.calls import Git, GitError
 from forkpatch.git.objects import Changes, Commit, TreeFile, list_tree, read_blobs, write_commits
-from forkpatch.inspect.placement import misplaced
-from forkpatch.inspect.symbols import context_notes
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import Fork, PatchStep, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.series.mailbox import export_new
 from forkpatch.series.shared import merge_file
 from forkpatch.sources.obtain import SourceOptions, obtain, places_of
 from forkpatch.sources.repository import local_path, open_repository
+from forkpatch.symbols.outline import context_notes
+from forkpatch.symbols.placement import misplaced
+from forkpatch.tree.fork import Fork, PatchStep, TreePlan, plan_tree
 from forkpatch.tree.swap import check_new, new_folder
 from forkpatch.tree.worktree import patch_commit
 
@@ -49,13 +49,13 @@ class NewBranch:
         return f"refs/heads/{self.name}"
 
     def check(self, git: Git) -> None:
-        """Raise when it is no name of a branch, or ``git`` has it.
+        """Raise when it is not a valid name of a branch, or ``git`` has it.
 
         Raises:
             UserError: so it is.
         """
         if git.run("check-ref-format", self.ref, ok=(0, 1)).returncode:
-            raise UserError(f"{self.name!r} is no name of a branch")
+            raise UserError(f"{self.name!r} is not a valid name of a branch")
         if git.run("rev-parse", "--quiet", "--verify", self.ref, ok=(0, 1)).stdout:
             raise UserError(
                 f"{git.git_dir} has a branch {self.name}",
@@ -162,7 +162,7 @@ def _find_revision(
     raise UserError(
         f"no mirror of {upstream.name} on this machine has {revision}"
         if repository is None
-        else f"{repository} is no git repository that has {revision}",
+        else f"{repository} is not a git repository with {revision}",
         remedy=f"name a clone of {upstream.url}: --mirror {upstream.name}=PATH",
     )
 

@@ -2,7 +2,7 @@
 """Cache of pristine trees, wheels and mirrors, shared between runs and clones.
 
 A pristine tree is a bare repository under its tree id, ``trees/<id>.git``. It appears by one
-rename, complete and checked, so that whatever is found under that name can be used.
+rename, complete and checked, so that a repository of that name can always be used.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Cache:
             git.run("verify-pack", "--", *packs)
         except GitError:
             # It is made anew under the same name, from the next source.
-            print(f"the cached tree {tree} is damaged: it is made anew", file=sys.stderr)
+            print(f"the cached tree {tree} is damaged, and is made anew", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
             return None
         self.verified[tree] = Pristine(git, tree, self._origins(tree))
@@ -142,7 +142,7 @@ class Cache:
         atomic_write_json(self.mirrors_file, known)
 
     def seen(self, name: str) -> str:
-        """The tree id noted for ``name``, empty when there is none."""
+        """The tree id noted for ``name``; empty without one."""
         return self._notes().get(name, "")
 
     def note(self, name: str, tree: str) -> None:

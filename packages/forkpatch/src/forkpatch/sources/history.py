@@ -25,7 +25,7 @@ class UpstreamCommit:
 
 
 class History:
-    """The commits of a repository, read with GitPython: one git process serves all questions."""
+    """The commits of a repository, read with GitPython: one git process answers all questions."""
 
     def __init__(self, git: Git) -> None:
         from git import Repo  # noqa: PLC0415 - where there is no git it cannot be imported
@@ -54,7 +54,7 @@ class History:
         return None
 
     def resolve(self, name: str) -> str | None:
-        """The commit that ``name`` stands for; None when it is unknown."""
+        """The commit of ``name``; None when it is unknown."""
         try:
             return self.git.text("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         except GitError:

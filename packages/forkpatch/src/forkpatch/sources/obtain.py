@@ -2,8 +2,8 @@
 """Sources of an upstream, tried in a fixed order until one works.
 
 The cache; a mirror that the user named (now or earlier, or through git's ``insteadOf``); the
-pinned wheel; the upstream's URL. Whichever it was, the tree must have the id that the lock
-pins, so the answer is the same.
+pinned wheel; the upstream's URL. The tree must always have the id that the lock pins, so every
+source gives the same tree.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import SourceError, UserError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Lock, Upstream
@@ -80,7 +81,7 @@ def _check_folder(option: str, path: Path) -> None:
         try:
             open_repository(path)
         except SourceError:
-            what = "it is no git repository"
+            what = "it is not a git repository"
     if what:
         raise UserError(
             f"{option}: {what}", remedy="give a folder that holds a git repository, or a URL"
@@ -143,14 +144,15 @@ def obtain(upstream: Upstream, cache: Cache, options: SourceOptions) -> Obtained
     """
     if upstream.unpinned:
         raise UserError(
-            f"the lock pins no tree for {upstream}", remedy="type: forkpatch lock, and look it over"
+            f"the lock pins no tree for {upstream}",
+            remedy=f"type: {typed('lock')}, and review the change",
         )
     allowed = _FORCED.get(options.forced.get(upstream.name, ""), set(SourceKind))
     attempts: list[Attempt] = []
     kept = cache.find(upstream.tree)
     if kept and (SourceKind.CACHE in allowed or allowed.intersection(kept.origins)):
         return Obtained(kept, SourceKind.CACHE)
-    attempts.append(Attempt(SourceKind.CACHE, "", "not kept from an earlier run"))
+    attempts.append(Attempt(SourceKind.CACHE, "", "not in the cache"))
     for source, place, files in _candidates(upstream, cache, options):
         if source not in allowed:
             continue
@@ -188,7 +190,7 @@ def places_of(upstream: Upstream, cache: Cache, options: SourceOptions) -> tuple
 def rewritten_url(url: str) -> str:
     """``url`` after the ``url.<base>.insteadOf`` rules of the user's git configuration.
 
-    The only setting of the user's that is heeded; it is read, and nothing of it is run.
+    No other setting of the user has an effect; it is read, and nothing of it is run.
     """
     environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An upstream's files from git: a repository on this machine, or one at a URL.
 
-Both may lack what is not asked for. A repository on this machine is read object by object, so
+Both may be incomplete. A repository on this machine is read object by object, so
 a partial clone will do when it has the included paths; from a URL nothing but the pinned
 commit, its folders and the included files are fetched.
 
@@ -53,7 +53,7 @@ def open_repository(path: Path) -> Git:
         target = (path / marker.read_text("utf-8").removeprefix("gitdir:").strip()).resolve()
         if target.is_dir():
             return Git(target)
-    raise SourceError(f"{path} is no git repository")
+    raise SourceError(f"{path} is not a git repository")
 
 
 def commit_of_tag(place: str, tag: str) -> str:
@@ -208,7 +208,7 @@ def _submodule(
         scheme, mark, rest = upstream.url.rpartition("://")
         url = scheme + mark + posixpath.normpath(posixpath.join(rest, url))
     if url.startswith("-") or "::" in url:
-        raise SourceError(f"the submodule {path} has the URL {url!r}, which is no plain URL")
+        raise SourceError(f"the submodule {path} has the URL {url!r}, which is not a plain URL")
     start = f"{path}/"
     inner = tuple(
         item.removeprefix(start) for item in upstream.submodules if item.startswith(start)

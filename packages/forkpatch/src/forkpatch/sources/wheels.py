@@ -15,6 +15,7 @@ from pathlib import Path
 from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from forkpatch.command import typed
 from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Upstream, Wheel, WheelFile
@@ -25,9 +26,12 @@ from groundwork.hashing import sha256_of
 
 PIP_TIMEOUT = 900.0
 _SYMLINK = 0o120000
-_REMEDY = "nothing of it was used; see whether index or pin is wrong: forkpatch lock --check"
 # How pip tells the hash of a file that is not a pinned one.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
+
+
+def _suspect() -> str:
+    return f"the file was not used; is the index or the pin wrong? {typed('lock --check')}"
 
 
 def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[str, TreeFile]]:
@@ -45,7 +49,7 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
             for info in members:
                 try:
                     check_path(info.orig_filename, path.name)
-                except UnsafePathError as error:  # whoever made the wheel, not the user
+                except UnsafePathError as error:  # a mistake of the wheel, not of the user
                     raise SourceError(error.what) from error
                 if (info.external_attr >> 16) & 0o170000 == _SYMLINK:
                     raise SourceError(f"{path.name}: {info.filename} is a symbolic link")
@@ -61,10 +65,10 @@ def wheel_files(upstream: Upstream, wheel: Wheel, path: Path) -> Iterator[tuple[
 def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
     """The path of a wheel file with a pinned hash: from the cache, else through pip.
 
-    A damaged file in the cache is said to be one, thrown away, and fetched again.
+    A damaged file in the cache is removed with a warning, and fetched again.
 
     Raises:
-        SourceError: there is none.
+        SourceError: the wheel cannot be had.
         IntegrityError: a file has not the hash that is pinned for it.
     """
     for file in wheel.files:
@@ -92,7 +96,7 @@ def verify_wheel(path: Path, pinned: WheelFile) -> Path:
     if actual != pinned.sha256:
         raise IntegrityError(
             f"{path} has the sha256 {actual}, but {pinned.sha256} is pinned",
-            remedy=_REMEDY,
+            remedy=_suspect(),
         )
     return path
 
@@ -137,7 +141,7 @@ def download_wheel(
             raise IntegrityError(
                 f"the index's {package} {version} has the sha256 {got[1]}, but"
                 f" {' or '.join(hashes)} is pinned",
-                remedy=_REMEDY,
+                remedy=_suspect(),
             )
         lines = text.strip().splitlines()
         errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no wheel"]

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
-from forkpatch.inspect.drift import check_placement
-from forkpatch.model.fork import Fork, TreePlan, plan_tree
 from forkpatch.model.lock import Upstream
 from forkpatch.sources.obtain import (
     MissingUpstreamError,
@@ -21,6 +20,8 @@ from forkpatch.sources.obtain import (
     how_to_supply,
     obtain,
 )
+from forkpatch.tree.drift import check_placement
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.swap import discard, scratch_beside, swap_in
 from forkpatch.tree.worktree import (
     APPLIED_REF,
@@ -120,8 +121,8 @@ def _apply_upstream(
     if changes and not discard:
         raise UserError(
             f"{folder} was worked in: {'; '.join(changes[:5])}{' …' if len(changes) > 5 else ''}",
-            remedy=f"keep the work: forkpatch export {upstream.name}"
-            " (after committing it); or throw it away: forkpatch apply --discard",
+            remedy=f"keep the work: {typed(f'export {upstream.name}')}"
+            f" (after committing it); or throw it away: {typed('apply --discard')}",
         )
     forced = upstream.name in options.forced
     if stamp and not changes and not forced and _is_current(stamp, fork.inputs(upstream)):

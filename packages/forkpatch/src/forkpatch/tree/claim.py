@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lock of a fork: one for all that is written in it, held by each verb that writes.
+"""The lock file of a fork, which each verb that writes holds, so that two never write at once.
 
-What an interrupted run left behind is put in order under the same lock: a run that cleaned up
-without it would take the scratch folders of another one, which is at work, for leftovers.
+Leftovers of an interrupted run are cleaned up under the same lock: a run that cleaned up
+without it could remove the scratch folders of another run that is at work.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def claimed(settings: Settings, claim: Claim) -> Iterator[None]:
 
     Raises:
         OSError: a verb that writes cannot lock the fork.
-        UserError: the work folder is none.
+        UserError: the work folder is a file.
     """
     with ExitStack() as stack:
         try:
@@ -77,7 +77,7 @@ def _begun(settings: Settings) -> Iterator[None]:
     """Make the work folder; a fork that could not be begun, and has no lock, is left without."""
     if settings.work.exists() and not settings.work.is_dir():
         raise UserError(
-            f"{settings.work} is no folder, and the trees are to be built there",
+            f"{settings.work} is not a folder; the trees are built there",
             remedy="move it away; or name another folder: work of [tool.forkpatch]",
         )
     missing = [path for path in (settings.work, *settings.work.parents) if not path.exists()]

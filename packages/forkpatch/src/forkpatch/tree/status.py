@@ -9,8 +9,8 @@ from pathlib import Path
 
 from forkpatch.errors import ForkError
 from forkpatch.git.calls import GitError
-from forkpatch.model.fork import Fork
 from forkpatch.model.lock import Upstream
+from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import FORMAT, Inputs, Stamp, local_changes, read_stamp
 
 

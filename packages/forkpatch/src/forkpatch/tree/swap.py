@@ -35,7 +35,7 @@ def scratch_beside(final: Path, prefix: str = _SCRATCH) -> Path:
     """A new empty folder on the file system of ``final``."""
     final.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
-    # mkdtemp makes private folders; a tree is for whoever may read its surroundings.
+    # mkdtemp makes private folders; a tree gets the permissions of its surroundings.
     folder.chmod(0o755)
     return folder
 

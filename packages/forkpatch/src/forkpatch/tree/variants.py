@@ -8,7 +8,7 @@ from pathlib import Path
 
 from forkpatch.errors import UserError
 from forkpatch.git.objects import Commit
-from forkpatch.model.fork import TreePlan
+from forkpatch.tree.fork import TreePlan
 from forkpatch.tree.swap import check_new, new_folder
 from forkpatch.tree.worktree import build_repository
 

@@ -207,7 +207,7 @@ def write_stamp(folder: Path, stamp: Stamp) -> None:
 
 
 def read_stamp(folder: Path) -> Stamp | None:
-    """The stamp of the tree in ``folder``, None when there is none that can be read."""
+    """The stamp of the tree in ``folder``; None without one that can be read."""
     try:
         raw: dict[str, Any] = json.loads((folder / ".git" / _STAMP).read_text("utf-8"))
         inputs = raw.pop("inputs")

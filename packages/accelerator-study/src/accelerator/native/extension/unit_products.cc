@@ -92,7 +92,8 @@ void UnitProducts::Collect(const Part& part, const std::uint8_t* results,
     const uint64_t row = r / side, top = row / part.program->tile_rows * part.program->tile_rows;
     const uint64_t high = std::min<uint64_t>(part.program->tile_rows, down - top);
     for (uint64_t output = 0; output < layer.outputs; ++output) {
-      const uint64_t column = output / side, left = column / layer.tile_outputs * layer.tile_outputs;
+      const uint64_t column = output / side,
+                     left = column / layer.tile_outputs * layer.tile_outputs;
       const uint64_t wide = std::min<uint64_t>(layer.tile_outputs, across - left);
       const uint64_t block = top * across + left * high + (row - top) * wide + (column - left);
       const uint64_t at = (block * side + r % side) * side + output % side;

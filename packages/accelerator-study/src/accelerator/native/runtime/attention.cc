@@ -26,7 +26,8 @@ void Attention::Attend(const std::vector<Query>& queries, const std::vector<Toke
   for (uint64_t at = 0; at < tokens.size(); at += most) {
     if (resident) {
       const auto found = resident_.find({tokens[at].key, width});
-      chunks.push_back(found != resident_.end() ? &found->second : NewChunk(layers, tokens[at].key));
+      chunks.push_back(found != resident_.end() ? &found->second
+                                                : NewChunk(layers, tokens[at].key));
     } else {
       chunks.push_back(chunks.size() < spare_[width].size() ? &spare_[width][chunks.size()]
                                                             : NewChunk(layers, nullptr));
@@ -41,7 +42,7 @@ void Attention::Attend(const std::vector<Query>& queries, const std::vector<Toke
 void Attention::RecordTokens(const std::vector<Token>& tokens, uint64_t width) {
   std::vector<std::int8_t> rounded(tokens.size() * width);
   std::vector<float> scales(tokens.size());
-  for (const float* Token::*part : {&Token::key, &Token::value}) {
+  for (const float* Token::* part : {&Token::key, &Token::value}) {
     for (uint64_t t = 0; t < tokens.size(); ++t) {
       scales[t] = Quantise(tokens[t].*part, width, &rounded[t * width], "a token");
     }
@@ -119,7 +120,8 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
     const double largest = seen ? *std::max_element(of_row, of_row + seen) : 0;
     for (uint64_t t = 0; t < seen; ++t) total += of_row[t] = std::exp(of_row[t] - largest);
     for (uint64_t t = 0; t < stride; ++t) {
-      const double part = t < seen ? of_row[t] / total * chunks[t / most]->value_scales[t % most] : 0;
+      const double part =
+          t < seen ? of_row[t] / total * chunks[t / most]->value_scales[t % most] : 0;
       row[t] = static_cast<float>(part);
     }
     scales[r] = Quantise(row.data(), stride, near.data(), "a probability");

@@ -72,8 +72,8 @@ void LoadFloat(void* weights, int64_t count, int64_t outputs, int64_t inputs) {
 void Multiply(void* out, void* values, void* weights, int64_t rows, int64_t outputs,
               int64_t inputs) {
   Do([&] {
-    Running().layers.Multiply(weights, static_cast<const float*>(values),
-                              static_cast<float*>(out), rows, outputs, inputs);
+    Running().layers.Multiply(weights, static_cast<const float*>(values), static_cast<float*>(out),
+                              rows, outputs, inputs);
   });
 }
 
@@ -101,7 +101,8 @@ void Attend(const Texts& texts, bool resident,
       const int64_t known = static_cast<int64_t>(tokens.size());
       std::vector<Query> queries;
       for (int64_t i = 0; i < length; ++i) {
-        const int64_t seen = texts.causal ? std::clamp<int64_t>(known - length + i + 1, 0, known) : known;
+        const int64_t seen =
+            texts.causal ? std::clamp<int64_t>(known - length + i + 1, 0, known) : known;
         for (int64_t g = 0; g < group; ++g) {
           const int64_t row = (first + i) * texts.heads + head * group + g;
           queries.push_back({texts.queries + row * texts.width, static_cast<std::uint64_t>(seen),
@@ -142,7 +143,8 @@ void AttendRagged(void* queries, void* queries_from, void* keys, void* values, v
       std::vector<Token> tokens;
       for (int64_t token = from[b]; token < from[b + 1]; ++token) {
         const int64_t at = (token * kept + head) * width;
-        tokens.push_back({static_cast<const float*>(keys) + at, static_cast<const float*>(values) + at});
+        tokens.push_back(
+            {static_cast<const float*>(keys) + at, static_cast<const float*>(values) + at});
       }
       return tokens;
     };
@@ -155,10 +157,9 @@ void AttendRagged(void* queries, void* queries_from, void* keys, void* values, v
 
 // Attention to the pages [all, 2, kept, page, width] of a cache: sequence b has those that
 // page_values[page_from[b]] and the following name, the last of them in use up to last[b].
-void AttendPaged(void* queries, void* queries_from, void* pages, void* page_from,
-                 void* page_values, void* last, void* out, void* lse, int64_t count,
-                 int64_t heads, int64_t kept, int64_t page, int64_t width, int64_t causal,
-                 int64_t rotary_mode, double scale) {
+void AttendPaged(void* queries, void* queries_from, void* pages, void* page_from, void* page_values,
+                 void* last, void* out, void* lse, int64_t count, int64_t heads, int64_t kept,
+                 int64_t page, int64_t width, int64_t causal, int64_t rotary_mode, double scale) {
   Do([&] {
     RefuseRotation(rotary_mode);
     const auto* from = static_cast<const std::int32_t*>(page_from);

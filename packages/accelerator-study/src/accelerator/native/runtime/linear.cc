@@ -30,8 +30,7 @@ void LinearLayers::LoadInt8(const void* key, const std::int8_t* rows, uint64_t o
   LoadRows(key, row, outputs, inputs);
 }
 
-void LinearLayers::LoadRows(const void* key, const Row& row_of, uint64_t outputs,
-                            uint64_t inputs) {
+void LinearLayers::LoadRows(const void* key, const Row& row_of, uint64_t outputs, uint64_t inputs) {
   const AcceleratorLayer& layer = products_->LayerOf(outputs, inputs);
   Resident made{&layer, products_->AllocateWeights(layer), std::vector<float>(outputs)};
   std::vector<std::int8_t> tiles(made.weights.bytes), row(inputs);

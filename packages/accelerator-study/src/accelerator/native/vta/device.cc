@@ -24,14 +24,10 @@ enum Memory : std::uint64_t { kMicroOp, kWeight, kInput, kSum, kOutput };
 // Bytes in DRAM of an element of each buffer.
 std::uint64_t ElementBytes(const AcceleratorSpec& spec, std::uint64_t memory) {
   switch (memory) {
-    case kMicroOp:
-      return 4;
-    case kWeight:
-      return std::uint64_t{spec.outputs} * spec.inputs;
-    case kInput:
-      return std::uint64_t{spec.batch} * spec.inputs;
-    default:
-      return std::uint64_t{spec.batch} * spec.outputs;
+    case kMicroOp: return 4;
+    case kWeight: return std::uint64_t{spec.outputs} * spec.inputs;
+    case kInput: return std::uint64_t{spec.batch} * spec.inputs;
+    default: return std::uint64_t{spec.batch} * spec.outputs;
   }
 }
 
@@ -135,18 +131,10 @@ void Stream::Launch(const AcceleratorProgram& program, const Operands& operands)
     if (opcode != kLoad && opcode != kStore) continue;
     std::uint64_t from, to;
     switch (memory) {
-      case kMicroOp:
-        from = program.micro_ops_at, to = operands.micro_ops.at;
-        break;
-      case kWeight:
-        from = program.weights_at, to = operands.weights.at;
-        break;
-      case kInput:
-        from = program.values_at, to = operands.values.at;
-        break;
-      case kOutput:
-        from = program.results_at, to = operands.results.at;
-        break;
+      case kMicroOp: from = program.micro_ops_at, to = operands.micro_ops.at; break;
+      case kWeight: from = program.weights_at, to = operands.weights.at; break;
+      case kInput: from = program.values_at, to = operands.values.at; break;
+      case kOutput: from = program.results_at, to = operands.results.at; break;
       default:
         throw DeviceError("instruction " + std::to_string(at / kInstructionBytes) +
                           " moves to or from buffer " + std::to_string(memory) +

@@ -63,8 +63,7 @@ void DeviceProducts::Multiply(const AcceleratorLayer& layer, const Buffer& weigh
       device_.Write(given, blocks.data(), blocks.size());
       const uint64_t down = Blocks(part.program->rows, spec.batch);
       const uint64_t across = Blocks(layer.outputs, spec.outputs);
-      results.push_back(
-          device_.Allocate(kPlanes * down * spec.batch * across * spec.outputs));
+      results.push_back(device_.Allocate(kPlanes * down * spec.batch * across * spec.outputs));
       stream_.Launch(*part.program, {MicroOpsOf(*part.program), weights, given, results.back()});
     }
     stream_.Synchronise();
@@ -76,8 +75,8 @@ void DeviceProducts::Multiply(const AcceleratorLayer& layer, const Buffer& weigh
   device_.Release(mark);
 }
 
-void DeviceProducts::Collect(const Part& part, const Buffer& results,
-                             const AcceleratorLayer& layer, std::int32_t* sums) const {
+void DeviceProducts::Collect(const Part& part, const Buffer& results, const AcceleratorLayer& layer,
+                             std::int32_t* sums) const {
   const AcceleratorSpec& spec = device_.spec();
   const uint64_t outputs = layer.outputs, across = Blocks(outputs, spec.outputs);
   std::vector<std::uint8_t> bytes(results.bytes);

@@ -252,16 +252,11 @@ class Device {
 
   void Execute(uint64_t index, const Instruction& i) {
     switch (i.opcode) {
-      case kLoad:
-        return Load(index, i.transfer);
-      case kStore:
-        return Store(index, i.transfer);
-      case kGemm:
-        return Gemm(index, i);
-      case kAlu:
-        return Alu(index, i);
-      case kFinish:
-        return;
+      case kLoad: return Load(index, i.transfer);
+      case kStore: return Store(index, i.transfer);
+      case kGemm: return Gemm(index, i);
+      case kAlu: return Alu(index, i);
+      case kFinish: return;
     }
   }
 
@@ -316,8 +311,7 @@ class Device {
                     counts_->input_bytes);
       case kSum:
         return copy("accumulator", sums_.data(), spec_.sums, Lanes() * 4, counts_->sum_bytes);
-      default:
-        break;
+      default: break;
     }
     CheckRange(index, "accumulator", t.sram + t.Elements(), spec_.sums);
     const uint8_t* from = Address(index, t, Lanes());
@@ -359,13 +353,14 @@ class Device {
     found.reserve(loop.end - loop.begin);
     for (uint32_t n = loop.begin; n < loop.end; ++n) {
       uint64_t word = micro_ops_[n];
-      if (word >> (sum + value + weight)) Refuse(index, "micro-op " + std::to_string(n) +
-                                                            " has bits of no field");
+      if (word >> (sum + value + weight)) {
+        Refuse(index, "micro-op " + std::to_string(n) + " has bits of no field");
+      }
       MicroOp op{static_cast<uint32_t>(word & (spec_.sums - 1)),
                  static_cast<uint32_t>(word >> sum & ((uint64_t{1} << value) - 1)),
                  static_cast<uint32_t>(word >> (sum + value))};
-      CheckRange(index, "accumulator",
-                 op.dst + outer * loop.dst_outer + inner * loop.dst_inner + 1, spec_.sums);
+      CheckRange(index, "accumulator", op.dst + outer * loop.dst_outer + inner * loop.dst_inner + 1,
+                 spec_.sums);
       if (src) {
         CheckRange(index, "source", op.src + outer * loop.src_outer + inner * loop.src_inner + 1,
                    sources);
@@ -427,16 +422,11 @@ class Device {
   static int32_t Apply(uint64_t index, uint32_t op, int32_t left, int32_t right) {
     auto a = static_cast<uint32_t>(left), b = static_cast<uint32_t>(right);
     switch (op) {
-      case kMin:
-        return std::min(left, right);
-      case kMax:
-        return std::max(left, right);
-      case kAdd:
-        return static_cast<int32_t>(a + b);
-      case kMul:
-        return static_cast<int32_t>(a * b);
-      default:
-        break;
+      case kMin: return std::min(left, right);
+      case kMax: return std::max(left, right);
+      case kAdd: return static_cast<int32_t>(a + b);
+      case kMul: return static_cast<int32_t>(a * b);
+      default: break;
     }
     if (right > kMostShift || right < -kMostShift) {
       Refuse(index, "SHR by " + std::to_string(right));

@@ -65,8 +65,7 @@ inline DST_T __truncXfYf2__(SRC_T value) {
       const uint64_t below = static_cast<uint64_t>(exponent + Dst::kBias - 1) << DST_SIG_BITS;
       magnitude = below + mlc_rvv_fp::RoundedShift(significand, kNarrowing);
     } else {
-      magnitude =
-          mlc_rvv_fp::RoundedShift(significand, kNarrowing + 1 - Dst::kBias - exponent);
+      magnitude = mlc_rvv_fp::RoundedShift(significand, kNarrowing + 1 - Dst::kBias - exponent);
     }
   }
   return mlc_rvv_fp::Bits<DST_T>(static_cast<DST_REP_T>(sign | magnitude));

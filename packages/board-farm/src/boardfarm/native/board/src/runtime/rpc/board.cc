@@ -116,17 +116,17 @@ class PerfCounter {
                            : static_cast<uint64_t>(PERF_COUNT_SW_TASK_CLOCK);
     wanted.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
     wanted.disabled = wanted.exclude_kernel = wanted.exclude_hv = 1;
-    file_ = static_cast<int>(
-        syscall(SYS_perf_event_open, &wanted, 0, -1, -1, PERF_FLAG_FD_CLOEXEC));
+    file_ =
+        static_cast<int>(syscall(SYS_perf_event_open, &wanted, 0, -1, -1, PERF_FLAG_FD_CLOEXEC));
     if (file_ >= 0) return;
     const int why = errno;
-    const std::string what = "the kernel does not count " + event + " (perf_event_open: " +
-                             std::strerror(why) + ")";
+    const std::string what =
+        "the kernel does not count " + event + " (perf_event_open: " + std::strerror(why) + ")";
     if (why == EACCES || why == EPERM) {
       throw std::runtime_error(what + "; allow it: sysctl kernel.perf_event_paranoid=2");
     }
-    throw std::runtime_error(what + (cycles ? "; --measure task-clock needs no counter of the CPU"
-                                            : ""));
+    throw std::runtime_error(what +
+                             (cycles ? "; --measure task-clock needs no counter of the CPU" : ""));
   }
   PerfCounter(const PerfCounter&) = delete;
   PerfCounter& operator=(const PerfCounter&) = delete;

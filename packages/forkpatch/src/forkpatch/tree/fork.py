@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs
 from forkpatch.model.lock import Lock, Upstream, read_lock
@@ -189,7 +190,7 @@ def _apply_patch(weave: Weave, patch: Patch, upstream: Upstream) -> None:
             raise
         raise PatchError(
             f"{error.what}; {RECORD} places this patch of {patch.home}",
-            remedy=f"type: forkpatch record {upstream.name} --version {upstream.version}",
+            remedy=f"type: {typed(f'record {upstream.name} --version {upstream.version}')}",
         ) from error
 
 

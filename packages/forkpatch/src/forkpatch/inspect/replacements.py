@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkpatch.inspect.symbols import outline
-from forkpatch.model.fork import Fork, TreePlan
+from forkpatch.inspect.signatures import Signature, departures, imported_names, signatures
 from forkpatch.model.overlays import SHADOW_FORM, SHADOWS, Shadow, read_shadows
-from forkpatch.regression.signatures import Signature, departures, imported_names, signatures
+from forkpatch.symbols.outline import outline
+from forkpatch.tree.fork import Fork, TreePlan
 
 _KEEP = "keep upstream's parameters; give what is new by keyword, with a default"
 

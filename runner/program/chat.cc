@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "chat/chat.h"
+#include "program/chat.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -13,7 +13,6 @@
 #include <system_error>
 #include <vector>
 
-#include "chat/line_reader.h"
 #include "engine/defaults.h"
 #include "engine/engine.h"
 #include "input/errors.h"
@@ -22,21 +21,22 @@
 #include "input/resident_bytes.h"
 #include "model/model.h"
 #include "program/limits.h"
+#include "program/line_reader.h"
 #include "program/weights.h"
 
 namespace rvv_runner {
 namespace {
 
 constexpr char kHelp[] =
-    "  /reset       forget what was said (the system message stays)\n"
+    "  /reset       clear the conversation (the system message stays)\n"
     "  /save FILE   write the conversation as JSON\n"
     "  /read FILE   send a file's text as the message\n"
-    "  /stats       speed and memory\n"
+    "  /stats       show speed and memory\n"
     "  /help        this text\n"
     "  /exit        leave (or Ctrl-D)\n"
-    "A message that begins with / is written with two: //. Ctrl-C ends an answer.\n";
+    "To send a message that begins with /, type //. Ctrl-C ends an answer.\n";
 constexpr size_t kLongestMessage = size_t{16} << 20;
-// Room for an answer that a sliding context makes.
+// Tokens that a sliding context keeps free for an answer.
 constexpr int64_t kAnswerRoom = 256;
 
 const char* NameOf(Message::Role role) {
@@ -48,13 +48,13 @@ double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-// A regular file is written whole or not at all: what was saved before is not lost on a full disk.
+// Writes a regular file whole or not at all, so that a full disk does not destroy an older file.
 void WriteFile(const std::string& path, const std::string& text) {
   std::error_code error;
-  // Behind links, which stay.
+  // Follow links, so that the link stays and its target is written.
   std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
   if (error) target = path;
-  // A device, a pipe, or a link to what is not there yet.
+  // A device, a pipe, or a link to a missing file is written directly.
   const bool direct = is_symlink(symlink_status(target, error)) ||
                       (exists(target, error) && !is_regular_file(target, error));
   const std::string part = target.string() + (direct ? "" : ".part");
@@ -74,7 +74,7 @@ class Conversation {
     Reset();
   }
 
-  // False when the user leaves.
+  // Returns false when the user leaves.
   bool Line(const std::string& line) {
     if (line.starts_with("//") || !line.starts_with("/")) {
       const std::string text = line.starts_with("/") ? line.substr(1) : line;
@@ -89,7 +89,7 @@ class Conversation {
       std::cerr << kHelp;
     } else if (command == "/reset") {
       Reset();
-      std::cerr << "forgotten\n";
+      std::cerr << "conversation cleared\n";
     } else if (command == "/stats") {
       Stats();
     } else if (command == "/save" && !rest.empty()) {
@@ -97,7 +97,8 @@ class Conversation {
     } else if (command == "/read" && !rest.empty()) {
       Say(ReadFile(rest, kLongestMessage));
     } else {
-      std::cerr << "unknown or without its FILE: " << command << "; /help lists what there is\n";
+      std::cerr << "unknown command, or no FILE after it: " << command
+                << "; /help lists the commands\n";
     }
     return true;
   }
@@ -147,7 +148,7 @@ class Conversation {
     }
   }
 
-  // The conversation's ids; turns are left out where it does not fit, if that was asked for.
+  // Encodes the conversation. With --context-full slide, drops the oldest turns until it fits.
   std::vector<int32_t> Fitting() {
     const int64_t context = engine_->limits().tokens;
     const int64_t wanted = arguments_.slide ? std::min(kAnswerRoom, context / 4) : 1;
@@ -168,10 +169,10 @@ class Conversation {
         return encoded.ids;
       }
       if (!arguments_.slide || kept.end() - turns() < 3) {
-        throw InputError("the context is full: with this message it would be " +
+        throw InputError("the context is full: with this message it would take " +
                          std::to_string(encoded.ids.size()) + " of " + std::to_string(context) +
-                         " tokens; the message was not sent. /reset forgets what was said" +
-                         (arguments_.slide ? "" : ", --context-full slide the oldest turns"));
+                         " tokens; the message was not sent. /reset clears the conversation" +
+                         (arguments_.slide ? "" : "; --context-full slide drops the oldest turns"));
       }
       kept.erase(turns(), turns() + 2);
     }
@@ -199,12 +200,12 @@ class Conversation {
     const double read = Sum(last_.prefill_seconds), said = Sum(last_.decode_seconds);
     const auto fresh = static_cast<double>(last_.prompt_tokens - last_.cached_tokens);
     std::cerr << "last answer: " << last_.prompt_tokens << " tokens read, " << last_.cached_tokens
-              << " of them kept from before (" << speed(fresh, read) << "), "
-              << last_.answer_tokens << " said ("
-              << speed(static_cast<double>(last_.decode_seconds.size()), said) << ")\n"
+              << " of them from the cache (" << speed(fresh, read) << "), " << last_.answer_tokens
+              << " generated (" << speed(static_cast<double>(last_.decode_seconds.size()), said)
+              << ")\n"
               << "all answers: " << stats.prompt_tokens << " tokens computed ("
               << speed(static_cast<double>(stats.prompt_tokens), stats.prefill_seconds) << "), "
-              << stats.answer_tokens << " said ("
+              << stats.answer_tokens << " generated ("
               << speed(static_cast<double>(stats.decode_steps), stats.decode_seconds) << ")\n"
               << "KV cache: " << stats.pages_used << " of " << stats.pages_total << " pages of "
               << stats.page_tokens << " tokens, " << (stats.cache_bytes >> 20) << " MiB\n"
@@ -224,8 +225,10 @@ class Conversation {
 int Chat(const Arguments& arguments) {
   const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
   std::vector<Message> probe{{Message::Role::kUser, "x"}};
-  if (!arguments.system.empty()) probe.insert(probe.begin(), {Message::Role::kSystem, arguments.system});
-  EncodeChat(tokenizer, probe, "--system");  // refused before anything long starts
+  if (!arguments.system.empty()) {
+    probe.insert(probe.begin(), {Message::Role::kSystem, arguments.system});
+  }
+  EncodeChat(tokenizer, probe, "--system");  // refuse a bad --system before the slow start
   const Library library(arguments.library, arguments.check_vlen);
   const Limits limits = MostOf(library, arguments);
   Sampling sampling = DefaultSampling(arguments.params);
@@ -237,13 +240,13 @@ int Chat(const Arguments& arguments) {
   Conversation conversation(&engine, tokenizer, arguments, sampling);
   LineReader reader;
   const bool asks = LineReader::terminal();
-  if (asks) std::cerr << "/help lists what can be typed\n";
+  if (asks) std::cerr << "/help lists the commands\n";
   while (true) {
     if (asks) std::cerr << "> " << std::flush;
     const auto line = reader.Next();
     if (!line) break;
     if (line->interrupted) {
-      std::cerr << "\n(/exit or Ctrl-D leaves)\n";
+      std::cerr << "\n(type /exit or Ctrl-D to leave)\n";
       continue;
     }
     try {

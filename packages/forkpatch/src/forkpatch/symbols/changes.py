@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of one file as its lines, and the lines around that tell like ones apart."""
+"""A change of one file as its lines, and the lines around them that tell similar places apart."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from forkpatch.git.merge import changed_lines
-from forkpatch.inspect.symbols import Outline, Symbol, outline
 from forkpatch.model.diffs import FileDiff
+from forkpatch.symbols.outline import Outline, Symbol, outline
 
 _LIKE_RUNS = 2000  # copies of changed lines in a file from which its place is not told
 _MOST_AROUND = 1000  # lines that are read up, or down, for one that tells copies apart
@@ -124,7 +124,7 @@ def among_likes(mine: Change, theirs: Change) -> Iterator[Misplacement]:
             if then and len(still) >= len(then):
                 row = still[0] + (end - start if below else len(run))
                 side = "above" if below else "below"
-                what = f"what it changes stands at line {row} still"
+                what = f"the lines that it changes are still at line {row}"
                 yield Misplacement(theirs.after.at(row).name, f"{what}, {side} the same lines")
             if not then and len(run) > end - start:
                 unknown.add(below)
@@ -159,9 +159,9 @@ def _named_place(known: Outline, line: int) -> tuple[object, ...]:
 
 
 def _groups(change: Change) -> list[tuple[int, int, int]]:
-    """Rows of old lines, from and behind, of each change, and the number of lines that come.
+    """First and last row of the old lines of each change, and the number of its new lines.
 
-    The rows are those of the lines that go; what is only added stands for the lines on both sides.
+    A change that only adds lines has the rows on both sides of them.
     """
     removed, added = set(change.removed), set(change.added)
     last = len(change.before.lines)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from forkpatch.inspect.grammars import Grammar
+from forkpatch.symbols.grammars import Grammar
 
 _FUNCTION_TYPES = re.compile(r"function|method|constructor|static_initializer")
 _FUNCTION_VALUES = ("arrow_function", "function_expression", "generator_function")
@@ -40,7 +40,7 @@ class Described:
 
 
 def described(node: Node, grammar: Grammar, *, in_function: bool) -> Described | None:
-    """Name and extent of a definition; None when the node is none.
+    """Name and extent of a definition; None when the node is not a definition.
 
     A value (a variable, a table) is one when it spans several lines outside of functions, or
     holds a function.

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forkpatch.git.objects import list_tree
-from forkpatch.inspect.symbols import MODULE, outline
 from forkpatch.model.diffs import FileDiff
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.overlays import read_shadows
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import Record, SymbolPlace
+from forkpatch.symbols.outline import MODULE, outline
+from forkpatch.tree.fork import Fork, TreePlan
 
 
 def record_of(fork: Fork, plan: TreePlan) -> Record:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells on a Dask scheduler's workers: results, workers that end, failures, other code."""
+"""Cells on the workers of a Dask scheduler: results, workers that end, failures, other code."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -15,13 +16,11 @@ import pytest
 
 pytest.importorskip("distributed")
 
-
-from boardfarm.cells import ATTEMPTS, CodeLabel, MatrixCell, compute, label_of
-from boardfarm.cli import main as farm
-from boardfarm.protocol import Address
+from crosslab.address import Address
 from crosslab.bench.options import bench_of, parser
-from crosslab.bench.remote import cells_of, check_remote, label, own_options
+from crosslab.bench.remote import cells_of, check_remote, label
 from crosslab.errors import LabError, UserError
+from crosslab.remote import ATTEMPTS, Cell, CodeLabel, compute, label_of
 from crosslab.zoo.cli import main as zoo
 
 LABEL = CodeLabel("made_up", "0")
@@ -33,8 +32,8 @@ from pathlib import Path
 
 from crosslab.errors import UserError
 
-def compute_cell(options):
-    folder, what, number = options
+def compute_cell(args):
+    folder, what, number = args.folder, args.what, args.number
     if what == "refuse":
         raise UserError("no such number", remedy="another one")
     seen = Path(folder) / f"{what}-{number}"
@@ -43,14 +42,16 @@ def compute_cell(options):
     if what == "end" or (what == "end-once" and not seen.exists()):
         seen.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return int(number) ** 2
+    return number ** 2
 """
 WORKER = """
 import sys
-from boardfarm.cells import CodeLabel, serve_worker
-from boardfarm.protocol import Address
+from argparse import Namespace
+from crosslab.address import Address
+from crosslab.remote import CodeLabel, serve_worker
 label = CodeLabel("made_up", "0", sys.argv[2])
-serve_worker(Address.parse(sys.argv[1]), label, sys.argv[3:], 0, print)
+args = Namespace(folder=sys.argv[3], worker_port=0)
+serve_worker(Address.parse(sys.argv[1]), label, args, print)
 """
 StartWorker = Callable[[str], subprocess.Popen[bytes]]
 
@@ -79,21 +80,21 @@ def _await(*workers: subprocess.Popen[bytes]) -> None:
         assert worker.stdout.readline().startswith(b"joined")
 
 
-def _cell(what: str, number: int, label: CodeLabel = LABEL) -> MatrixCell:
-    return MatrixCell("made_up", (what, str(number)), label)
+def _cell(what: str, number: int, label: CodeLabel = LABEL) -> Cell:
+    return Cell(f"{what} {number}", label, {"what": what, "number": number})
 
 
 def test_workers_that_end_lose_no_cell(scheduler: Address, start_worker: StartWorker) -> None:
     missing = list[str]()
-    with pytest.raises(UserError, match="none has"):
+    with pytest.raises(UserError, match="none joined"):
         list(compute(scheduler, [_cell("square", 1)], missing.append))
     workers = [start_worker("") for _ in range(ATTEMPTS + 1)]
     _await(*workers)
     cells = [_cell("end-once", 2), *(_cell("square", number) for number in range(9))]
     results = dict(compute(scheduler, cells, missing.append))
-    assert results == {cell: int(cell.options[1]) ** 2 for cell in cells}
+    assert results == {cell: cell.values["number"] ** 2 for cell in cells}
     assert [worker.poll() is None for worker in workers].count(False) == 1
-    with pytest.raises(UserError, match="3 have"):
+    with pytest.raises(UserError, match="3 joined, with other code"):
         list(compute(scheduler, [_cell("square", 1, CodeLabel("made_up", "1"))], missing.append))
     with pytest.raises(UserError, match="no such number") as refused:
         list(compute(scheduler, [_cell("refuse", 1)], missing.append))
@@ -108,7 +109,9 @@ def test_cells_of_a_release_go_to_its_workers(
 ) -> None:
     both = [_cell("note", 1), _cell("note", 2, NEXT)]
     _await(start_worker(""))
-    with pytest.raises(UserError, match=r"for release 2026.10: 1 have.*another release") as refused:
+    with pytest.raises(
+        UserError, match=r"for release 2026.10: 1 joined.*another release"
+    ) as refused:
         list(compute(scheduler, both, print))
     assert "--release 2026.10" in refused.value.remedy
     _await(start_worker(NEXT.release))
@@ -121,27 +124,12 @@ def test_a_client_knows_the_labels_of_other_releases(tmp_path: Path) -> None:
     lock = '[releases."A"]\ntvm = "%s"\n[releases."B"]\ntvm = "9"\n'
     (tmp_path / "VERSIONS.lock").write_text(lock % version("apache-tvm"), encoding="utf-8")
     here = label_of("m", tmp_path, release="A")
-    assert here == label_of("m", tmp_path, release="A", elsewhere=True)
+    assert here == label_of("m", tmp_path, release="A", own=False)
     # What runs here as B is not what the lock has as B.
-    assert label_of("m", tmp_path, release="B") != label_of(
-        "m", tmp_path, release="B", elsewhere=True
-    )
-    with pytest.raises(UserError, match="no release C") as refused:
-        label_of("m", tmp_path, release="C", elsewhere=True)
+    assert label_of("m", tmp_path, release="B") != label_of("m", tmp_path, release="B", own=False)
+    with pytest.raises(UserError, match="not have the release C") as refused:
+        label_of("m", tmp_path, release="C", own=False)
     assert "A, B" in refused.value.remedy
-
-
-def test_a_scheduler_goes_on_until_it_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = ["--project", str(tmp_path)]
-    said = []
-    for verb in ("scheduler", "scheduler", "down"):
-        assert farm([verb, *own]) == 0
-        said.append(capsys.readouterr().out.split(";")[0].splitlines()[0])
-    assert said[0] == said[1]
-    assert said[0].startswith("scheduler 127.0.0.1:")
-    assert said[2] == f"ended: the {said[0].removesuffix(': answers')}"
 
 
 def test_other_code_has_another_label(tmp_path: Path) -> None:
@@ -157,13 +145,13 @@ def test_other_code_has_another_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--scheduler", "127.0.0.1:1", "--worker", "127.0.0.1:1"], "a command is one of them"),
+        (["--scheduler", "127.0.0.1:1", "--worker", "127.0.0.1:1"], "not both"),
         (["--scheduler", "tcp://127.0.0.1:1"], "no scheduler answers at 127.0.0.1:1"),
         (["--worker", "192.0.2.1:8786"], "not this machine's loopback"),
         (["--worker", "here"], "is no HOST:PORT"),
-        (["--scheduler", "127.0.0.1:1", "--work", "w"], "a worker's files stay there"),
+        (["--scheduler", "127.0.0.1:1", "--work", "w"], "--work: workers do not send"),
         (["--work", "w", "--vlen", "128", "256"], "for one VLEN"),
-        (["--releases", "2026.08,2026.10"], "trees of one release are here"),
+        (["--releases", "2026.08,2026.10"], "the trees of one release only"),
     ],
 )
 def test_schedulers_that_cannot_be_are_refused(options: list[str], message: str) -> None:
@@ -179,7 +167,7 @@ def test_cells_of_the_bench_and_a_worker_make_the_options_of_one_machine() -> No
     cells = cells_of("m", one, bench_of(one))
     assert len(cells) == 4
     for cell in cells:
-        made = bench_of(parser().parse_args([*own_options(worker), *cell.options]))
+        made = bench_of(Namespace(**{**vars(worker), **cell.values}))
         assert (made.profile, made.decode, made.model) == (True, 4, "S")
         assert [variant.name for variant in made.variants] == ["upstream", "ours"]
     assert label("m", one) == label("m", worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from forkpatch.inspect.symbols import MODULE, Outline, bare_name
+from forkpatch.symbols.outline import MODULE, Outline, bare_name
 
 SOURCES = {
     "a.c": (

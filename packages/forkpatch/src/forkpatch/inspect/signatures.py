@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signatures of Python functions that overlays replace or patches change, against upstream's.
 
-Upstream's callers and upstream's tests know upstream's signature. What takes the place of a
-function keeps it: the same parameters in the same order, with the same defaults; what is new can
-be given by name alone and has a default, so that upstream may add parameters of its own later.
+Upstream's callers and upstream's tests use upstream's signature. A replacement of a
+function keeps it: the same parameters in the same order, with the same defaults. A new parameter
+is keyword-only and has a default, so that upstream may add parameters of its own later.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def departures(
     Args:
         theirs: upstream's signature.
         ours: that of the replacement.
-        others: upstream's signatures in other versions that the same replacement serves; a
+        others: upstream's signatures in other versions that have the same replacement; a
             parameter of theirs may have the position that it has there.
         excused: parameters of which the default may be another.
     """

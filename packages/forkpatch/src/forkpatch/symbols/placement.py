@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparison of where a merge put the changes of a patch with where the patch makes them.
 
-Git merges by the likeness of lines, and cannot know that they are in another function now. Here
+Git merges similar lines, and does not know when they are in another function. Here
 each changed line is compared with the line of the patch that it comes from. They must be
 
 - in the same symbol, by its full name. One whose signature or conditions changed is followed
   when that is certain: the old one is gone, the new one is new, and neither has a twin;
 - in the same block of it, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
-- at the same one of the places in the symbol that read alike;
-- between the same lines, in any language: those around that tell its place from like ones.
+- at the same one of several places in the symbol that look alike;
+- between the same lines, in any language, when these lines tell similar places apart.
 
-The rule behind all four: while the old place lives on elsewhere, another is not its place.
+The rule behind all four: while the old place still exists elsewhere, no other place is right.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from forkpatch.inspect.changes import Change, ChangedLine, Misplacement, among_likes, says_something
-from forkpatch.inspect.symbols import MODULE, Outline, Symbol
 from forkpatch.model.diffs import FileDiff, Hunk
+from forkpatch.symbols.changes import Change, ChangedLine, Misplacement, among_likes, says_something
+from forkpatch.symbols.outline import MODULE, Outline, Symbol
 
 _LIKE_LINES = 50  # of so many lines that read alike in one symbol, the block need not be tried
 
@@ -144,7 +144,7 @@ def _lost(mine: Change, theirs: Change) -> Iterator[Misplacement]:
         name, symbol = line.symbol.name, counterpart(line.symbol, line.outline, theirs.after)
         if symbol is None:
             yield Misplacement(
-                name, f"git finds its change of {name} made already, and there is no {name} now"
+                name, f"git finds its change of {name} made already, but {name} is gone"
             )
         elif line.text not in theirs.after.own_lines(symbol.name):
             yield Misplacement(name, f"git finds its change of {name} made already elsewhere")
@@ -184,11 +184,13 @@ def _at_another_copy(hunk: Hunk, mine: Change, theirs: Change) -> Iterator[Mispl
     )
     if len(before) != len(ours):
         counts = f"{len(ours)} times in {now.name} now, and {len(before)} before"
-        yield Misplacement(now.name, f"the lines that it changes stand {counts}")
+        yield Misplacement(now.name, f"the lines that it changes occur {counts}")
     elif patched.count("old") != merged.count("old"):
-        yield Misplacement(now.name, f"the lines that it changes stand in {now.name} still")
+        yield Misplacement(now.name, f"the lines that it changes are still in {now.name}")
     elif patched != merged:
-        yield Misplacement(now.name, f"it changes another of {len(ours)} like places in {now.name}")
+        yield Misplacement(
+            now.name, f"it changes another one of {len(ours)} places in {now.name} that look alike"
+        )
 
 
 def _places(

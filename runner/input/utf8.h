@@ -9,7 +9,7 @@
 
 namespace rvv_runner {
 
-// What starts at one byte of a text.
+// The code point, or broken sequence, at one byte of a text.
 struct Decoded {
   uint32_t code = 0;   // the code point, when it is whole
   size_t length = 0;   // its bytes; of a broken one, those that could have begun it (at least 1)
@@ -18,27 +18,27 @@ struct Decoded {
 };
 
 // Reads the code point at byte `at` (less than the text's size). Overlong forms, surrogates and
-// what lies beyond U+10FFFF are broken (Unicode, table 3-7).
+// code points beyond U+10FFFF are broken (Unicode, table 3-7).
 Decoded DecodeAt(std::string_view text, size_t at);
 
-// Writes a code point behind a text.
+// Appends a code point to a text.
 void AppendUtf8(uint32_t code, std::string* text);
 
-// Characters that begin in these bytes: all but those that go on with one.
+// The number of characters that begin in these bytes.
 size_t Characters(std::string_view bytes);
 
-// Where a text stops being UTF-8; nothing when it is UTF-8 to its end.
+// The first byte that is not UTF-8; nullopt if the whole text is UTF-8.
 std::optional<size_t> FirstBroken(std::string_view text);
 
-// Makes whole characters of bytes that come in pieces. A broken sequence becomes one U+FFFD for
+// Joins bytes that come in pieces to whole characters. A broken sequence becomes one U+FFFD for
 // each of its longest beginnings, as Unicode recommends and as Python's "replace" does.
 class Utf8Stream {
  public:
-  // The characters that are complete after these bytes.
+  // The characters that these bytes complete.
   std::string Feed(std::string_view bytes);
-  // What is left when no more bytes come: nothing, or one U+FFFD.
+  // The rest after the last bytes: empty, or one U+FFFD.
   std::string Finish();
-  // Bytes of a character that is not whole yet are kept.
+  // True if the bytes of an incomplete character are kept.
   bool pending() const { return !pending_.empty(); }
 
  private:

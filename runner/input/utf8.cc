@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text/utf8.h"
+#include "input/utf8.h"
 
 #include <algorithm>
 
@@ -8,11 +8,11 @@ namespace {
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
-// How a sequence goes on after its first byte.
+// The continuation that the first byte of a sequence demands.
 struct Lead {
-  size_t tail = 0;        // bytes that follow; 0: this byte starts no sequence
-  uint32_t bits = 0;      // of the code point, in the first byte
-  unsigned low = 0x80;    // bounds of the second byte
+  size_t tail = 0;      // bytes that follow; 0: this byte starts no sequence
+  uint32_t bits = 0;    // of the code point, in the first byte
+  unsigned low = 0x80;  // bounds of the second byte
   unsigned high = 0xBF;
 };
 

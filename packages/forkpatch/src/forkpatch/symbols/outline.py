@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions, classes and tables of a source file: names, lines, and hashes of their bodies.
 
-A file of a language that has a grammar is parsed (:mod:`forkpatch.inspect.grammars`). Any other
-goes by git's own rule for the text after ``@@``: a symbol begins at a line whose first character
+A file of a language that has a grammar is parsed (:mod:`forkpatch.symbols.grammars`). Any other
+follows git's own rule for the text after ``@@``: a symbol begins at a line whose first character
 is a letter, ``_`` or ``$``, and ends before the next such line.
 
 The name of a symbol is its identity: the scopes around it, its own name, the types of its
@@ -26,8 +26,8 @@ from pathlib import PurePosixPath
 
 from tree_sitter import Node
 
-from forkpatch.inspect.grammars import Grammar, conditions, grammar_of, labels
-from forkpatch.inspect.names import described
+from forkpatch.symbols.grammars import Grammar, conditions, grammar_of, labels
+from forkpatch.symbols.names import described
 
 MODULE = "<file>"
 _HASH_LENGTH = 16

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from forklab import CORE, ForkLab, git, message
 
-from forkpatch.regression.signatures import departures, signatures
+from forkpatch.inspect.signatures import departures, signatures
 
 CORE_PATH = "python/calc/core.py"
 OVERLAY = "python/calc/fast.py"
@@ -126,7 +126,7 @@ def test_check_wants_an_excuse_to_be_of_use(shadowing: ForkLab) -> None:
         ids = f'commit = "{40 * "1"}"\ntree = "{40 * "2"}"\n'
         lock.write(f'\n[upstreams.calc.versions."2.0"]\n{ids}')
     done = shadowing.ok("check")
-    assert "not checked: calc 2.0: its tree is not in the cache" in done.out + done.err
+    assert "not checked: calc 2.0: the tree of calc 2.0 is not in the cache" in done.out + done.err
 
 
 def test_check_compares_functions_that_a_patch_changes(shadowing: ForkLab) -> None:

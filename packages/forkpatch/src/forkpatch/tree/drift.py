@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from forkpatch.command import typed
 from forkpatch.errors import PatchError
-from forkpatch.inspect.symbols import MODULE, Outline, bare_name, outline
-from forkpatch.model.fork import Fork, TreePlan
 from forkpatch.model.record import Record, SymbolPlace, read_record
-from forkpatch.series.derive import record_of
+from forkpatch.symbols.outline import MODULE, Outline, bare_name, outline
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan
 
 
 class Drift(StrEnum):
@@ -151,6 +152,6 @@ def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
         raise PatchError(
             f"{wrong[0]}",
             remedy="the patch changes another function than it was made for;"
-            " move the series with forkpatch rebase, or correct the patch",
+            f" move the series with {typed('rebase')}, or correct the patch",
         )
     return findings

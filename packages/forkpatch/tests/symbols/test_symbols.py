@@ -9,10 +9,10 @@ import pytest
 from forklab import CORE, FILES, ForkLab, core
 
 from forkpatch.git.objects import blob_id
-from forkpatch.inspect.drift import Drift, compare
-from forkpatch.inspect.symbols import MODULE, Outline
 from forkpatch.model.patchfile import read_patch
 from forkpatch.model.record import Record, SymbolPlace
+from forkpatch.symbols.outline import MODULE, Outline
+from forkpatch.tree.drift import Drift, compare
 
 PYTHON = b'''"""Doc."""
 import os
@@ -143,7 +143,7 @@ def test_record_holds_the_base_and_the_blobs_that_the_series_leans_on(lab: ForkL
     path.write_text(path.read_text().replace(blob_id(FILES["src/run.c"]), "1" * 40))
     assert "derived.json differs" in lab.run("record", "--check").out
     found = lab.run("check").out
-    assert "patches/calc/1.0/derived.json: it is not what the series gives" in found
+    assert "patches/calc/1.0/derived.json: derived.json is out of date" in found
     assert "forkpatch record calc --version 1.0" in found
 
 

@@ -5,8 +5,8 @@
 
 namespace rvv_runner {
 
-// Talks turn by turn over the standard input and output; gives the exit code. The answers alone go
-// to the standard output, all else to the standard error.
+// Chats turn by turn over the standard input and output. Returns the exit code. Only answers go to
+// the standard output; everything else goes to the standard error.
 int Chat(const Arguments& arguments);
 
 }  // namespace rvv_runner

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "chat/line_reader.h"
+#include "program/line_reader.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -15,13 +15,13 @@ namespace {
 
 volatile sig_atomic_t interrupted = 0;
 
-// A signal that comes before poll() waits is seen by it too: as a byte here.
+// The handler writes a byte here, so that poll() also sees a signal from before its wait.
 int wake[2] = {-1, -1};
 
 void OnInterrupt(int) {
   const int before = errno;
   interrupted = 1;
-  // Full is as good as written.
+  // If the pipe is full, poll() wakes up anyway.
   if (write(wake[1], "", 1) < 0) errno = before;
 }
 
@@ -35,7 +35,7 @@ LineReader::LineReader() {
   }
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;
-  action.sa_flags = SA_RESTART;  // a write that is under way goes on
+  action.sa_flags = SA_RESTART;  // do not interrupt a write
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
 }
@@ -47,13 +47,13 @@ std::optional<LineReader::Line> LineReader::Next() {
       pending_.erase(0, end + 1);
       return line;
     }
-    if (pending_.size() > kLongestLine) throw InputError("a line of more than 16 MiB");
+    if (pending_.size() > kLongestLine) throw InputError("a line is longer than 16 MiB");
     pollfd asked[] = {{STDIN_FILENO, POLLIN, 0}, {wake[0], POLLIN, 0}};
     char bytes[4096];
     if (poll(asked, 2, -1) < 0 && errno == EINTR) continue;
     if (asked[1].revents != 0) {
       while (read(wake[0], bytes, sizeof(bytes)) > 0) continue;
-      // One that ended an answer is over.
+      // This Ctrl-C already ended an answer.
       if (!Interrupted()) continue;
       pending_.clear();
       return Line{"", true};

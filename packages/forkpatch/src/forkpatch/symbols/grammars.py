@@ -2,7 +2,7 @@
 """Tree-sitter grammars of the languages whose symbols are parsed, and what a symbol is in each.
 
 A language is an entry of :data:`_LANGUAGES`: its suffixes, its grammar, and the node types that
-define symbols. A file of another language has no grammar; its symbols go by git's function context.
+define symbols. A file of another language has no grammar; git's function context names its symbols.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ _BY_SUFFIX = {suffix: one for suffixes, one in _LANGUAGES.items() for suffix in 
 
 
 def grammar_of(path: str) -> Grammar | None:
-    """The grammar of a file's language; None when there is none."""
+    """The grammar of a file's language; None without one."""
     return _BY_SUFFIX.get(PurePosixPath(path).suffix.lower())
 
 

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of series: written for one version, and for the versions that share its patches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from forkpatch.command import typed
+from forkpatch.errors import ForkError, SourceError, UserError
+from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import SERIES, SeriesEntry, read_entries
+from forkpatch.model.record import RECORD, Record, format_record, is_recorded, read_record
+from forkpatch.safety import check_regular
+from forkpatch.series.shared import locate_series
+from forkpatch.sources.cache import Pristine
+from forkpatch.sources.obtain import SourceOptions, obtain
+from forkpatch.tree.derive import record_of
+from forkpatch.tree.fork import Fork, TreePlan, plan_tree
+from groundwork.files import atomic_write
+
+TreeOf = Callable[[Upstream], Pristine]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The record of an upstream version.
+
+    Attributes:
+        plan: the version's patched tree.
+        old: the record in the file before; None without one.
+        new: the record of the series as it is now.
+        same: the file was up to date.
+    """
+
+    plan: TreePlan
+    old: Record | None
+    new: Record
+    same: bool
+
+
+def record_version(
+    fork: Fork, upstream: Upstream, tree_of: TreeOf, *, check: bool = False
+) -> Recorded:
+    """Write the record of an upstream version anew.
+
+    Args:
+        fork: the fork.
+        upstream: the version.
+        tree_of: gives its tree, and those of the versions whose patches it shares.
+        check: write nothing.
+
+    Raises:
+        PatchError: a patch does not apply, or one of another version does not fit this one.
+    """
+    pristine = tree_of(upstream)
+    patches = locate_series(fork, upstream, pristine, tree_of)
+    plan = plan_tree(fork, upstream, pristine, patches)
+    folder = fork.patch_folder(upstream)
+    path = check_regular(folder / RECORD)
+    try:
+        old = read_record(folder)
+    except UserError:  # it is damaged, and written anew
+        old = None
+    new = record_of(fork, plan)
+    text = format_record(new)
+    same = not is_recorded(folder, new) or (
+        path.is_file() and path.read_bytes() == text.encode("utf-8")
+    )
+    if not check and not same:
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, text)
+    return Recorded(plan, old, new, same)
+
+
+def cached_tree(fork: Fork, upstream: Upstream) -> Pristine:
+    """The tree of an upstream version in the cache.
+
+    Raises:
+        SourceError: it is not there.
+    """
+    pristine = fork.cache.find(upstream.tree)
+    if pristine is None:
+        raise SourceError(f"the tree of {upstream} is not in the cache")
+    return pristine
+
+
+def record_borrowers(
+    fork: Fork, upstream: Upstream, versions: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Write the records of versions anew that share changed patches of ``upstream``.
+
+    Returns:
+        A line for each file that was written, and one for each version that needs a command.
+    """
+    changes, notes = [], []
+    for version in versions:
+        try:
+            other = fork.lock.upstream(upstream.name, version)
+            if not record_version(fork, other, lambda one: cached_tree(fork, one)).same:
+                changes.append(f"../{version}/{RECORD}: changed")
+        except ForkError as error:
+            again = typed(f"record {upstream.name} --version {version}")
+            notes.append(f"{version} shares patches that changed: {error.what}; type: {again}")
+    return tuple(changes), tuple(notes)
+
+
+def share_new(
+    fork: Fork, upstream: Upstream, names: Sequence[str], others: Iterable[Upstream]
+) -> tuple[str, ...]:
+    """Enter new patches of a version in the series of others, and record their lines there.
+
+    Args:
+        fork: the fork.
+        upstream: the version that has the patches.
+        names: the patches.
+        others: the other versions.
+
+    Returns:
+        A line for each file that was written.
+
+    Raises:
+        PatchError: a patch does not fit a version; that version's files are as before.
+    """
+    changes: list[str] = []
+    options = SourceOptions()
+    order = [entry.name for entry in read_entries(fork.patch_folder(upstream))]
+    for other in others:
+        series = fork.patch_folder(other) / SERIES
+        before = series.read_text("utf-8") if series.is_file() else None
+        text = before or ""
+        for name in names:
+            text = _entered(text, SeriesEntry(name, upstream.version), order[: order.index(name)])
+        if text == before:
+            continue
+        series.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(series, text)
+        try:
+            record_version(fork, other, lambda one: obtain(one, fork.cache, options).pristine)
+        except BaseException:
+            series.unlink() if before is None else atomic_write(series, before)
+            raise
+        changes += [f"../{other.version}/{file}: changed" for file in (SERIES, RECORD)]
+    return tuple(changes)
+
+
+def _entered(text: str, entry: SeriesEntry, above: Sequence[str]) -> str:
+    """The text of a series with ``entry`` after the last patch of ``above`` that it lists."""
+    lines = text.splitlines(keepends=True)
+    names = [line.partition("#")[0].strip().rpartition("/")[2] for line in lines]
+    if entry.name in names:
+        return text
+    at = max((names.index(name) + 1 for name in above if name in names), default=len(lines))
+    return "".join([*lines[:at], f"{entry}\n", *lines[at:]])

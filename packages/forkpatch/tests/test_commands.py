@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands in messages begin as their reader types them."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from forklab import ForkLab
+
+import forkpatch
+from forkpatch.command import typed
+
+SOURCES = sorted(Path(forkpatch.__file__).parent.rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "argv", "expected"),
+    [
+        ({}, "/home/ada/bin/forkpatch", "forkpatch export calc"),
+        ({}, "/site-packages/forkpatch/__main__.py", "python -m forkpatch export calc"),
+        ({"UV_RUN_RECURSION_DEPTH": "1"}, "forkpatch", "uv run forkpatch export calc"),
+        (
+            {"UV_RUN_RECURSION_DEPTH": "1", "FORKPATCH_COMMAND": "nox -s patches --"},
+            "__main__.py",
+            "nox -s patches -- export calc",
+        ),
+    ],
+)
+def test_a_command_is_named_as_the_user_types_the_program(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], argv: str, expected: str
+) -> None:
+    for name in ("UV_RUN_RECURSION_DEPTH", "FORKPATCH_COMMAND"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", [argv])
+    assert typed("export calc") == expected
+
+
+def test_a_remedy_names_the_session_that_runs_forkpatch(
+    lab: ForkLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORKPATCH_COMMAND", "nox -s patches --")
+    done = lab.run("rebase", "calc", "--continue")
+    assert (done.code, "begin one: nox -s patches -- rebase calc VERSION" in done.err) == (2, True)
+
+
+def test_no_message_has_a_command_of_its_own() -> None:
+    raw = re.compile(r"\bforkpatch [a-z]|\bnox -s |\buv run ")
+    found = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        found += [
+            f"{path.name}:{node.lineno}: {node.value}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if id(node) not in docstrings and raw.search(node.value)
+        ]
+    # A page that is kept in the repository names the verb that made it, however that was typed.
+    kept = ("Made by `forkpatch probe`", "uv run forkpatch")
+    assert [line for line in found if not any(one in line for one in kept)] == []

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request to the engine, and what its caller gets back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/sampling.h"
+
+namespace rvv_runner {
+
+enum class Finish {
+  kStop,       // a stop token or a stop string
+  kLength,     // max_tokens, or the sequence is full
+  kCancelled,  // by Cancel
+  kError,      // see Ended::error; the other requests go on
+};
+
+// The new part of an answer. Its text consists of whole UTF-8 characters. Stop strings are never
+// shown: a text that may be the beginning of one is held back until the next tokens decide.
+struct Piece {
+  std::string text;
+  std::vector<int32_t> tokens;         // since the last piece, stop tokens and hidden ones too
+  std::vector<TokenLogprob> logprobs;  // of these tokens when asked for, without the stop token
+};
+
+// The end of an answer.
+struct Ended {
+  Finish finish = Finish::kStop;
+  std::string error;  // of kError
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;            // of the prompt, not computed again
+  int64_t answer_tokens = 0;            // the stop token too
+  double queue_seconds = 0.0;           // from Submit to the first prefill
+  std::vector<double> prefill_seconds;  // of each prefill call
+  std::vector<double> decode_seconds;   // of each decode call of this answer
+};
+
+struct Request {
+  std::vector<int32_t> tokens;  // the prompt, at least one
+  Sampling sampling;
+  std::vector<int32_t> stop;                    // tokens that end the answer
+  std::function<void(const Piece&)> on_piece;   // called for each new piece; may be empty
+  std::function<void(const Ended&)> on_finish;  // called once, after the last piece; may be empty
+  // Called with each row of logits that a token is chosen from; may be empty.
+  std::function<void(const std::vector<float>&)> on_logits;
+};
+
+}  // namespace rvv_runner

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network addresses of services that run code: loopback unless the user insists.
+
+Standard library only: a real board's agent uses it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from crosslab.errors import UserError
+
+TUNNEL = (
+    "make a tunnel to it: ssh -L PORT:127.0.0.1:PORT HOST; or give --force on a network of your own"
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Host and port."""
+
+    host: str
+    port: int
+
+    @property
+    def pair(self) -> tuple[str, int]:
+        """As sockets take it."""
+        return self.host, self.port
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """``HOST:PORT``.
+
+        Raises:
+            UserError: it is something else.
+        """
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise UserError(f"{text!r} is no HOST:PORT", remedy="for example 127.0.0.1:9190")
+        return cls(host.strip("[]"), int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """No other machine reaches it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def check_address(address: Address, *, force: bool) -> str:
+    """Refuse an address that other machines reach: who reaches it runs code here.
+
+    Returns:
+        a warning, where it is forced; else nothing.
+
+    Raises:
+        UserError: the address is not this machine's loopback.
+    """
+    if address.is_loopback:
+        return ""
+    why = f"{address} is not this machine's loopback: whoever reaches it may run any code"
+    if not force:
+        raise UserError(why, remedy=TUNNEL)
+    return f"{why}, here and on every board"
