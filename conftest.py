@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,6 +141,20 @@ def host_runner(sanitizers: Toolchain) -> Path:
 def trees() -> Path:
     """Directory of the patched trees, `tvm` and perhaps `mlc-llm`."""
     return TREES
+
+
+@pytest.fixture(scope="session")
+def tvm(trees: Path) -> ModuleType:
+    """The package tvm of the patched tree."""
+    python = trees / "tvm" / "python"
+    if not (python / "tvm" / "__init__.py").is_file():
+        pytest.skip(f"no patched TVM in {python}: run `nox -s apply_patches`")
+    if "TVM_LIBRARY_PATH" not in os.environ:
+        pytest.skip("no native TVM libraries: install the pinned apache-tvm wheel")
+    module = importlib.import_module("tvm")
+    origin = Path(str(module.__file__)).resolve()
+    assert origin.is_relative_to(python), f"tvm is {origin}, not that of {python}"
+    return module
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def install_torch_packages(session: nox.Session, trees: Trees, *, required: bool
         trees: of the release that they go with.
         required: end the session where PyTorch cannot be had; else only warn.
     """
-    install(session, "zoo", "pytorch-road", release=trees.release)
+    install(session, "zoo", "pytorch-road", "accelerator-study", release=trees.release)
     install_torch(session, required=required)
 
 

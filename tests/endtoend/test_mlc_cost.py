@@ -10,22 +10,22 @@ import pytest
 from support.mlc_tree import TINY, hf_weights, tools, write_model
 
 from crosslab.compile.mlc import MlcCompileRequest, compile_model
+from crosslab.compile.modes import ESTIMATE, WORK_FILE, KernelMode
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_compile_reports_its_work(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", hf_weights(TINY, 7))
-    report = tmp_path / "cost" / "report.json"
     request = MlcCompileRequest(
         model,
         "q4f32_1",
         "riscv64:rvv256",
         context=TINY.context,
-        environment=(("MLC_RVV_COST_REPORT", str(report)),),
+        mode=KernelMode(extras=(ESTIMATE,)),
     )
-    compile_model(tools(), request, tmp_path / "cache")
-    products = json.loads(report.read_text())["entries"]["decode"]["products"]
+    made = compile_model(tools(), request, tmp_path / "cache")
+    products = json.loads((made.folder / WORK_FILE).read_text())["entries"]["decode"]["products"]
     # qkv, o, gate_up and down of each layer, and the head.
     packed = [p for p in products if p["b"]["bits"] == 4]
     assert sum(p["count"] for p in packed) == 4 * TINY.layers + 1

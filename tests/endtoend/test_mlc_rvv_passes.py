@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from support.mlc_tree import TINY, hf_weights, run_python, tools, write_model
+from support.passes.functions import outcomes, settings
 
 from crosslab.build.kernels import KernelTarget, build_kernels
 from crosslab.models.formats import weight_formats
@@ -27,16 +27,16 @@ def test_linear_layers_call_kernels(tmp_path: Path, kernels_of: str, quantizatio
     kernels = build_kernels(KernelTarget.RISCV64, tmp_path / "kernels").parent
     model = tmp_path / "model"
     write_model(model, hf_weights(TINY, 5))
-    report, library = tmp_path / "report.json", tmp_path / "model.tar"
+    settings(kernels=kernels, reports=tmp_path).write(tmp_path / "passes.json")
+    library = tmp_path / "model.tar"
     options = ["--model-type", "llama", "--quantization", quantization, "--output", str(library)]
     done = run_python(
         *("-m", "mlc_llm", "compile", str(model / "config.json"), "--device", "riscv64:rvv256"),
         *options,
-        MLC_RVV_KERNELS=str(kernels),
-        MLC_RVV_TENSORIZE_REPORT=str(report),
+        MLC_RVV_PASSES=str(tmp_path / "passes.json"),
     )
     assert done.returncode == 0, done.stderr
-    layers = [o for o in json.loads(report.read_text()) if o["block"] == "NT_matmul"]
+    layers = [o for (_, block), o in outcomes(tmp_path).items() if block == "NT_matmul"]
     assert {o["symbol"] for o in layers} == {f"mlc_rvv_{k}_{kernels_of}" for k in ("gemm", "gemv")}
     # Per kind of layer (qkv, o, gate and up, down, head): prefill, batch prefill, decode, batch
     # decode; none may be left to naive loops.

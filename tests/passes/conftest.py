@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The patched TVM for the tests of kernels and passes."""
+"""Compiled kernels, and the configuration of the passes."""
 
 from __future__ import annotations
 
-import importlib
-import os
+import itertools
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
+from support.passes.functions import settings
 
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.cached_build import default_cache
@@ -30,15 +31,14 @@ def kernels(kernel_folders: dict[str, Path]) -> Path:
     return kernel_folders["riscv64"]
 
 
-@pytest.fixture(scope="session")
-def tvm(trees: Path) -> ModuleType:
-    """The package tvm of the patched tree."""
-    python = trees / "tvm" / "python"
-    if not (python / "tvm" / "__init__.py").is_file():
-        pytest.skip(f"no patched TVM in {python}: run `nox -s apply_patches`")
-    if "TVM_LIBRARY_PATH" not in os.environ:
-        pytest.skip("no native TVM libraries: install the pinned apache-tvm wheel")
-    module = importlib.import_module("tvm")
-    origin = Path(str(module.__file__)).resolve()
-    assert origin.is_relative_to(python), f"tvm is {origin}, not that of {python}"
-    return module
+@pytest.fixture
+def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Writes a configuration of the passes, and names it in the environment."""
+    numbers = itertools.count()
+
+    def write(**values: Any) -> None:
+        path = tmp_path / f"passes-{next(numbers)}.json"
+        settings(**values).write(path)
+        monkeypatch.setenv("MLC_RVV_PASSES", str(path))
+
+    return write

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.passes.functions import VECTORS, riscv64
+from support.passes.functions import VECTORS, riscv64, settings
 
 from crosslab.compile.overlaypass import load_pass
 
@@ -25,7 +25,6 @@ def _function(size: int) -> Any:
 def test_a_record_is_applied_to_its_workload_and_vectors(
     tvm: ModuleType,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     features: tuple[str, ...],
     applied: list[str],
 ) -> None:
@@ -39,10 +38,9 @@ def test_a_record_is_applied_to_its_workload_and_vectors(
     entry = database.commit_workload(workload)
     record = TuningRecord(schedule.trace, entry, [1e-6], riscv64(*features), [])
     database.commit_tuning_record(record)
-    monkeypatch.setenv(tuned.DATABASE_VARIABLE, str(tmp_path))
-    monkeypatch.setenv(tuned.REPORT_VARIABLE, str(tmp_path))
+    configuration = settings(tuned=tmp_path, reports=tmp_path)
     mod = tvm.IRModule({"f": _function(8), "g": _function(16)})
-    result = tuned.ApplyTunedSchedules(riscv64(*VECTORS))(mod)
+    result = tuned.ApplyTunedSchedules(riscv64(*VECTORS), configuration)(mod)
     assert ("T.vectorized" in result["f"].script()) == bool(applied)
     assert "T.vectorized" not in result["g"].script()
     assert json.loads((tmp_path / tuned.TUNED).read_text(encoding="utf-8")) == applied
@@ -51,7 +49,7 @@ def test_a_record_is_applied_to_its_workload_and_vectors(
 
 
 @pytest.mark.parametrize(("transposed", "kinds"), [(True, {True, False}), (False, {False})])
-def test_where_elements_are_strided_either_loop_may_become_vectors(
+def test_with_strided_elements_either_loop_may_become_vectors(
     tvm: ModuleType, transposed: bool, kinds: set[bool]
 ) -> None:
     from tvm import te  # noqa: PLC0415
@@ -76,7 +74,7 @@ def test_where_elements_are_strided_either_loop_may_become_vectors(
         one.trace.apply_to_schedule(tvm.s_tir.Schedule(mod), remove_postproc=False)
 
 
-def test_a_widened_function_is_the_workload_that_its_script_says(tvm: ModuleType) -> None:
+def test_the_script_of_a_widened_function_gives_the_same_workload(tvm: ModuleType) -> None:
     from tvm import te  # noqa: PLC0415
 
     x = te.placeholder((4, 8), "float16", name="x")

@@ -51,7 +51,7 @@ def named(cross: ModuleType, **variables: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("width", [128, 256, 512, 1024])
-def test_preset(cross: ModuleType, width: int) -> None:
+def test_a_preset_gives_its_target(cross: ModuleType, width: int) -> None:
     target = cross.resolve(f"riscv64:rvv{width}", {}).target
     assert fields(target) == {
         "kind": "llvm",
@@ -70,7 +70,7 @@ def test_other_devices_are_left_to_mlc_llm(cross: ModuleType, hint: str) -> None
     assert cross.resolve(hint, {"CROSS_COMPILATION": " "}) is None
 
 
-def test_environment_counts_for_the_device_cpu_alone(cross: ModuleType) -> None:
+def test_only_the_device_cpu_reads_the_environment(cross: ModuleType) -> None:
     environ = {"CROSS_COMPILATION": "aarch64-linux-gnu"}
     assert cross.resolve("cuda", environ) is None
     assert cross.resolve("riscv64:rvv128", environ).triple == RISCV
@@ -127,7 +127,7 @@ def test_a_cpu_brings_its_own_features(cross: ModuleType) -> None:
     assert "vector-width" not in without
 
 
-def test_other_cpus(cross: ModuleType) -> None:
+def test_cpus_of_other_kinds_have_their_own_fields(cross: ModuleType) -> None:
     plain = named(cross, **{"": "aarch64-linux-gnu"})
     assert plain["mtriple"] == "aarch64-linux-gnu"
     assert not {"mcpu", "mabi", "mattr", "vector-width"} & plain.keys()
@@ -167,7 +167,9 @@ def test_other_cpus(cross: ModuleType) -> None:
         ({"MATTR": "+v", "MABI": "lp64d"}, ["MATTR", "MABI", "without CROSS_COMPILATION"]),
     ],
 )
-def test_refused(cross: ModuleType, variables: dict[str, str], words: list[str]) -> None:
+def test_a_wrong_variable_is_refused(
+    cross: ModuleType, variables: dict[str, str], words: list[str]
+) -> None:
     with pytest.raises(ValueError, match="CROSS_COMPILATION") as caught:
         named(cross, **variables)
     assert type(caught.value).__name__ == "CrossTargetError"
@@ -246,7 +248,7 @@ def test_gnu_compiler_serves_where_there_is_no_clang(link: ModuleType, tmp_path:
         ("model.so", {"CROSS_COMPILATION_CXX": "no-such-linker -x"}, "no-such-linker"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(
+def test_an_output_that_cannot_be_exported_is_refused(
     link: ModuleType, output: str, environ: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words) as caught:

@@ -62,7 +62,7 @@ def test_a_walk_meets_each_node_once(tvm: ModuleType, function: Any) -> None:
     assert [type(node).__name__ for node in found].count("Mul") == 1
 
 
-def test_a_walk_down_stops_where_it_is_told(tvm: ModuleType, function: Any) -> None:
+def test_a_walk_down_stops_at_the_named_nodes(tvm: ModuleType, function: Any) -> None:
     from tvm import tirx  # noqa: PLC0415
 
     for stop, expected in ((tirx.Mul, {"Add", "Mul"}), (tirx.Add, {"Add"})):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The patches that upstream could take: in its form, each alone, and with a test that tells."""
+"""The patches that upstream could take: each has upstream's form, applies alone, and has a test."""
 
 from __future__ import annotations
 
@@ -83,6 +83,21 @@ class Upstream:
         (path,) = (path for path in self.added(name) if path.startswith("tests/"))
         return path
 
+    def functions_of(self, name: str) -> set[str]:
+        """Names of a change's test functions: where changes share a file, each has one.
+
+        It has the patch's name.
+        """
+        path = self.test_of(name)
+        found = re.findall(rb"^def (test_\w+)", self.added(name)[path], re.MULTILINE)
+        functions = {function.decode() for function in found}
+        sharing = {other for other in self.changes if self.test_of(other) == path}
+        if sharing == {name}:
+            return functions
+        named = {f"test_{other.removesuffix('.patch').replace('-', '_')}" for other in sharing}
+        assert functions == named
+        return {f"test_{name.removesuffix('.patch').replace('-', '_')}"}
+
 
 TVM = Upstream(
     "tvm",
@@ -123,7 +138,7 @@ def added(patch: Patch) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("upstream", "name"), CHANGES)
-def test_form_is_upstreams(upstream: Upstream, name: str) -> None:
+def test_a_patch_has_upstreams_form(upstream: Upstream, name: str) -> None:
     patch = upstream.changes[name]
     assert re.match(upstream.subject, patch.subject)
     assert patch.message.strip().count("\n\n") >= 2  # subject, reason, trailers
@@ -133,7 +148,7 @@ def test_form_is_upstreams(upstream: Upstream, name: str) -> None:
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-def test_all_are_made_for_the_newest_commit(upstream: Upstream, tmp_path: Path) -> None:
+def test_all_patches_are_made_for_the_newest_commit(upstream: Upstream, tmp_path: Path) -> None:
     locked = list(FORK.lock.versions(upstream.name).values())[-1]
     history = History.find([*mirrors_of(locked, FORK.cache, SourceOptions())], upstream.newest)
     if history is None:
@@ -156,16 +171,23 @@ def test_all_are_made_for_the_newest_commit(upstream: Upstream, tmp_path: Path) 
         return read_blobs(history.git, [oid])[oid] or b""
 
     weave = Weave({path: mode for path, (mode, _) in listed.items()}, read)
+    known: set[str] = set()
     for name, patch in submitted.items():
         assert patch.message == upstream.changes[name].message
         assert source_lines(patch) == source_lines(upstream.changes[name])
-        assert added(patch) == upstream.added(name)
+        # The first of those that share a test brings it.
+        wanted = upstream.added(name)
+        assert added(patch) == {path: wanted[path] for path in wanted.keys() - known}
+        known |= wanted.keys()
         weave.apply(patch)  # exactly, or not at all
         assert not weave.needs(patch.name)  # and alone
 
 
-def results(tests: Path, environment: Mapping[str, str], report: Path) -> dict[str, bool]:
-    """Outcomes of the tests by file; a file that pytest cannot even collect is left out."""
+Results = dict[tuple[str, str], bool]
+
+
+def results(tests: Path, environment: Mapping[str, str], report: Path) -> Results:
+    """Outcomes of the tests by file and function; a file that pytest cannot collect is left out."""
     command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider"]
     command += ["--import-mode=importlib"]  # two files have the same name
     subprocess.run(
@@ -175,11 +197,12 @@ def results(tests: Path, environment: Mapping[str, str], report: Path) -> dict[s
         capture_output=True,
         check=False,
     )
-    found: dict[str, bool] = {}
+    found: Results = {}
     for case in ElementTree.parse(report).iter("testcase"):
         if case.get("classname"):
             file = f"{case.attrib['classname'].replace('.', '/')}.py"
-            found[file] = found.get(file, True) and len(case) == 0
+            test = file, case.attrib["name"].partition("[")[0]
+            found[test] = found.get(test, True) and len(case) == 0
     return found
 
 
@@ -191,7 +214,7 @@ def write_tests(folder: Path, upstream: Upstream, names: Collection[str]) -> Pat
     return folder
 
 
-Outcomes = tuple[dict[str, bool], dict[str, bool]]
+Outcomes = tuple[Results, Results]
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +245,7 @@ def tvm_outcomes(tvm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> O
 
 def mlc_results(
     folder: Path, trees: Path, changes: Collection[str], tested: Collection[str]
-) -> dict[str, bool]:
+) -> Results:
     """Outcomes of the tests of ``tested`` on the pristine MLC-LLM with ``changes`` put on it."""
     tree = folder / "tree"
     pristine = folder / "pristine.tar"
@@ -260,11 +283,13 @@ def mlc_outcomes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("upstream", "name"), CHANGES)
-def test_its_test_fails_before_and_passes_after(
+def test_the_test_of_a_patch_fails_without_it_and_passes_with_it(
     request: pytest.FixtureRequest, upstream: Upstream, name: str
 ) -> None:
     fixture = f"{upstream.name.partition('-')[0]}_outcomes"
     before, after = request.getfixturevalue(fixture)
-    file = upstream.test_of(name)
-    assert before.get(file) is False
-    assert after.get(file) is True
+    file, functions = upstream.test_of(name), upstream.functions_of(name)
+    # As a whole: of several functions one may pass before.
+    assert all((file, function) in before for function in functions)
+    assert not all(before[file, function] for function in functions)
+    assert all(after.get((file, function)) for function in functions)

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from disks import disk  # noqa: F401 - a fixture
 from forklab import FILES, ForkLab, Repo, copy_of, git
 
 from groundwork.ramdisk import RamDisk, mounted

@@ -47,8 +47,8 @@ class Variant:
         tree: the TVM tree.
         mlc_tree: the MLC-LLM tree that goes with it; None where this step has none.
         kernels: tensorize with the RVV kernels.
-        steps: the project's passes that run, as in MLC_RVV_STEPS; None takes all with kernels,
-            and none without.
+        steps: steps of the passes that run, or "-name" for all but one; None takes all with
+            kernels, and none without.
     """
 
     name: str

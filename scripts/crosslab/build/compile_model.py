@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--linker", type=shlex.split, default=[], help="compiler command to link model.so")
     add("--prefill-chunk", type=int, default=DEFAULT_CHUNK, help="most tokens of a prefill call")
-    add("--steps", help="run only these passes of the project, as in MLC_RVV_STEPS (all)")
+    add("--steps", help="steps of the passes that run, or -NAME for all but one (all)")
     add("--kernels", type=Path, help="folder of compiled kernels that the passes call")
     add("--require-tensorize", action="store_true", help="fail when nothing is tensorized")
     add("--no-gemv", action="store_true", help="leave matrix-vector products unscheduled")

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device beside the CPU that computes a model's linear layers, as far as the lab knows of it."""
+"""The interface of something beside the CPU that computes parts of a model.
+
+The build links its objects, the compiler runs its extra passes (which the job's mode names), and
+the check of an answer takes its arithmetic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from crosslab.build.runtime import Runtime
 from crosslab.host.toolchain import Toolchain
@@ -34,8 +38,8 @@ class RunRoundings(Protocol):
 
 
 @dataclass(frozen=True)
-class DeviceArithmetic:
-    """A device's products in numpy; made anew for each model.
+class OffloadArithmetic:
+    """The same products in numpy; made anew for each model.
 
     Attributes:
         product: linear layers.
@@ -50,19 +54,19 @@ class DeviceArithmetic:
 
 @dataclass(frozen=True)
 class Offload:
-    """A device that multiplies instead of the CPU.
+    """Something that computes parts of a model instead of the CPU.
 
     Attributes:
-        name: of the device; part of the artefact's name.
-        attention: its products are the device's.
-        objects: what drives it, to be linked into the runner; sizes of the linear layers, and the
-            width of a head where attention's products are the device's, else 0.
+        name: part of the artefact's name.
+        about: entries of the job's report.
+        objects: made to be linked into the runner, of the sizes of the linear layers and the width
+            of a head.
         smooth: parameters of the same model that round better: the model's folder, that of its
             parameters, ids of the calibration's text, cache.
         calibration: that text.
-        params: its form of parameters in float32; folders of both, and the cache between them.
-        arithmetic: what it computes; given what a run recorded, it takes the run's roundings.
-        record: variable that names the file for what a run rounds.
+        params: makes its form of parameters; folder of those in float32, and cache.
+        arithmetic: its products; with the record of a run it takes the run's roundings.
+        record: variable of the runner that names the file for this record.
         tolerance: largest difference of a logit to that with the run's roundings, as a part of the
             largest logit.
         disturbance: of the values that products are given, at most, as a part of each; by it the
@@ -70,12 +74,12 @@ class Offload:
     """
 
     name: str
-    attention: bool
+    about: Mapping[str, Any]
     objects: Callable[[Sequence[LayerSize], int, Runtime, Toolchain, Path], tuple[Path, ...]]
     smooth: Callable[[Path, Path, Sequence[int], Path], Path]
     calibration: str
     params: Callable[[Path, Path], Path]
-    arithmetic: Callable[[bytes | None], DeviceArithmetic]
+    arithmetic: Callable[[bytes | None], OffloadArithmetic]
     record: str
     tolerance: float
     disturbance: float

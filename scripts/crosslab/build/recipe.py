@@ -31,7 +31,7 @@ class Recipe:
         mlc_tree: MLC-LLM tree that defines the model; None compiles the project's own definition.
         kernels: tensorize with the RVV kernels.
         require_tensorize: a model of which no product calls a kernel is an error.
-        steps: the project's passes that run, as in MLC_RVV_STEPS; None runs all, () none.
+        steps: steps of the passes that run, or "-name" for all but one; None runs all, () none.
         context: longest sequence, tokens; None: the config's, through MLC-LLM its default at most.
         prefill_chunk: most tokens that one prefill call takes.
         sizes: further sizes that override the config's, with MLC-LLM alone.

@@ -19,7 +19,6 @@ from crosslab.build.runtime import Runtime, build_runtime
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import (
     LIBRARY,
-    STEPS_VARIABLE,
     CompiledModel,
     CompileRequest,
     compile_llama,
@@ -187,7 +186,6 @@ def _config(recipe: Recipe) -> LlamaConfig:
 def _mlc_request(
     recipe: Recipe, target: LabTarget, prefix: str, kernels: Path | None
 ) -> MlcCompileRequest:
-    steps = recipe.steps
     return MlcCompileRequest(
         model=recipe.model,
         quantization=recipe.quantization,
@@ -196,7 +194,7 @@ def _mlc_request(
         prefill_chunk=recipe.prefill_chunk,
         kernels=kernels,
         require_tensorize=recipe.require_tensorize,
-        environment=() if steps is None else ((STEPS_VARIABLE, ",".join(steps)),),
+        steps=recipe.steps,
         sizes=recipe.sizes,
         mode=recipe.mode,
         prefix=prefix,

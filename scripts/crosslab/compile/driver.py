@@ -16,8 +16,8 @@ from typing import Any
 from crosslab.cached_build import cached_build
 from crosslab.compile import schedules
 from crosslab.compile.modes import KernelMode
-from crosslab.compile.overlaypass import PASSES
-from crosslab.compile.targets import PREFIX_VARIABLE, LabTarget
+from crosslab.compile.overlaypass import PASSES, folders_of, load_pass
+from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig
 from groundwork.hashing import digest
@@ -26,12 +26,10 @@ DEFAULT_CHUNK = 2048
 # Sequences that one call decodes at most; what a board serves at once.
 MAX_BATCH = 8
 LAST_LINES = 15
-# In a library's folder: its products and other work, for the cost estimate.
-WORK_FILE = "work.json"
 # In a library's folder: the module after each pass, where that was asked for.
 IR_FOLDER = "ir"
-# Variable with the project's passes that run.
-STEPS_VARIABLE = "MLC_RVV_STEPS"
+# In a library's folder while it is compiled: the configuration of the passes.
+PASSES_FILE = "passes.json"
 # A system library: objects to be linked into a program.
 LIBRARY = "model.tar"
 
@@ -65,6 +63,8 @@ class LibraryRequest:
         kernels: folder of the compiled kernels that the passes bring in.
         require_tensorize: nothing tensorized is an error.
         mode: what the kernels of linear layers read; MLC-LLM's own runtime loads "stored" alone.
+        steps: steps of the passes that run, or "-name" for all but one; None takes all, () leaves
+            the loops to TVM.
         prefix: of the library's symbols, by which a program tells several apart.
         tuned: folder of a MetaSchedule database, for functions without a kernel; None: none.
     """
@@ -74,6 +74,7 @@ class LibraryRequest:
     kernels: Path | None = None
     require_tensorize: bool = False
     mode: KernelMode = field(default_factory=KernelMode)
+    steps: tuple[str, ...] | None = None
     prefix: str = ""
     tuned: Path | None = None
 
@@ -91,17 +92,26 @@ class LibraryRequest:
                 remedy="build them with: python -m crosslab kernels --target riscv64 --output DIR",
             )
 
-    def variables(self, folder: Path) -> dict[str, str]:
-        """Variables that the passes read; what they report goes to ``folder``."""
-        found = self.mode.variables | schedules.variables(self.tuned, folder)
-        found["MLC_RVV_TENSORIZE_REPORT"] = str(folder / "tensorized.json")
-        if self.kernels:
-            found["MLC_RVV_KERNELS"] = str(self.kernels.resolve())
-        if self.prefix:
-            found[PREFIX_VARIABLE] = self.prefix
-        if self.require_tensorize:
-            found["MLC_RVV_REQUIRE_TENSORIZE"] = "1"
-        return found
+    def configure(self, folder: Path) -> dict[str, str]:
+        """Write the passes' configuration to a library's folder, which gets their reports, too.
+
+        Returns:
+            the variable of the compiling process that names the file.
+        """
+        passes = load_pass("configuration")
+        settings = passes.Configuration(
+            steps=self.steps,
+            kernels=self.kernels and self.kernels.resolve(),
+            require_tensorize=self.require_tensorize,
+            weights=self.mode.weights,
+            activations=self.mode.activations,
+            tuned=schedules.database_in(self.tuned),
+            prefix=self.prefix,
+            reports=folder,
+            extras=tuple(passes.Extra(**vars(extra)) for extra in self.mode.extras),
+        )
+        settings.write(folder / PASSES_FILE)
+        return {passes.VARIABLE: str(folder / PASSES_FILE)}
 
 
 @dataclass(frozen=True)
@@ -112,8 +122,6 @@ class CompileRequest(LibraryRequest):
         tvm_tree: a TVM tree in git's layout (``python/tvm`` below it).
         config: a Llama's sizes, or a module.
         target: what code is generated for.
-        steps: the project's passes that run (their MLC_RVV_STEPS: names, or "-name" for all but
-            one); None takes all, () leaves the loops to TVM.
         gemv: schedule matrix-vector products by dlight's rule, as MLC-LLM does. For x86, LLVM
             takes a minute and more over what it makes of widths that are no multiple of 128.
         linker: compiler command that links "shared" for another machine; empty: the host's.
@@ -123,7 +131,6 @@ class CompileRequest(LibraryRequest):
     tvm_tree: Path
     config: LlamaConfig | ImportedModule
     target: LabTarget
-    steps: tuple[str, ...] | None = None
     gemv: bool = True
     linker: tuple[str, ...] = ()
     dump_ir: bool = False
@@ -216,6 +223,7 @@ def _key(request: CompileRequest) -> str:
         request.python,
         *(own / name for name in ("worker.py", "llama.py", "pipeline.py", "ir_dump.py")),
         PASSES,
+        *folders_of(request.mode.extras),
         *((request.kernels,) if request.kernels else ()),
         *((request.tuned,) if request.tuned else ()),
         *(request.config.files if isinstance(request.config, ImportedModule) else ()),
@@ -235,13 +243,10 @@ def tree_environment(tvm_tree: Path) -> dict[str, str]:
 def _run(request: CompileRequest, folder: Path) -> None:
     spec = folder / "spec.json"
     spec.write_text(json.dumps(request.specification(), indent=2), encoding="utf-8")
-    environment = tree_environment(request.tvm_tree) | request.variables(folder)
+    environment = tree_environment(request.tvm_tree) | request.configure(folder)
     if isinstance(request.config, ImportedModule):
         for file in request.config.files:
             shutil.copyfile(file, folder / file.name)
-        environment["MLC_RVV_COST_REPORT"] = str(folder / WORK_FILE)
-    if request.steps is not None:
-        environment[STEPS_VARIABLE] = ",".join(request.steps)
     command = [sys.executable, "-m", "crosslab.compile.worker", str(spec)]
     result = subprocess.run(
         command,
@@ -257,3 +262,4 @@ def _run(request: CompileRequest, folder: Path) -> None:
         last = "\n  ".join(result.stdout.strip().splitlines()[-LAST_LINES:])
         raise LabError(f"compiling the model for {request.target.label} failed:\n  {last}")
     spec.unlink()
+    (folder / PASSES_FILE).unlink()

@@ -23,10 +23,12 @@ from crosslab.compile.driver import (
     LAST_LINES,
     LIBRARY,
     MAX_BATCH,
+    PASSES_FILE,
     CompiledModel,
     LibraryRequest,
     read_compiled,
 )
+from crosslab.compile.overlaypass import folders_of
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import DEFAULT_CONTEXT
@@ -44,8 +46,6 @@ from groundwork.hashing import digest
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 """Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
 
-# The work of a compiled model, as the cost estimate reads it.
-WORK_FILE = "work.json"
 # Settings of one run must not leak into the next: what is wanted is said in the request.
 OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
 
@@ -134,10 +134,12 @@ class MlcTools:
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         """Environment in which ``mlc_llm`` and ``tvm`` mean the patched trees."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(OWN_VARIABLES)}
-        trees = [str(tree.resolve() / "python") for tree in (self.mlc_tree, self.tvm_tree)]
+        path = [str(tree.resolve() / "python") for tree in (self.mlc_tree, self.tvm_tree)]
+        # Packages with extra passes may be on the caller's path.
+        path += filter(None, [os.environ.get("PYTHONPATH")])
         return {
             **kept,
-            "PYTHONPATH": os.pathsep.join(trees),
+            "PYTHONPATH": os.pathsep.join(path),
             "TVM_LIBRARY_PATH": self._probed["libraries"],
             "PYTHONNOUSERSITE": "1",
             "PYTHONUNBUFFERED": "1",
@@ -183,13 +185,9 @@ class MlcCompileRequest(LibraryRequest):
             **self.mode.choices,
             **({"sizes": dict(self.sizes)} if self.sizes else {}),
             **({"prefix": self.prefix} if self.prefix else {}),
+            **({"steps": list(self.steps)} if self.steps is not None else {}),
             **({"tuned": digest(self.tuned)} if self.tuned else {}),
         }
-
-    def variables(self, folder: Path) -> dict[str, str]:
-        """Variables that the passes and the target read."""
-        cost = {"MLC_RVV_COST_REPORT": str(folder / WORK_FILE)}
-        return cost | super().variables(folder) | dict(self.environment)
 
 
 def device_of(target: LabTarget) -> str:
@@ -277,7 +275,8 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
     config = _config(request.model)
     about = json.dumps(request.about(), indent=2)
     parts: list[str | Path] = [about, request.form, str(request.require_tensorize), tools.key()]
-    key = digest(*parts, config, *([request.kernels] if request.kernels else []))
+    parts += [config, *folders_of(request.mode.extras)]
+    key = digest(*parts, *([request.kernels] if request.kernels else []))
     log = _log(cache, f"mlc-library-{key}")
 
     def make(folder: Path) -> None:
@@ -285,9 +284,11 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
         arguments = [str(config), "--quantization", request.quantization]
         arguments += ["--device", request.device, "--output", str(library)]
         arguments += ["--overrides", _overrides(request)]
-        _run(tools, "compile", arguments, request.variables(folder), log)
+        variables = request.configure(folder) | dict(request.environment)
+        _run(tools, "compile", arguments, variables, log)
         if not library.is_file():
             raise LabError(f"mlc_llm compile wrote no {library.name}", remedy=_see(log))
+        (folder / PASSES_FILE).unlink()
         (folder / "model.json").write_text(about + "\n", encoding="utf-8")
 
     return read_compiled(cached_build(cache, f"mlc-library-{request.quantization}", key, make))

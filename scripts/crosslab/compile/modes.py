@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choices of the kernels that a model library calls."""
+"""Choices of the kernels that a model library calls, and of extra passes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from crosslab.errors import UserError
 
@@ -12,28 +14,36 @@ ACTIVATIONS = ("float32", "int8")
 
 
 @dataclass(frozen=True)
+class ExtraPass:
+    """A pass of another package, which runs beside the project's own.
+
+    Attributes:
+        name: of its entry point.
+        package: distribution that brings it.
+        options: keywords that it is made with.
+    """
+
+    name: str
+    package: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class KernelMode:
-    """Choice of what the kernels of linear layers read.
+    """Choice of what the kernels of linear layers read, and of passes that change them.
 
     Attributes:
         weights: "stored", as MLC-LLM's converter writes them and its own runtime loads them; or
             "tiles", for which the library has functions that reorder what was loaded.
         activations: "float32"; or "int8", rounded in groups where weights are quantized.
-        accelerator: name of the device that multiplies instead of the CPU; empty: none does.
-        attention: the device does attention's products, too.
+        extras: passes of other packages.
     """
 
     weights: str = "stored"
     activations: str = "float32"
-    accelerator: str = ""
-    attention: bool = False
+    extras: tuple[ExtraPass, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.accelerator and (self.weights, self.activations) != (WEIGHTS[0], ACTIVATIONS[0]):
-            raise UserError(
-                "an accelerator reads weights and activations in float32, and rounds them itself",
-                remedy="leave out --weights and --activations",
-            )
         if self.activations == "int8" and self.weights != "tiles":
             raise UserError(
                 "int8 activations need weights in tiles",
@@ -42,29 +52,17 @@ class KernelMode:
 
     @property
     def label(self) -> str:
-        """Ending of the names of folders: "", "-int8", or the accelerator's name."""
-        if self.accelerator:
-            return f"-{self.accelerator}"
+        """Ending of the names of folders: "" or "-int8"."""
         return "" if self.activations == "float32" else f"-{self.activations}"
 
     @property
-    def variables(self) -> dict[str, str]:
-        """Variables of the environment that the passes of linear layers read."""
-        found = {"MLC_RVV_WEIGHTS": self.weights, "MLC_RVV_ACTIVATIONS": self.activations}
-        return {**found, **{f"MLC_RVV_{name.upper()}": "accelerator" for name in self._moved}}
-
-    @property
-    def choices(self) -> dict[str, str]:
-        """Choices that the compiler's output depends on: it is the same for every device."""
+    def choices(self) -> dict[str, Any]:
+        """Choices that the compiler's output depends on."""
         found = {"weights": self.weights, "activations": self.activations}
-        return {**found, **dict.fromkeys(self._moved, "accelerator")}
-
-    @property
-    def _moved(self) -> list[str]:
-        """Parts of the model that are the device's."""
-        if not self.accelerator:
-            return []
-        return ["products", *(["attention"] if self.attention else [])]
+        return {**found, **({"extras": list(map(asdict, self.extras))} if self.extras else {})}
 
 
 TILES = KernelMode("tiles")
+# The work of a compiled model, as the cost estimate reads it, in a library's folder.
+WORK_FILE = "work.json"
+ESTIMATE = ExtraPass("estimate_cost", "mlc-rvv-accelerator-study", {"file": WORK_FILE})

@@ -3,34 +3,59 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import sys
+from collections.abc import Iterable
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from crosslab.errors import LabError
+from crosslab.compile.modes import ExtraPass
+from crosslab.errors import LabError, UserError
 
 PASSES = Path(__file__).resolve().parents[3] / "overlays/mlc-llm/python/mlc_llm/compiler_pass/rvv"
+PACKAGE = "mlc_llm.compiler_pass.rvv"
+# Entry points of the packages that bring more passes, see hooks.py of the passes.
+GROUP = "mlc_rvv.passes"
 
 
-def load_pass(name: str, folder: Path = PASSES) -> ModuleType:
+def load_pass(name: str) -> ModuleType:
     """A module of the passes, by its name in their package.
+
+    The package has its name in MLC-LLM here, too: passes of other packages import it by that.
 
     Args:
         name: as in "hooks" or "vectors.elementary".
-        folder: of the package.
 
     Raises:
         LabError: there is no such module.
     """
-    path = folder.joinpath(*name.split(".")).with_suffix(".py")
+    path = PASSES.joinpath(*name.split(".")).with_suffix(".py")
     if not path.is_file():
         raise LabError(f"{path} is not a Python file that can be loaded")
-    # A package for each folder: passes of two trees do not mix.
-    package = f"crosslab_passes_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
-    if package not in sys.modules:
-        module = ModuleType(package)
-        module.__path__ = [str(folder.resolve())]
-        sys.modules[package] = module
-    return importlib.import_module(f"{package}.{name}")
+    if (root := PACKAGE.partition(".")[0]) not in sys.modules:
+        module = ModuleType(root)
+        module.__path__ = [str(PASSES.parents[1])]
+        sys.modules[root] = module
+    return importlib.import_module(f"{PACKAGE}.{name}")
+
+
+def folders_of(extras: Iterable[ExtraPass]) -> list[Path]:
+    """The folders of extra passes' files, which what they compile depends on.
+
+    Raises:
+        UserError: a pass is not installed.
+    """
+    found: set[Path] = set()
+    for extra in extras:
+        points = metadata.entry_points(group=GROUP, name=extra.name)
+        specs = [find_spec(point.module) for point in points]
+        origins = [Path(spec.origin) for spec in specs if spec and spec.origin]
+        if not origins:
+            raise UserError(
+                f"no installed package has the pass {extra.name}",
+                remedy=f"install {extra.package}",
+            )
+        found |= {origin.parent for origin in origins}
+    return sorted(found)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 # Files of MetaSchedule's database.
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
-# Files in a library's folder, and the variables of the pass that writes them.
+# Files that a pass writes to a library's folder.
 UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
-DATABASE_VARIABLE, REPORT_VARIABLE = "MLC_RVV_TUNED", "MLC_RVV_SCHEDULES_REPORT"
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,6 @@ class Schedules:
         )
 
 
-def variables(tuned: Path | None, folder: Path) -> dict[str, str]:
-    """Variables of a compile that reads a database, or none, and reports into a folder."""
-    there = tuned and (tuned / WORKLOADS).is_file()
-    database = {DATABASE_VARIABLE: str(tuned.resolve())} if tuned and there else {}
-    return {REPORT_VARIABLE: str(folder), **database}
+def database_in(tuned: Path | None) -> Path | None:
+    """The folder, if it has a database of schedules and not only values of kernels."""
+    return tuned.resolve() if tuned and (tuned / WORKLOADS).is_file() else None

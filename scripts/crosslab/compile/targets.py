@@ -69,9 +69,6 @@ class LabTarget:
         return {**own, "host": dict(own)}
 
 
-PREFIX_VARIABLE = "MLC_RVV_SYMBOL_PREFIX"
-
-
 def prefix_of(vlen: int) -> str:
     """Prefix of the symbols of a library for one register length, beside libraries for others.
 

@@ -73,7 +73,7 @@ class Job:
         report: file of the JSON report.
         cache: folder of builds that clones share.
         unchecked: build a model that the reference cannot compute, and do not check it.
-        offload: a device that computes linear layers; None: the CPU does.
+        offload: computes parts of the model; None: the CPU computes all of it.
         verb: of the command.
     """
 
@@ -113,7 +113,8 @@ class Job:
     @property
     def name(self) -> str:
         """The artefact's name."""
-        return f"{self.model}-{self.recipe.quantization}{self.recipe.mode.label}"
+        ending = f"-{self.offload.name}" if self.offload else self.recipe.mode.label
+        return f"{self.model}-{self.recipe.quantization}{ending}"
 
     @property
     def dist(self) -> Path:

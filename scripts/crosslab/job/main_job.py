@@ -187,14 +187,13 @@ def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> 
 def _parts(
     job: Job, question: Question, runtime: Runtime, toolchain: Toolchain
 ) -> tuple[Path, ...]:
-    """Objects that drive a device, with programs for the sizes of all matrices."""
+    """The offload's objects, for the sizes of all matrices."""
     if job.offload is None:
         return ()
     shapes = [stored.shape for stored in read_index(question.params).values()]
     sizes = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
     config = question.model.folder / CONFIG_FILE
-    width = read_family(config).head_dim if job.offload.attention else 0
-    return job.offload.objects(sizes, width, runtime, toolchain, job.cache)
+    return job.offload.objects(sizes, read_family(config).head_dim, runtime, toolchain, job.cache)
 
 
 def omissions(job: Job) -> list[Omission]:
@@ -334,8 +333,7 @@ def report_of(
         "model": job.model,
         "quantization": recipe.quantization,
         "activations": recipe.mode.activations,
-        "accelerator": recipe.mode.accelerator or None,
-        "attention": "device" if recipe.mode.attention else "cpu",
+        **(job.offload.about if job.offload else {}),
         "path": recipe.path,
         "threads": job.threads,
         "prompt": job.prompt,

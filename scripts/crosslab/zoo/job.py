@@ -23,7 +23,7 @@ from crosslab.build.recipe import Recipe
 from crosslab.build.runner import build_runner, compile_library, store_params
 from crosslab.build.runtime import build_runtime
 from crosslab.cached_build import cached_build
-from crosslab.compile.mlc import WORK_FILE
+from crosslab.compile.modes import ESTIMATE, WORK_FILE
 from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
@@ -175,6 +175,7 @@ def recipe_of(spec: Spec, model: Path, *, ours: bool = True) -> Recipe:
         context=family.context,
         prefill_chunk=min(family.context, 4 * PROMPT),
         sizes=tuple(sorted(family.sizes.items())),
+        mode=replace(shared.mode, extras=(ESTIMATE,)) if ours and spec.work else shared.mode,
         tuned=shared.tuned if ours else None,
     )
 

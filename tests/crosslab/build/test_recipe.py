@@ -10,6 +10,7 @@ from crosslab.bench.options import parse_bench
 from crosslab.bench.subject import Subject
 from crosslab.build.recipe import Recipe
 from crosslab.compile.mlc import MlcCompileRequest
+from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.schedules import WORKLOADS
 from crosslab.errors import UserError
 from crosslab.job.job_options import parse_job
@@ -58,6 +59,13 @@ def test_the_job_takes_mlc_llm_where_it_is_and_all_kernels() -> None:
     assert parse_job(quantized).recipe.mlc_tree == MLC
 
 
+def tuned_of(request: MlcCompileRequest, folder: Path) -> Path | None:
+    """The database that the passes are configured with."""
+    (path,) = request.configure(folder).values()
+    found: Path | None = load_pass("configuration").Configuration.read(Path(path)).tuned
+    return found
+
+
 def test_a_database_of_schedules_is_looked_for_and_reaches_either_compiler(tmp_path: Path) -> None:
     wanted = ["--tvm-tree", "ours", "--tuned", str(tmp_path)]
     with pytest.raises(UserError, match="--tuned: no database in"):
@@ -82,8 +90,8 @@ def test_a_database_of_schedules_is_looked_for_and_reaches_either_compiler(tmp_p
     recipes = [Subject(bench).recipe(variant, "q0f32", 256) for variant in bench.variants]
     assert [recipe.tuned for recipe in recipes] == [None, tmp_path]
     request = MlcCompileRequest(MODEL, "q0f32", "cpu", tuned=tmp_path)
-    assert request.variables(tmp_path)["MLC_RVV_TUNED"] == str(tmp_path)
+    assert tuned_of(request, tmp_path) == tmp_path
     before = request.about()
     (tmp_path / WORKLOADS).write_text("[1]", encoding="utf-8")
     assert request.about() != before
-    assert "MLC_RVV_TUNED" not in replace(request, tuned=None).variables(tmp_path)
+    assert tuned_of(replace(request, tuned=None), tmp_path) is None

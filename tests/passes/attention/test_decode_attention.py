@@ -84,7 +84,7 @@ def test_large_scores_stay_finite(kernel: Any) -> None:
     assert np.allclose(lse, want_lse, rtol=1e-5)
 
 
-def test_no_keys_give_zeros_that_merge_to_nothing(kernel: Any) -> None:
+def test_without_keys_the_output_is_zero_and_has_no_weight(kernel: Any) -> None:
     batch = make_batch(HEADS[0], (Sequence(1, 0),))
     out, lse = run_decode(kernel(HEADS[0], False), batch, sliding_window=False)
     assert not out.any()

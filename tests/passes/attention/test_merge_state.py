@@ -47,8 +47,8 @@ def test_it_is_right(tvm: ModuleType, shape: tuple[int, int, int], dtype: str) -
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_as_upstream_calls_it(tvm: ModuleType, dtype: str) -> None:
-    """A kernel that is not told the sizes of the heads serves any."""
+def test_a_kernel_without_given_sizes_takes_heads_of_any_size(tvm: ModuleType, dtype: str) -> None:
+    """Upstream calls it so."""
     first, other = results(5, 3, 20, dtype, 0), results(5, 3, 20, dtype, 1)
     want = merge(first, other)
     got = merged(tvm, first, other, told=False)
@@ -69,7 +69,7 @@ def test_rows_without_keys(tvm: ModuleType) -> None:
     assert (both[1] == np.float32(EMPTY_LSE) + 1).all()
 
 
-def test_nan_shows(tvm: ModuleType) -> None:
+def test_nan_in_one_part_is_nan_in_the_merge(tvm: ModuleType) -> None:
     first, other = results(2, 2, 64, "float32", 5), results(2, 2, 64, "float32", 6)
     first[1][1, 0] = np.nan
     out, lse = merged(tvm, first, other)

@@ -290,7 +290,7 @@ def test_rows_without_keys_have_no_weight(tvm: ModuleType, kernels: Any, kind: s
     assert np.isfinite(both[1]).all()
 
 
-def test_scores_below_the_mark_of_an_empty_row(kernels: Any) -> None:
+def test_very_low_scores_are_not_taken_for_an_empty_row(kernels: Any) -> None:
     batch = make_batch(SMALL, (Sequence(9, 20),))
     batch.q[0][...] = 300 + batch.q[0]
     batch.k[0][...] = -300 + batch.k[0]
@@ -303,7 +303,7 @@ def test_scores_below_the_mark_of_an_empty_row(kernels: Any) -> None:
     assert (np.abs(out).max(axis=-1) > 0).all()
 
 
-def test_nan_and_infinity_in_the_input_show(kernels: Any) -> None:
+def test_nan_and_infinity_in_the_input_reach_the_output(kernels: Any) -> None:
     batch = make_batch(SMALL, (Sequence(20, 20),), causal=False)
     batch.q[0][3, 1, 5] = np.nan
     batch.q[0][7, 4, 0] = np.inf

@@ -72,7 +72,7 @@ def test_kv_cache_registers_the_tiled_kernels(tvm: ModuleType, target: dict[str,
             assert function.attrs["global_symbol"] == symbol
 
 
-def test_gpu_kernels_stay_upstreams(tvm: ModuleType) -> None:
+def test_a_gpu_keeps_upstreams_kernels(tvm: ModuleType) -> None:
     module = kv_cache_module(tvm, tvm.target.Target("cuda"))
     names = [var.name_hint for var in module.get_global_vars()]
     assert "tir_attention_prefill" in names

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.passes.functions import VECTORS, called, host, module_of, riscv64
+from support.passes.functions import VECTORS, called, host, module_of, riscv64, settings
 
 from crosslab.compile.overlaypass import load_pass
 
@@ -52,12 +52,11 @@ def batch_function(shared: int = 1, *, turned: bool = True, dtype: str = "float3
 def test_a_batch_becomes_a_kernel_call(
     passes: ModuleType,
     kernel_folders: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
     shared: int,
 ) -> None:
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders["riscv64"]))
-    monkeypatch.setenv("MLC_RVV_WEIGHTS", "tiles")
-    module = passes.CallLinearKernels(riscv64(*VECTORS))(module_of(scores=batch_function(shared)))
+    configuration = settings(kernels=kernel_folders["riscv64"], weights="tiles")
+    module = module_of(scores=batch_function(shared))
+    module = passes.CallLinearKernels(riscv64(*VECTORS), configuration)(module)
     assert called(module["scores"]) == ["mlc_rvv_gemm_f32"]
     assert module["scores"].attrs["tirx.is_scheduled"]
 
@@ -66,19 +65,17 @@ def test_a_batch_becomes_a_kernel_call(
 def test_another_batch_stays_as_it_is(
     passes: ModuleType,
     kernel_folders: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
     other: dict[str, Any],
 ) -> None:
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders["riscv64"]))
+    configuration = settings(kernels=kernel_folders["riscv64"])
     module = module_of(scores=batch_function(**other))
-    assert passes.CallLinearKernels(riscv64(*VECTORS))(module).same_as(module)
+    assert passes.CallLinearKernels(riscv64(*VECTORS), configuration)(module).same_as(module)
 
 
 @pytest.mark.parametrize("shared", [1, 2])
-def test_a_batch_has_numpys_numbers(
+def test_products_of_a_batch_are_right(
     passes: ModuleType,
     kernel_folders: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     shared: int,
 ) -> None:
@@ -86,9 +83,9 @@ def test_a_batch_has_numpys_numbers(
 
     if shutil.which("g++") is None:
         pytest.skip("not installed: g++, with which TVM links a library for this machine")
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders["host"]))
+    configuration = settings(kernels=kernel_folders["host"])
     function = batch_function(shared).with_attr("global_symbol", "scores")
-    module = passes.CallLinearKernels(host())(module_of(scores=function))
+    module = passes.CallLinearKernels(host(), configuration)(module_of(scores=function))
     assert called(module["scores"])
     path = tmp_path / "model.so"
     tvm.relax.build(module, host()).export_library(str(path))

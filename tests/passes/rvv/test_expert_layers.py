@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from support.passes.functions import VECTORS, called, module_of, riscv64
+from support.passes.functions import VECTORS, called, module_of, outcomes, riscv64, settings
 
 from crosslab.compile.overlaypass import PASSES, load_pass
 
@@ -51,35 +51,32 @@ def experts(tvm: ModuleType) -> Any:
 def test_experts_call_the_kernels_of_linear_layers(
     experts: Any,
     kernels: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    configure: Callable[..., None],
     tmp_path: Path,
     by_row: bool,
     packed: str,
     symbol: str,
     dtype: str,
 ) -> None:
-    report = tmp_path / "report.json"
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
-    monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(report))
+    configure(kernels=kernels, reports=tmp_path)
     module = module_of(layer=experts(by_row, packed, dtype=dtype))
     layer = load_pass("hooks").before_scheduling(riscv64(*VECTORS))(module)["layer"]
     assert called(layer) == [symbol]
-    assert json.loads(report.read_text())[-1]["symbol"] == symbol
+    assert outcomes(tmp_path)["layer", "experts"]["symbol"] == symbol
     text = layer.script()
     assert text.count(f"for step in range({2 if by_row else EXPERTS})") == 1
     assert 'T.Cast("float16"' not in text
 
 
 def test_other_packings_are_unchanged_and_reported(
-    experts: Any, kernels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    experts: Any, kernels: Path, tmp_path: Path
 ) -> None:
-    report = tmp_path / "report.json"
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
-    monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(report))
+    configuration = settings(kernels=kernels, reports=tmp_path)
     module = module_of(layer=experts(False, "int4", group_size=64))
-    layer = load_pass("linear.call_kernels").CallLinearKernels(riscv64(*VECTORS))(module)["layer"]
+    passes = load_pass("linear.call_kernels")
+    layer = passes.CallLinearKernels(riscv64(*VECTORS), configuration)(module)["layer"]
     assert called(layer) == []
-    (entry,) = json.loads(report.read_text())
+    (entry,) = outcomes(tmp_path).values()
     assert entry["symbol"] is None
     reason = "no gemm for weights (4-bit, in groups of 64, zero point 7)"
     assert entry["reason"].startswith(reason)

@@ -80,14 +80,14 @@ def test_numbers_are_narrowed_to_the_next_half(convert: Callable[[str, Array], A
 def test_products_of_halves_are_given_to_kernels(
     passes: Callable[[str], Any],
     kernels: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    configure: Callable[..., None],
     rows: Any,
     symbol: str,
     kind: str,
     packing: Packing | None,
     add: bool,
 ) -> None:
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernels))
+    configure(kernels=kernels)
     target = riscv64(*VECTORS)
     module = module_of(
         layer=linear_function(rows, 96, 80, packing=packing, add=add, dtype="float16")
@@ -138,7 +138,7 @@ def test_conversions_are_left_to_a_target_that_has_them(passes: Callable[[str], 
 
 
 @pytest.mark.parametrize("kind", ["Let", "Select", "Mul"])
-def test_whatever_is_made_of_halves_is_widened(passes: Callable[[str], Any], kind: str) -> None:
+def test_functions_of_halves_are_widened(passes: Callable[[str], Any], kind: str) -> None:
     import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
     from tvm import te, tirx  # noqa: PLC0415
 
@@ -161,7 +161,7 @@ def test_whatever_is_made_of_halves_is_widened(passes: Callable[[str], Any], kin
     assert "T.reinterpret" in convert(target)(widened)["main"].script()
 
 
-def test_what_still_computes_in_halves_is_refused(passes: Callable[[str], Any]) -> None:
+def test_a_function_that_still_computes_in_halves_is_refused(passes: Callable[[str], Any]) -> None:
     module = module_of(layer=linear_function(7, 96, 80, dtype="float16"))
     with pytest.raises(RuntimeError, match="layer computes in float16"):
         passes("half.convert_by_bits").ConvertByBits(riscv64(*VECTORS))(module)

@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
-import shutil
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from support.passes.functions import VECTORS, host, riscv64
+from support.passes.functions import module_of as module_with
+from support.passes.linear import linear_function
 
-from crosslab.compile.overlaypass import PASSES, load_pass
+from crosslab.compile.modes import ExtraPass
+from crosslab.compile.overlaypass import PACKAGE, PASSES, folders_of, load_pass
+from crosslab.errors import UserError
 
 BARRIER = 'T.tvm_storage_sync("shared")'
 
 
 @pytest.fixture
 def hooks(tvm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.delenv("MLC_RVV_STEPS", raising=False)
+    monkeypatch.delenv("MLC_RVV_PASSES", raising=False)
     return load_pass("hooks")
 
 
@@ -83,7 +88,7 @@ def test_functions_with_scalar_parameters_are_opaque_to_fusion(
 
 
 def test_every_function_gets_the_promise_before_emission(
-    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
+    hooks: ModuleType, configure: Callable[..., None]
 ) -> None:
     from tvm.target import Target  # noqa: PLC0415
 
@@ -95,16 +100,52 @@ def test_every_function_gets_the_promise_before_emission(
 
     assert promised(host())
     assert not promised(Target({"kind": "c"}))
-    monkeypatch.setenv("MLC_RVV_STEPS", "-noalias")
+    configure(steps=("-noalias",))
     assert not promised(host())
 
 
-def test_what_always_runs_needs_no_overlay_of_tvm(
-    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_passes_without_a_step_need_no_overlay_of_tvm(
+    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tree without patches has none, and the bench compiles on one."""
+    """A tree without patches has no overlay, and the bench compiles on one."""
+    for name in [name for name in sys.modules if name.startswith(f"{PACKAGE}.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tvm.relax.frontend.nn.llm._vector_math", None)
-    folder = shutil.copytree(PASSES, tmp_path / "rvv")
     for item in hooks.PASSES:
         if not item.step:
-            load_pass(item.module, folder)
+            load_pass(item.module)
+
+
+def extra(name: str, **options: Any) -> Any:
+    """An entry of a configuration's extras."""
+    return load_pass("configuration").Extra(name, "mlc-rvv-accelerator-study", options)
+
+
+def test_an_extra_pass_runs_at_its_place_where_it_is_named(
+    hooks: ModuleType, configure: Callable[..., None], tmp_path: Path
+) -> None:
+    module = module_with(layer=linear_function(4, 96, 64))
+    hooks.before_scheduling(host())(module)
+    assert not (tmp_path / "work.json").exists()
+    configure(reports=tmp_path, extras=(extra("estimate_cost", file="work.json"),))
+    passes = hooks.before_scheduling(host())
+    assert [one.info.name for one in passes.passes][:2] == ["EstimateCost", "TensorizePrefill"]
+    passes(module)
+    assert json.loads((tmp_path / "work.json").read_text("utf-8"))["schema"] == 1
+
+
+def test_an_extra_pass_that_is_not_there_is_an_error(
+    hooks: ModuleType, configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(extras=(extra("no_such_pass"),))
+    for before in (hooks.before_fusion, hooks.before_scheduling, hooks.before_emission):
+        with pytest.raises(RuntimeError, match="has the pass no_such_pass; install mlc-rvv-acc"):
+            before(host())
+    with pytest.raises(UserError, match="has the pass no_such_pass") as caught:
+        folders_of([ExtraPass("no_such_pass", "mlc-rvv-accelerator-study")])
+    assert caught.value.remedy == "install mlc-rvv-accelerator-study"
+    configure(extras=(extra("estimate_cost"),))
+    elsewhere = SimpleNamespace(load=lambda: hooks.ExtraPass("nowhere", None))
+    monkeypatch.setattr(hooks.metadata, "entry_points", lambda **_: [elsewhere])
+    with pytest.raises(RuntimeError, match="place 'nowhere'; the places are: fused, attention, li"):
+        hooks.before_fusion(host())

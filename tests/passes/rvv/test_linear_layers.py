@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.passes.functions import VECTORS, called, host, module_of, outcomes, riscv64
+from support.passes.functions import (
+    VECTORS,
+    called,
+    host,
+    module_of,
+    outcomes,
+    riscv64,
+    settings,
+)
 from support.passes.linear import PACKINGS, Q4, linear_function, linear_inputs, linear_reference
 from support.passes.made_up_formats import W8, table_with_made_up
 
@@ -38,19 +47,15 @@ def transform(
     passes: ModuleType,
     libraries: dict[str, Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Any:
     """Runs the pass on functions; returns the module and what the report says."""
-    report = tmp_path / "report.json"
-    monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(report))
+    report = tmp_path / "tensorized.json"
 
     def run(target: Any, library: str | None = "riscv64", **functions: Any) -> Any:
-        if library is not None:
-            monkeypatch.setenv("MLC_RVV_KERNELS", str(libraries[library]))
-        else:
-            monkeypatch.delenv("MLC_RVV_KERNELS", raising=False)
-        module = passes.CallLinearKernels(target)(module_of(**functions))
-        return module, outcomes(report) if report.exists() else {}
+        kernels = libraries[library] if library is not None else None
+        configuration = settings(kernels=kernels, reports=tmp_path)
+        module = passes.CallLinearKernels(target, configuration)(module_of(**functions))
+        return module, outcomes(tmp_path) if report.exists() else {}
 
     return run
 
@@ -169,7 +174,7 @@ def test_a_product_with_a_matrix_a_head_is_a_batch_of_products(transform: Any) -
 def test_missing_kernels_for_the_target_are_reported(transform: Any, library: str | None) -> None:
     module, reports = transform(riscv64(*VECTORS), library, layer=linear_function(4, 96, 64))
     assert called(module["layer"]) == []
-    assert ("MLC_RVV_KERNELS" if library is None else "kernels of") in reports[
+    assert ("no folder of kernels" if library is None else "kernels of") in reports[
         "layer", "NT_matmul"
     ]["reason"]
 
@@ -239,12 +244,13 @@ def test_the_object_is_brought_in_once_and_the_report_goes_on(
 ) -> None:
     """After TensorizePrefill, whose object holds these kernels too."""
     module, _ = transform(riscv64(*VECTORS), layer=linear_function(4, 96, 64))
-    entries = outcomes(tmp_path / "report.json")
+    entries = outcomes(tmp_path)
     again = module.clone()
     module["other"] = linear_function(1, 96, 64)
-    module = passes.CallLinearKernels(riscv64(*VECTORS))(module)
+    configuration = settings(kernels=libraries["riscv64"], reports=tmp_path)
+    module = passes.CallLinearKernels(riscv64(*VECTORS), configuration)(module)
     assert len(module.attrs["external_mods"]) == len(again.attrs["external_mods"]) == 1
-    assert set(outcomes(tmp_path / "report.json")) == {*entries, ("other", "NT_matmul")}
+    assert set(outcomes(tmp_path)) == {*entries, ("other", "NT_matmul")}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -286,17 +292,17 @@ def test_results_are_right(
 
 
 def test_steps_can_be_chosen(
-    passes: ModuleType, libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    passes: ModuleType, libraries: dict[str, Path], configure: Callable[..., None]
 ) -> None:
     hooks, module = load_pass("hooks"), module_of(layer=linear_function(4, 96, 64))
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(libraries["riscv64"]))
 
-    def calls(steps: str | None) -> list[str]:
-        if steps is not None:
-            monkeypatch.setenv("MLC_RVV_STEPS", steps)
+    def calls(*steps: str) -> list[str]:
+        configure(kernels=libraries["riscv64"], steps=steps)
         return called(hooks.before_scheduling(riscv64(*VECTORS))(module)["layer"])
 
-    assert calls(None) == calls("linear") == calls("-loops,-noalias") == ["mlc_rvv_gemm_f32"]
-    assert calls("") == calls("rotary,loops") == calls("-linear") == []
-    with pytest.raises(RuntimeError, match=r"STEPS names fusion; the steps are: attention, widen"):
-        calls("linear,fusion")
+    configure(kernels=libraries["riscv64"])
+    assert called(hooks.before_scheduling(riscv64(*VECTORS))(module)["layer"]) == calls("linear")
+    assert calls("linear") == calls("-loops", "-noalias") == ["mlc_rvv_gemm_f32"]
+    assert calls() == calls("rotary", "loops") == calls("-linear") == []
+    with pytest.raises(RuntimeError, match="unknown fusion; the steps are: attention, widen"):
+        calls("linear", "fusion")

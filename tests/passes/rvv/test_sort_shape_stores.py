@@ -54,11 +54,13 @@ def test_stores_are_in_the_order_of_their_places(passes: Any) -> None:
         [(5, 0), (2, 0), (5, 1)],  # the last one counts
     ],
 )
-def test_stores_that_hang_together_stay(passes: Any, stores: list[tuple[int, int]]) -> None:
+def test_stores_that_depend_on_each_other_keep_their_order(
+    passes: Any, stores: list[tuple[int, int]]
+) -> None:
     assert passes.sort_stores(function(stores)) is None
 
 
-def test_what_vm_shape_lower_makes_is_ordered(tvm: ModuleType, passes: Any) -> None:
+def test_functions_made_by_vm_shape_lower_are_ordered(tvm: ModuleType, passes: Any) -> None:
     """Its own order is another one in each process; of six stores it is right once in 720."""
     from tvm import relax, tirx  # noqa: PLC0415
 

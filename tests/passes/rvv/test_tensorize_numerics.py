@@ -16,7 +16,15 @@ import pytest
 from support.archives import unpack
 from support.passes.attention_kernels import run_paged, run_ragged
 from support.passes.attention_reference import Array, Heads, Sequence, attend, make_batch
-from support.passes.functions import VECTORS, called, host, module_of, riscv64, tile_function
+from support.passes.functions import (
+    VECTORS,
+    called,
+    host,
+    module_of,
+    riscv64,
+    settings,
+    tile_function,
+)
 
 from crosslab.compile.overlaypass import load_pass
 
@@ -42,10 +50,8 @@ def build_for_host(
     directory, lowering = kernel_folders["host"], load_pass("tir_pipeline").registered()
 
     def build(name: str, function: Any) -> Any:
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("MLC_RVV_KERNELS", str(directory))
-            module = module_of(**{name: function.with_attr("global_symbol", name)})
-            module = lab.TensorizePrefill(host())(module)
+        module = module_of(**{name: function.with_attr("global_symbol", name)})
+        module = lab.TensorizePrefill(host(), settings(kernels=directory))(module)
         # Both products; in the ragged function of keys and values where they lie, too.
         assert len(called(module[name])) == (4 if name == RAGGED else 2)
         path = tmp_path_factory.mktemp("library") / "model.so"
@@ -140,9 +146,8 @@ def riscv_executable(lab: ModuleType, kernel_folders: dict[str, Path]) -> Any:
 
     def build(system_lib: bool) -> Any:
         target = riscv64(*VECTORS)
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("MLC_RVV_KERNELS", str(directory))
-            module = lab.TensorizePrefill(target)(module_of(**{PAGED: tile_function()}))
+        module = module_of(**{PAGED: tile_function()})
+        module = lab.TensorizePrefill(target, settings(kernels=directory))(module)
         # What MLC-LLM's pipeline does to the module between the pass and the build.
         module = tvm.tirx.transform.ForceNarrowIndexToInt32()(module)
         module = tvm.relax.transform.AttachExternModules([])(module)

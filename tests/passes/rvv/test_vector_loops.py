@@ -180,7 +180,7 @@ def test_the_copy_into_the_cache_becomes_vectors(loops: ModuleType) -> None:
     assert np.array_equal(arguments[0].numpy(), want)
 
 
-def test_what_cannot_gain_is_left_alone(loops: ModuleType) -> None:
+def test_functions_without_a_gain_are_left_alone(loops: ModuleType) -> None:
     def reshape(_: Any, op: Any, x: Any) -> Any:
         return op.reshape(x, (6, 4, 16))
 

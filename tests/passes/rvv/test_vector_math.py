@@ -98,7 +98,7 @@ def test_log2_keeps_its_bound(math_on_host: Callable[[str, Array], Array]) -> No
     assert np.max(error / np.maximum(1, np.abs(want))) < EPSILON
 
 
-def test_log2_shows_what_is_no_number(math_on_host: Callable[[str, Array], Array]) -> None:
+def test_log2_of_nan_and_infinity_is_nan(math_on_host: Callable[[str, Array], Array]) -> None:
     assert np.isnan(math_on_host("log2", np.array([np.nan, np.inf], np.float32))).all()
 
 

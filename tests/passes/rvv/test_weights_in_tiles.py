@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from support.passes.functions import VECTORS, called, host, module_of, riscv64
+from support.passes.functions import VECTORS, called, host, module_of, riscv64, settings
 from support.passes.linear import (
     PACKINGS,
     Q4,
@@ -36,17 +37,14 @@ def passes(tvm: ModuleType) -> ModuleType:
 
 
 @pytest.fixture
-def transform(
-    passes: ModuleType, kernel_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> Any:
+def transform(passes: ModuleType, kernel_folders: dict[str, Path]) -> Any:
     def run(
         target: Any, module: Any, activations: str = "float32", library: Path | None = None
     ) -> Any:
         made_for = "host" if target.attrs.get("mtriple", "").startswith("x86") else "riscv64"
-        monkeypatch.setenv("MLC_RVV_KERNELS", str(library or kernel_folders[made_for]))
-        monkeypatch.setenv("MLC_RVV_WEIGHTS", "tiles")
-        monkeypatch.setenv("MLC_RVV_ACTIVATIONS", activations)
-        return passes.CallLinearKernels(target)(module)
+        kernels = library or kernel_folders[made_for]
+        configuration = settings(kernels=kernels, weights="tiles", activations=activations)
+        return passes.CallLinearKernels(target, configuration)(module)
 
     return run
 
@@ -77,11 +75,10 @@ def test_a_matrix_that_kernels_alone_read_is_in_tiles(
 
 @pytest.mark.parametrize("packing", [*PACKINGS, W3], ids=str)
 def test_rows_of_halves_are_taken_by_loops(
-    kernel_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, packing: Packing | None
+    kernel_folders: dict[str, Path], configure: Callable[..., None], packing: Packing | None
 ) -> None:
     """Their block stores halves, which the kernel does not."""
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders["riscv64"]))
-    monkeypatch.setenv("MLC_RVV_WEIGHTS", "tiles")
+    configure(kernels=kernel_folders["riscv64"], weights="tiles")
     module = module_of(embed=embedding(packing, "float16"))
     module = load_pass("hooks").before_scheduling(riscv64(*VECTORS))(module)
     assert called(module["embed"]) == []
@@ -92,18 +89,6 @@ def test_a_matrix_that_is_used_otherwise_stays_as_it_is(transform: Any) -> None:
     names = {var.name_hint for var in module.get_global_vars()}
     assert not [name for name in names if name.startswith(("reorder", "weights"))]
     assert called(module["decode_tir"])[-1] == "mlc_rvv_gemv_q4"
-
-
-def test_int8_needs_tiles(
-    passes: ModuleType, kernel_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLC_RVV_KERNELS", str(kernel_folders["riscv64"]))
-    monkeypatch.setenv("MLC_RVV_ACTIVATIONS", "int8")
-    with pytest.raises(RuntimeError, match="set MLC_RVV_WEIGHTS=tiles"):
-        passes.CallLinearKernels(riscv64(*VECTORS))(model(Q4))
-    monkeypatch.setenv("MLC_RVV_WEIGHTS", "heaps")
-    with pytest.raises(RuntimeError, match="WEIGHTS is 'heaps'; it takes stored or tiles"):
-        passes.CallLinearKernels(riscv64(*VECTORS))(model(Q4))
 
 
 @pytest.mark.parametrize(

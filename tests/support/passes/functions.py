@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules and targets to try TensorizePrefill on."""
+"""Modules, targets and configurations to try passes on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.targets import LabTarget
 
 VECTORS = ("+zve64d", "+zvl256b")
@@ -105,9 +106,15 @@ def module_of(**functions: Any) -> Any:
     return builder.get()
 
 
-def outcomes(report: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The entries of a report file by function and block."""
-    return {(o["function"], o["block"]): o for o in json.loads(report.read_text())}
+def settings(**values: Any) -> Any:
+    """A configuration of the passes."""
+    return load_pass("configuration").Configuration(**values)
+
+
+def outcomes(reports: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The entries of the report of kernels in a folder, by function and block."""
+    text = (reports / "tensorized.json").read_text()
+    return {(o["function"], o["block"]): o for o in json.loads(text)}
 
 
 def called(function: Any) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats of weights that are in no table: what follows from an entry of it, follows for these."""
+"""Formats that are not in the table of weights: an entry of it is all that a format needs."""
 
 from __future__ import annotations
 

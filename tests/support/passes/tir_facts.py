@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts read off a PrimFunc, for defects which show in its text more surely than in its results."""
+"""Facts read from a PrimFunc, for defects that its text shows more surely than its results."""
 
 from __future__ import annotations
 

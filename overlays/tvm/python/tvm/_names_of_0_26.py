@@ -7,8 +7,8 @@ become; it does not answer ``isinstance(load, tirx.BufferLoad)`` or ``load.buffe
 has it the walks of ``tirx.stmt_functor``. This module gives these back, and nothing that 0.26 did
 not have.
 
-It is in the tree of every release and imported in that of 0.27 alone, by a patch to
-tvm/__init__.py; once nothing of 0.26 is left, both go.
+It is in the tree of every release; only that of 0.27 imports it, by a patch to tvm/__init__.py.
+Remove both when the last code written for 0.26 is gone.
 """
 
 import sys

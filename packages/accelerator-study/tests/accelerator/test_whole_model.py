@@ -21,7 +21,7 @@ from accelerator.device import Device, load_device
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host.driver import driver_objects
 from accelerator.host.follow import VARIABLE
-from accelerator.host.job import offload
+from accelerator.host.job import device_passes, offload
 from accelerator.host.params import int8_params
 from accelerator.model import IntegerProduct, attend
 from crosslab.build.link import LinkRequest, link_runner
@@ -48,7 +48,7 @@ ROUNDED = 0.2
 
 
 def compiled(target: LabTarget, attention: bool) -> CompiledModel:
-    mode = KernelMode(accelerator=DEVICE.name, attention=attention)
+    mode = KernelMode(extras=device_passes(attention))
     tree = shared_builds.tvm_tree()
     request = CompileRequest(tree, CONFIG, target, prefill_chunk=CHUNK, gemv=False, mode=mode)
     return compile_llama(request, shared_builds.CACHE)
@@ -201,7 +201,7 @@ def test_mlc_llms_pipeline_runs_the_same_passes(tmp_path: Path) -> None:
     folder = mlc_tree.write_model(tmp_path / "model", mlc_tree.hf_weights(mlc_tree.TINY, 7))
     params = convert_weight(mlc, folder, "q0f32", tmp_path / "cache")
     target, config = LabTarget("riscv64", VLEN), mlc_tree.TINY
-    mode = KernelMode(accelerator=DEVICE.name, attention=True)
+    mode = KernelMode(extras=device_passes(attention=True))
     request = MlcCompileRequest(
         folder, "q0f32", device_of(target), context=config.context, prefill_chunk=CHUNK, mode=mode
     )

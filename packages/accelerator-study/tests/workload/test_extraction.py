@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,21 +217,15 @@ def test_what_is_not_known_is_listed(estimate: Any) -> None:
     ]
 
 
-def test_the_pass_is_the_identity_and_writes_when_asked(
-    estimate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pass_is_the_identity_and_writes_a_report(estimate: Any, tmp_path: Path) -> None:
     spec = {"main": {"x": nn.spec.Tensor([1, "n", 32], "float32"), "$": {"param_mode": "packed"}}}
     module, _ = TwoLayers().export_tvm(spec)
     lowered = estimate.lower_graph(module)
-    monkeypatch.delenv("MLC_RVV_COST_REPORT", raising=False)
-    assert (
-        estimate.EstimateCost()(lowered).same_as(lowered)
-        or tvm.ir.assert_structural_equal(estimate.EstimateCost()(lowered), lowered) is None
-    )
-    assert list(tmp_path.iterdir()) == []
-    estimate.EstimateCost(tmp_path)(lowered)
-    dumped = json.loads((tmp_path / "cost_workloads.json").read_text())
-    monkeypatch.setenv("MLC_RVV_COST_REPORT", str(tmp_path / "deep" / "report.json"))
-    estimate.EstimateCost()(lowered)
-    assert json.loads((tmp_path / "deep" / "report.json").read_text()) == dumped
+    target = tvm.target.Target("llvm")
+    configuration = SimpleNamespace(reports=tmp_path)
+    passed = estimate.EstimateCost(target, configuration, file="work.json")(lowered)
+    assert passed.same_as(lowered) or tvm.ir.assert_structural_equal(passed, lowered) is None
+    dumped = json.loads((tmp_path / "work.json").read_text())
+    with pytest.raises(RuntimeError, match="the configuration of the passes names no reports"):
+        estimate.EstimateCost(target, SimpleNamespace(reports=None), file="work.json")
     assert len(dumped["entries"]["main"]["products"]) == 2

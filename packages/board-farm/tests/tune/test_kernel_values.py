@@ -26,7 +26,7 @@ from crosslab.build.kernel_values import FILE, KernelValues, Timed, find_values,
 from crosslab.build.kernels import KernelTarget, read_kernels, write_sources
 from crosslab.build.recipe_options import find_database
 from crosslab.cached_build import default_cache
-from crosslab.compile.schedules import DATABASE_VARIABLE, variables
+from crosslab.compile.schedules import database_in
 from crosslab.cores.core import core_list, core_names, read_core
 from crosslab.errors import LabError, UserError
 from crosslab.job.job_options import parse_job
@@ -79,7 +79,7 @@ def test_a_compile_takes_values_of_its_kernels_and_vectors_alone(tmp_path: Path)
     KEPT.write(tmp_path / CORE)
     assert find_database(tmp_path, core_list(CORE)) == tmp_path / CORE
     # There are no schedules in it: the pass is not asked to read any.
-    assert DATABASE_VARIABLE not in variables(tmp_path / CORE, tmp_path)
+    assert database_in(tmp_path / CORE) is None
     values = find_values(tmp_path / CORE, (256,))
     assert values == {"gemm_steps": 64}
     assert told(values) == "kernels with tuned values: gemm_steps = 64"

@@ -119,6 +119,21 @@ def test_files_that_a_patch_names_go_with_it(lab: ForkLab, tmp_path: Path) -> No
     assert not (lab.tree / "tests/test_turn.py").exists()
 
 
+def test_a_file_that_several_patches_name_goes_with_the_first(lab: ForkLab, tmp_path: Path) -> None:
+    for name, after in (("turn", core(sub="b - a")), ("twice", core(sub="b - a", mul="2 * a"))):
+        text = f"{message(name.title()).rstrip()}\nSubmit-With: tests/test_core.py\n"
+        lab.add_patch(f"{name}.patch", lab.repo.patch({CORE_PATH: after}, text))
+    path = lab.root / "patches/calc/submit/tests/test_core.py"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"CORE = 1\n")
+    git(lab.repo.path, "checkout", "-q", "-B", "next", "v1.0")
+    lab.ok("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
+    files = sorted((tmp_path / "out").iterdir())
+    git(lab.repo.path, "am", "-q", *map(str, files))
+    names = git(lab.repo.path, "log", "-2", "--format=", "--name-status").split()
+    assert names == ["M", CORE_PATH, "M", CORE_PATH, "A", "tests/test_core.py"]
+
+
 def test_what_upstream_has_already_is_left_out(series: ForkLab, tmp_path: Path) -> None:
     series.repo.commit({CORE_PATH: DRIFT + core(sub="b - a")}, "Turn, by another")
     done = series.ok("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))

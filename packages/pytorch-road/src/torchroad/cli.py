@@ -19,6 +19,7 @@ from crosslab.build.recipe import Recipe
 from crosslab.build.recipe_options import read_recipe, recipe_options
 from crosslab.build.runner import Clock, build_runner
 from crosslab.compile.driver import IR_FOLDER, ImportedModule
+from crosslab.compile.modes import ESTIMATE
 from crosslab.compile.schedules import Schedules
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
@@ -114,6 +115,7 @@ def main(argv: Sequence[str]) -> int:
         recipe = replace(
             shared.of(program.folder),
             mlc_tree=None,
+            mode=replace(shared.mode, extras=(ESTIMATE,)),
             require_tensorize=False,
             imported=ImportedModule(program.folder),
             dump_ir=args.dump_ir is not None,

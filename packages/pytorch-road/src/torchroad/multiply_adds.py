@@ -9,7 +9,8 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from crosslab.compile.driver import WORK_FILE, CompiledModel
+from crosslab.compile.driver import CompiledModel
+from crosslab.compile.modes import WORK_FILE
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,

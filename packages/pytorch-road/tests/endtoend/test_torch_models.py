@@ -141,16 +141,6 @@ def test_smollm2_of_transformers_gives_the_tokens_of_the_main_job(
     assert max(own / other for _, _, other, own in beside["rows"]) <= 1.3
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("emulator")
-def test_the_shown_page_of_passes_is_that_of_the_command(tree: Path, tmp_path: Path) -> None:
-    where = ["--tvm-tree", str(tree), "--cache", str(shared_builds.CACHE)]
-    kept = ["--dump-ir", str(tmp_path / "ir"), "--json", str(tmp_path / "torch.json")]
-    assert main([f"{MODELS}:perceptron", *where, *kept]) == 0
-    shown = MODELS.parents[3] / "docs" / "passes.md"
-    assert shown.read_text(encoding="utf-8") == (tmp_path / "ir/README.md").read_text("utf-8")
-
-
 @pytest.mark.parametrize(
     ("factory", "dynamic", "message"),
     [

@@ -30,15 +30,17 @@ from accelerator.model import (
     on_device,
     quantise,
 )
-from crosslab.build.offload import DeviceArithmetic, LayerSize, Offload
+from crosslab.build.offload import LayerSize, Offload, OffloadArithmetic
 from crosslab.build.runtime import Runtime
-from crosslab.compile.modes import TILES, KernelMode
+from crosslab.compile.modes import TILES, ExtraPass, KernelMode
 from crosslab.host.toolchain import Toolchain
 from crosslab.job import job_options
 from crosslab.job.job_options import BUILD_AND_TEST, Job
 from crosslab.job.main_job import run
 from crosslab.models.formats import DEFAULT_FORMAT
 
+# The distribution whose entry points bring the passes below.
+PACKAGE = "mlc-rvv-accelerator-study"
 # With the run's own roundings float32 is left, whose sums are added up in another order.
 TOLERANCE = 1e-4
 
@@ -53,17 +55,24 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
+def device_passes(attention: bool) -> tuple[ExtraPass, ...]:
+    """The passes that hand linear layers, and attention where that is asked for, to a device."""
+    names = ["call_accelerator", "describe_int8_weights"]
+    names += ["attend_on_accelerator"] if attention else []
+    return tuple(ExtraPass(name, PACKAGE) for name in names)
+
+
 def offload(device: Device | MatrixUnit, attention: bool) -> Offload:
     """The device as the lab knows it."""
 
     def objects(
         sizes: Sequence[LayerSize], width: int, runtime: Runtime, toolchain: Toolchain, cache: Path
     ) -> tuple[Path, ...]:
-        return driver_objects(device, sizes, width, runtime, toolchain, cache)
+        return driver_objects(device, sizes, width if attention else 0, runtime, toolchain, cache)
 
     return Offload(
         name=device.name,
-        attention=attention,
+        about={"accelerator": device.name, "attention": "device" if attention else "cpu"},
         objects=objects,
         smooth=smoothed_params,
         calibration=CALIBRATION,
@@ -75,7 +84,7 @@ def offload(device: Device | MatrixUnit, attention: bool) -> Offload:
     )
 
 
-def arithmetic(attention: bool, record: bytes | None = None) -> DeviceArithmetic:
+def arithmetic(attention: bool, record: bytes | None = None) -> OffloadArithmetic:
     """Products in W8A8 by numpy, with attention's or without.
 
     Args:
@@ -85,7 +94,7 @@ def arithmetic(attention: bool, record: bytes | None = None) -> DeviceArithmetic
     roundings = None if record is None else Roundings(record)
     product = IntegerProduct(rounded=roundings or quantise)
     attending = partial(attend, sums=product.sums, rounded=product.rounded)
-    return DeviceArithmetic(product, attending if attention else None, roundings)
+    return OffloadArithmetic(product, attending if attention else None, roundings)
 
 
 def parse(argv: Sequence[str]) -> Job:
@@ -107,8 +116,7 @@ def parse(argv: Sequence[str]) -> Job:
         )
     plain = job.project / "out" / "build_and_test.json"
     report = plain.with_stem(f"build_and_test-{device.name}") if job.report == plain else job.report
-    mode = KernelMode(accelerator=device.name, attention=attention)
-    recipe = replace(recipe, mode=mode)
+    recipe = replace(recipe, mode=KernelMode(extras=device_passes(attention)))
     return replace(job, recipe=recipe, offload=offload(device, attention), report=report)
 
 

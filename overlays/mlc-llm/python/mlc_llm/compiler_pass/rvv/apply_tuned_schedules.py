@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ApplyTunedSchedules: schedules from a MetaSchedule database, for what no other pass has claimed.
+"""ApplyTunedSchedules: schedules from a MetaSchedule database, for functions without one.
 
-``MLC_RVV_TUNED`` names the folder of the database; a function takes the fastest record of its
-workload that was found for as long vectors as the target's. ``MLC_RVV_SCHEDULES_REPORT`` names a
-folder for two files: ``tuned.json``, a list of the functions that took one, and
-``unscheduled.py``, the others of static shapes as TVMScript, which a tuner may read.
+The configuration names the folder of the database. A function takes the fastest record of its
+workload that was found for as long vectors as the target's. The folder of reports gets two files:
+``tuned.json``, a list of the functions that took a record, and ``unscheduled.py``, the other
+functions of static shapes as TVMScript, which a tuner may read.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ import tvm
 from tvm import IRModule, s_tir, tirx
 from tvm.target import Target
 
+from .configuration import Configuration
 from .functions import is_reshape, is_scheduled
 from .targets import Vectors, vectors_of
 
-DATABASE_VARIABLE = "MLC_RVV_TUNED"
-REPORT_VARIABLE = "MLC_RVV_SCHEDULES_REPORT"
 UNSCHEDULED, TUNED = "unscheduled.py", "tuned.json"
 # Name of the one function of a workload.
 FUNCTION = "main"
@@ -33,14 +31,14 @@ RECORDS = 64
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyTunedSchedules")
 class ApplyTunedSchedules:
-    """Pass that applies a database's schedules; the identity without the two variables."""
+    """Pass that applies a database's schedules; the identity without a database and reports."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, target: Target, configuration: Configuration) -> None:
+        self.target, self.configuration = target, configuration
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Schedule the functions that have a record, and write the report."""
-        folder, report = os.environ.get(DATABASE_VARIABLE), os.environ.get(REPORT_VARIABLE)
+        folder, report = self.configuration.tuned, self.configuration.reports
         vectors = vectors_of(self.target)
         if not (folder or report):
             return mod
@@ -49,9 +47,9 @@ class ApplyTunedSchedules:
             for g_var, func in mod.functions_items()
             if isinstance(func, tirx.PrimFunc) and may_be_tuned(func)
         }
-        found = _best_schedules(left, Path(folder), vectors) if folder and vectors else {}
+        found = _best_schedules(left, folder, vectors) if folder and vectors else {}
         if report:
-            _write_report(Path(report), left, found)
+            _write_report(report, left, found)
         result = mod.clone()
         for g_var, func in found.items():
             result.update_func(g_var, func)
@@ -59,7 +57,7 @@ class ApplyTunedSchedules:
 
 
 def may_be_tuned(func: tirx.PrimFunc) -> bool:
-    """True for functions of static shapes that nobody has scheduled; a reshape becomes a view."""
+    """True for functions of static shapes without a schedule; a reshape becomes a view instead."""
     shapes = [getattr(param.ty, "shape", None) for param in func.params]
     return (
         not is_scheduled(func)
@@ -70,7 +68,7 @@ def may_be_tuned(func: tirx.PrimFunc) -> bool:
 
 
 def alone(func: tirx.PrimFunc) -> IRModule:
-    """A module of one function, as it is compiled by itself; its name and notes do not count."""
+    """A module of one function without its name and attributes, as it is compiled by itself."""
     for name in dict(func.attrs or {}):
         func = func.without_attr(name)
     about = {"global_symbol": FUNCTION, "tirx.noalias": True, "s_tir": True}
@@ -80,8 +78,8 @@ def alone(func: tirx.PrimFunc) -> IRModule:
 def workload_of(func: tirx.PrimFunc) -> IRModule:
     """The module by which a database knows a function, and from which a search begins.
 
-    No block of it wishes for a rule of its own (``schedule_rule``), which would keep a search's
-    rules away from it.
+    Its blocks have no annotation ``schedule_rule``: a search applies no rule of its own to a block
+    that has one.
     """
     schedule = s_tir.Schedule(alone(func))
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
@@ -108,15 +106,13 @@ def _best_schedules(functions: dict[Any, Any], folder: Path, vectors: Vectors) -
     Raises:
         RuntimeError: there is no database in the folder.
     """
-    # Slow to import, and needed by nobody else.
+    # It is slow to import, and only this function needs it.
     from tvm.s_tir.meta_schedule.database import JSONDatabase  # noqa: PLC0415
 
     try:
         database = JSONDatabase(work_dir=str(folder), allow_missing=False)
     except Exception as error:
-        raise RuntimeError(
-            f"{DATABASE_VARIABLE}: no MetaSchedule database can be read in {folder}"
-        ) from error
+        raise RuntimeError(f"no MetaSchedule database can be read in {folder}") from error
     result = {}
     for g_var, func in functions.items():
         workload = workload_of(func)

@@ -5,8 +5,8 @@ A function over a buffer of ``batch_size * 2`` rows, as after the choice of two 
 cannot read ``batch_size`` off the buffer, so that TVM passes it as a parameter. FuseOps gives a
 group of such functions the size twice, as a number and as a shape, and FuseTIR (TVM 0.26 and 0.27)
 makes a function with the same variable as two parameters of it, which it then refuses:
-``Check failed: (remap_.count(source) == 0)``. It is in TVM's native library; left out of fusion,
-such functions do the same, in more passes over memory.
+``Check failed: (remap_.count(source) == 0)``. The defect is in TVM's native library. Outside of
+fusion such functions compute the same, in more passes over memory.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled kernels, and the report of the blocks that call them.
 
-The kernels are in a directory that ``MLC_RVV_KERNELS`` names, which ``python -m crosslab
-kernels`` makes. ``MLC_RVV_TENSORIZE_REPORT`` names a file that gets a JSON list of
-:class:`BlockReport`.
+The configuration names the folder of the kernels, which ``crosslab kernels`` makes, and the folder
+of reports, which gets ``tensorized.json``: a list of :class:`BlockReport`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,8 +19,7 @@ from tvm.target import Target
 
 from .targets import canonical_arch, is_rvv_target, target_arch
 
-KERNELS_VARIABLE = "MLC_RVV_KERNELS"
-REPORT_VARIABLE = "MLC_RVV_TENSORIZE_REPORT"
+REPORT = "tensorized.json"
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Packing:
     Attributes:
         bits: width of a stored value.
         group: neighbouring inputs that share a scale.
-        zero_point: stored value that stands for 0.
+        zero_point: stored value that means 0.
     """
 
     bits: int
@@ -104,7 +101,7 @@ class KernelLibrary:
         """Read ``directory/kernels.json``.
 
         Raises:
-            RuntimeError: there is none, it is malformed, or the object is missing.
+            RuntimeError: the file cannot be read, is malformed, or names a missing object.
         """
         index = directory / "kernels.json"
         remedy = f"Make it with: python -m crosslab kernels --target riscv64 --output {directory}"
@@ -127,17 +124,11 @@ class KernelLibrary:
             features = tuple(map(str, document.get("features", ())))
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise RuntimeError(
-                f"{KERNELS_VARIABLE}: no usable list of kernels in {index}: {error!r}. {remedy}"
+                f"no usable list of kernels in {index}: {error!r}. {remedy}"
             ) from error
         if not object_file.is_file():
             raise RuntimeError(f"{index} names {object_file}, which is not there. {remedy}")
         return KernelLibrary(index, target, arch, features, object_file, tiles, routines)
-
-    @staticmethod
-    def from_environment() -> KernelLibrary | None:
-        """The library that ``MLC_RVV_KERNELS`` names; None if it is not set."""
-        directory = os.environ.get(KERNELS_VARIABLE)
-        return KernelLibrary.load(Path(directory)) if directory else None
 
     def attach(self, mod: IRModule, symbols: Collection[str]) -> IRModule:
         """A module with the kernels' object among its external modules, which the build links in.
@@ -165,7 +156,7 @@ class BlockReport:
         function: name of the function in its module.
         block: name of the block.
         symbol: the kernel, or None.
-        reason: why there is none, or None.
+        reason: of a block without a kernel, else None.
     """
 
     function: str
@@ -177,19 +168,19 @@ class BlockReport:
         return f"{self.function}, {self.block}: {self.symbol or self.reason}"
 
 
-def library_for(target: Target) -> tuple[KernelLibrary | None, str | None]:
-    """The library of the environment, and why it is of no use for a target (None if it is).
+def library_for(target: Target, directory: Path | None) -> tuple[KernelLibrary | None, str | None]:
+    """The library in a folder, and the reason that it does not fit a target (None if it fits).
 
     Raises:
-        RuntimeError: ``MLC_RVV_KERNELS`` names no usable directory.
+        RuntimeError: the folder has no usable library.
     """
-    library = KernelLibrary.from_environment()
+    library = KernelLibrary.load(directory) if directory else None
     return library, _misfit(target, library)
 
 
 def _misfit(target: Target, library: KernelLibrary | None) -> str | None:
     if library is None:
-        return f"no kernel library: {KERNELS_VARIABLE} is not set"
+        return "no kernel library: the configuration of the passes names no folder of kernels"
     wanted = "riscv64" if is_rvv_target(target) else target_arch(target)
     if library.arch != wanted or not (library.target == "host" or is_rvv_target(target)):
         return f"the kernels of {library.index} are for {library.arch}, the target is {wanted}"
@@ -219,18 +210,22 @@ def rewrite_with_kernels(
     return result if any(report.symbol for report in reports) else mod, reports
 
 
-def write_reports(reports: Sequence[BlockReport], *, after: bool = False) -> None:
-    """Write the report file, if one is wanted: anew, or after the reports that it holds."""
-    if path := os.environ.get(REPORT_VARIABLE):
-        file = Path(path)
+def write_reports(
+    reports: Sequence[BlockReport], folder: Path | None, *, after: bool = False
+) -> None:
+    """Write the report file in a folder, if there is one: anew, or after what the file holds."""
+    if folder:
+        file = folder / REPORT
         before = json.loads(file.read_text(encoding="utf-8")) if after and file.is_file() else []
         entries = [*before, *map(asdict, reports)]
         file.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
 
 
-def add_reports(reports: Sequence[BlockReport], logger: logging.Logger) -> None:
-    """Log reports, and write them after those that the report file holds."""
-    write_reports(reports, after=True)
+def add_reports(
+    reports: Sequence[BlockReport], folder: Path | None, logger: logging.Logger
+) -> None:
+    """Log reports, and write them after those that the report file in a folder holds."""
+    write_reports(reports, folder, after=True)
     for report in reports:
         logger.info("%s", report)
 

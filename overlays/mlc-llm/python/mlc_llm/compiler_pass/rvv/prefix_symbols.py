@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symbols of a system library with a prefix, so that one program can hold several libraries.
 
-``MLC_RVV_SYMBOL_PREFIX`` names it. TVM 0.26 has an attribute of the module for that, by which
+The configuration gives the prefix. TVM 0.26 has an attribute of the module for that, by which
 AttachGlobalSymbol renames functions and then all calls of them; that fails on functions which call
 an external symbol with a pointer. Here functions are renamed when nothing is left that would: the
 VM asks a library for the names without its prefix.
@@ -9,7 +9,6 @@ VM asks a library for the names without its prefix.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import tvm
@@ -17,7 +16,8 @@ from tvm import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-VARIABLE = "MLC_RVV_SYMBOL_PREFIX"
+from .configuration import Configuration
+
 ATTRIBUTE = "system_lib_prefix"
 
 
@@ -25,8 +25,8 @@ ATTRIBUTE = "system_lib_prefix"
 class PrefixSymbols:
     """Put the prefix before the symbols of all TIR functions; without one, nothing is changed."""
 
-    def __init__(self, _target: Target) -> None:
-        self.prefix = os.environ.get(VARIABLE, "")
+    def __init__(self, _target: Target, configuration: Configuration) -> None:
+        self.prefix = configuration.prefix
 
     def transform_module(self, mod: IRModule, _context: Any) -> IRModule:
         """The module with renamed symbols."""

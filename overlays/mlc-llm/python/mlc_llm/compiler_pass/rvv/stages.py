@@ -56,9 +56,9 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
 def staged_functions(
     mod: IRModule,
 ) -> Iterator[tuple[str, tirx.PrimFunc, list[Stage], list[Stage]]]:
-    """TIR functions that nobody has scheduled: name, function, stages, and the products of these.
+    """TIR functions without a schedule: name, function, stages, and those that are products.
 
-    Stages are none where the body is anything else.
+    Both lists are empty where the body has another form.
     """
     for g_var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
@@ -67,7 +67,7 @@ def staged_functions(
 
 
 def is_product(stage: Stage) -> bool:
-    """True if a block sums up products over one axis; squares, as in a norm, are none."""
+    """True if a block sums up products over one axis; a norm's sum of squares is not one."""
     value = getattr(stage.block.body, "value", None)
     return (
         stage.block.init is not None

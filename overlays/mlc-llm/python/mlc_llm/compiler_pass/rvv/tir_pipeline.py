@@ -4,7 +4,8 @@
 ``CompactBufferAllocation`` shrinks each buffer that a schedule left too large to the region that is
 accessed. For that it estimates every access under all conditions around it: a third of what TVM
 itself computes for a model of one layer goes into attention, whose kernels are written with
-buffers of the size that they need. They say so by :data:`COMPACT`, and are lowered without it.
+buffers of the size that they need. Functions with the attribute :data:`COMPACT` are lowered without
+that pass.
 """
 
 from __future__ import annotations

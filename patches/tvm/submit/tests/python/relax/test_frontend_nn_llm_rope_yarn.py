@@ -14,7 +14,7 @@
 # KIND, either express or implied.  See the License for the
 # specific language governing permissions and limitations
 # under the License.
-"""YaRN turns both features of a pair by one angle."""
+"""YaRN's frequencies of the features of a head."""
 
 import math
 
@@ -26,30 +26,59 @@ import tvm.testing
 from tvm import te, tirx
 from tvm.relax.frontend.nn.llm.position_embedding import switch_rope_freq_func
 
-THETA = 1e6
-SCALING = {
-    "rope_type": "yarn",
-    "factor": 16.0,
-    "beta_fast": 32,
-    "beta_slow": 1,
-    "original_max_position_embeddings": 16384,
-    "inv_theta_log_scale": 1 / (2 * math.log(THETA)),
-}
+
+def _scaling(theta, factor, context, **others):
+    return {
+        "rope_type": "yarn",
+        "factor": factor,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "original_max_position_embeddings": context,
+        "inv_theta_log_scale": 1 / (2 * math.log(theta)),
+        **others,
+    }
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_features_of_a_pair_have_one_frequency(head_dim):
-    frequency = switch_rope_freq_func(SCALING)
+def _angles(scaling, theta, head_dim):
+    """The angle of each feature at position 1."""
+    frequency = switch_rope_freq_func(scaling)
 
     def angle(feature):
-        named = frequency(tirx.const(1, "float32"), feature, head_dim, THETA, "float32")[2]
+        named = frequency(tirx.const(1, "float32"), feature, head_dim, theta, "float32")[2]
         return next(iter(named.values()))
 
     angles = te.compute((head_dim,), angle, name="angles")
     out = tvm.runtime.tensor(np.zeros(head_dim, dtype="float32"))
     tvm.compile(te.create_prim_func([angles]), target="llvm")(out)
-    first, second = np.split(out.numpy(), 2)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_yarn_rope_ramp_over_pairs(head_dim):
+    """Both features of a pair turn by one angle."""
+    first, second = np.split(_angles(_scaling(1e6, 16.0, 16384), 1e6, head_dim), 2)
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "config, truncate", [({}, True), ({"truncate": True}, True), ({"truncate": False}, False)]
+)
+def test_yarn_rope_truncate_range(config, truncate):
+    """The ramp begins and ends at whole features unless the config says otherwise."""
+    # DeepSeek V2's sizes, and the formula of published implementations in float64.
+    head_dim, theta, factor, context = 64, 1e4, 40.0, 4096
+    low, high = (
+        head_dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        for turns in (32, 1)
+    )
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    pair = np.arange(head_dim // 2)
+    interpolated = np.clip((pair - low) / (high - low), 0, 1)
+    plain = theta ** (-2 * pair / head_dim)
+    expected = plain * (1 - interpolated) + plain / factor * interpolated
+    angles = _angles(_scaling(theta, factor, context, **config), theta, head_dim)
+    np.testing.assert_allclose(angles[: head_dim // 2], expected, rtol=1e-5)
 
 
 if __name__ == "__main__":

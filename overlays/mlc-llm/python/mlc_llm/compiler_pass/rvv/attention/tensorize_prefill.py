@@ -6,20 +6,20 @@ The tiled attention functions compute, for every tile of queries and keys, ``S_g
 own. The pass turns each block into one call of a C kernel of that shape, and brings the object
 file with the kernels into the module, so that an exported library holds them.
 
-Kernels and report are those of :mod:`..kernel_library`; with ``MLC_RVV_REQUIRE_TENSORIZE=1``, a
-module for RVV in which nothing is tensorized is an error.
+Kernels and report are those of :mod:`..kernel_library`. With ``require_tensorize`` in the
+configuration, a module for RVV in which nothing is tensorized is an error.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 
 import tvm
 from tvm import IRModule, s_tir, tirx
 from tvm.target import Target
 
+from ..configuration import Configuration
 from ..kernel_library import (
     BlockReport,
     KernelLibrary,
@@ -34,8 +34,6 @@ from ..tir import PatternMismatch, blocks_named
 from .intrinsics import make_intrinsic
 
 logger = logging.getLogger(__name__)
-
-REQUIRE_VARIABLE = "MLC_RVV_REQUIRE_TENSORIZE"
 
 # Prefill functions are known by their name in the module, and products by their block's name.
 PREFILL_NAMES = ("attention_prefill", "batch_prefill")
@@ -55,23 +53,23 @@ INIT_LANES = 16
 class TensorizePrefill:
     """Pass that tensorizes prefill attention where there are kernels for the target.
 
-    There are for a riscv64 target with vectors, and for a host when the kernel library holds
-    portable kernels for its architecture. On other targets it is the identity.
+    Kernels exist for a riscv64 target with vectors, and for a host if the kernel library holds
+    portable kernels for its architecture. On other targets the pass is the identity.
     """
 
-    def __init__(self, target: Target):
-        self.target = target
+    def __init__(self, target: Target, configuration: Configuration):
+        self.target, self.configuration = target, configuration
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Transform the prefill functions of a module.
 
         Raises:
-            RuntimeError: ``MLC_RVV_KERNELS`` names no usable directory, or nothing was
-                tensorized although ``MLC_RVV_REQUIRE_TENSORIZE`` is set.
+            RuntimeError: the configuration names no usable folder of kernels, or nothing was
+                tensorized although the configuration requires it.
         """
         if self.target.kind.name != "llvm":
             return mod
-        library, misfit = library_for(self.target)
+        library, misfit = library_for(self.target, self.configuration.kernels)
         if misfit is not None and not is_rvv_target(self.target):
             # A warning, if kernels were asked for.
             level = logging.INFO if library is None else logging.WARNING
@@ -86,8 +84,8 @@ class TensorizePrefill:
             return tensorize_function(name, func, library)
 
         result, reports = rewrite_with_kernels(mod, rewrite)
-        write_reports(reports)
-        _log(reports, misfit)
+        write_reports(reports, self.configuration.reports)
+        _log(reports, misfit, required=self.configuration.require_tensorize)
         symbols = {report.symbol for report in reports if report.symbol is not None}
         return library.attach(result, symbols) if symbols else mod
 
@@ -152,7 +150,7 @@ def _read_shape(func: tirx.PrimFunc, name: str) -> TileShape:
     """The tile shape of a product from its block and buffers.
 
     Raises:
-        PatternMismatch: it has none.
+        PatternMismatch: the product has no such shape.
     """
     blocks = blocks_named(func, name)
     if not blocks:
@@ -194,11 +192,11 @@ def _tensorize_block(
     return schedule.mod["main"].with_attrs(func.attrs)
 
 
-def _log(reports: list[BlockReport], misfit: str | None) -> None:
-    """Log the reports: warnings for blocks that were meant for kernels and have none.
+def _log(reports: list[BlockReport], misfit: str | None, *, required: bool) -> None:
+    """Log the reports, with a warning for each block that should have a kernel and has none.
 
     Raises:
-        RuntimeError: no block has a kernel and ``MLC_RVV_REQUIRE_TENSORIZE`` is set.
+        RuntimeError: no block has a kernel although one is required.
     """
     for report in reports:
         if report.symbol is not None or report.reason == NOT_TILED:
@@ -211,6 +209,6 @@ def _log(reports: list[BlockReport], misfit: str | None) -> None:
         return
     cause = lines_of(missing) or f"\n  {misfit or 'the module has no prefill attention function'}"
     message = f"Nothing was tensorized: prefill attention runs without kernels.{cause}"
-    if os.environ.get(REQUIRE_VARIABLE, "") not in ("", "0"):
-        raise RuntimeError(f"{message}\n{REQUIRE_VARIABLE} is set, so this is an error.")
+    if required:
+        raise RuntimeError(f"{message}\nrequire_tensorize is set, so this is an error.")
     logger.warning("%s", message)

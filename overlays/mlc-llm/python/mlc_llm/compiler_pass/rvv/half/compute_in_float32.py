@@ -85,7 +85,7 @@ def _parameters(func: tirx.PrimFunc) -> list[Any]:
 
 
 def _of_products(func: tirx.PrimFunc, stages: list[Stage]) -> list[Any]:
-    """The parameters that products read, or what products read is made of."""
+    """The parameters that products read, directly or through other stages."""
     wanted = [r.buffer for s in stages if is_product(s) for r in s.block.reads]
     for buffer in wanted:  # grows on the way
         writers = [s for s in stages if s.written.same_as(buffer) and s.block.init is None]
@@ -197,7 +197,7 @@ def _cast(node: Any) -> Any:
 
 
 def _narrowed(value: Any) -> Any:
-    """A value as a half; one that was a half is not converted to and fro."""
+    """A value as a half; a widened half is taken back without a conversion."""
     if isinstance(value, tirx.Cast) and dtype_of(value.value) == HALF:
         return value.value
     return tirx.Cast(as_type(HALF, value), value)

@@ -21,7 +21,7 @@ from .dtypes import HALF, SINGLE, as_type, dtype_of, lacks_conversions, where_ha
 def ConvertByBits(target: Target) -> Rewrite | None:
     """Pass that converts halves by integer arithmetic where the target cannot.
 
-    It raises RuntimeError where a function computes in float16 all the same.
+    It raises RuntimeError if a function still computes in float16.
     """
     return where_halves(convert_by_bits) if lacks_conversions(target) else None
 

@@ -29,7 +29,7 @@ class BatchedProduct:
         left: A, [batch..., rows, k].
         right: B, [batch of its own..., n, k].
         places: c, the indices of B's matrix, in the variables of the block's first axes.
-        unpacking: none, as such matrices are not quantized.
+        unpacking: empty, as such matrices are not quantized.
     """
 
     stage: Stage
@@ -44,7 +44,7 @@ def match_batched(stage: Stage) -> BatchedProduct:
     """Read a product as a batch of products.
 
     Raises:
-        PatternMismatch: it is another one.
+        PatternMismatch: it is not one.
     """
     block = stage.block
     factors = factors_of(stage)

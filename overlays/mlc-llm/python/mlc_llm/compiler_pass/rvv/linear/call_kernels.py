@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CallLinearKernels: linear layers become calls of the project's kernels.
 
-The pass replaces every linear layer of a module, whatever function holds it, by calls of the
+The pass replaces every linear layer of a module, in any of its functions, by calls of the
 routines in kernels/include/mlc_rvv_linear.h: products with any number of rows by ``gemm``, with a
 single row by ``gemv``, weights in float32 or in MLC-LLM's group quantization, which is then
 unpacked by the kernel and no longer by the function. The stages after a product, such as an
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from tvm import IRModule, tirx
 from tvm.target import Target
 from tvm_ffi import structural_equal
 
+from ..configuration import Configuration
 from ..functions import is_scheduled
 from ..kernel_library import (
     BlockReport,
@@ -41,9 +41,6 @@ from .match import LinearLayer, in_halves, match_linear, stored
 from .take import match_take, take_rows
 from .tiles import Places, TiledWeights, add_entries, choose_tiles
 
-WEIGHTS_VARIABLE = "MLC_RVV_WEIGHTS"
-ACTIVATIONS_VARIABLE = "MLC_RVV_ACTIVATIONS"
-
 logger = logging.getLogger(__name__)
 
 
@@ -51,26 +48,22 @@ logger = logging.getLogger(__name__)
 class CallLinearKernels:
     """Pass that replaces linear layers by kernel calls where there are kernels for the target."""
 
-    def __init__(self, target: Target):
-        self.target = target
+    def __init__(self, target: Target, configuration: Configuration):
+        self.target, self.configuration = target, configuration
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Transform all TIR functions of a module that have a linear layer.
 
         Raises:
-            RuntimeError: ``MLC_RVV_KERNELS`` names no usable directory.
+            RuntimeError: the configuration names no usable folder of kernels.
         """
         if self.target.kind.name != "llvm":
             return mod
-        library, misfit = library_for(self.target)
+        library, misfit = library_for(self.target, self.configuration.kernels)
         if misfit is not None and not is_rvv_target(self.target):
             return mod
-        int8 = chosen_setting(ACTIVATIONS_VARIABLE, ("float32", "int8")) == "int8"
-        in_tiles = chosen_setting(WEIGHTS_VARIABLE, ("stored", "tiles")) == "tiles"
-        if int8 and not in_tiles:
-            raise RuntimeError(
-                f"{ACTIVATIONS_VARIABLE}=int8 needs weights in tiles: set {WEIGHTS_VARIABLE}=tiles"
-            )
+        int8 = self.configuration.activations == "int8"
+        in_tiles = self.configuration.weights == "tiles"
         routines = None if misfit else Routines.of(library, self.target, int8=int8)
         tiled = TiledWeights()
         if routines and in_tiles:
@@ -83,24 +76,12 @@ class CallLinearKernels:
         if tiled.items and routines:
             pack = routines.symbol("pack_tiles", None)
             result = add_entries(result, tiled, routines.columns, pack)
-        add_reports(reports, logger)
+        add_reports(reports, self.configuration.reports, logger)
         if missing := [report for report in reports if report.symbol is None]:
             logger.warning("Some linear layers run without kernels:%s", lines_of(missing))
         if result is mod or library.is_attached(result):
             return result
         return library.attach(result, library.routines.values())
-
-
-def chosen_setting(variable: str, values: tuple[str, ...]) -> str:
-    """The value of a variable of the environment; the first of its values if it is not set.
-
-    Raises:
-        RuntimeError: it has another value.
-    """
-    value = os.environ.get(variable) or values[0]
-    if value not in values:
-        raise RuntimeError(f"{variable} is {value!r}; it takes {' or '.join(values)}")
-    return value
 
 
 def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
@@ -128,7 +109,7 @@ def readable_tiles(mod: IRModule, routines: Routines) -> dict[str, Places]:
 
 
 def _places(func: tirx.PrimFunc, matrices: list[Any], packing: Packing | None) -> Places:
-    """Parameters that matrices are, to bytes of an element; none if one is no parameter."""
+    """Places of matrices among the parameters, with bytes of an element; empty if one is absent."""
 
     def item(dtype: str) -> int:
         if packing is not None and dtype == "uint32":
@@ -158,7 +139,7 @@ def call_kernels(
         name: the function's name in its module, for the reports.
         func: the function; comes back as it is where no kernel fits.
         routines: the kernels, or None.
-        misfit: why there are none.
+        misfit: the reason that there are no kernels, or None.
         tiled: its weights are in tiles.
 
     Returns:

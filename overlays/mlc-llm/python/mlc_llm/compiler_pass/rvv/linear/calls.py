@@ -207,7 +207,7 @@ def _weights(linear: LinearLayer, start: Any) -> list[Any]:
 
 
 def _outputs_of_a_task(n: Any, k: int, columns: int) -> int:
-    """As many outputs, in whole panels, as make a task worth while; tasks share out evenly."""
+    """Outputs of a task: whole panels, enough to be worth a thread, and the same for each task."""
     least = -(-TASK_WEIGHTS // k // columns) * columns
     if not isinstance(n, tirx.IntImm):
         return least
@@ -244,8 +244,8 @@ def _tasks(
 def _call(symbol: str, arguments: list[Any]) -> Any:
     """A call of a C function whose arguments are pointers and int64_t.
 
-    The cast, though to the type that a size has, is what keeps it 64 bits wide: a later pass may
-    make all indices int32, and would take the arguments of a call along.
+    Each size is cast to int64, although it has that type already: a later pass may make all
+    indices int32, and would also change the arguments of a call that are not cast.
     """
     words = [
         tirx.Cast("int64", a) if str(getattr(a.ty, "dtype", "")) == "int64" else a

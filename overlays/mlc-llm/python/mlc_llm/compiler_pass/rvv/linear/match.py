@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pattern of a linear layer in TIR functions, whatever the functions are called.
+"""Pattern of a linear layer in TIR functions of any name.
 
 A linear layer is one block ``C[..., j] += A[..., k] * B[j, k]`` from zero, over float32. B may be
 a parameter, or be dequantized in the same function from MLC-LLM's group-quantized form (see
@@ -71,7 +71,7 @@ def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
     """Read a product as a linear layer.
 
     Raises:
-        PatternMismatch: it is none, or not one that the kernels can do.
+        PatternMismatch: it is not one, or one that the kernels cannot compute.
     """
     block = stage.block
     out, data, weight = block.body.buffer, *(load.buffer for load in factors_of(stage))
@@ -79,7 +79,7 @@ def match_linear(stage: Stage, stages: list[Stage]) -> LinearLayer:
     if block.iter_vars[-1].iter_type != tirx.IterVar.CommReduce or len(axes) < 3:
         raise PatternMismatch("it is not a sum over the last of three or more axes")
     *rows, column, step = axes
-    # Before such an expression is made, as TVM refuses to make one of too few indices.
+    # This comes before the expression below: TVM refuses to make one with too few indices.
     if len(weight.shape) != 2 or {len(out.shape), len(data.shape)} != {len(rows) + 1}:
         raise PatternMismatch("it is not C[..., j] += A[..., k] * B[j, k]")
     expected = tirx.BufferStore(

@@ -2,9 +2,9 @@
 """Weights that a model library keeps in tiles, in the order in which kernels read them.
 
 A parameter can be in tiles if everything that a module does with it is a linear layer, or the
-taking of rows, whose kernels read tiles. The library then says so: a Relax function, which gives
-JSON, names the parameters; ``reorder_weights_8`` and its like put one in order, in place. Whoever
-loads parameters calls them once, before anything else.
+taking of rows, whose kernels read tiles. The library then has a Relax function that gives the
+numbers of these parameters as JSON, and functions such as ``reorder_weights_8`` that reorder one in
+place. The program that loads the parameters calls these functions first, and once.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def choose_tiles(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
 
 
 def loaded_weights(mod: IRModule, places: Mapping[str, Places]) -> TiledWeights:
-    """The weights that can be handed on when they are loaded, whoever else uses them.
+    """The weights that can be handed to a device when they are loaded, even if the CPU reads them.
 
     Args:
         mod: the module.
@@ -136,7 +136,7 @@ def _kept(uses: _Uses, functions: set[str], places: Mapping[str, Places]) -> dic
 
 
 def add_entries(mod: IRModule, tiled: TiledWeights, tile: int, symbol: str) -> IRModule:
-    """A module that says which parameters are in tiles, and can put them there.
+    """Add the functions that name the parameters in tiles, and that reorder one.
 
     Args:
         mod: the module; changed in place.
@@ -151,13 +151,13 @@ def add_entries(mod: IRModule, tiled: TiledWeights, tile: int, symbol: str) -> I
 def add_loading(
     mod: IRModule, weights: TiledWeights, functions: Mapping[int, tirx.PrimFunc], **about: int
 ) -> IRModule:
-    """A module that says what has to be done with parameters once they are loaded.
+    """Add the function that names parameters, and those to call with each once it is loaded.
 
     Args:
         mod: the module; changed in place.
         weights: the parameters.
-        functions: what is called with each, by the bytes of its elements.
-        about: what else the module says.
+        functions: to call with a parameter, by the bytes of its elements.
+        about: further entries of the JSON.
     """
     parameters = [{"index": n, "item": item} for n, item in weights.items.items()]
     builder = relax.BlockBuilder()

@@ -56,13 +56,13 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
         raise PatternMismatch("it chooses between tables at run time, as longrope does")
     block = blocks[0]
     if len(func.params) != 6 or len(block.iter_vars) != 3:
-        raise PatternMismatch("its parameters are others")
+        raise PatternMismatch("its parameters are not those of fused_rope")
     x, positions, q, k, v, apply_rope = func.params
     dtype, body = str(x.dtype), block.body
     if dtype not in (HALF, SINGLE) or any(str(b.dtype) != dtype for b in (q, k, v)):
-        raise PatternMismatch(f"it turns {dtype}")
+        raise PatternMismatch(f"it rotates {dtype}, not float16 or float32")
     if dtype == HALF:
-        # What is computed of halves is computed in float32: as if they were of it.
+        # Halves are computed with in float32, as if they were float32.
         wide = {buffer: widened_buffer(buffer) for buffer in (x, q, k, v)}
         body, (x, q, k, v) = in_float32(body, wide), wide.values()
     (_, q_heads, dim), (_, kv_heads, _) = _shape(q), _shape(k)
@@ -73,7 +73,7 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
         lets, half = _lets(value.args[1]), rotary_dim // 2
         angle = lets[-1].value
     except (AttributeError, IndexError, TypeError) as error:
-        raise PatternMismatch("its body is another") from error
+        raise PatternMismatch("its body is not that of fused_rope") from error
 
     def turned(head: Any, neighbours: bool) -> Any:
         # Variables of its own in each branch, as a variable has one definition.
@@ -101,7 +101,7 @@ def read_rotary(func: tirx.PrimFunc) -> Rotary:
 
     kinds = [pairing for pairing in (False, True) if structural_equal(body, expected(pairing))]
     if not kinds:
-        raise PatternMismatch("its body is another")
+        raise PatternMismatch("its body is not that of fused_rope")
     for let in reversed(lets[:-1]):
         angle = substitute(angle, {let.var: let.value})
     position = tirx.BufferLoad(positions, [s])
@@ -206,7 +206,7 @@ def evaluate(node: Any, values: dict[Any, int]) -> Any:
         return float(value) if "float" in str(node.ty.dtype) else int(value)
     if isinstance(node, tvm.ir.Call) and node.op.name == "tirx.pow":
         base, exponent = (evaluate(argument, values) for argument in node.args)
-        # Models without rotary embeddings still make the function, and say so by a base of -1.
+        # Models without rotary embeddings still have the function, with a base of -1.
         if base <= 0:
             raise PatternMismatch(f"its angle has a power of {base}")
         return math.pow(base, exponent)

@@ -117,7 +117,7 @@ def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _without_scalars(body: Any) -> Any:
-    """Values named by a local buffer of one element, where they are used: a vector has no such."""
+    """Put the value of a local buffer of one element where it is read: vectors cannot use these."""
 
     def replace(sequence: Any) -> Any:
         statements = list(sequence.seq)

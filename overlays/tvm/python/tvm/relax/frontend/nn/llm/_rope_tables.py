@@ -35,7 +35,7 @@ def _frequency(d_idx, d: int, theta, rope_scaling: dict[str, Any]):
 
 
 def _factor(kind: int, angle, d: int, rope_scaling: dict[str, Any]):
-    """Return the cosine (kind 0) or sine (kind 1) of an angle, times what the kind of scaling wants."""
+    """Return the cosine (kind 0) or sine (kind 1) of an angle, times the factor of the kind of scaling."""
     name = ("tirx.cos", "tirx.sin")[kind]
     factor = switch_rope_freq_func(rope_scaling)(T.float32(1), T.int32(0), d, T.float32(1), "float32")[kind]
     function = _call(factor, name)
@@ -60,7 +60,7 @@ class RopeTable:
     """Cosines and sines of the angles of d dimensions, a row for each position that is asked for.
 
     Attributes:
-        cos: [rows, d], float32; without rows when RoPE is none of the kernel's business.
+        cos: [rows, d], float32; without rows where the kernel does not apply RoPE.
         sin: of the same shape.
         d: dimensions of what is turned.
         dtype: to which a turned element is rounded.

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from support.passes.functions import calls_of_packed, host, module_of, outcomes
-
-from crosslab.compile.overlaypass import load_pass
+from support.passes.functions import calls_of_packed, host, module_of, outcomes, settings
 
 KEPT, HEADS, WIDTH = 2, 6, 16
 RAGGED, PAGED = (f"mlc_rvv.accelerator.attend_{name}" for name in ("ragged", "paged"))
@@ -40,19 +40,19 @@ def attention() -> Any:
 
 
 @pytest.fixture
-def transform(tvm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(module: Any, attention: str = "accelerator") -> Any:
-        monkeypatch.setenv("MLC_RVV_ATTENTION", attention)
-        found = load_pass("attention.attend_on_accelerator")
-        return found.AttendOnAccelerator(host())(module)
+def transform(tvm: ModuleType, tmp_path: Path) -> Any:
+    def run(module: Any) -> Any:
+        configuration = settings(reports=tmp_path)
+        # It imports the patched tree, which is on sys.path only in a test.
+        found = importlib.import_module("accelerator.passes.attend_on_accelerator")
+        return found.AttendOnAccelerator(host(), configuration)(module)
 
     return run
 
 
 def test_prefill_and_decode_call_the_device_and_windows_stay(
-    transform: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    transform: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(tmp_path / "report.json"))
     before = attention()
     after = transform(before)
     names = [g.name_hint for g in after.get_global_vars() if g.name_hint.startswith("batch_")]
@@ -66,7 +66,7 @@ def test_prefill_and_decode_call_the_device_and_windows_stay(
     window = "batch_decode_paged_kv_cpu_sliding_window"
     assert after[window].same_as(before[window])
     called = {name for name, names in calls.items() if names}
-    assert set(outcomes(tmp_path / "report.json")) == {(name, "attention") for name in called}
+    assert set(outcomes(tmp_path)) == {(name, "attention") for name in called}
 
 
 def test_the_call_hands_over_what_the_function_was_given(transform: Any) -> None:
@@ -78,16 +78,8 @@ def test_the_call_hands_over_what_the_function_was_given(transform: Any) -> None
     assert places == sorted(places)
 
 
-def test_without_the_setting_nothing_changes(transform: Any) -> None:
-    before = attention()
-    assert transform(before, "cpu").same_as(before)
-    assert transform(before, "").same_as(before)
-
-
 def test_a_mistake_is_named(transform: Any) -> None:
-    with pytest.raises(RuntimeError, match="MLC_RVV_ATTENTION is 'gpu'; it takes cpu or accel"):
-        transform(attention(), "gpu")
-    with pytest.raises(RuntimeError, match="no function of attention is one for it"):
+    with pytest.raises(RuntimeError, match="the module has no function of attention for it"):
         transform(module_of(other=attention()["batch_decode_paged_kv_cpu_sliding_window"]))
     with pytest.raises(RuntimeError, match="the accelerator rounds float32, not float16"):
         transform(module_of(batch_decode_paged_kv_cpu=decode("float16")))

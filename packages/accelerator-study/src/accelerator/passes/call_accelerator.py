@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """CallAccelerator: linear layers become calls of a device that multiplies in int8.
 
-With ``MLC_RVV_PRODUCTS=accelerator`` every product of float32 values by a weight that is a
-parameter is done by a packed function (native/runtime/functions.cc), which rounds values
-to int8, runs the layer's stream, and scales the sums. Whoever loads parameters hands them to the
-device once, through the same entries as weights in tiles (tiles.py). A weight that the CPU does not
-read is a parameter in int8, each row followed by its scale; another one, such as an embedding that
-is the last layer as well, stays float32 and is rounded when it is handed over. DescribeInt8Weights
-says so in the module's metadata.
+A packed function (native/runtime/functions.cc) does every product of float32 values by a
+weight that is a parameter: it rounds the values to int8, runs the layer's stream, and scales the
+sums. The program that loads parameters hands them to the device once, through the same entries as
+weights in tiles (rvv/linear/tiles.py). A weight that the CPU does not read is a parameter in int8,
+each row followed by its scale. Another one, such as an embedding that is the last layer as well,
+stays float32, and the device rounds it when it is handed over. DescribeInt8Weights writes this into
+the module's metadata.
 """
 
 from __future__ import annotations
@@ -17,18 +17,28 @@ from functools import partial
 from typing import Any
 
 import tvm
+from mlc_llm.compiler_pass.rvv.configuration import Configuration
+from mlc_llm.compiler_pass.rvv.kernel_library import (
+    BlockReport,
+    add_reports,
+    rewrite_with_kernels,
+)
+from mlc_llm.compiler_pass.rvv.linear.call_kernels import replace_product
+from mlc_llm.compiler_pass.rvv.linear.match import LinearLayer, match_linear
+from mlc_llm.compiler_pass.rvv.linear.tiles import (
+    Places,
+    TiledWeights,
+    add_loading,
+    choose_tiles,
+    loaded_weights,
+)
+from mlc_llm.compiler_pass.rvv.stages import Stage, staged_functions
+from mlc_llm.compiler_pass.rvv.tir import PatternMismatch, block_of, whole
 from tvm import IRModule, ir, relax, tirx
 from tvm.target import Target
 
-from ..kernel_library import BlockReport, add_reports, rewrite_with_kernels
-from ..stages import Stage, staged_functions
-from ..tir import PatternMismatch, block_of, whole
-from .call_kernels import chosen_setting, replace_product
-from .describe_int8_weights import INT8_WEIGHTS, SCALE_BYTES
-from .match import LinearLayer, match_linear
-from .tiles import Places, TiledWeights, add_loading, choose_tiles, loaded_weights
+from accelerator.passes.describe_int8_weights import INT8_WEIGHTS, SCALE_BYTES
 
-PRODUCTS_VARIABLE = "MLC_RVV_PRODUCTS"
 MULTIPLY = "mlc_rvv.accelerator.multiply"
 LOADS = {1: "mlc_rvv.accelerator.load_int8", 4: "mlc_rvv.accelerator.load_float32"}
 INT8_BYTES, FLOAT_BYTES = 1, 4
@@ -39,20 +49,17 @@ logger = logging.getLogger(__name__)
 
 @tvm.transform.module_pass(opt_level=0, name="CallAccelerator")
 class CallAccelerator:
-    """Pass that replaces linear layers by calls of the accelerator, where that is asked for."""
+    """Pass that replaces linear layers by calls of the accelerator."""
 
-    def __init__(self, target: Target):
-        self.target = target
+    def __init__(self, _target: Target, configuration: Configuration):
+        self.configuration = configuration
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Transform all TIR functions of a module that have one linear layer.
 
         Raises:
-            RuntimeError: ``MLC_RVV_PRODUCTS`` has another value than cpu or accelerator; or
-                there is no layer that an accelerator can do.
+            RuntimeError: the module has no layer that an accelerator can do.
         """
-        if chosen_setting(PRODUCTS_VARIABLE, ("cpu", "accelerator")) == "cpu":
-            return mod
         layers = linear_layers(mod)
         places = {name: _place(mod[name], linear) for name, (linear, _) in layers.items()}
         weights = loaded_weights(mod, places)
@@ -71,8 +78,8 @@ class CallAccelerator:
 
         result, reports = rewrite_with_kernels(mod, rewrite)
         if not reports:
-            raise RuntimeError(f"{PRODUCTS_VARIABLE}=accelerator: no linear layer is one for it")
-        add_reports(reports, logger)
+            raise RuntimeError("CallAccelerator: the module has no linear layer for it")
+        add_reports(reports, self.configuration.reports, logger)
         items = {n: INT8_BYTES if n in int8.items else FLOAT_BYTES for n in weights.items}
         result = _with_int8_parameters(result, int8)
         functions = {item: _load(item) for item in sorted(set(items.values()))}

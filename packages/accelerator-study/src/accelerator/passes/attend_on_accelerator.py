@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """AttendOnAccelerator: attention of a paged KV cache becomes calls of a device.
 
-With ``MLC_RVV_ATTENTION=accelerator`` the functions that the cache calls for a prompt, for a
-prompt after others, and for a decoded token hand all that they are given to a packed function
-(native/runtime/functions.cc), which multiplies queries by keys and probabilities by values on
-the device. Functions for sliding windows and for trees of tokens stay on the CPU.
+The functions that the cache calls for a prompt, for a prompt after others, and for a decoded token
+hand all their arguments to a packed function (native/runtime/functions.cc), which multiplies
+queries by keys and probabilities by values on the device. Functions for sliding windows and for
+trees of tokens stay on the CPU.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
+from mlc_llm.compiler_pass.rvv.configuration import Configuration
+from mlc_llm.compiler_pass.rvv.kernel_library import (
+    BlockReport,
+    add_reports,
+    rewrite_with_kernels,
+)
+from mlc_llm.compiler_pass.rvv.tir import block_of
 from tvm import IRModule, tirx
 from tvm.target import Target
 
-from ..kernel_library import BlockReport, add_reports, rewrite_with_kernels
-from ..linear.call_kernels import chosen_setting
-from ..tir import block_of
-
-ATTENTION_VARIABLE = "MLC_RVV_ATTENTION"
 RAGGED, PAGED = "mlc_rvv.accelerator.attend_ragged", "mlc_rvv.accelerator.attend_paged"
 
 logger = logging.getLogger(__name__)
@@ -28,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AttentionFunction:
-    """Places of what a function of the KV cache is given.
+    """Places of the arguments of a KV cache's function.
 
     Attributes:
         call: packed function that takes its place.
@@ -60,20 +63,17 @@ FUNCTIONS = {
 
 @tvm.transform.module_pass(opt_level=0, name="AttendOnAccelerator")
 class AttendOnAccelerator:
-    """Pass that lets the accelerator do attention's products, where that is asked for."""
+    """Pass that lets the accelerator do attention's products."""
 
-    def __init__(self, target: Target):
-        self.target = target
+    def __init__(self, _target: Target, configuration: Configuration):
+        self.configuration = configuration
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Transform the attention functions of a module.
 
         Raises:
-            RuntimeError: ``MLC_RVV_ATTENTION`` has another value than cpu or accelerator; there
-                is no such function; or one is other than the device takes.
+            RuntimeError: the module has no such function, or one is other than the device takes.
         """
-        if chosen_setting(ATTENTION_VARIABLE, ("cpu", "accelerator")) == "cpu":
-            return mod
 
         def rewrite(name: str, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BlockReport]]:
             if name not in FUNCTIONS:
@@ -84,9 +84,9 @@ class AttendOnAccelerator:
         result, reports = rewrite_with_kernels(mod, rewrite)
         if not reports:
             raise RuntimeError(
-                f"{ATTENTION_VARIABLE}=accelerator: no function of attention is one for it"
+                "AttendOnAccelerator: the module has no function of attention for it"
             )
-        add_reports(reports, logger)
+        add_reports(reports, self.configuration.reports, logger)
         return result
 
 
@@ -98,7 +98,7 @@ def _calling(name: str, func: tirx.PrimFunc, known: AttentionFunction) -> tirx.P
     """
     if len(func.params) != known.count:
         raise RuntimeError(f"{name} has {len(func.params)} parameters, {known.count} are known")
-    buffers = [None if n is None else func.params[n] for n in known.inputs]
+    buffers: list[Any] = [None if n is None else func.params[n] for n in known.inputs]
     out, lse = (func.params[n] for n in known.results)
     queries = buffers[0]
     if {str(queries.dtype), str(out.dtype), str(buffers[2].dtype)} != {"float32"}:

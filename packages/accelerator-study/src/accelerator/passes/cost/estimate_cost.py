@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """EstimateCost: the matrix products of a module, and all its other work, for a cost estimate.
 
-The pass leaves the module as it is and writes what it found as JSON. It stands
-after fusion and before schedules, where products are still whole loops. Products are known by
-their structure: a reduction ``C[...] += X * Y`` in which both factors run along the reduction.
-Axes of both factors are the batch, axes of one are M or N. Dequantization is followed through
-the elementwise blocks before a product. Extents may be symbolic; they are kept as text such
-as ``seq_len*4`` in the names of the calling Relax function.
+The pass leaves the module as it is and writes its products and other work as JSON. It runs after
+fusion and before schedules, where products are still whole loops. The pass knows products by their
+structure: a reduction ``C[...] += X * Y`` in which both factors run along the reduction. Axes of
+both factors are the batch, axes of one are M or N. The pass follows dequantization through the
+elementwise blocks before a product. Extents may be symbolic; they are kept as text such as
+``seq_len*4`` in the names of the calling Relax function.
 
-The file goes to ``MLC_RVV_COST_REPORT``, or to ``cost_workloads.json`` in a debug-dump folder.
-``python -m costmodel`` reads it. This module and those beside it import TVM alone.
+The file goes to the configuration's folder of reports; ``python -m costmodel`` reads it. This
+module and those beside it import TVM alone.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -27,8 +26,6 @@ from .expressions import bits_of, extent_text, product_of
 from .products import Derived, FunctionWork
 from .records import EntryWork, Extent, Operand, Other, Product, Unclassified
 
-REPORT_VARIABLE = "MLC_RVV_COST_REPORT"
-DUMP_NAME = "cost_workloads.json"
 SCHEMA = 1
 
 # The paged cache computes attention behind one call: its two products follow from its shapes.
@@ -45,16 +42,24 @@ NO_WORK = (
 class EstimateCost:
     """Pass that writes the workloads of a module to a file, and returns the module unchanged."""
 
-    def __init__(self, debug_dump: Path | None = None) -> None:
-        self.debug_dump = debug_dump
+    def __init__(self, _target: Any, configuration: Any, *, file: str) -> None:
+        """Make the pass.
+
+        Args:
+            configuration: of the passes; it must name a folder of reports.
+            file: name of the report in that folder.
+
+        Raises:
+            RuntimeError: there is no folder of reports.
+        """
+        if configuration.reports is None:
+            raise RuntimeError("EstimateCost: the configuration of the passes names no reports")
+        self.path = Path(configuration.reports) / file
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
-        """Write the report where the environment or a debug dump asks for one."""
-        wanted = os.environ.get(REPORT_VARIABLE)
-        path = Path(wanted) if wanted else self.debug_dump and Path(self.debug_dump) / DUMP_NAME
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(workloads(mod), indent=1) + "\n", encoding="utf-8")
+        """Write the report."""
+        text = json.dumps(workloads(mod), indent=1)
+        self.path.write_text(f"{text}\n", encoding="utf-8")
         return mod
 
 
@@ -161,9 +166,8 @@ class _Walk:
     def _callee(
         self, name: str, params: list[Any], products: list[Product], others: list[Other]
     ) -> None:
-        work = {"products": products, "others": others}
-        parts = {part: [asdict(i) for i in items] for part, items in work.items()}
-        self.functions.setdefault(name, {"params": params, **parts})
+        work = {"products": [*map(asdict, products)], "others": [*map(asdict, others)]}
+        self.functions.setdefault(name, {"params": params, **work})
 
     def call_tir(self, call: relax.Call, weights: dict[Any, str], out: Any) -> None:
         g_var, args = call.args[0], list(call.args[1])

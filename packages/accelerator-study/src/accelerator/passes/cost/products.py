@@ -157,8 +157,8 @@ class FunctionWork:
             return None
         seen = [[v for v in spatial if uses(side, [v])] for side in sides]
         batch = [v for v in spatial if all(v in u for u in seen) or not any(v in u for u in seen)]
-        own = tuple([v for v in u if v not in batch] for u in seen)
-        pair = (sides[0], sides[1])
+        first, second = ([v for v in u if v not in batch] for u in seen)
+        own, pair = (first, second), (sides[0], sides[1])
         return Match(self, block, store, pair, extents, batch, own, reduction, scales)
 
     def roots(self, expr: Any) -> list[Any]:
@@ -257,8 +257,11 @@ class FunctionWork:
         ]
         extents = [extent for _, extent in self.plain]
         blocks = "+".join(dict.fromkeys(b.name_hint for b, _ in self.plain))
-        sums = (reduce(lambda x, y: x + y, parts) for parts in (extents, read, wrote, fixed))
-        return [Other(function, blocks, *(extent_text(e, symbols) for e in sums))]
+        done, bits_read, bits_written, bits_weights = (
+            extent_text(reduce(lambda x, y: x + y, parts), symbols)
+            for parts in (extents, read, wrote, fixed)
+        )
+        return [Other(function, blocks, done, bits_read, bits_written, bits_weights)]
 
     def _stores(self) -> list[tirx.BufferStore]:
         return [n for n in nodes_in_statement(self.func.body) if isinstance(n, tirx.BufferStore)]

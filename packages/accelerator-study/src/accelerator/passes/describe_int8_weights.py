@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import tvm
+from mlc_llm.compiler_pass.rvv.configuration import Configuration
 from tvm import IRModule, relax
 from tvm.target import Target
 
@@ -18,8 +19,8 @@ SCALE_BYTES = 4
 class DescribeInt8Weights:
     """Pass that gives parameters in int8 their type and shape in the module's metadata."""
 
-    def __init__(self, target: Target):
-        self.target = target
+    def __init__(self, _target: Target, _configuration: Configuration):
+        pass
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
         """Transform the function ``_metadata`` where CallAccelerator made parameters int8."""

@@ -131,9 +131,13 @@ def _written(expr: Any) -> str:
         return _written(expr.value)
     if isinstance(expr, tirx.BufferLoad):
         return f"{expr.buffer.name}{index_text(expr.indices)}"
-    if isinstance(expr, (tirx.Min, tirx.Max)):
+    if isinstance(expr, tirx.Min | tirx.Max):
         name = "min" if isinstance(expr, tirx.Min) else "max"
         return f"{name}({_written(expr.a)},{_written(expr.b)})"
+    return _written_with_sign(expr)
+
+
+def _written_with_sign(expr: Any) -> str:
     for kind, sign in _SIGNS:
         if isinstance(expr, kind):
             return f"({_written(expr.a)}{sign}{_written(expr.b)})"

@@ -3,24 +3,34 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from support.passes.functions import VECTORS, calls_of_packed, host, module_of, outcomes, riscv64
+from support.passes.functions import (
+    VECTORS,
+    calls_of_packed,
+    host,
+    module_of,
+    outcomes,
+    riscv64,
+    settings,
+)
 from support.passes.linear import Q4, VOCABULARY, WIDTH, linear_function, model
-
-from crosslab.compile.overlaypass import load_pass
 
 MULTIPLY, LOAD = "mlc_rvv.accelerator.multiply", "mlc_rvv.accelerator.load_float32"
 
 
 @pytest.fixture
-def transform(tvm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(module: Any, products: str = "accelerator", target: Any = None) -> Any:
-        monkeypatch.setenv("MLC_RVV_PRODUCTS", products)
-        return load_pass("linear.call_accelerator").CallAccelerator(target or host())(module)
+def transform(tvm: ModuleType, tmp_path: Path) -> Any:
+    def run(module: Any, target: Any = None) -> Any:
+        configuration = settings(reports=tmp_path)
+        # It imports the patched tree, which is on sys.path only in a test.
+        found = importlib.import_module("accelerator.passes.call_accelerator")
+        return found.CallAccelerator(target or host(), configuration)(module)
 
     return run
 
@@ -48,7 +58,8 @@ def test_a_weight_that_the_cpu_does_not_read_is_a_parameter_in_int8(transform: A
     with builder.function("_metadata", params=[]):
         builder.emit_func_output(relax.utils.convert_to_expr(json.dumps(about)))
     after = transform(builder.finalize())
-    describe = load_pass("linear.describe_int8_weights").DescribeInt8Weights(host())
+    found = importlib.import_module("accelerator.passes.describe_int8_weights")
+    describe = found.DescribeInt8Weights(host(), settings())
     after = describe(after)
     (weight,) = after["prefill"].params[1].ty.fields
     assert ([int(size) for size in weight.shape], str(weight.dtype)) == ([150, 84], "int8")
@@ -59,37 +70,19 @@ def test_a_weight_that_the_cpu_does_not_read_is_a_parameter_in_int8(transform: A
 
 
 def test_a_layer_whose_weight_is_no_parameter_of_the_model_stays(
-    transform: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    transform: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("MLC_RVV_TENSORIZE_REPORT", str(tmp_path / "report.json"))
     module = model(None)
     module["alone"] = linear_function("rows", 48, 32, add=True)
     after = transform(module)
     assert after["alone"].same_as(module["alone"])
-    assert set(outcomes(tmp_path / "report.json")) == {
+    assert set(outcomes(tmp_path)) == {
         ("decode_tir", "NT_matmul"),
         ("prefill_tir", "NT_matmul"),
     }
 
 
-def test_without_the_setting_nothing_changes(transform: Any) -> None:
-    before = model(None)
-    assert transform(before, "cpu").same_as(before)
-    assert transform(before, "").same_as(before)
-
-
-@pytest.mark.parametrize(
-    ("products", "packing", "message"),
-    [
-        ("gpu", None, "MLC_RVV_PRODUCTS is 'gpu'; it takes cpu or accelerator"),
-        ("accelerator", Q4, "no linear layer is one for it"),
-    ],
-)
-def test_a_mistake_is_named(transform: Any, products: str, packing: Any, message: str) -> None:
-    with pytest.raises(RuntimeError, match=message):
-        transform(model(packing), products)
-
-
-def test_a_module_without_a_model_has_nothing_for_the_device(transform: Any) -> None:
-    with pytest.raises(RuntimeError, match="no linear layer"):
-        transform(module_of(product=linear_function(4, 48, 32)))
+def test_a_module_without_a_layer_for_the_device_is_refused(transform: Any) -> None:
+    for module in (model(Q4), module_of(product=linear_function(4, 48, 32))):
+        with pytest.raises(RuntimeError, match="the module has no linear layer for it"):
+            transform(module)

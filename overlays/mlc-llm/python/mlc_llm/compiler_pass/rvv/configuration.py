@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of the project's passes: one JSON file, which ``MLC_RVV_PASSES`` names.
+
+The same class writes the file and reads it. Without the variable, every setting has its default.
+A path in the file is relative to the file's folder. The module needs no TVM.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "MLC_RVV_PASSES"
+PATHS = ("kernels", "tuned", "reports")
+CHOICES = {"weights": ("stored", "tiles"), "activations": ("float32", "int8")}
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A pass of another package that is to run.
+
+    Attributes:
+        name: of its entry point in the group ``mlc_rvv.passes``.
+        package: the distribution to install where there is no such entry point.
+        options: keyword arguments that the pass is made with.
+    """
+
+    name: str
+    package: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Settings of the passes.
+
+    Attributes:
+        steps: names of the steps that run, or ``-name`` for all steps but these; None: all.
+        kernels: folder of compiled kernels, as ``crosslab kernels`` makes it; None: no kernels.
+        require_tensorize: no tensorized block in prefill attention is an error.
+        weights: "stored", or "tiles": the library reorders the weights that kernels read.
+        activations: "float32", or "int8": kernels round them. Weights must be in tiles.
+        tuned: folder of a MetaSchedule database for functions without a kernel; None: no database.
+        prefix: of the symbols of a system library.
+        reports: folder for the passes' reports; None: no reports.
+        extras: passes of other packages that run.
+    """
+
+    steps: tuple[str, ...] | None = None
+    kernels: Path | None = None
+    require_tensorize: bool = False
+    weights: str = "stored"
+    activations: str = "float32"
+    tuned: Path | None = None
+    prefix: str = ""
+    reports: Path | None = None
+    extras: tuple[Extra, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key, choices in CHOICES.items():
+            if (value := getattr(self, key)) not in choices:
+                raise ValueError(f"{key} is {value!r}; it takes {' or '.join(choices)}")
+        if self.activations == "int8" and self.weights != "tiles":
+            raise ValueError("activations is 'int8', which needs weights in tiles")
+
+    def write(self, path: Path) -> None:
+        """Write the file that :meth:`read` reads."""
+        text = json.dumps(asdict(self), indent=2, default=str)
+        path.write_text(f"{text}\n", encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> Configuration:
+        """Read and check a file.
+
+        Raises:
+            RuntimeError: the file cannot be read, has an unknown key, or has a value of a wrong
+                type; the message names the file and the key.
+        """
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RuntimeError(f"{VARIABLE} names {path}, which cannot be read: {error}") from error
+        try:
+            values = _checked(table, _KINDS)
+            for key in PATHS:
+                if values.get(key) is not None:
+                    values[key] = path.parent / values[key]
+            if values.get("steps") is not None:
+                values["steps"] = tuple(values["steps"])
+            extras = [_checked(one, _EXTRA_KINDS) for one in values.pop("extras", [])]
+            return Configuration(**values, extras=tuple(Extra(**one) for one in extras))
+        except (TypeError, ValueError) as error:
+            raise RuntimeError(f"{path}: {error}") from error
+
+
+def configured() -> Configuration:
+    """The configuration that the environment names; each file is read once.
+
+    Raises:
+        RuntimeError: see :meth:`Configuration.read`.
+    """
+    path = os.environ.get(VARIABLE)
+    return _read_once(Path(path)) if path else Configuration()
+
+
+_read_once = functools.cache(Configuration.read)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+# The values that a key takes: in words, and as a condition.
+_TEXT = "a text", _is_text
+_PATH = "a path or null", lambda value: value is None or _is_text(value)
+_KINDS = {
+    "steps": ("a list of names or null", lambda v: v is None or _is_list_of(str, v)),
+    "kernels": _PATH,
+    "require_tensorize": ("true or false", lambda value: isinstance(value, bool)),
+    "weights": _TEXT,
+    "activations": _TEXT,
+    "tuned": _PATH,
+    "prefix": _TEXT,
+    "reports": _PATH,
+    "extras": ("a list of tables", functools.partial(_is_list_of, dict)),
+}
+_EXTRA_KINDS = {
+    "name": _TEXT,
+    "package": _TEXT,
+    "options": ("a table", lambda value: isinstance(value, dict)),
+}
+
+
+def _checked(table: Any, kinds: Mapping[str, tuple[str, Callable[[Any], bool]]]) -> dict[str, Any]:
+    """A copy of a table whose keys are known and whose values fit.
+
+    Raises:
+        ValueError: a key or a value does not.
+    """
+    if not isinstance(table, dict):
+        raise ValueError(f"it holds {table!r}, not a table")
+    for key, value in table.items():
+        if key not in kinds:
+            raise ValueError(f"unknown key {key!r}; the keys are: {', '.join(kinds)}")
+        words, fits = kinds[key]
+        if not fits(value):
+            raise ValueError(f"{key} is {value!r}; it takes {words}")
+    return dict(table)

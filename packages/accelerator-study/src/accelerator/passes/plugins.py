@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objects that this package's entry points in the group ``mlc_rvv.passes`` name."""
+
+from __future__ import annotations
+
+from mlc_llm.compiler_pass.rvv.hooks import ExtraPass
+
+from accelerator.passes.attend_on_accelerator import AttendOnAccelerator
+from accelerator.passes.call_accelerator import CallAccelerator
+from accelerator.passes.cost.estimate_cost import EstimateCost
+from accelerator.passes.describe_int8_weights import DescribeInt8Weights
+
+ESTIMATE_COST = ExtraPass("fused", EstimateCost)
+ATTEND_ON_ACCELERATOR = ExtraPass("attention", AttendOnAccelerator)
+CALL_ACCELERATOR = ExtraPass("linear", CallAccelerator)
+DESCRIBE_INT8_WEIGHTS = ExtraPass("metadata", DescribeInt8Weights)
