@@ -36,7 +36,7 @@ VERBS = (
     Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
     Verb("verify", "crosslab.artifact.verify", "check a tarball against its own manifest"),
     Verb("picture", "crosslab.job.picture", "draw build-and-test's answer, or a chat, as an SVG"),
-    Verb("compile-model", "crosslab.compile.cli", "compile a config.json to a model library"),
+    Verb("compile-model", "crosslab.build.compile_model", "compile a config.json to a library"),
     Verb("bench", "crosslab.bench.cli", "count instructions, ours against upstream's"),
     Verb("host-bench", "crosslab.bench.host_bench", "time ours against upstream's on this machine"),
     Verb("kernel-bench", "crosslab.bench.kernel_bench", "count each kernel's instructions"),

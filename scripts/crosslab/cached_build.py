@@ -6,12 +6,12 @@ Beside each lies the hash of every file in it, and nothing is reused that is not
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 from rich.console import Console
@@ -29,17 +29,12 @@ def default_cache() -> Path:
     return user_cache_path("mlc-rvv") / "crosslab"
 
 
-def add_cache_option(options: argparse.ArgumentParser) -> None:
-    """Add ``--cache``: a relative folder is one of where the command was typed.
-
-    Compilers and emulators run in other folders.
-    """
-    options.add_argument(
-        "--cache",
-        type=lambda text: Path(text).resolve(),
-        default=default_cache(),
-        help="folder of finished builds",
-    )
+# Compilers and emulators run in other folders, so that a relative path is resolved at once.
+CACHE_OPTION: dict[str, Any] = {
+    "type": lambda text: Path(text).resolve(),
+    "default": default_cache(),
+    "help": "folder of finished builds",
+}
 
 
 def cached_build(
@@ -116,7 +111,7 @@ def _record(final: Path, content: Path) -> None:
 
 
 def _damage(final: Path, known: Mapping[str, str] | None) -> str:
-    """First damage of a finished build; empty when there is none."""
+    """First damage of a finished build; empty for a whole build."""
     try:
         sums = json.loads(_sums_of(final).read_text(encoding="utf-8"))
     except (OSError, ValueError):

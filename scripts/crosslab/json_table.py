@@ -52,6 +52,6 @@ def read_applied(report: Path, told: str, read: Callable[[list[Any]], T]) -> T:
         return read(json.loads(report.read_text(encoding="utf-8"))["upstreams"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{report} does not tell {told}: {error!r}",
+            f"{report} does not say {told}: {error!r}",
             remedy="write it with: uv run forkpatch apply --json FILE",
         ) from error

@@ -33,9 +33,10 @@ from crosslab.job.main_job import (
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import param_shapes
 from crosslab.models.params import read_params
-from crosslab.models.reference import F32, ReferenceLlama, answer
+from crosslab.models.reference import ReferenceLlama, answer
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
+from crosslab.models.weights_file import F32
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
@@ -74,19 +75,18 @@ class Answered:
     @property
     def bound(self) -> float:
         """Largest error of a logit, of the step's largest."""
-        return self.job.weights.bound(self.job.mode.activations)
+        return self.job.tolerance
 
     @property
     def rounds(self) -> bool:
         """Activations are rounded on the way, to int8 or halves."""
-        return self.job.int8 or self.job.weights.halves
+        return self.job.int8 or self.job.recipe.weights.halves
 
 
 def job_of(project: Path, model: str, quantization: str, activations: str, core: str = "") -> Job:
     cross()
     if model == tiny_model.NAME:
         tiny_model.make_project(project)
-        (project / "cores").symlink_to(PROJECT / "cores")
     else:
         project = PROJECT
     options = ["--project", str(project), "--tvm-tree", str(tvm_tree()), "--model", model]
@@ -107,7 +107,7 @@ def read_model(job: Job, asked: Question) -> tuple[LlamaConfig, dict[str, F32]]:
     """The model's sizes and its stored weights as float32."""
     config = read_config(asked.model.folder / "config.json")
     widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
-    return config, read_params(asked.params, widths, job.weights.packing)
+    return config, read_params(asked.params, widths, job.recipe.weights.packing)
 
 
 def deviation(logits: F32, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -134,8 +134,10 @@ def question_of(job: Job) -> Question:
 def answered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answered:
     job, clock = job_of(tmp_path_factory.mktemp("numerics") / "project", *request.param), Clock()
     question = question_of(job)
-    runner = build_runner(job.recipe(question.model.folder), job.cache, clock).program
-    return Answered(job, question, runner, run_model(job, question, runner, job.vlens[-1], clock))
+    runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock).program
+    return Answered(
+        job, question, runner, run_model(job, question, runner, job.recipe.vlens[-1], clock)
+    )
 
 
 def test_the_text_is_as_long_as_it_says(answered: Answered) -> None:
@@ -149,7 +151,7 @@ def test_every_step_says_what_the_reference_says(answered: Answered) -> None:
     assert answered.said.tokens == reference.tokens
     if answered.job.model == PINNED:
         # A model that says one thing over and over would hide mistakes of position.
-        assert len(set(reference.tokens)) > DISTINCT[answered.job.quantization]
+        assert len(set(reference.tokens)) > DISTINCT[answered.job.recipe.quantization]
     wanted = reference.logits.astype(np.float64)
     errors = deviation(answered.said.logits, wanted)
     assert errors.shape == (1 + STEPS,)
@@ -188,7 +190,7 @@ def test_a_prompt_in_two_chunks_gives_the_same_logits(answered: Answered, tmp_pa
     arguments += ["--tokens", ",".join(map(str, answered.question.prompt)), "--max-new", "1"]
     arguments += ["--prefill-chunk", str(CHUNK)]
     job = answered.job
-    machine = GuestMachine(vlen=job.vlens[-1], zvfh=job.zvfh)
+    machine = GuestMachine(vlen=job.recipe.vlens[-1], zvfh=job.recipe.zvfh)
     result = run_guest(answered.runner, arguments, machine)
     assert len(json.loads(result.stdout)["prefill_seconds"]) == 2
     whole = answered.said.logits[0]

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import shared_builds
 from support.mlc_tree import tools
 
+from crosslab.build.recipe import Recipe
 from crosslab.errors import UserError
 from crosslab.zoo.job import Spec, judge
 from crosslab.zoo.outcome import FamilyStatus
@@ -26,8 +27,9 @@ def spec() -> Spec:
         need_packages()
     except UserError as error:
         pytest.skip(str(error))
-    own = (trees.mlc_tree, trees.tvm_tree, None)
-    return Spec("", "q0f32", *own, 256, shared_builds.CACHE, "")
+    tvm = trees.tvm_tree
+    recipe = Recipe("q0f32", (256,), tvm, tvm, mlc_tree=trees.mlc_tree)
+    return Spec("", recipe, shared_builds.CACHE, "")
 
 
 # Partial rotary embeddings with biases and layer norms; grouped heads, tied, with RMS norms; a
@@ -39,7 +41,8 @@ def spec() -> Spec:
 def test_a_family_answers_as_transformers_does(
     spec: Spec, tmp_path: Path, family: str, quantization: str, bound: float
 ) -> None:
-    asked = dataclasses.replace(spec, family=family, quantization=quantization, work=tmp_path)
+    recipe = replace(spec.recipe, quantization=quantization)
+    asked = replace(spec, family=family, recipe=recipe, work=tmp_path)
     outcome = judge(asked)
     assert outcome.outcome is FamilyStatus.RIGHT, outcome.reason
     assert outcome.max_logit_error is not None

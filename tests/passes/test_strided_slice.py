@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from crosslab.build.objects import shared_linker
+from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
 
 REST = 1 << 62

@@ -30,16 +30,21 @@ ALLOWED = {
 }
 
 
+def modules(path: Path) -> set[str]:
+    """Names of all modules that a file imports, inside functions as well."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
 def imported(package: str) -> set[str]:
     """Top-level names of all imports in a package."""
-    names = set()
-    for path in PLACES[package].rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names.add((node.module or "").partition(".")[0])
-    return names
+    names = set().union(*map(modules, PLACES[package].rglob("*.py")))
+    return {name.partition(".")[0] for name in names}
 
 
 def test_each_package_has_a_rule() -> None:
@@ -53,3 +58,24 @@ def test_a_package_imports_only_those_below_it(package: str) -> None:
 
 def test_groundwork_needs_nothing_that_has_to_be_installed() -> None:
     assert imported("groundwork") <= {"groundwork", *sys.stdlib_module_names}
+
+
+# The rooms of crosslab from the lowest to the highest: each imports those before it. The main job
+# knows no peer, bench or zoo.
+LAYERS = (
+    *("errors", "json_table", "cached_build", "address", "remote", "host", "tokenizer", "models"),
+    *("run", "cores"),
+    *("compile", "build", "artifact", "job", "peers", "bench", "zoo", "__main__"),
+)
+
+
+def test_no_room_of_crosslab_imports_one_above_it() -> None:
+    root, upward = PLACES["crosslab"], []
+    for path in sorted(root.rglob("*.py")):
+        room = path.relative_to(root).parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        above = LAYERS[LAYERS.index(room) + 1 :]
+        names = {name for name in modules(path) if name.startswith("crosslab.")}
+        upward += [f"{path}: {name}" for name in names if name.split(".")[1] in above]
+    assert upward == []

@@ -24,9 +24,9 @@ from tokenizers import (
 
 from crosslab.build.libraries import httplib_object, include_folders, json_headers
 from crosslab.build.link import RUNNER_SOURCES
-from crosslab.build.objects import compile_objects
 from crosslab.build.runtime import LANGUAGE_FLAGS, sanitizer_flags
 from crosslab.cached_build import cached_build
+from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer

@@ -82,7 +82,7 @@ def _fill(dist: Dist, folder: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file or folder; modes are the artefact's, not those of whoever builds it."""
+    """Copy a file or folder; its mode does not depend on the umask."""
     if source.is_dir():
         for file in sorted(p for p in source.rglob("*") if p.is_file()):
             _copy(file, target / file.relative_to(source))

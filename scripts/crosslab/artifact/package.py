@@ -15,6 +15,7 @@ from crosslab.artifact.tarball import write_tar
 from crosslab.artifact.verify import ArtifactProblem, check_files
 from crosslab.errors import LabError, UserError
 
+ABOUT = "Put finished models of dist/ into tarballs; a model gives the same bytes each time."
 MAKE = "make it with: nox -s build_and_test"
 
 _console = Console(highlight=False, soft_wrap=True)
@@ -25,17 +26,23 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
         UserError: there is no such folder, or it is not a finished model.
-        LabError: a folder is not what its manifest says.
+        LabError: a folder differs from its manifest.
     """
-    parser = argparse.ArgumentParser(prog="crosslab package", description=main.__doc__)
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="all of dist/")
-    parser.add_argument("--project", type=Path, default=Path(), help="the project's root (.)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to (PROJECT/dist)")
+    parser = argparse.ArgumentParser(prog="crosslab package", description=ABOUT)
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="FOLDER", help="finished models (all of dist/)"
+    )
+    parser.add_argument(
+        "--project", type=Path, default=Path(), help="root folder of the project (.)"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the tarballs (PROJECT/dist)"
+    )
     args = parser.parse_args(argv)
     dist = args.project.resolve() / "dist"
     folders = [folder.resolve() for folder in args.folders] or finished(dist)
     if not folders:
-        raise UserError(f"there is no finished model in {dist}", remedy=MAKE)
+        raise UserError(f"no finished model in {dist}", remedy=MAKE)
     for folder in folders:
         target = package(folder, args.output or dist)
         _console.print(f"{target}\n  sha256 {file_entry('', target).sha256}", markup=False)
@@ -48,7 +55,7 @@ def finished(dist: Path) -> list[Path]:
 
 
 def package(folder: Path, output: Path) -> Path:
-    """Write one tarball, after a look at whether the folder is what its manifest says.
+    """Write one tarball of a folder that equals its manifest.
 
     Raises:
         UserError: the folder is not a finished model.
@@ -60,10 +67,10 @@ def package(folder: Path, output: Path) -> Path:
         raise UserError(f"{folder} holds no {MANIFEST}: {error.strerror}", remedy=MAKE) from error
     findings, table = check_files(manifest, entries_of(folder))
     if not findings and not table["inputs"]["upstreams"]:
-        findings = [ArtifactProblem(MANIFEST, "does not tell which patches went in")]
+        findings = [ArtifactProblem(MANIFEST, "does not list the patches in its trees")]
     if findings:
         lines = "".join(f"\n  {finding}" for finding in findings)
-        raise LabError(f"{folder} is not what its manifest says:{lines}", remedy=MAKE)
+        raise LabError(f"{folder} differs from its manifest:{lines}", remedy=MAKE)
     name = "-".join(("mlc-rvv", table["release"], table["target"], folder.name))
     target = output / f"{name}.tar"
     write_tar(target, {f"{name}/{e.path}": folder / e.path for e in entries_of(folder)})

@@ -44,7 +44,7 @@ _LLVM = "Apache-2.0 WITH LLVM-exception"
 
 @dataclass(frozen=True)
 class TreeOrigin:
-    """Inputs of one patched tree, as whoever made it reports.
+    """Inputs of one patched tree, from the report of the tool that made it.
 
     Attributes:
         name: the upstream.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of a runner, so that whoever gets it can link it with another C library.
+"""Objects of a runner, so that its users can link it with another C library.
 
 The LGPL 2.1 (section 6) asks for that of a static program with the GNU C library in it.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab verify``: a tarball that may come from anybody, against its own manifest.
+"""``crosslab verify``: check a tarball from an unknown source against its own manifest.
 
-Nothing is unpacked. What is found is a list; a tarball is good when it is empty: each file is
-there once with the hash of the manifest, no other file is, no path leaves the one folder, and
-the bill of materials is valid by CycloneDX's schema and names the same files.
+Nothing is unpacked. The result is a list of problems. A tarball is good when each file of the
+manifest is in it once with the manifest's hash, it holds no other file, no path leaves the one
+folder, and the bill of materials is valid by CycloneDX's schema and lists the same files.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from crosslab.artifact.tarball import (
 )
 from crosslab.errors import UserError
 
+ABOUT = "Check a tarball against its own manifest, without unpacking it."
 KEPT = (MANIFEST, SBOM)
 SHOWN = 20
 _SHA256 = re.compile("[0-9a-fA-F]{64}")
@@ -48,7 +49,7 @@ _console = Console(highlight=False, soft_wrap=True)
 
 @dataclass(frozen=True)
 class ArtifactProblem:
-    """Something that is not as it must be: of which file, and what."""
+    """A problem of a tarball: the file, and what is wrong with it."""
 
     path: str
     what: str
@@ -61,14 +62,18 @@ def main(argv: Sequence[str]) -> int:
     """Check a tarball; 1 when something is wrong with it.
 
     Raises:
-        UserError: there is no such file, or it is no tar.
+        UserError: there is no such file, or it is not a tar archive.
     """
-    parser = argparse.ArgumentParser(prog="crosslab verify", description=main.__doc__)
-    parser.add_argument("tarball", type=Path, metavar="TARBALL")
-    parser.add_argument("--sha256", metavar="HEX", help="of the tarball, as its maker told you")
+    parser = argparse.ArgumentParser(prog="crosslab verify", description=ABOUT)
+    parser.add_argument("tarball", type=Path, metavar="TARBALL", help="tarball to check")
+    parser.add_argument(
+        "--sha256", metavar="HEX", help="sha256 that the publisher of the tarball gives"
+    )
     args = parser.parse_args(argv)
     if args.sha256 is not None and not _SHA256.fullmatch(args.sha256):
-        raise UserError(f"--sha256 {args.sha256}", remedy="give 64 hexadecimal digits")
+        raise UserError(
+            f"--sha256 {args.sha256} is not a sha256", remedy="give 64 hexadecimal digits"
+        )
     findings, table = verify_tarball(args.tarball)
     sha256 = file_entry("", args.tarball).sha256
     if args.sha256 is not None and args.sha256.lower() != sha256:
@@ -78,11 +83,11 @@ def main(argv: Sequence[str]) -> int:
     if len(findings) > SHOWN:
         _console.print(f"and {len(findings) - SHOWN} more")
     if findings:
-        _console.print(f"{args.tarball}: not as it was packed; do not use it", markup=False)
+        _console.print(f"{args.tarball}: changed after it was packed; do not use it", markup=False)
         return 1
     what = " ".join(str(table.get(key)) for key in ("model", "quantization", "target", "release"))
     _console.print(f"{args.tarball}: good: {what}, {len(table['files'])} files", markup=False)
-    told = "as you were told" if args.sha256 is not None else "compare it with what its maker says"
+    told = "equal to --sha256" if args.sha256 is not None else "compare it with its publisher's"
     _console.print(f"  sha256 {sha256}: {told}")
     return 0
 
@@ -91,7 +96,7 @@ def verify_tarball(path: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
     """Problems of a tarball, and its manifest's table (empty when it cannot be read).
 
     Raises:
-        UserError: there is no such file, or it is no tar.
+        UserError: there is no such file, or it is not a tar archive.
     """
     try:
         with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
@@ -100,8 +105,8 @@ def verify_tarball(path: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except tarfile.TarError as error:
         raise UserError(
-            f"{path} is no tar archive: {error}",
-            remedy="tarballs are made, uncompressed, by: nox -s package",
+            f"{path} is not a tar archive: {error}",
+            remedy="make an uncompressed tarball with: nox -s package",
         ) from error
 
 
@@ -120,7 +125,9 @@ def _verify(
                 continue
             if not is_canonical(member, raw, end):
                 findings.append(
-                    ArtifactProblem(repr(member.name), "its header is not one that we write")
+                    ArtifactProblem(
+                        repr(member.name), "its header differs from those that package writes"
+                    )
                 )
             path, end = member.name.removeprefix(f"{top}/"), end_of(member)
             stream = archive.extractfile(member)
@@ -130,7 +137,7 @@ def _verify(
                 stream.seek(0)
             entries.append(_read(path, member.size, stream))
         if has_content(raw, end):
-            findings.append(ArtifactProblem("the archive", "there is something behind its end"))
+            findings.append(ArtifactProblem("the archive", "data follow its end"))
     # Of a damaged header the module lets more than its own errors through.
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         findings.append(ArtifactProblem("the archive", f"it is damaged or cut short: {error}"))
@@ -150,10 +157,10 @@ def _read(path: str, size: int, stream: IO[bytes]) -> Entry:
 def check_files(
     manifest: bytes, entries: Iterable[Entry]
 ) -> tuple[list[ArtifactProblem], dict[str, Any]]:
-    """Compare the files that are there with those of the manifest.
+    """Compare files with those of the manifest.
 
     Returns:
-        what differs, and the manifest's table.
+        the differences, and the manifest's table.
     """
     try:
         table, wanted = parse(manifest)
@@ -163,7 +170,7 @@ def check_files(
     seen: set[str] = set()
     for entry in entries:
         if entry.path in seen:
-            findings.append(ArtifactProblem(entry.path, "is there twice"))
+            findings.append(ArtifactProblem(entry.path, "occurs twice"))
         seen.add(entry.path)
         if entry.path == MANIFEST:
             continue
@@ -174,7 +181,7 @@ def check_files(
             findings.append(
                 ArtifactProblem(
                     entry.path,
-                    f"is not the file of the manifest: {entry.bytes} bytes, sha256 "
+                    f"differs from the manifest: {entry.bytes} bytes, sha256 "
                     f"{entry.sha256}; the manifest has {known.bytes}, {known.sha256}",
                 )
             )
@@ -191,7 +198,7 @@ def _check_bill(bill: bytes, entries: Iterable[Entry]) -> list[ArtifactProblem]:
             return [ArtifactProblem(SBOM, f"is not valid CycloneDX: {problem}")]
         components = json.loads(text).get("components", [])
     except (ValueError, RecursionError) as error:
-        return [ArtifactProblem(SBOM, f"is no JSON: {error}")]
+        return [ArtifactProblem(SBOM, f"is not JSON: {error}")]
     listed = {
         str(component["name"]): {h["content"] for h in component.get("hashes", [])}
         for component in components
@@ -199,4 +206,4 @@ def _check_bill(bill: bytes, entries: Iterable[Entry]) -> list[ArtifactProblem]:
     }
     shipped = {entry.path: {entry.sha256} for entry in entries if entry.path not in KEPT}
     differ = sorted(p for p in listed.keys() | shipped.keys() if listed.get(p) != shipped.get(p))
-    return [ArtifactProblem(path, f"{SBOM} tells otherwise of it") for path in differ]
+    return [ArtifactProblem(path, f"differs from its entry in {SBOM}") for path in differ]

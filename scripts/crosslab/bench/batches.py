@@ -17,6 +17,7 @@ from crosslab.bench.options import Bench
 from crosslab.bench.rows import Function, top_functions
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import profile_table
+from crosslab.build.recipe import Recipe
 from crosslab.build.runner import Runner, build_runner
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import cycles_of
@@ -88,17 +89,17 @@ def measure_batches(subject: Subject, say: Callable[..., None]) -> Iterator[Batc
     bench = subject.bench
     variant = bench.variants[-1]
     build_plugin(bench.cache)
-    for quantization, vlen in product(bench.quantizations, bench.vlens):
-        runner = build_runner(subject.recipe(variant, quantization, vlen), bench.cache)
-        params = subject.params(variant, quantization, vlen)
+    for quantization, vlen in product(bench.quantizations, bench.recipe.vlens):
+        recipe = subject.recipe(variant, quantization, vlen)
+        runner, params = build_runner(recipe, bench.cache), subject.params(recipe)
         for length in bench.prompts:
             say(f"counting: {bench.together} together, {quantization}, prompt of {length}")
-            yield _measure(subject, runner, params, (quantization, vlen, length))
+            yield _measure(subject, recipe, runner, params, length)
 
 
-def _measure(subject: Subject, runner: Runner, params: Path, case: tuple[str, int, int]) -> Batch:
+def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, length: int) -> Batch:
     bench = subject.bench
-    quantization, vlen, length = case
+    quantization, vlen = recipe.quantization, recipe.vlens[0]
     first = subject.prompt(length)
     # The others begin otherwise, so that the cache has no page of two sequences.
     prompts = [
@@ -110,7 +111,7 @@ def _measure(subject: Subject, runner: Runner, params: Path, case: tuple[str, in
         words += ["--max-new", str(bench.decode)]
         for option, prompt in zip(("--tokens", *["--beside"] * len(asked)), asked, strict=False):
             words += [option, ",".join(map(str, prompt))]
-        machine = GuestMachine(vlen=vlen, threads=bench.threads, zvfh=bench.zvfh(quantization))
+        machine = GuestMachine(vlen=vlen, threads=bench.threads, zvfh=recipe.zvfh)
         said, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)
         answer = json.loads(said.stdout)
         return [answer["tokens"], *answer["beside"]], measured
@@ -121,8 +122,8 @@ def _measure(subject: Subject, runner: Runner, params: Path, case: tuple[str, in
     for i, ((expected,), _) in enumerate(singles):
         if answers[i] != expected:
             raise LabError(
-                f"{quantization}, VLEN {vlen}: in a batch sequence {i} is answered {answers[i]}, "
-                f"alone {expected}"
+                f"{quantization}, VLEN {vlen}: sequence {i} is answered {answers[i]} in a batch, "
+                f"and {expected} alone"
             )
     steps = bench.decode - 1 + bench.together - 1
     if len(batch.regions) != steps:
@@ -142,7 +143,7 @@ def _measure(subject: Subject, runner: Runner, params: Path, case: tuple[str, in
     return Batch(
         model=bench.model,
         quantization=quantization,
-        activations=bench.mode.activations,
+        activations=bench.recipe.mode.activations,
         vlen=vlen,
         prompt=length,
         sequences=bench.together,

@@ -26,6 +26,7 @@ from crosslab.bench.rows import PHASES, Row, measured_row, write_rows
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import show
 from crosslab.build.pinned_archive import LLAMA_CPP
+from crosslab.build.recipe import Recipe
 from crosslab.build.runner import Runner, build_runner
 from crosslab.compile.driver import CompiledModel
 from crosslab.errors import LabError
@@ -52,24 +53,27 @@ class Run:
 
     Attributes:
         variant: the one that runs.
+        recipe: inputs of its build.
         runner: its program.
         params: folder of its parameters.
-        quantization: of the weights.
-        vlen: bits in a vector register.
         prompt: tokens of it.
     """
 
     variant: Variant
+    recipe: Recipe
     runner: Runner
     params: Path
-    quantization: str
-    vlen: int
     prompt: int
+
+    @property
+    def vlen(self) -> int:
+        """Bits in a vector register."""
+        return self.recipe.vlens[0]
 
     @property
     def what(self) -> str:
         """For people who wait."""
-        return f"{self.quantization}, VLEN {self.vlen}, prompt of {self.prompt}"
+        return f"{self.recipe.quantization}, VLEN {self.vlen}, prompt of {self.prompt}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -137,13 +141,9 @@ def measure_all(subject: Subject) -> Iterator[Row]:
         for absent in (v for v in bench.variants if v not in variants):
             _progress.print(f"{absent.name}: no such step on the path through MLC-LLM")
         peers = list(_peers(subject, quantization))
-        for vlen in bench.vlens:
+        for vlen in bench.recipe.vlens:
             built = [(v, *_built(subject, v, quantization, vlen)) for v in variants]
-            runs = [
-                Run(variant, runner, params, quantization, vlen, prompt)
-                for prompt in bench.prompts
-                for variant, runner, params in built
-            ]
+            runs = [Run(*one, prompt) for prompt in bench.prompts for one in built]
             measured = [row for rows in _in_parallel(subject, runs) for row in rows]
             measured += [row for row in peers if row.vlen == vlen]
             for prompt, phase in product(bench.prompts, PHASES):
@@ -188,13 +188,16 @@ def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
             raise
 
 
-def _built(subject: Subject, variant: Variant, quantization: str, vlen: int) -> tuple[Runner, Path]:
-    """Runner and parameters of a variant."""
+def _built(
+    subject: Subject, variant: Variant, quantization: str, vlen: int
+) -> tuple[Recipe, Runner, Path]:
+    """Recipe, runner and parameters of a variant."""
     _progress.print(f"building: {variant.name}, {quantization}, VLEN {vlen}")
-    runner = build_runner(subject.recipe(variant, quantization, vlen), subject.bench.cache)
+    recipe = subject.recipe(variant, quantization, vlen)
+    runner = build_runner(recipe, subject.bench.cache)
     if variant.kernels:
         _say_tensorized(runner.library)
-    return runner, subject.params(variant, quantization, vlen)
+    return recipe, runner, subject.params(recipe)
 
 
 def _say_tensorized(library: CompiledModel) -> None:
@@ -206,18 +209,18 @@ def _say_tensorized(library: CompiledModel) -> None:
 
 
 def _measure(subject: Subject, run: Run) -> Iterator[Row]:
-    bench = subject.bench
+    bench, quantization = subject.bench, run.recipe.quantization
     calls, measured = _count(subject, run)
     common = {
-        "activations": bench.mode.activations if run.variant.kernels else "float32",
+        "activations": run.recipe.mode.activations,
         "model": bench.model,
         "variant": run.variant.name,
-        "quantization": run.quantization,
+        "quantization": quantization,
         "vlen": run.vlen,
-        "zvfh": bench.zvfh(run.quantization),
+        "zvfh": run.recipe.zvfh,
         "threads": bench.threads,
         "prompt": run.prompt,
-        "path": bench.path_of(run.quantization),
+        "path": bench.path_of(quantization),
     }
     phases = zip(PHASES, phases_of(len(measured.regions), calls), strict=True)
     for phase, regions in phases:
@@ -234,7 +237,7 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     # The guest runs in the parameters' folder, so that no path's length is in its stack.
     arguments = ["--params", ".", "--tokens", tokens, "--roi", "both", "--json"]
     arguments += ["--max-new", str(bench.decode)]
-    machine = GuestMachine(vlen=run.vlen, threads=bench.threads, zvfh=bench.zvfh(run.quantization))
+    machine = GuestMachine(vlen=run.vlen, threads=bench.threads, zvfh=run.recipe.zvfh)
     program = run.runner.program
     result, measured = count_guest(
         program, arguments, machine, bench.cache, cwd=run.params, caches=bench.cache_option

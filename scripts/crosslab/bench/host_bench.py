@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab host-bench``: upstream and ours on this machine itself, by wall clock.
+"""``crosslab host-bench``: time upstream and ours on this machine.
 
-Both are compiled for this machine and take turns in one process; what counts is the best of the
-repeats. Unlike instruction counts these figures vary with the machine and with what else it does:
-run it on an idle one.
+Both are compiled for this machine and take turns in one process; the best of the repeats counts.
+Unlike instruction counts, these figures vary with the machine and its load: use an idle one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rich.table import Table
 
 from crosslab.bench.options import MODEL_S
 from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe_options import recipe_options
 from crosslab.compile.driver import CompileRequest, compile_llama, tree_environment
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
@@ -69,19 +68,20 @@ class TimingRow:
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     options = argparse.ArgumentParser(
-        prog="crosslab host-bench", description=__doc__, allow_abbrev=False
+        prog="crosslab host-bench",
+        description="Time upstream and ours on this machine. Both take turns in one process; the "
+        "best of the repeats counts. Use a machine without other load.",
+        parents=[recipe_options("project", "tvm-tree", "cache")],
+        allow_abbrev=False,
     )
     add = options.add_argument
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
-    add("--tvm-tree", type=Path, required=True, help="the patched tree")
-    add("--upstream-tree", type=Path, required=True, help="the tree without patches")
+    add("--upstream-tree", type=Path, required=True, help="TVM tree without patches")
     add("--model", default="S", help="S, or a config.json; the weights are random (S)")
     add("--prefill", type=int, action="append", help="tokens of a prompt; repeatable (128, 512)")
-    add("--decode", type=int, default=16, help="steps after each prompt (16)")
-    add("--threads", type=int, action="append", help="threads; repeatable (1, 2)")
-    add("--repeats", type=int, default=7, help="turns that each of them takes (7)")
+    add("--decode", type=int, default=16, help="tokens to generate after each prompt (16)")
+    add("--threads", type=int, action="append", help="threads of the model; repeatable (1, 2)")
+    add("--repeats", type=int, default=7, help="repeats of each measurement (7)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/host.json)")
-    add_cache_option(options)
     return options
 
 
@@ -121,7 +121,7 @@ def _check(args: argparse.Namespace, prompts: Sequence[int], threads: Sequence[i
     if min(prompts) < 2 or min(threads) < 1 or min(args.repeats, args.decode) < 1:
         raise UserError(
             f"prompts of {prompts}, {args.decode} steps, {threads} threads, {args.repeats} repeats",
-            remedy="a prompt has 2 tokens or more, and of the others there is 1 at least",
+            remedy="give prompts of 2 tokens or more, and 1 or more of the others",
         )
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if max(threads) > here:
@@ -180,7 +180,7 @@ def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
         not isinstance(apart, dict)
         or not max(apart.values()) < weight_formats()[DEFAULT_FORMAT].tolerance
     ):
-        raise LabError(f"the variants' logits differ, by these parts of the largest: {apart}")
+        raise LabError(f"the logits of the variants differ, as parts of the largest by: {apart}")
     return result
 
 

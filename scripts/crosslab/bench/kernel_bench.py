@@ -2,8 +2,8 @@
 """``crosslab kernel-bench``: instructions per multiply-add of every kernel.
 
 Each kernel runs once under the counter, and is compared with the fewest instructions that its
-tile allows (:mod:`crosslab.bench.instruction_lower_bound`). One that takes more than 1.15 times
-as many is marked, and the exit code is 1.
+tile allows (:mod:`crosslab.bench.instruction_lower_bound`). A kernel that needs more than 1.15
+times as many is marked, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from crosslab.build.kernels import (
     list_header,
     read_kernels,
 )
-from crosslab.build.objects import run_compiler
-from crosslab.cached_build import add_cache_option
-from crosslab.compile.targets import VLENS
+from crosslab.build.recipe_options import DEFAULT_VLEN, recipe_options
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
 from crosslab.models.formats import packings
 from crosslab.run.counter import Measurement, count_guest
@@ -161,9 +160,12 @@ def table_of(vlen: int, figures: Sequence[tuple[Case, Figures]]) -> Table:
 
 def main(argv: Sequence[str]) -> int:
     """Print a table for each vector length; 1 if a kernel is too far from its floor."""
-    options = argparse.ArgumentParser(prog="crosslab kernel-bench", description=__doc__)
-    options.add_argument("--vlen", type=int, choices=VLENS, nargs="+", default=[256])
-    add_cache_option(options)
+    options = argparse.ArgumentParser(
+        prog="crosslab kernel-bench",
+        description="Count each kernel's instructions per multiply-add, and compare them with the "
+        "fewest that its tile allows. The exit code is 1 when a kernel needs too many.",
+        parents=[recipe_options("vlen", "cache", vlen={"nargs": "+", "default": [DEFAULT_VLEN]})],
+    )
     args = options.parse_args(argv)
     above = 0
     with tempfile.TemporaryDirectory(prefix="kernel-bench-") as folder:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab kernel-cycles``: cycles of each kernel by unit of a core.
 
-Each kernel runs once under the counter. Beside what it takes stand the fewest cycles that the
-core's table allows (:mod:`crosslab.cores.lower_bound`).
+Each kernel runs once under the counter. Its cycles are compared with the fewest that the core's
+table allows (:mod:`crosslab.cores.lower_bound`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rich.table import Table
 
 from crosslab.bench.kernel_bench import Case, attention_case, build, count
 from crosslab.build.kernels import read_kernels
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe_options import recipe_options
 from crosslab.cores import lower_bound
-from crosslab.cores.core import Core, read_core
+from crosslab.cores.core import Core, core_option
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.cores.lower_bound import CycleBound
 from crosslab.models.formats import int8_kernels, packings
@@ -29,6 +29,7 @@ from crosslab.run.decode import Unit
 # Rows, outputs, inputs: a prompt's, a few, one.
 SIZES = ((128, 768, 256), (128, 256, 688), (7, 960, 576), (4, 768, 256))
 SINGLE = ((1, 768, 256), (1, 576, 1536))
+DEFAULT_CORE = (core_option("spacemit-x60"),)
 # Of attention's heads.
 DIMENSIONS = (48, 64, 128)
 
@@ -99,18 +100,19 @@ def main(argv: Sequence[str]) -> int:
     """Print a table for each core.
 
     Raises:
-        UserError: a core is not known.
+        UserError: a tool is missing.
         LabError: the kernels do not compile or run.
     """
-    options = argparse.ArgumentParser(prog="crosslab kernel-cycles", description=__doc__)
-    options.add_argument("--project", type=Path, default=Path(), help="the project's root (.)")
-    options.add_argument("--core", nargs="+", default=["spacemit-x60"], metavar="NAME")
-    add_cache_option(options)
+    options = argparse.ArgumentParser(
+        prog="crosslab kernel-cycles",
+        description="Print each kernel's cycles on a core by unit, beside the fewest that the "
+        "core's table allows.",
+        parents=[recipe_options("core", "cache", core={"nargs": "+", "default": DEFAULT_CORE})],
+    )
     args = options.parse_args(argv)
-    cores = [read_core(args.project / "cores", name) for name in args.core]
     with tempfile.TemporaryDirectory(prefix="kernel-cycles-") as folder:
         program = build(Path(folder), args.cache)
-        for core in cores:
+        for core in args.core:
             figures = measure_cycles(program, list(tiled_cases()), core, args.cache)
             Console(highlight=False, width=140).print(cycles_table(core, figures))
     return 0

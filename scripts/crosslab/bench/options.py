@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from crosslab import bench
 from crosslab.build.pinned_archive import LLAMA_CPP
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe import Recipe
+from crosslab.build.recipe_options import read_recipe, recipe_options
 from crosslab.compile.driver import MAX_BATCH
-from crosslab.compile.mlc import DEFAULT_CONTEXT
-from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
-from crosslab.compile.schedules import add_tuned, find_database
-from crosslab.compile.targets import VLENS
-from crosslab.cores.core import Core, read_core
+from crosslab.cores.core import Core
 from crosslab.errors import UserError, supply_mlc
-from crosslab.models.config import LlamaConfig, read_config
-from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, OWN_FORMATS, weight_formats
+from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
+from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS
 from crosslab.peers import openblas
 from crosslab.remote import add_options
 
@@ -28,6 +24,10 @@ T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
 SWITCHES = ("kernels",)
 PEERS = (LLAMA_CPP, openblas.NAME)
+ABOUT = (
+    "Compile the model on every variant, count guest instructions in the emulator, and compare. A "
+    "variant is a TVM tree, perhaps an MLC-LLM tree, and the switches that are set on them."
+)
 FORM = "NAME=TREE[,mlc=TREE][,kernels][,steps=A+B]"
 
 # The small Llama that every figure in the documentation is measured on unless it says otherwise.
@@ -75,7 +75,7 @@ class Variant:
         flags = [s for s in switches if not s.startswith(("mlc=", "steps="))]
         unknown = [flag for flag in flags if flag not in SWITCHES]
         if not (name and equals and tree) or unknown or values.get("mlc") == "":
-            raise UserError(f"--variant {text!r}", remedy=f"its form is {FORM}")
+            raise UserError(f"--variant {text!r} is malformed", remedy=f"use the form {FORM}")
         steps = values.get("steps")
         return cls(
             name,
@@ -91,8 +91,8 @@ class Bench:
     """The measurements: every variant of every quantization, VLEN and prompt.
 
     Attributes:
+        recipe: what the builds of all variants share, with the tree the runtime is built from.
         project: the project's root.
-        tvm_tree: the tree the runtime is built from.
         variants: in the order of the table; the first is what the others are compared with.
         model: its name in the report.
         asset: the pinned model; empty: random weights.
@@ -100,31 +100,26 @@ class Bench:
         path: "own" or "mlc-llm", the definition that is compiled; None takes the own one where
             it knows the quantization.
         quantizations: of the weights.
-        vlens: bits in a vector register.
         prompts: tokens of each prompt.
         decode: tokens generated after each prompt, the first of them the prefill's.
         threads: worker threads of the guest.
         profile: count by function too.
-        core: the one whose cycles are told; None: instructions alone.
+        core: count this core's cycles; None: instructions alone.
         peer: another program that is measured as well; empty: none.
-        mode: what the kernels of linear layers read, in variants with kernels.
         caches: simulate the core's caches.
         together: sequences that are decoded in one batch, beside one alone; 1: no batch.
-        tuned: database of a core, which variants with kernels are compiled with; None: none.
-        no_zvfh: compile as for a core without vectors of halves.
         report: where the JSON goes.
         cache: folder of builds that clones share.
     """
 
+    recipe: Recipe
     project: Path
-    tvm_tree: Path
     variants: tuple[Variant, ...]
     model: str
     asset: str
     config: LlamaConfig | None
     path: str | None
     quantizations: tuple[str, ...]
-    vlens: tuple[int, ...]
     prompts: tuple[int, ...]
     decode: int
     threads: int
@@ -133,16 +128,8 @@ class Bench:
     cache: Path
     core: Core | None = None
     peer: str = ""
-    mode: KernelMode = TILES
     caches: bool = False
     together: int = 1
-    tuned: Path | None = None
-    no_zvfh: bool = False
-
-    def zvfh(self, quantization: str) -> bool:
-        """Models are compiled for vectors of halves: they compute so, and the core has them."""
-        halves = weight_formats()[quantization].halves and not self.no_zvfh
-        return halves and self.core is not None and self.core.zvfh
 
     @property
     def cache_option(self) -> str:
@@ -181,38 +168,46 @@ class Bench:
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
+    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
+    shared = recipe_options(
+        *("project", "tvm-tree", "core", "vlen", "quantization", "weights", "activations"),
+        *("tuned", "cache"),
+        tvm_tree={"help": "tree that the runtime is built from"},
+        core={"help": "count cycles of this core as well, by the name of its file in cores/"},
+        vlen=several,
+        quantization={**several, "help": f"formats of the weights ({DEFAULT_FORMAT})"},
+    )
     options = argparse.ArgumentParser(
-        prog="crosslab bench", description=bench.__doc__, allow_abbrev=False
+        prog="crosslab bench", description=ABOUT, parents=[shared], allow_abbrev=False
     )
     add = options.add_argument
-    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
-    add("--tvm-tree", type=Path, required=True, help="tree the runtime is built from")
-    add("--variant", action="append", required=True, metavar=FORM, help="in the table's order")
-    add("--against", metavar="NAME", help="this variant (upstream) and the last one, no others")
-    add("--model", default="S", help="S, smollm2, or a config.json with random weights (S)")
     add(
-        "--quantization",
-        choices=FORMATS,
-        **several,
-        help=f"one or more ({DEFAULT_FORMAT})",
+        "--variant",
+        action="append",
+        required=True,
+        metavar=FORM,
+        help="a way to compile the model; the table shows them in this order",
     )
-    add("--path", choices=(OWN, MLC), help="whose definition of the model (own, where it can)")
+    add("--against", metavar="NAME", help="compare only this variant (upstream) with the last one")
+    add("--model", default="S", help="S, smollm2, or a config.json, which gets random weights (S)")
+    add(
+        "--path",
+        choices=(OWN, MLC),
+        help="definition of the model (own, if it supports the format)",
+    )
     add("--prefill", type=int, **several, metavar="N", help="tokens of each prompt (128)")
     add("--decode", type=int, default=8, metavar="N", help="tokens to generate (8)")
-    add("--vlen", type=int, choices=VLENS, **several, help="bits in a vector register (256)")
-    add("--threads", type=int, default=1, metavar="N", help="the guest's TVM_NUM_THREADS (1)")
-    add("--profile", action="store_true", help="the functions that execute most, too")
-    add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
-    add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
-    add("--core", metavar="NAME", help="cycles on this core, a file in PROJECT/cores, as well")
-    add("--no-zvfh", action="store_true", help="as for a core without vectors of halves")
-    add_tuned(add)
-    add("--caches", action="store_true", help="simulate the core's caches, too; much slower")
+    add("--threads", type=int, default=1, metavar="N", help="threads of the model (1)")
+    add(
+        "--profile",
+        action="store_true",
+        help="list the functions that execute most as well",
+    )
+    add("--no-zvfh", action="store_true", help="compile as for a core without vectors of halves")
+    add("--caches", action="store_true", help="simulate the core's caches as well; much slower")
     add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
     add("--peer", choices=PEERS, help="count another program beside ours; openblas: its sgemm")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
-    add_cache_option(options)
     add_options(add)
     return options
 
@@ -226,7 +221,7 @@ def bench_of(args: argparse.Namespace) -> Bench:
     """The measurements that options ask for.
 
     Raises:
-        UserError: values that cannot be, or cannot go together.
+        UserError: a value is out of range, or two options exclude each other.
     """
     prompts = _unique(args.prefill or [128])
     if min(prompts) < 1 or args.decode < 3 or args.threads < 1:
@@ -236,30 +231,28 @@ def bench_of(args: argparse.Namespace) -> Bench:
             remedy="give prompts of 1 token or more, 3 generated tokens or more, 1 thread or more",
         )
     asset = PINNED.get(args.model, "")
-    core = read_core(args.project / "cores", args.core) if args.core else None
+    quantizations = _unique(args.quantization or [DEFAULT_FORMAT])
+    recipe = read_recipe(args, quantizations[0])
     made = Bench(
+        # Kernels keep everybody's values, so that rows of several cores differ in cycles alone.
+        recipe=replace(recipe, cores=(), halves=recipe.halves and not args.no_zvfh),
         project=args.project,
-        tvm_tree=args.tvm_tree,
         variants=_chosen(tuple(map(Variant.parse, args.variant)), args.against),
         model="smollm2" if asset else args.model,
         asset=asset,
         config=None if asset else _config(args.model),
         path=args.path,
-        quantizations=_unique(args.quantization or [DEFAULT_FORMAT]),
-        vlens=_vlens(args.vlen, core),
+        quantizations=quantizations,
         prompts=prompts,
         decode=args.decode,
         threads=args.threads,
         profile=args.profile,
         report=args.report or args.project / "out" / "bench.json",
         cache=args.cache,
-        core=core,
+        core=args.core,
         peer=args.peer or "",
-        mode=KernelMode(args.weights, args.activations),
         caches=args.caches,
         together=args.together,
-        tuned=find_database(args.tuned, args.core),
-        no_zvfh=args.no_zvfh,
     )
     _check_paths(made)
     _check_caches(made)
@@ -273,22 +266,12 @@ def _unique(values: Sequence[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _vlens(wanted: Sequence[int] | None, core: Core | None) -> tuple[int, ...]:
-    vlens = _unique(wanted or [core.vlen if core else 256])
-    if core and vlens != (core.vlen,):
-        raise UserError(
-            f"--core {core.key}: its cycles were measured with a VLEN of {core.vlen} alone",
-            remedy=f"leave out --vlen, or give --vlen {core.vlen}",
-        )
-    return vlens
-
-
 def _config(model: str) -> LlamaConfig:
     if model == "S":
         return MODEL_S
     if not Path(model).is_file():
         raise UserError(
-            f"--model {model}: neither a model's name nor a file",
+            f"--model {model} is neither the name of a model nor a file",
             remedy="give S, smollm2, or the path of a Llama-like model's config.json",
         )
     return read_config(Path(model))
@@ -308,8 +291,11 @@ def _check_caches(bench: Bench) -> None:
     if not bench.caches:
         return
     if bench.core is None or bench.core.memory is None:
-        whose = f"--core {bench.core.key}: its file has no [memory]" if bench.core else "no --core"
-        raise UserError(f"--caches: {whose}", remedy="give --core spacemit-x60")
+        has = f": the file of --core {bench.core} has no [memory]"
+        raise UserError(
+            f"--caches{has if bench.core else ' without --core'}",
+            remedy="give --core spacemit-x60",
+        )
     if bench.threads > 1:
         raise UserError("--caches simulates one core", remedy="leave out --threads")
 
@@ -333,13 +319,13 @@ def _check_paths(bench: Bench) -> None:
         path = bench.path_of(quantization)
         if path == OWN and quantization not in OWN_FORMATS:
             raise UserError(
-                f"the project's own definition of the model takes {', '.join(OWN_FORMATS)} alone, "
+                f"the project's own model definition supports {', '.join(OWN_FORMATS)} only, "
                 f"not {quantization}",
                 remedy=f"leave out --path {OWN}",
             )
         if not bench.variants_of(quantization):
-            why = "--path mlc-llm" if bench.path else f"{quantization}, its own quantization,"
+            why = "--path mlc-llm" if bench.path else f"quantization {quantization}"
             raise UserError(
-                f"{why} goes through MLC-LLM, which is not here",
-                remedy=f"{supply_mlc('bench')}; or leave it at --quantization {DEFAULT_FORMAT}",
+                f"{why} needs MLC-LLM, which is missing",
+                remedy=f"{supply_mlc('bench')}; or use --quantization {DEFAULT_FORMAT}",
             )

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from crosslab.bench.rows import Row, measured_row
+from crosslab.bench.rows import Row, cost_of, measured_row
 from crosslab.bench.subject import Subject
 from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
@@ -28,19 +28,19 @@ def check_peer(subject: Subject) -> None:
         UserError: it cannot.
     """
     if subject.bench.threads > 1:
-        raise UserError(f"--peer {NAME} is counted with one thread", remedy="leave out --threads")
+        raise UserError(f"--peer {NAME} runs in one thread only", remedy="leave out --threads")
     for quantization in subject.bench.quantizations:
         if not weight_formats()[quantization].llama_cpp:
             others = [name for name, f in weight_formats().items() if f.llama_cpp]
             raise UserError(
-                f"--peer {NAME}: none of its formats stands beside {quantization}",
+                f"--peer {NAME} has no format that compares with {quantization}",
                 remedy=f"leave out --peer, or use --quantization {' or '.join(others)}",
             )
     if subject.config.hidden % 32:
         raise UserError(
-            f"--peer {NAME}: its formats take groups of 32 weights, and {subject.config.hidden} is "
-            "no multiple of it",
-            remedy="leave out --peer, or take another model",
+            f"--peer {NAME}: its formats need groups of 32 weights, and {subject.config.hidden} is "
+            "not a multiple of 32",
+            remedy="leave out --peer, or use another model",
         )
 
 
@@ -55,14 +55,14 @@ def peer_rows(
         subject: the model and the bench's options.
         quantization: ours.
         pool: runs the emulators.
-        say: is told of what was counted.
+        say: prints a line of progress.
     """
     bench = subject.bench
     source = read_archive(bench.project)
     builds = build_llama_cpp(source, bench.cache)
     for format_ in weight_formats()[quantization].llama_cpp:
         model = export_gguf(subject.folder, format_, bench.cache)
-        for vlen in bench.vlens:
+        for vlen in bench.recipe.vlens:
             for prompt in bench.prompts:
                 tokens = subject.prompt(prompt)
 
@@ -114,4 +114,4 @@ def _best_rows(
                 "source": f"llama.cpp {commit[:9]}, {build} build",
             }
             rows.append(measured_row(fields, bench, run.measured, regions, builds[build]))
-        yield min(rows, key=lambda row: row.cycles_serial or row.insns)
+        yield min(rows, key=cost_of)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.bench.kernel_bench import Case, build, count
-from crosslab.bench.rows import PHASES, PRODUCTS, Row, measured_row
+from crosslab.bench.rows import PHASES, PRODUCTS, Row, cost_of, measured_row
 from crosslab.bench.subject import Subject
 from crosslab.build.pinned_archive import read_archive
 from crosslab.errors import UserError
@@ -53,13 +53,13 @@ def check_openblas(subject: Subject) -> None:
     """Make sure that OpenBLAS has products like those that the bench measures.
 
     Raises:
-        UserError: it has not.
+        UserError: OpenBLAS has no such products.
     """
     bench = subject.bench
     wrong = [
-        ("--threads", bench.threads > 1, "one thread alone is counted"),
-        ("--quantization", bench.quantizations != (QUANTIZATION,), "its products are of float32"),
-        ("--activations", bench.mode.activations != "float32", "its products are of float32"),
+        ("--threads", bench.threads > 1, "only one thread is counted"),
+        ("--quantization", bench.quantizations != (QUANTIZATION,), "it multiplies float32 only"),
+        ("--activations", bench.recipe.mode.activations != "float32", "it multiplies float32 only"),
         ("--caches", bench.caches, "its products are counted without caches"),
     ]
     for option, here, why in wrong:
@@ -75,18 +75,18 @@ def product_rows(subject: Subject, say: Callable[[str], None]) -> Iterator[Row]:
 
     Args:
         subject: the model and the bench's options.
-        say: is told of what was counted.
+        say: prints a line of progress.
     """
     bench = subject.bench
     wheel = read_archive(bench.project, NAME)
     peer = build_openblas(wheel, bench.cache)
     with tempfile.TemporaryDirectory(prefix="products-") as folder:
         ours = build(Path(folder), bench.cache)
-        for vlen in bench.vlens:
+        for vlen in bench.recipe.vlens:
             for prompt in bench.prompts:
                 products = Products(subject.config, prompt)
                 common = {
-                    "model": bench.model,
+                    "model": bench.recipe.model,
                     "quantization": QUANTIZATION,
                     "vlen": vlen,
                     "threads": 1,
@@ -102,7 +102,7 @@ def _our_rows(
     subject: Subject, products: Products, program: Path, common: dict[str, Any]
 ) -> Iterator[Row]:
     bench = subject.bench
-    tiles = bench.mode.weights == "tiles"
+    tiles = bench.recipe.mode.weights == "tiles"
     kinds = ["gemm_f32_tiles"] * 2 if tiles else ["gemm_f32", "gemv_f32"]
     cases = [Case(kinds[sizes[0] == 1], sizes) for sizes in products.sizes]
     measured = count(program, cases, common["vlen"], bench.cache)
@@ -132,4 +132,4 @@ def _peer_rows(
                 "source": f"OpenBLAS {version}, its kernels {kernels}, weights {order}",
             }
             rows.append(measured_row(fields, bench, measured, products.regions(phase), program))
-        yield min(rows, key=lambda row: row.cycles_serial or row.insns)
+        yield min(rows, key=cost_of)

@@ -45,7 +45,7 @@ def cells_of(module: str, args: argparse.Namespace, bench: Bench) -> list[Cell]:
     shared = {name: getattr(args, name) for name in SHARED}
     return [
         Cell(f"{q}, VLEN {v}, prompt of {p}", own, shared | _axes(q, v, p))
-        for q, v, p in product(bench.quantizations, bench.vlens, bench.prompts)
+        for q, v, p in product(bench.quantizations, bench.recipe.vlens, bench.prompts)
     ]
 
 

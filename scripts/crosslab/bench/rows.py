@@ -96,6 +96,11 @@ def name_of(row: Row) -> str:
     return f"{row.variant}*" if row.layers == "as shipped" else row.variant
 
 
+def cost_of(row: Row) -> int:
+    """Cycles of a row, or instructions where no core was asked for."""
+    return row.cycles_serial or row.insns
+
+
 def measured_row(
     common: Mapping[str, Any],
     bench: Bench,

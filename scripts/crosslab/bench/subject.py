@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from crosslab.bench.options import MLC, Bench, Variant
-from crosslab.build.runner import Recipe, store_params
-from crosslab.compile.mlc import DEFAULT_CONTEXT
+from crosslab.build.recipe import Recipe
+from crosslab.build.runner import store_params
 from crosslab.compile.modes import KernelMode
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
 from crosslab.models.llama_params import random_model
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf
@@ -46,14 +46,14 @@ class Subject:
 
     def recipe(self, variant: Variant, quantization: str, vlen: int) -> Recipe:
         """The inputs of one variant's runner."""
-        bench = self.bench
+        bench, shared = self.bench, self.bench.recipe
         context = min(self.config.context, DEFAULT_CONTEXT)
-        return Recipe(
+        return replace(
+            shared,
             model=self.folder,
             quantization=quantization,
             vlens=(vlen,),
             tvm_tree=variant.tree,
-            runtime_tree=bench.tvm_tree,
             mlc_tree=variant.mlc_tree if bench.path_of(quantization) == MLC else None,
             kernels=variant.kernels,
             require_tensorize=variant.kernels and bench.kernels_fit,
@@ -61,14 +61,12 @@ class Subject:
             context=context,
             prefill_chunk=context,
             strip=False,
-            mode=bench.mode if variant.kernels else KernelMode(),
-            tuned=bench.tuned if variant.kernels else None,
-            zvfh=bench.zvfh(quantization),
+            mode=shared.mode if variant.kernels else KernelMode(),
+            tuned=shared.tuned if variant.kernels else None,
         )
 
-    def params(self, variant: Variant, quantization: str, vlen: int) -> Path:
+    def params(self, recipe: Recipe) -> Path:
         """Folder of the parameters: converted by one tree, so that all variants run on the same."""
-        recipe = self.recipe(variant, quantization, vlen)
         last = self.bench.variants[-1]
         if recipe.mlc_tree:
             recipe = replace(recipe, tvm_tree=last.tree, mlc_tree=last.mlc_tree or recipe.mlc_tree)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crosslab.cores.core import Core
 from crosslab.errors import UserError
 
 KERNELS = Path(__file__).resolve().parents[3] / "kernels"
@@ -29,7 +30,7 @@ def read_list(path: Path) -> dict[str, Any]:
     if document.get("schema") != SCHEMA:
         raise UserError(f"{path}: schema is {document.get('schema')!r}, expected {SCHEMA}")
     if unknown := sorted(set(document) - {"schema", "kernel", "parameter", "core"}):
-        raise UserError(f"{path}: nothing is known of {', '.join(unknown)}")
+        raise UserError(f"{path}: it has unknown tables: {', '.join(unknown)}")
     return document
 
 
@@ -78,7 +79,7 @@ def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
     known = read_parameters(path)
     for name, value in values.items():
         if name not in known or value not in known[name].values:
-            there = f"its values are {known[name].values}" if name in known else "there is none"
+            there = f"its values are {known[name].values}" if name in known else "unknown parameter"
             raise UserError(
                 f"kernels' parameter {name} = {value}: {there}",
                 remedy=f"{path} has the parameters; nox -s farm -- tune-kernels finds values",
@@ -86,11 +87,11 @@ def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
     return {name: values.get(name, one.value) for name, one in known.items()}
 
 
-def core_values(cores: str | None, path: Path = LIST) -> dict[str, int]:
-    """Values that the list has for a core; those that several cores share, of several.
+def core_values(cores: Sequence[Core], path: Path = LIST) -> dict[str, int]:
+    """Values that the list has for a core; of several cores, those that they share.
 
     Args:
-        cores: names of cores with commas between them; None: none was named.
+        cores: that are compiled for; empty: any core.
         path: the list.
 
     Raises:
@@ -98,9 +99,9 @@ def core_values(cores: str | None, path: Path = LIST) -> dict[str, int]:
     """
     tables = read_list(path).get("core", {})
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
-        raise UserError(f"{path}: core is no table of tables of values")
+        raise UserError(f"{path}: core is not a table of tables of values")
     for table in tables.values():
         with_values(table, path)
-    named = [tables.get(core, {}) for core in cores.split(",")] if cores else [{}]
+    named = [tables.get(core.key, {}) for core in cores] or [{}]
     first, *others = named
     return {name: v for name, v in first.items() if all(o.get(name) == v for o in others)}

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from crosslab.build.kernel_list import KERNELS, core_values
+from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from groundwork.files import atomic_write_json
 from groundwork.hashing import digest
@@ -58,14 +59,14 @@ def sources() -> str:
 
 
 def find_values(
-    folder: Path | None, vlens: Sequence[int], cores: str | None = None
+    folder: Path | None, vlens: Sequence[int], cores: Sequence[Core] = ()
 ) -> dict[str, int]:
     """Values that a compile takes: its database's, else those that the list has for its core.
 
     Args:
         folder: database of a core; None: none was named.
         vlens: lengths of vector registers that it compiles for.
-        cores: that it compiles for, names with commas between them; None: any.
+        cores: that it compiles for; empty: any core.
 
     Raises:
         UserError: they were found for other kernels or vectors, or the file is damaged.
@@ -93,4 +94,4 @@ def find_values(
 def told(values: Mapping[str, int]) -> str:
     """Values that a compile took, for people."""
     named = ", ".join(f"{name} = {value}" for name, value in values.items())
-    return f"kernels with tuned values: {named}" if values else "kernels as everybody's"
+    return f"kernels with tuned values: {named}" if values else "kernels with default values"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.build.kernel_list import KERNELS, LIST, SCHEMA, read_list, with_values
-from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.errors import UserError
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import CompilerKind, find_cross, find_native
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 from groundwork.hashing import digest

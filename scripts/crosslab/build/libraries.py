@@ -19,11 +19,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.objects import compile_objects
 from crosslab.build.pinned_archive import read_archive, unpack_source
 from crosslab.build.runtime import LANGUAGE_FLAGS
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
+from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import Machine, Toolchain
 from crosslab.models.sources.pins import read_pinned
 from groundwork.hashing import digest
@@ -59,7 +59,7 @@ def read_library(project: Path = PROJECT) -> PinnedLibrary:
     """The pin of cpp-httplib in a project's ``VERSIONS.lock``.
 
     Raises:
-        UserError: there is none.
+        UserError: the lock has no such pin.
     """
 
     def made(entry: dict[str, Any]) -> PinnedLibrary:
@@ -99,7 +99,7 @@ def json_headers() -> Path:
     """
     spec = importlib.util.find_spec("nlohmann_json")
     if spec is None or spec.origin is None:
-        raise UserError("the Python package nlohmann-json is not installed here")
+        raise UserError("the Python package nlohmann-json is not installed")
     return Path(spec.origin).parent / "include"
 
 
@@ -115,7 +115,7 @@ def json_licence() -> Path:
         files = []
     found = next((file for file in files if file.name == "LICENSE"), None)
     if found is None:
-        raise UserError("the Python package nlohmann-json, with its licence, is not installed here")
+        raise UserError("the Python package nlohmann-json, with its licence, is not installed")
     return Path(str(found.locate()))
 
 

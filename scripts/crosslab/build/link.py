@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crosslab.build.libraries import httplib_object, include_folders
-from crosslab.build.objects import compile_objects, run_compiler
 from crosslab.build.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import prefix_of
 from crosslab.errors import UserError
+from crosslab.host.objects import compile_objects, run_compiler
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 from crosslab.tokenizer.unicode_tables import runner_tables
 from groundwork.hashing import digest
@@ -96,7 +96,7 @@ def link_runner(request: LinkRequest, cache: Path) -> Path:
 
 def _check(request: LinkRequest) -> None:
     if request.library and not request.library.is_file():
-        raise UserError(f"{request.library} is not there to be linked")
+        raise UserError(f"there is no model library {request.library}")
     if request.library is None and request.toolchain.kind is CompilerKind.ZIG:
         raise UserError(
             "a runner made by zig is static and cannot load a shared library",
@@ -184,7 +184,7 @@ def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
     """The objects of a runner; what is not kept in the cache is made in ``scratch``.
 
     Raises:
-        UserError: the model library is none.
+        UserError: the file is not a model library.
         LabError: compiling fails.
     """
     runner, httplib = _runner_objects(request, cache), httplib_object(request.toolchain, cache)
@@ -227,7 +227,7 @@ def read_objects(library: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the objects in a model library.
 
     Raises:
-        UserError: it is none.
+        UserError: the file is not a model library.
     """
     try:
         with tarfile.open(library) as archive:

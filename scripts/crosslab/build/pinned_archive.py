@@ -41,7 +41,7 @@ def read_archive(project: Path, program: str = LLAMA_CPP) -> PinnedArchive:
     """The pin of a peer in a project's ``VERSIONS.lock``.
 
     Raises:
-        UserError: there is none.
+        UserError: the lock has no such pin.
     """
 
     def made(entry: dict[str, Any]) -> PinnedArchive:
@@ -101,6 +101,6 @@ def download(archive: PinnedArchive, folder: Path, options: Sequence[str]) -> Pa
     )
     found = folder / archive.file
     if not found.is_file():
-        raise LabError(f"{archive.package}: the index gave no {archive.file}")
+        raise LabError(f"{archive.package}: the package index has no {archive.file}")
     check_pinned(found, archive.sha256)
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one road from a model to a runner: kernels, model library, runtime, link."""
+"""The build of a runner with a model in it: kernels, model library, runtime, link."""
 
 from __future__ import annotations
 
@@ -12,99 +12,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from crosslab.build.kernel_values import find_values
 from crosslab.build.kernels import KernelTarget, cached_kernels
 from crosslab.build.link import LinkRequest, link_runner, read_objects
+from crosslab.build.recipe import Recipe
 from crosslab.build.runtime import Runtime, build_runtime
 from crosslab.cached_build import cached_build
 from crosslab.compile.driver import (
-    DEFAULT_CHUNK,
     LIBRARY,
     CompiledModel,
     CompileRequest,
-    ImportedModule,
     compile_llama,
     read_compiled,
 )
 from crosslab.compile.mlc import (
-    DEFAULT_CONTEXT,
     MlcCompileRequest,
-    MlcTools,
     compile_model,
     convert_weight,
     device_of,
 )
-from crosslab.compile.modes import TILES, KernelMode
 from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
-from crosslab.models.config import LlamaConfig, longest_of, read_config, read_table
+from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.llama_params import convert_params
 from groundwork.hashing import digest
 
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that a runner with a model in it is made from.
-
-    Attributes:
-        model: folder of ``config.json`` and weights, as Hugging Face lays a model out.
-        quantization: format of the weights, a name of :mod:`crosslab.models.formats`.
-        vlens: bits in a vector register, ascending; of several, the program has a library for
-            each, and takes that for the longest registers that its CPU has.
-        tvm_tree: TVM tree that the model is compiled with.
-        runtime_tree: TVM tree whose runtime is linked.
-        mlc_tree: MLC-LLM tree that defines the model; None compiles the project's own definition.
-        kernels: tensorize with the RVV kernels.
-        require_tensorize: it is an error when no product calls a kernel.
-        steps: steps of the passes that run, or "-name" for all but one; None runs all, () none.
-        context: longest sequence, tokens; None: the config's, through MLC-LLM its default at most.
-        prefill_chunk: most tokens that one prefill call takes.
-        sizes: further sizes that override the config's, with MLC-LLM alone.
-        strip: leave symbols out of the program; counting by function needs them.
-        mode: what the kernels of linear layers read.
-        imported: a module in place of the model; quantization and sizes say nothing then.
-        dump_ir: keep the module after each pass beside the library, without MLC-LLM alone.
-        tuned: database of a core, with values of kernels' parameters, and schedules of functions
-            without a kernel; None: none.
-        cores: that it is compiled for, names with commas between them, for which the list of
-            kernels may have values; None: any.
-        zvfh: for CPUs with vectors of halves (Zvfh); the program refuses others.
-    """
-
-    model: Path
-    quantization: str
-    vlens: tuple[int, ...]
-    tvm_tree: Path
-    runtime_tree: Path
-    mlc_tree: Path | None = None
-    kernels: bool = True
-    require_tensorize: bool = True
-    steps: tuple[str, ...] | None = None
-    context: int | None = None
-    prefill_chunk: int = DEFAULT_CHUNK
-    sizes: tuple[tuple[str, int], ...] = ()
-    strip: bool = True
-    mode: KernelMode = TILES
-    imported: ImportedModule | None = None
-    dump_ir: bool = False
-    tuned: Path | None = None
-    cores: str | None = None
-    zvfh: bool = False
-
-    @property
-    def longest(self) -> int:
-        """Longest sequence of the compiled model, tokens."""
-        own = longest_of(read_table(self.model / "config.json")) or DEFAULT_CONTEXT
-        return self.context or (min(own, DEFAULT_CONTEXT) if self.mlc_tree else own)
-
-    @property
-    def mlc(self) -> MlcTools | None:
-        """MLC-LLM's commands on the two trees; None without MLC-LLM."""
-        if self.mlc_tree is None:
-            return None
-        return MlcTools(mlc_tree=self.mlc_tree, tvm_tree=self.tvm_tree)
 
 
 @dataclass(frozen=True)
@@ -113,7 +45,7 @@ class Runner:
 
     Attributes:
         program: the static program.
-        library: the model library in it; of several lengths of registers, one for all.
+        library: the model library in it, for all lengths of registers.
         linking: inputs of the link.
     """
 
@@ -146,8 +78,8 @@ def build_runner(
     Args:
         recipe: the inputs.
         cache: folder of finished builds.
-        clock: gets the steps' times.
-        parts: makes more objects of the program, on its runtime.
+        clock: measures the steps.
+        parts: builds more objects for the program, from its runtime.
 
     Raises:
         UserError: a tree, a tool or a package is missing.
@@ -180,23 +112,24 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
     """
     clock = clock or Clock()
     with clock.step("kernels"):
-        values = find_values(recipe.tuned, recipe.vlens, recipe.cores)
+        values = recipe.kernel_values
         kernels = None
         if recipe.kernels:
             kernels = cached_kernels(KernelTarget.RISCV64, cache, values, zvfh=recipe.zvfh)
     several = len(recipe.vlens) > 1
     with clock.step("compile"):
         libraries = {
-            vlen: _compile(recipe, vlen, prefix_of(vlen) if several else "", kernels, cache)
-            for vlen in recipe.vlens
+            target.vlen: _compile(
+                recipe, target, prefix_of(target.vlen) if several else "", kernels, cache
+            )
+            for target in recipe.targets
         }
     return join_libraries(libraries, cache) if several else libraries[recipe.vlens[0]]
 
 
 def _compile(
-    recipe: Recipe, vlen: int, prefix: str, kernels: Path | None, cache: Path
+    recipe: Recipe, target: LabTarget, prefix: str, kernels: Path | None, cache: Path
 ) -> CompiledModel:
-    target = LabTarget("riscv64", vlen, recipe.zvfh)
     if recipe.mlc:
         return compile_model(recipe.mlc, _mlc_request(recipe, target, prefix, kernels), cache)
     own = CompileRequest(
@@ -218,8 +151,8 @@ def _compile(
 def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> CompiledModel:
     """One model library of those for several lengths of vector registers.
 
-    An object that several of them share (the kernels, which fit any length) is stored once. The
-    other facts of the result are those of the library for the longest registers.
+    Objects that several of them have (the kernels, which fit any length) are in it once. Its
+    metadata and reports are those of the library for the longest registers.
 
     Args:
         libraries: by bits in a vector register; each has symbols of its own.

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crosslab.build.objects import compile_objects
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
+from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
 from groundwork.hashing import digest
 
@@ -106,7 +106,7 @@ def ffi_root() -> Path:
     """
     spec = importlib.util.find_spec("tvm_ffi")
     if spec is None or spec.origin is None:
-        raise UserError("the Python package apache-tvm-ffi is not installed here")
+        raise UserError("the Python package apache-tvm-ffi is not installed")
     return Path(spec.origin).parent
 
 

@@ -85,7 +85,7 @@ class LibraryRequest:
             UserError: so it is.
         """
         if self.form not in ("static", "shared"):
-            raise UserError(f"library form {self.form!r}", remedy="use static or shared")
+            raise UserError(f"unknown library form {self.form!r}", remedy="use static or shared")
         if self.kernels and not (self.kernels / "kernels.json").is_file():
             raise UserError(
                 f"no kernels in {self.kernels}",

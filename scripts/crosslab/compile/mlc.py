@@ -31,6 +31,7 @@ from crosslab.compile.driver import (
 from crosslab.compile.overlaypass import folders_of
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
+from crosslab.models.config import DEFAULT_CONTEXT
 from crosslab.models.formats import FORMATS
 from crosslab.models.params import JOURNAL, resumed_shards
 from crosslab.models.weights_file import (
@@ -45,7 +46,6 @@ from groundwork.hashing import digest
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 """Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
 
-DEFAULT_CONTEXT = 2048
 # Settings of one run must not leak into the next: what is wanted is said in the request.
 OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
 
@@ -121,7 +121,7 @@ class MlcTools:
         try:
             result = subprocess.run(command, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise UserError(f"{self.python} is not a Python that runs: {error}") from error
+            raise UserError(f"{self.python} cannot run as Python: {error}") from error
         table: dict[str, Any] = json.loads(result.stdout)
         return table
 
@@ -233,7 +233,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
             journal = {"MLC_RVV_JOURNAL": str(folder / JOURNAL)}
             _run(tools, "convert_weight", [*arguments, "--output", str(folder)], journal, log)
         if not (folder / "tensor-cache.json").is_file():
-            raise LabError("mlc_llm convert_weight left no tensor-cache.json", remedy=_see(log))
+            raise LabError("mlc_llm convert_weight wrote no tensor-cache.json", remedy=_see(log))
         (folder / JOURNAL).unlink()
 
     log = _log(cache, f"mlc-params-{key}")
@@ -253,7 +253,7 @@ def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise UserError(
-            f"MLC-LLM does not take {model / 'config.json'}: {last}",
+            f"MLC-LLM rejects {model / 'config.json'}: {last}",
             remedy="give the config.json that was published with the model",
         )
     return set(json.loads(done.stdout.splitlines()[-1]))
@@ -287,7 +287,7 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
         variables = request.configure(folder) | dict(request.environment)
         _run(tools, "compile", arguments, variables, log)
         if not library.is_file():
-            raise LabError(f"mlc_llm compile left no {library.name}", remedy=_see(log))
+            raise LabError(f"mlc_llm compile wrote no {library.name}", remedy=_see(log))
         (folder / PASSES_FILE).unlink()
         (folder / "model.json").write_text(about + "\n", encoding="utf-8")
 
@@ -310,7 +310,7 @@ def _check_compile(request: MlcCompileRequest) -> None:
 
 def _check_quantization(name: str) -> None:
     if name not in FORMATS:
-        raise UserError(f"quantization {name!r}", remedy=f"use one of {', '.join(FORMATS)}")
+        raise UserError(f"unknown quantization {name!r}", remedy=f"use one of {', '.join(FORMATS)}")
 
 
 def _config(model: Path) -> Path:

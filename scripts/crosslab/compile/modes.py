@@ -46,7 +46,7 @@ class KernelMode:
     def __post_init__(self) -> None:
         if self.activations == "int8" and self.weights != "tiles":
             raise UserError(
-                "int8 activations are multiplied with weights in tiles alone",
+                "int8 activations need weights in tiles",
                 remedy="leave out --weights stored",
             )
 

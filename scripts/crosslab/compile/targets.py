@@ -35,10 +35,10 @@ class LabTarget:
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
-            raise UserError(f"no target {self.name!r}", remedy=f"targets: {', '.join(NAMES)}")
+            raise UserError(f"unknown target {self.name!r}", remedy=f"targets: {', '.join(NAMES)}")
         if self.name == "riscv64" and self.vlen not in VLENS:
             widths = ", ".join(map(str, VLENS))
-            raise UserError(f"vector length {self.vlen} is not built for", remedy=f"use: {widths}")
+            raise UserError(f"vector length {self.vlen} is not supported", remedy=f"use: {widths}")
 
     @property
     def label(self) -> str:

@@ -16,13 +16,13 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from crosslab.build.objects import shared_linker
 from crosslab.compile.driver import IR_FOLDER
 from crosslab.compile.ir_dump import ModuleDump
 from crosslab.compile.llama import add_kv_cache, export
 from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.pipeline import PASS_CONFIG, pipeline
 from crosslab.errors import LabError
+from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
 from crosslab.models.config import LlamaConfig
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from crosslab.build.objects import run_compiler
-from crosslab.cached_build import add_cache_option
-from crosslab.cores.core import core_names, read_core
+from crosslab.cached_build import CACHE_OPTION
+from crosslab.cores.core import CORES, Core, core_option
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.errors import UserError
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
@@ -58,7 +58,7 @@ class PublishedLoop:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A loop, and what the tables make of it."""
+    """A loop, and its cycles by the core's table."""
 
     loop: PublishedLoop
     cycles: Cycles
@@ -72,7 +72,7 @@ def read_loops(folder: Path) -> list[PublishedLoop]:
     """The loops of ``<folder>/published_loops.csv``.
 
     Raises:
-        UserError: the file is missing or not of its form.
+        UserError: the file is missing or malformed.
     """
     path = folder / PUBLISHED
     try:
@@ -85,13 +85,12 @@ def read_loops(folder: Path) -> list[PublishedLoop]:
         raise UserError(f"{path}: {error}") from error
 
 
-def predict(project: Path, loops: Sequence[PublishedLoop], cache: Path) -> list[Prediction]:
-    """Run the loops of one core under the counter.
+def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Prediction]:
+    """Run loops of a core under the counter.
 
     Raises:
         LabError: they do not compile or run.
     """
-    core = read_core(project / "cores", loops[0].core)
     toolchain = find_cross()
     with tempfile.TemporaryDirectory(prefix="core-check-") as folder:
         program, loops_object = Path(folder) / "core_check", Path(folder) / "loops.o"
@@ -145,25 +144,26 @@ def summary_of(predictions: Sequence[Prediction]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Print a table for each core that loops were published for."""
-    options = argparse.ArgumentParser(prog="crosslab core-check", description=__doc__)
-    options.add_argument("--project", type=Path, default=Path(), help="the project's root (.)")
-    options.add_argument("--core", nargs="+", metavar="NAME", help="these alone (all)")
-    add_cache_option(options)
+    options = argparse.ArgumentParser(
+        prog="crosslab core-check",
+        description="Compare predicted cycles of whole loops with cycles measured on real cores.",
+    )
+    options.add_argument(
+        "--core", type=core_option, nargs="+", metavar="NAME", help="check only these cores (all)"
+    )
+    options.add_argument("--cache", **CACHE_OPTION)
     args = options.parse_args(argv)
-    folder = args.project / "cores"
-    loops = read_loops(folder)
+    loops = read_loops(CORES)
     console = Console(highlight=False)
     there = sorted({loop.core for loop in loops})
-    for key in args.core or there:
-        chosen = [loop for loop in loops if loop.core == key]
+    for core in args.core or map(core_option, there):
+        chosen = [loop for loop in loops if loop.core == core.key]
         if not chosen:
-            known = ", ".join(there)
             raise UserError(
-                f"--core {key}: no loops in {folder / PUBLISHED}"
-                + ("" if key in core_names(folder) else ", nor a core of this name"),
-                remedy=f"there are loops for: {known}",
+                f"--core {core}: {CORES / PUBLISHED} has no loops of this core",
+                remedy=f"it has loops of: {', '.join(there)}",
             )
-        predictions = predict(args.project, chosen, args.cache)
-        console.print(table_of(read_core(folder, key).name, predictions))
+        predictions = predict(core, chosen, args.cache)
+        console.print(table_of(core.name, predictions))
         console.print(summary_of(predictions))
     return 0

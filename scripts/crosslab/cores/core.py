@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from crosslab.errors import UserError
 from crosslab.run.counter import Executed, Kind
 from crosslab.run.decode import Unit
 
+CORES = Path(__file__).resolve().parents[3] / "cores"
 ASSUMPTIONS = "assumptions.toml"
 WIDTH = "width"
 
@@ -90,6 +92,10 @@ class Core:
     cycles: Mapping[str, Mapping[str, float]]
     assumptions: Assumptions
     memory: MemorySystem | None = None
+
+    def __str__(self) -> str:
+        """Its key, as ``--core`` takes it."""
+        return self.key
 
     def cost(self, kind: Kind) -> Cost:
         """Cycles of one instruction of a kind."""
@@ -174,15 +180,31 @@ def core_names(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.toml") if file.name != ASSUMPTIONS)
 
 
+@cache
+def core_option(text: str) -> Core:
+    """Argparse's type of a core of this project by its name; each is read once.
+
+    Raises:
+        UserError: the core's file is malformed.
+    """
+    if text not in (known := core_names(CORES)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a known core; choose from {', '.join(known)}"
+        )
+    return read_core(CORES, text)
+
+
+def core_list(text: str) -> tuple[Core, ...]:
+    """Argparse's type of cores with commas between their names."""
+    return tuple(map(core_option, text.split(",")))
+
+
 def read_core(folder: Path, key: str) -> Core:
     """Read ``<folder>/<key>.toml`` and the assumptions beside it.
 
     Raises:
-        UserError: there is no such core, or a file is not of its form.
+        UserError: there is no such core, or a file is malformed.
     """
-    if key not in core_names(folder):
-        known = ", ".join(core_names(folder))
-        raise UserError(f"--core {key}: {folder} has no {key}.toml", remedy=f"there are: {known}")
     table, assumed = _read(folder / f"{key}.toml"), _read(folder / ASSUMPTIONS)
     try:
         columns = table["columns"]
@@ -198,8 +220,8 @@ def read_core(folder: Path, key: str) -> Core:
         return Core(key, table["name"], int(table["vlen"]), cycles, assumptions, memory)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{folder / key}.toml or {ASSUMPTIONS} beside it is not of its form: {error!r}",
-            remedy="cores/README.md says what belongs into a core's file",
+            f"{folder / key}.toml or {ASSUMPTIONS} beside it is malformed: {error!r}",
+            remedy="cores/README.md describes a core's file",
         ) from error
 
 

@@ -24,15 +24,15 @@ _out = Console(highlight=False, soft_wrap=True)
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool and what is known of it.
+    """A tool of this machine, or a missing one.
 
     Attributes:
-        name: what it is called.
-        why: what it is needed for.
-        found: version or path; empty when it is not there.
-        problem: what is wrong with it; empty when it is good.
-        packages: Debian packages that bring it, the preferred one first.
-        replaced: ziglang does its work just as well.
+        name: of the tool.
+        why: its purpose.
+        found: version or path; empty when it is missing.
+        problem: empty when it is good.
+        packages: Debian packages that install it, the preferred one first.
+        replaced: ziglang can replace it.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Tool:
 
 @dataclass(frozen=True)
 class Report:
-    """Every tool, and the two questions that matter.
+    """Every tool, and what this machine can do with them.
 
     Attributes:
-        tools: all that was looked for.
-        ziglang: version of ziglang in this environment; empty when it is not there.
-        emulates: a riscv64 program can be run.
-        compiles: a riscv64 program can be built.
+        tools: that the project uses.
+        ziglang: version of ziglang in this environment; empty when it is missing.
+        emulates: riscv64 programs can be run.
+        compiles: riscv64 programs can be built.
     """
 
     tools: tuple[Tool, ...]
@@ -77,7 +77,7 @@ def examine() -> Report:
 
 
 def missing_packages(report: Report) -> tuple[Tool, ...]:
-    """The tools whose packages have to be installed; none that ziglang stands in for."""
+    """The tools whose packages have to be installed, without those that ziglang replaces."""
     return tuple(t for t in report.tools if t.problem and not (t.replaced and report.ziglang))
 
 
@@ -124,7 +124,7 @@ def _sysroot() -> tuple[Tool, Tool]:
     return (
         _tool(
             "riscv64 C library",
-            "headers and libraries that RISC-V programs are built with",
+            "headers and libraries for RISC-V programs",
             str(libc) if libc else "",
             "",
             "libc6-dev-riscv64-cross",
@@ -151,7 +151,7 @@ def _native() -> Tool:
 
 
 def print_report(report: Report) -> None:
-    """The report as a table, and what to type."""
+    """Print the report as a table, and the command that installs what is missing."""
     table = Table(box=None, pad_edge=False)
     for heading in ("tool", "found", "needed for"):
         table.add_column(heading, overflow="fold")
@@ -160,17 +160,21 @@ def print_report(report: Report) -> None:
         mark = "yellow" if instead else "red" if tool.problem else "green"
         state = " ".join(part for part in (tool.found, tool.problem) if part)
         table.add_row(tool.name, f"[{mark}]{state}[/]", tool.why)
-    table.add_row("ziglang", report.ziglang or "[dim]not installed[/]", "stands in for clang")
+    table.add_row("ziglang", report.ziglang or "[dim]not installed[/]", "replaces clang")
     _out.print(table)
     if report.whole:
-        _out.print("everything is there")
+        _out.print("all tools are installed")
     else:
         _out.print(f"type: {tools.PREPARE}", style="yellow")
 
 
 def doctor(argv: Sequence[str]) -> int:
-    """The verb ``doctor``; 0 when everything is there, else 2."""
-    parser = argparse.ArgumentParser(prog="crosslab doctor", description=__doc__)
+    """The verb ``doctor``; 0 when all tools are installed, else 2."""
+    parser = argparse.ArgumentParser(
+        prog="crosslab doctor",
+        description="List the tools that this machine needs, and the command that installs the "
+        "missing ones.",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     arguments = parser.parse_args(argv)
     report = examine()
@@ -183,25 +187,30 @@ def doctor(argv: Sequence[str]) -> int:
 
 
 def prepare(argv: Sequence[str]) -> int:
-    """The verb ``prepare``: install what is missing, or say what to type.
+    """The verb ``prepare``: install missing tools.
 
     Raises:
         UserError: something is missing that cannot be installed from here.
     """
-    parser = argparse.ArgumentParser(prog="crosslab prepare", description=prepare.__doc__)
-    parser.add_argument("--tests", action="store_true", help="also what tests alone use")
+    parser = argparse.ArgumentParser(
+        prog="crosslab prepare",
+        description="Install the missing system packages, or print the command that does.",
+    )
+    parser.add_argument(
+        "--tests", action="store_true", help="install also the tools that only tests use"
+    )
     arguments = parser.parse_args(argv)
     report = examine()
     if not report.whole:
         report = _install(report)
-    _out.print(f"system packages: all there ({_summary(report)})", style="dim")
+    _out.print(f"system packages: all installed ({_summary(report)})", style="dim")
     if arguments.tests:
         optional_tools.prepare()
     return 0
 
 
 def _install(report: Report) -> Report:
-    """Install what the report misses; the report afterwards.
+    """Install the missing tools; the report afterwards.
 
     Raises:
         UserError: something is missing that cannot be installed from here.
@@ -214,7 +223,7 @@ def _install(report: Report) -> Report:
         report = examine()
     if not report.whole:
         raise UserError(
-            "these are missing: " + ", ".join(t.name for t in missing_packages(report)),
+            "missing tools: " + ", ".join(t.name for t in missing_packages(report)),
             remedy=_what_to_type(missing_packages(report)),
         )
     return report
@@ -237,7 +246,7 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 
 def _install_by_apt(missing: Sequence[Tool]) -> None:
-    """Install what apt knows; what it does not know or cannot fetch is left missing."""
+    """Install the packages that apt knows and can fetch."""
     _out.print("these system packages are missing and are installed now with apt-get:")
     for tool in missing:
         _out.print(f"  {tool.packages[0]}: {tool.why} ({tool.name} {tool.problem})")
@@ -257,8 +266,7 @@ def _install_zig() -> None:
         LabError: pip cannot install it.
     """
     _out.print(
-        f"no clang for RISC-V: {tools.ZIGLANG_PIN} takes its place and is installed into "
-        f"{sys.prefix} (90 MB)"
+        f"no clang for RISC-V: {tools.ZIGLANG_PIN} is installed instead into {sys.prefix} (90 MB)"
     )
     hashes = " ".join(f"--hash=sha256:{h}" for h in tools.ZIGLANG_SHA256)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]

@@ -64,7 +64,7 @@ class Toolchain:
         link: options that choose the linker.
         version: compiler and sysroot, for people.
         digest: the same for cache keys.
-        sysroot: ``-L`` of the emulator for dynamically linked programs; None if there is none.
+        sysroot: ``-L`` of the emulator for dynamically linked programs; None: no such option.
     """
 
     kind: CompilerKind
@@ -115,7 +115,7 @@ def output_of(command: list[str] | tuple[str, ...]) -> str | None:
 
 
 def version_tuple(text: str) -> tuple[int, ...]:
-    """The first dotted number of a text: ``(19, 1, 7)``; empty when there is none."""
+    """The first dotted number of a text: ``(19, 1, 7)``; empty if it has no number."""
     found = re.search(r"\b\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
@@ -179,7 +179,7 @@ def require_qemu() -> Emulator:
     """The emulator.
 
     Raises:
-        UserError: there is none, or it is older than the vector extension's ratified version.
+        UserError: the emulator is missing, or older than the ratified vector extension.
     """
     qemu = find_qemu()
     if qemu is None:
@@ -200,7 +200,7 @@ def find_cross(prefer: CompilerKind | None = None) -> Toolchain:
         prefer: take this kind or fail.
 
     Raises:
-        UserError: there is none that works; says what is missing or too old.
+        UserError: no compiler works; the message names what is missing or too old.
     """
     if prefer in (None, CompilerKind.CLANG):
         clang = _clang_cross()
@@ -275,7 +275,7 @@ def find_native() -> Toolchain:
     """The compiler for this machine: GCC or clang from the system, else ziglang.
 
     Raises:
-        UserError: there is none.
+        UserError: no compiler is installed.
     """
     pairs = [("gcc", "g++"), ("clang", "clang++"), ("cc", "c++")]
     clang = find_clang()

@@ -59,6 +59,7 @@ def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dis
         params: folder of the stored parameters.
         runner: the program, its model library and the inputs of its link.
     """
+    recipe = job.recipe
     files = {
         **_text(job, model.folder),
         "runner": runner.program,
@@ -73,11 +74,12 @@ def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dis
         origins=_origins(job),
         passes=PASSES,
         model=model.origin,
-        targets=job.targets,
+        targets=recipe.targets,
         linking=runner.linking,
-        with_mlc=job.mlc_tree is not None,
+        with_mlc=recipe.mlc_tree is not None,
     )
-    whole = Part(f"{job.name}-{job.label}", job.release, OURS, shipped=True, kind="application")
+    name = f"{job.name}-{recipe.label}"
+    whole = Part(name, job.release, OURS, shipped=True, kind="application")
     about = {**_about(job, ChatTokenizer.load(model.folder)), "holds": _held(files)}
     about |= {"inputs": provenance.inputs(), "tools": provenance.tools()}
     return Dist(job.dist, files, about, whole, tuple(provenance.parts()))
@@ -99,22 +101,23 @@ def _text(job: Job, model: Path) -> dict[str, Path]:
 def _origins(job: Job) -> tuple[TreeOrigin, ...]:
     """The trees that took part."""
     origins = read_origins(job.applied) if job.applied else ()
-    return tuple(origin for origin in origins if job.mlc_tree or origin.name != "mlc-llm")
+    return tuple(origin for origin in origins if job.recipe.mlc_tree or origin.name != "mlc-llm")
 
 
 def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
+    recipe = job.recipe
     return {
         "release": job.release,
-        "target": job.label,
-        "vlens": list(job.vlens),
-        "zvfh": job.zvfh,
+        "target": recipe.label,
+        "vlens": list(recipe.vlens),
+        "zvfh": recipe.zvfh,
         "model": job.model,
-        "quantization": job.quantization,
-        "weights": job.mode.weights,
-        "activations": job.mode.activations,
+        "quantization": recipe.quantization,
+        "weights": recipe.mode.weights,
+        "activations": recipe.mode.activations,
         **({"accelerator": job.offload.name} if job.offload else {}),
-        **({"kernel_values": values} if (values := job.kernel_values) else {}),
-        "path": job.path,
+        **({"kernel_values": values} if (values := recipe.kernel_values) else {}),
+        "path": recipe.path,
         "stop_ids": list(tokenizer.stop_ids),
         "chat_template": tokenizer.settings.get("chat_template"),
     }
@@ -127,7 +130,7 @@ def _held(files: dict[str, Path]) -> dict[str, str]:
 
 def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:
     """Licence texts of what is compiled and linked in."""
-    folders = {"mlc-rvv": job.project, "tvm": job.tvm_tree}
+    folders = {"mlc-rvv": job.project, "tvm": job.recipe.tvm_tree}
     found = {
         f"licenses/{name}/{file}": folder / file
         for name, folder in folders.items()

@@ -1,37 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of ``build-and-test``."""
+"""Options of ``build-and-test`` and ``model``."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.kernel_values import find_values
 from crosslab.build.offload import Offload
-from crosslab.build.runner import Recipe
-from crosslab.cached_build import add_cache_option
-from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
-from crosslab.compile.schedules import add_tuned, find_database
-from crosslab.compile.targets import VLENS, LabTarget
-from crosslab.cores.core import read_core
+from crosslab.build.recipe import Recipe
+from crosslab.build.recipe_options import read_recipe, recipe_options, vlen_list
+from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
-from crosslab.models.formats import (
-    DEFAULT_FORMAT,
-    FORMATS,
-    OWN_FORMATS,
-    WeightFormat,
-    weight_formats,
-)
+from crosslab.models.formats import DEFAULT_FORMAT, OWN_FORMATS
 from crosslab.models.sources.model_folder import name_of
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
-DEFAULT_VLEN = 256
 PROMPT = "What is the capital of France?"
 PINNED_MODEL = "smollm2-135m"
 
@@ -49,10 +37,10 @@ def read_omissions(report: Path | None) -> tuple[Omission, ...]:
     """Upstreams that the report of ``forkpatch apply --json`` names as missing.
 
     Args:
-        report: its file; None for trees that were made otherwise, with nothing missing.
+        report: the file; None: no report was made, and nothing is named as missing.
 
     Raises:
-        UserError: the file is missing or is no such report.
+        UserError: the file is missing, or is not such a report.
     """
     if report is None:
         return ()
@@ -72,251 +60,170 @@ class Job:
     """One run of the main job.
 
     Attributes:
+        recipe: inputs of the build; its model is the folder that ``source`` is imported to.
         project: the project's root.
         release: name of the release that the trees belong to.
-        tvm_tree: the patched TVM tree.
-        mlc_tree: the patched MLC-LLM tree; None compiles the project's own definition.
         applied: report of ``forkpatch apply --json`` on the trees, for the manifest; may be None.
         without: upstreams that it names as missing.
         source: the model as its user names it: pinned, a folder, a GGUF file, or of a hub.
-        model: what it is called.
-        vlens: bits in a vector register, ascending; of several, the artefact has a library each.
+        model: its name in dist/.
         prompt: the user's message.
-        quantization: MLC-LLM's name of the parameters' format.
-        mode: what the kernels of linear layers read.
         threads: worker threads of the model.
         max_new: most tokens to generate.
-        report: where the JSON goes.
+        report: file of the JSON report.
         cache: folder of builds that clones share.
-        context: longest sequence, tokens; None: the model's own, or MLC-LLM's default.
-        unchecked: a model that no reference computes is made all the same.
+        unchecked: build a model that the reference cannot compute, and do not check it.
         offload: computes parts of the model; None: the CPU computes all of it.
-        tuned: database of schedules for functions without a kernel; None: none.
-        cores: names of the cores that it is for, with commas between them; None: any.
         verb: of the command.
     """
 
+    recipe: Recipe
     project: Path
     release: str
-    tvm_tree: Path
-    mlc_tree: Path | None
     applied: Path | None
     without: tuple[Omission, ...]
     source: str
     model: str
-    vlens: tuple[int, ...]
     prompt: str
-    quantization: str
-    mode: KernelMode
     threads: int
     max_new: int
     report: Path
     cache: Path
-    context: int | None = None
     unchecked: bool = False
     offload: Offload | None = None
-    tuned: Path | None = None
-    cores: str | None = None
     verb: str = BUILD_AND_TEST
 
     @property
     def supply_mlc(self) -> str:
-        """Remedy where MLC-LLM is missing."""
+        """Remedy for a missing MLC-LLM."""
         return supply_mlc(self.verb.replace("-", "_"))
-
-    @cached_property
-    def zvfh(self) -> bool:
-        """It is for CPUs with vectors of halves: each of its cores has them, and it computes so."""
-        return self.weights.halves and have_zvfh(self.project, self.cores)
-
-    @property
-    def targets(self) -> tuple[LabTarget, ...]:
-        """The CPUs that code is generated for."""
-        return tuple(LabTarget("riscv64", vlen, self.zvfh) for vlen in self.vlens)
-
-    @property
-    def label(self) -> str:
-        """Name of the CPUs, like ``riscv64-rvv128-rvv256``."""
-        halves = ["zvfh"] * self.zvfh
-        return "-".join(["riscv64", *(f"rvv{vlen}" for vlen in self.vlens), *halves])
-
-    @property
-    def kernel_values(self) -> dict[str, int]:
-        """Values of kernels' parameters in place of the list's.
-
-        Raises:
-            UserError: the database's were found for other kernels or vectors.
-        """
-        return find_values(self.tuned, self.vlens, self.cores)
-
-    def recipe(self, model: Path) -> Recipe:
-        """The inputs of the runner.
-
-        Args:
-            model: the imported model's folder.
-        """
-        return Recipe(
-            model=model,
-            quantization=self.quantization,
-            vlens=self.vlens,
-            tvm_tree=self.tvm_tree,
-            runtime_tree=self.tvm_tree,
-            mlc_tree=self.mlc_tree,
-            mode=self.mode,
-            context=self.context,
-            tuned=self.tuned,
-            cores=self.cores,
-            zvfh=self.zvfh,
-        )
-
-    @property
-    def weights(self) -> WeightFormat:
-        """The format of the parameters."""
-        return weight_formats()[self.quantization]
 
     @property
     def tolerance(self) -> float:
         """Largest difference of a logit to the reference's, as a part of its largest."""
-        return self.offload.tolerance if self.offload else self.weights.bound(self.mode.activations)
+        if self.offload:
+            return self.offload.tolerance
+        return self.recipe.weights.bound(self.recipe.mode.activations)
 
     @property
     def int8(self) -> bool:
         """Activations are rounded to int8."""
-        return self.mode.activations == "int8"
+        return self.recipe.mode.activations == "int8"
 
     @property
     def name(self) -> str:
         """The artefact's name."""
-        ending = f"-{self.offload.name}" if self.offload else self.mode.label
-        return f"{self.model}-{self.quantization}{ending}"
-
-    @property
-    def path(self) -> str:
-        """The compiler path: "mlc-llm" or "tvm-only"."""
-        return "mlc-llm" if self.mlc_tree else "tvm-only"
+        ending = f"-{self.offload.name}" if self.offload else self.recipe.mode.label
+        return f"{self.model}-{self.recipe.quantization}{ending}"
 
     @property
     def dist(self) -> Path:
         """Folder of the finished model."""
-        return self.project / "dist" / self.release / self.label / self.name
+        return self.project / "dist" / self.release / self.recipe.label / self.name
 
 
 def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     """The command's options; ``model`` asks for a model, ``build-and-test`` has one."""
+    several = "or several with commas, for one artefact that runs on each"
+    default = f"{MODEL_FORMAT} with MLC-LLM, else {DEFAULT_FORMAT}"
+    shared = recipe_options(
+        *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
+        *("quantization", "context", "weights", "activations", "tuned", "cache"),
+        core={
+            "type": core_list,
+            "metavar": "NAME[,NAME...]",
+            "help": f"a core by the name of its file in cores/, {several}",
+        },
+        vlen={
+            "type": vlen_list,
+            "choices": None,
+            "metavar": "N[,N...]",
+            "help": f"bits in a vector register (256, or the cores'), {several}",
+        },
+        quantization={
+            "help": f"format of the weights ({default if verb == MODEL else DEFAULT_FORMAT})"
+        },
+    )
     options = argparse.ArgumentParser(
         prog=f"crosslab {verb}",
-        description="Build a model for RVV, run it in the emulator, compare with a reference.",
+        description="Build a model for RVV, run it in the emulator, and compare its answer with "
+        "a reference." + " If it is right, put it into a tarball." * (verb == MODEL),
+        parents=[shared],
         allow_abbrev=False,
     )
     add = options.add_argument
     kinds = "a Hugging Face folder, a GGUF file, hf:OWNER/NAME[@REVISION], or a pinned model"
     if verb == MODEL:
         add("source", metavar="MODEL", help=kinds)
-        add("--name", help="what it is called in dist/ (the folder's name)")
+        add("--name", help="name of the model in dist/ (the folder's name)")
     else:
         add("--model", dest="source", default=PINNED_MODEL, help=f"{kinds} ({PINNED_MODEL})")
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
-    add("--release", default="unnamed", help="name of the release, for dist and report")
-    add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
-    add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the own definition")
-    add("--applied", type=Path, metavar="FILE", help="report of forkpatch apply --json")
-    several = "several, for one artefact that runs on each: with commas"
-    add("--vlen", metavar="N[,N...]", help=f"bits in a vector register (256); {several}")
-    cores = "in place of --vlen: a core, a file in PROJECT/cores"
-    add("--core", metavar="NAME[,NAME...]", help=f"{cores}; {several}")
-    add("--context", type=int, metavar="N", help="longest sequence, tokens")
-    add("--prompt", default=PROMPT, help="the user's message")
-    add("--quantization", choices=FORMATS, help="format of the weights")
-    add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
-    add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
+    add("--prompt", default=PROMPT, help=f"the user's message ({PROMPT})")
     add("--threads", type=int, default=1, help="threads of the model (1)")
     most = 8 if verb == MODEL else 32
     add("--max-new", type=int, default=most, help=f"most tokens to generate ({most})")
-    add_tuned(add)
-    add("--unchecked", action="store_true", help="make what no reference computes as well")
-    add("--json", type=Path, dest="report", help="report (PROJECT/out/build_and_test.json)")
-    add_cache_option(options)
+    add(
+        "--unchecked",
+        action="store_true",
+        help="build a model that the reference cannot compute, without a check of its answer",
+    )
+    stem = "NAME" if verb == MODEL else "build_and_test"
+    add("--json", type=Path, dest="report", help=f"report (PROJECT/out/{stem}.json)")
     return options
 
 
 def parse_job(argv: Sequence[str], verb: str = BUILD_AND_TEST) -> Job:
-    """Read the options.
+    """Read the options; errors as :func:`job_of`."""
+    return job_of(parser(verb).parse_args(argv), verb)
+
+
+def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
+    """The job that options ask for.
 
     Raises:
-        UserError: values that cannot go together.
+        UserError: a value is out of range, or two options exclude each other.
     """
-    return job_of(vars(parser(verb).parse_args(argv)), verb)
-
-
-def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
-    """The job of what :func:`parser` read, which is used up.
-
-    Raises:
-        UserError: values that cannot go together.
-    """
-    args["project"] = args["project"].resolve()
-    name = args.pop("name", None)
-    args["model"] = name_of(name or args["source"])
-    if name and args["model"] != name:
-        raise UserError(
-            f"--name {name} is no name of a folder in dist/",
-            remedy=f"use small letters, digits, -, _ and .: --name {args['model']}",
-        )
-    stem = "build_and_test" if verb == BUILD_AND_TEST else args["model"]
-    args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
-    args["without"] = read_omissions(args["applied"])
-    args["mode"] = KernelMode(args.pop("weights"), args.pop("activations"))
-    args["cores"] = args.pop("core")
-    args["tuned"] = find_database(args["tuned"], args["cores"])
-    args["vlens"] = vlens_of(args["project"], args.pop("vlen"), args["cores"])
-    default = MODEL_FORMAT if verb == MODEL and args["mlc_tree"] else DEFAULT_FORMAT
-    args["quantization"] = args["quantization"] or default
-    job = Job(**args, verb=verb)
-    numbers = {"threads": job.threads, "max-new": job.max_new, "context": job.context}
-    for option, number in numbers.items():
+    for option in ("threads", "max_new", "context"):
+        number = getattr(args, option)
         if number is not None and number < 1:
-            raise UserError(f"--{option} {number} is too small", remedy="give 1 or more")
-    job.weights.bound(job.mode.activations)
-    if job.quantization not in OWN_FORMATS and job.mlc_tree is None:
+            named = option.replace("_", "-")
+            raise UserError(f"--{named} {number} is too small", remedy="give 1 or more")
+    default = MODEL_FORMAT if verb == MODEL and args.mlc_tree else DEFAULT_FORMAT
+    project, name = args.project.resolve(), _model_name(args)
+    stem = "build_and_test" if verb == BUILD_AND_TEST else name
+    job = Job(
+        recipe=read_recipe(args, args.quantization or default),
+        project=project,
+        release=args.release,
+        applied=args.applied,
+        without=read_omissions(args.applied),
+        source=args.source,
+        model=name,
+        prompt=args.prompt,
+        threads=args.threads,
+        max_new=args.max_new,
+        report=args.report or project / "out" / f"{stem}.json",
+        cache=args.cache,
+        unchecked=args.unchecked,
+        verb=verb,
+    )
+    recipe = job.recipe
+    recipe.weights.bound(recipe.mode.activations)
+    if recipe.quantization not in OWN_FORMATS and recipe.mlc_tree is None:
         raise UserError(
-            f"{job.quantization} is MLC-LLM's own quantization, and MLC-LLM is not here: "
-            f"the project's own model definition takes {', '.join(OWN_FORMATS)} alone",
+            f"{recipe.quantization} is a quantization of MLC-LLM, which is missing here; "
+            f"the project's own model definition supports {', '.join(OWN_FORMATS)} only",
             remedy=job.supply_mlc,
         )
     return job
 
 
-def vlens_of(project: Path, vlens: str | None, cores: str | None) -> tuple[int, ...]:
-    """Bits in a vector register, ascending, of the CPUs that one artefact runs on.
-
-    Raises:
-        UserError: a length is not built for, or a core has another than the one that is named.
-    """
-    words = vlens.split(",") if vlens else []
-    if unknown := [word for word in words if word not in map(str, VLENS)]:
+def _model_name(args: argparse.Namespace) -> str:
+    given: str | None = getattr(args, "name", None)
+    name = name_of(given or args.source)
+    if given and name != given:
         raise UserError(
-            f"--vlen {vlens}: vector length {unknown[0]!r} is not built for",
-            remedy=f"use some of: {','.join(map(str, VLENS))}",
+            f"--name {given} cannot name a folder in dist/",
+            remedy=f"use small letters, digits, -, _ and .: --name {name}",
         )
-    if cores is None:
-        return tuple(sorted({int(word) for word in words})) or (DEFAULT_VLEN,)
-    vlen = int(words[0]) if len(words) == 1 else None
-    if len(words) > 1:
-        raise UserError("--vlen and --core: each names CPUs", remedy="leave out --vlen")
-    return tuple(sorted({vlen_of(project, vlen, core) for core in cores.split(",")}))
-
-
-def have_zvfh(project: Path, cores: str | None) -> bool:
-    """True if each of the cores that are named, with commas between them, has vectors of halves."""
-    names = cores.split(",") if cores else []
-    return bool(names) and all(read_core(project / "cores", name).zvfh for name in names)
-
-
-def vlen_of(project: Path, vlen: int | None, core: str | None) -> int:
-    """Bits in a vector register, of a core where one is named."""
-    if core is None:
-        return vlen or DEFAULT_VLEN
-    of_core = read_core(project / "cores", core).vlen
-    if vlen not in (None, of_core):
-        raise UserError(f"--vlen {vlen}: {core} has {of_core}", remedy="leave out --vlen")
-    return of_core
+    return name

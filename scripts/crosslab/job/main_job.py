@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab build-and-test``: a pinned model is built for RVV and answers in the emulator.
 
-From the model's file to its words: import, parameters, reference, kernels, compilation (through
-MLC-LLM when its tree is there, else the project's own definition), runtime, runner, emulator,
-and a comparison with a reference in numpy on the same stored parameters, which rounds activations
-where the kernels do.
+The steps are: import, parameters, reference, kernels, compilation (through MLC-LLM if its tree is
+given, else by the project's own definition), runtime, runner, emulator, and a comparison with a
+reference in numpy. The reference reads the same stored parameters, and rounds activations like the
+kernels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Question:
         tokenizer: the model's tokenizer.
         prompt: token ids of the chat.
         options: the runner's, which hand it the prompt in text or in ids.
-        asked: the reference, and its answer; None where there is none.
+        asked: the reference, and its answer; None for a model without a reference.
     """
 
     model: ImportedModel
@@ -105,7 +105,7 @@ class CheckedAnswer:
     Attributes:
         vlen: bits in a vector register of the CPU.
         result: the answer.
-        verdict: how it compares with the reference's; None where there is none.
+        verdict: comparison with the reference's; None for a model without a reference.
     """
 
     vlen: int
@@ -156,12 +156,12 @@ def run(job: Job) -> int:
     require_qemu()
     question = ask(job, clock)
     parts = partial(_parts, job, question) if job.offload else None
-    runner = build_runner(job.recipe(question.model.folder), job.cache, clock, parts)
+    runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
     if job.offload:
         question = replace(question, params=job.offload.params(question.params, job.cache))
     answers = tuple(
         check_answer(job, question, run_model(job, question, runner.program, vlen, clock), vlen)
-        for vlen in job.vlens
+        for vlen in job.recipe.vlens
     )
     write_dist(dist_of(job, question.model, question.params, runner))
     report = report_of(job, question, runner.library, answers, left_out, clock)
@@ -174,12 +174,12 @@ def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> 
     """Compare the answer of one CPU with the reference's.
 
     Raises:
-        LabError: its words are not those of the model's tokenizer, it comes from the library for
-            other registers, or its logits are no numbers.
+        LabError: its words differ from those of the model's tokenizer, it comes from the library
+            for other registers, or its logits are not numbers.
     """
     check_words(result, question)
     if result.vlen != vlen:
-        raise LabError(f"a CPU of {vlen} bits took the library for registers of {result.vlen}")
+        raise LabError(f"a CPU with VLEN {vlen} ran the library for VLEN {result.vlen}")
     verdict = judge(job, result.tokens, result.logits, result.record, question.asked)
     return CheckedAnswer(vlen, result, verdict)
 
@@ -197,10 +197,11 @@ def _parts(
 
 
 def omissions(job: Job) -> list[Omission]:
-    """Everything that this run is made without."""
+    """Everything that this run leaves out."""
     named = {omission.what for omission in job.without}
     unsaid = Omission("mlc-llm", "no tree of it was given", job.supply_mlc)
-    return [*job.without, *([unsaid] if not job.mlc_tree and "mlc-llm" not in named else [])]
+    missing = job.recipe.mlc is None and unsaid.what not in named
+    return [*job.without, *([unsaid] if missing else [])]
 
 
 def ask(job: Job, clock: Clock) -> Question:
@@ -216,7 +217,7 @@ def ask(job: Job, clock: Clock) -> Question:
         prompt = tokenizer.chat_ids(job.prompt)
         check_length(job, len(prompt), model.folder)
     with clock.step("params"):
-        params = store_params(job.recipe(model.folder), job.cache)
+        params = store_params(job.recipe.of(model.folder), job.cache)
         if job.offload:
             calibration = tokenizer.chat_ids(job.offload.calibration)
             params = job.offload.smooth(model.folder, params, calibration, job.cache)
@@ -247,11 +248,12 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
         f"emulator: {len(question.prompt)} tokens of prompt, up to {job.max_new} of answer, "
         f"VLEN {vlen}"
     )
-    step = "emulator" if len(job.vlens) == 1 else f"emulator {vlen}"
+    step = "emulator" if len(job.recipe.vlens) == 1 else f"emulator {vlen}"
     with tempfile.TemporaryDirectory(prefix="crosslab-") as scratch, clock.step(step):
         logits, record = (Path(scratch) / name for name in ("logits.bin", "record.bin"))
         recording = {job.offload.record: str(record)} if job.offload else {}
-        machine = GuestMachine(vlen=vlen, threads=job.threads, zvfh=job.zvfh, environment=recording)
+        zvfh, threads = job.recipe.zvfh, job.threads
+        machine = GuestMachine(vlen=vlen, threads=threads, zvfh=zvfh, environment=recording)
         arguments = ["--params", str(question.params), *question.options]
         arguments += ["--max-new", str(job.max_new), "--logits", str(logits), "--json"]
         result, counted = run_counted(runner, arguments, machine, job.cache)
@@ -265,7 +267,7 @@ def read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResu
     """The answer that a runner printed as JSON, with the logits that it wrote.
 
     Raises:
-        LabError: it is none.
+        LabError: the text is not an answer of the runner.
     """
     try:
         table = json.loads(text)
@@ -279,19 +281,19 @@ def read_answer(text: str, logits: Path, counted: Measurement | None) -> RunResu
 
 
 def check_words(result: RunResult, question: Question) -> None:
-    """The device reads and writes words as the model's own tokenizer does.
+    """Check that the device reads and writes words like the model's own tokenizer.
 
     Raises:
-        LabError: it does not.
+        LabError: the device's words differ.
     """
     if result.prompt != question.prompt:
         raise LabError(
-            f"the device reads the prompt as {list(result.prompt)}, "
-            f"its tokenizer as {list(question.prompt)}"
+            f"the device encodes the prompt as {list(result.prompt)}, "
+            f"the model's tokenizer as {list(question.prompt)}"
         )
     words = question.tokenizer.decode(result.tokens)
     if result.text is not None and result.text != words:
-        raise LabError(f"the device writes {result.text!r}, its tokenizer {words!r}")
+        raise LabError(f"the device decodes {result.text!r}, the model's tokenizer {words!r}")
 
 
 def counters(result: RunResult) -> dict[str, Any]:
@@ -320,19 +322,19 @@ def report_of(
 ) -> dict[str, Any]:
     """The run as a table for machines.
 
-    Of several CPUs, ``answers`` has each one's answer; what stands beside it is the first wrong
-    one's, or that of the longest registers.
+    Of several CPUs, ``answers`` has each one's answer. The other fields are those of the first
+    wrong answer, or of the CPU with the longest registers.
     """
     shown = next((one for one in answers if not one.is_right), answers[-1])
-    result, verdict = shown.result, shown.verdict
+    result, verdict, recipe = shown.result, shown.verdict, job.recipe
     return {
         "release": job.release,
-        "target": job.label,
+        "target": recipe.label,
         "model": job.model,
-        "quantization": job.quantization,
-        "activations": job.mode.activations,
+        "quantization": recipe.quantization,
+        "activations": recipe.mode.activations,
         **(job.offload.about if job.offload else {}),
-        "path": job.path,
+        "path": recipe.path,
         "threads": job.threads,
         "prompt": job.prompt,
         "prompt_tokens": list(question.prompt),
@@ -345,8 +347,8 @@ def report_of(
         "alone": verdict.alone.table if verdict and verdict.alone else None,
         "answers": [one.table() for one in answers],
         "tensorized": library.tensorized,
-        "schedules": Schedules.read(library.folder).told if job.tuned else None,
-        "kernel_values": job.kernel_values,
+        "schedules": Schedules.read(library.folder).told if recipe.tuned else None,
+        "kernel_values": recipe.kernel_values,
         "device": result.device,
         "skipped": [asdict(omission) for omission in left_out],
         "seconds": clock.seconds,
@@ -356,7 +358,7 @@ def report_of(
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the words, and what there is to know about them."""
+    """Print the words, and a summary of the run."""
     _answers.print(report["text"], markup=False, soft_wrap=True)
     _progress.print(summary(report))
     for name in ("report", "dist"):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from crosslab.compile.mlc import MlcTools, wanted_weights
+from crosslab.compile.mlc import wanted_weights
 from crosslab.errors import UserError
 from crosslab.job.job_options import Job
 from crosslab.models.config import (
@@ -48,22 +48,24 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     table = read_table(folder / CONFIG_FILE)
     kind = str(table.get("model_type", "llama"))
     _check_kind(folder, table, kind)
-    if job.mlc_tree is None:
+    if job.recipe.mlc_tree is None:
         _check_own(folder, job)
     elif not any(_is(family, kind) for family in families().values() if not family.known):
         _refuse_family(folder, kind)
     tokenizer = ChatTokenizer.load(folder)
     largest = max(tokenizer.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     if isinstance(size := table.get("vocab_size"), int) and largest >= size:
-        raise UserError(f"{folder}: the tokenizer has a token {largest}, the model {size} of them")
+        raise UserError(
+            f"{folder}: the tokenizer has token {largest}, the model only {size} tokens"
+        )
     if kind in FAMILIES:
         _check_sizes(job, table, folder)
         return tokenizer
     if not job.unchecked:
         raise UserError(
-            f"{folder}: a model of the type {kind!r} cannot be checked: the project's reference "
-            f"computes {', '.join(FAMILIES)}",
-            remedy="add --unchecked: it is made, and says that nobody compared its answers",
+            f"{folder}: answers of a model of type {kind!r} cannot be checked: the reference "
+            f"supports {', '.join(FAMILIES)}",
+            remedy="add --unchecked to build it without a check of its answers",
         )
     _check_unchecked(job, table, kind, folder)
     return tokenizer
@@ -80,10 +82,10 @@ def check_length(job: Job, prompt: int, model: Path) -> None:
     Raises:
         UserError: they have not.
     """
-    if prompt + job.max_new > (room := job.recipe(model).longest):
+    if prompt + job.max_new > (room := job.recipe.of(model).longest):
         raise UserError(
-            f"a prompt of {prompt} tokens and an answer of up to {job.max_new} are more than the "
-            f"{room} tokens that the model is made to read",
+            f"a prompt of {prompt} tokens and an answer of up to {job.max_new} do not fit "
+            f"the model's context of {room} tokens",
             remedy="give a shorter --prompt, a smaller --max-new, or a larger --context",
         )
 
@@ -105,15 +107,16 @@ def _check_unchecked(job: Job, table: Mapping[str, Any], kind: str, folder: Path
     scaling = None if kind.startswith("gemma3") else table.get("rope_scaling")
     seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if _is(f, kind)}
     if _scaling_kind(scaling) not in {*seen, "default"}:
-        known = ", ".join(sorted(seen - {"default"})) or "none"
+        known = ", ".join(sorted(seen - {"default"}))
         raise UserError(
-            f"{folder}: rope_scaling = {scaling!r}: nobody compared a {kind} with it",
-            remedy=f"give a model whose scaling the zoo has; of {kind}: {known}",
+            f"{folder}: rope_scaling = {scaling!r} is not checked for models of type {kind!r}",
+            remedy="give a model without rope_scaling" + (f", or with {known}" if known else ""),
         )
     _check_context(job, table)
-    if job.mlc_tree:
-        tools = MlcTools(job.mlc_tree, job.tvm_tree)
-        _check_names(folder, wanted_weights(tools, folder, job.quantization), _shapes(folder))
+    if tools := job.recipe.mlc:
+        _check_names(
+            folder, wanted_weights(tools, folder, job.recipe.quantization), _shapes(folder)
+        )
     _check_room(job, folder)
 
 
@@ -130,9 +133,9 @@ def _scaling_kind(scaling: object) -> str:
 
 def _check_context(job: Job, table: Mapping[str, Any]) -> None:
     longest = longest_of(table)
-    if job.context and longest and job.context > longest:
+    if job.recipe.context and longest and job.recipe.context > longest:
         raise UserError(
-            f"--context {job.context}: the model reads {longest} tokens at most",
+            f"--context {job.recipe.context}: the model reads {longest} tokens at most",
             remedy=f"give --context {longest} or less",
         )
 
@@ -140,27 +143,27 @@ def _check_context(job: Job, table: Mapping[str, Any]) -> None:
 def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
     if "vision_config" in table or "audio_config" in table or "text_config" in table:
         raise UserError(
-            f"{folder}: a model of the type {kind!r} reads more than text",
-            remedy="give the folder of a model of text alone",
+            f"{folder}: a model of type {kind!r} reads more than text",
+            remedy="give a model that reads only text",
         )
     if stored := table.get("quantization_config"):
         method = stored.get("quant_method", "?") if isinstance(stored, dict) else stored
         raise UserError(
-            f"{folder}: its weights are quantized already ({method})",
-            remedy="give the unquantized model; --quantization says what becomes of it",
+            f"{folder}: its weights are already quantized ({method})",
+            remedy="give the unquantized model; --quantization chooses the format",
         )
     if kind.startswith("gemma3") and (scaling := _full_attention_scaling(table)):
         raise UserError(
-            f"{folder}: rope_scaling = {scaling!r}: the compiler leaves the positions of Gemma 3's "
-            "layers with full attention unscaled, and the answers would be wrong",
-            remedy="give a Gemma 3 without rope_scaling, as Gemma 3 1B is",
+            f"{folder}: rope_scaling = {scaling!r}: the compiler does not scale positions in Gemma "
+            "3's layers with full attention, and the answers would be wrong",
+            remedy="give a Gemma 3 without rope_scaling, like Gemma 3 1B",
         )
     base = table.get("rope_local_base_freq", SLIDING_BASE)
     if kind.startswith("gemma3") and base != SLIDING_BASE:
         raise UserError(
-            f"{folder}: rope_local_base_freq = {base!r}: the runtime turns Gemma 3's layers with a "
-            f"sliding window by {SLIDING_BASE:g} alone, and the answers would be wrong",
-            remedy="give a Gemma 3 as it was published",
+            f"{folder}: rope_local_base_freq = {base!r}: the runtime supports only "
+            f"{SLIDING_BASE:g} in layers with a sliding window, and the answers would be wrong",
+            remedy="give a Gemma 3 with the published value",
         )
 
 
@@ -192,13 +195,13 @@ def _refuse_family(folder: Path, kind: str) -> None:
     for family in families().values():
         if _is(family, kind):
             raise UserError(
-                f"{folder}: models of the type {kind!r} answer wrongly so far: {family.known}",
+                f"{folder}: models of type {kind!r} give wrong answers so far: {family.known}",
                 remedy="docs/zoo.md says which families are right",
             )
     right = sorted({str(f.config["model_type"]) for f in families().values() if not f.known})
     raise UserError(
-        f"{folder}: no family of the zoo has the type {kind!r}",
-        remedy=f"types that are right: {', '.join(right)}",
+        f"{folder}: models of type {kind!r} are not supported",
+        remedy=f"supported types: {', '.join(right)}",
     )
 
 
@@ -247,8 +250,8 @@ def _check_room(job: Job, folder: Path) -> None:
     job.cache.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(job.cache).free < needed:
         raise UserError(
-            f"{job.cache} has no room for another {needed / 1e9:.1f} GB",
-            remedy="make room, or give another place: --cache DIR",
+            f"{job.cache} has no room for {needed / 1e9:.1f} GB more",
+            remedy="free some space, or use another folder: --cache DIR",
         )
 
 

@@ -29,8 +29,8 @@ def main(argv: Sequence[str]) -> int:
     job = parse_job(argv, MODEL)
     if job.applied is None:
         raise UserError(
-            "a tarball tells which patches went in, and no --applied FILE does",
-            remedy="build it with: nox -s model -- MODEL, which gives the file",
+            "a tarball lists the patches in its trees, and --applied FILE is missing",
+            remedy="use nox -s model -- MODEL, which adds --applied",
         )
     code = run(job)
     if code == 0:

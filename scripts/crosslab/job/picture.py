@@ -73,7 +73,7 @@ def _draw_chat(console: Console, folder: Path, said: Sequence[str]) -> str:
     run = folder / "run.sh"
     if not run.is_file():
         raise UserError(
-            f"{folder} is no finished model: it has no run.sh",
+            f"{folder} is not a finished model: it has no run.sh",
             remedy="name a folder of dist/, which nox -s build_and_test makes",
         )
     run = run.resolve()
@@ -89,7 +89,7 @@ def _draw_chat(console: Console, folder: Path, said: Sequence[str]) -> str:
             check=False,
         )
         if done.returncode or not saved.is_file():
-            raise LabError(f"{run} ended in {done.returncode}:\n{done.stderr.strip()}")
+            raise LabError(f"{run} ended with exit code {done.returncode}:\n{done.stderr.strip()}")
         messages = json.loads(saved.read_text(encoding="utf-8"))
     console.print(f"[green]$[/] ./run.sh {' '.join(CHAT)}")
     for message in messages:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference's answer to a job's question, and how an answer compares with it.
 
-Rounding to int8 makes a deep model chaotic: where two hosts add up float32 in different orders,
-activations fall to other whole numbers, and the answers go apart as far as the rounding itself
-moves them. So the reference of a device takes the run's own roundings, each checked against its
-values: what is left is float32, and the bound is tight, since a wrong scale, row or layer is a
-rounding that the values do not explain. How far apart the answer is from a reference that rounds by
-itself is told beside what that moves by when float32's last bits are disturbed.
+Rounding to int8 makes a deep model chaotic: if two hosts add up float32 in different orders, some
+activations round to other whole numbers, and the answers differ by as much as rounding itself
+changes them. So the reference of a device uses the run's own roundings, and checks each against its
+values. Only float32 differences remain, so the bound is tight: the values do not explain the
+roundings of a wrong scale, row or layer. The report also compares the answer with a reference that
+rounds by itself, and says how much that one's logits move when float32's last bits are disturbed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from crosslab.models.compare import Comparison, compare
 from crosslab.models.config import FAMILIES, FamilyConfig, read_family, read_table
 from crosslab.models.llama_params import param_widths
 from crosslab.models.params import ReadParams
-from crosslab.models.reference import F32, Answer, ReferenceLlama, answer, rounding_error
+from crosslab.models.reference import Answer, ReferenceLlama, answer, rounding_error
 from crosslab.models.sources.model_folder import CONFIG_FILE
+from crosslab.models.weights_file import F32
 
 _progress = Console(stderr=True, highlight=False)
 
@@ -111,7 +112,7 @@ def ask_reference(
         _progress.print("[yellow]not checked:[/] no reference computes this model")
         return None
     config = read_family(model / CONFIG_FILE)
-    values = ReadParams(params, param_widths(config), job.weights.packing)
+    values = ReadParams(params, param_widths(config), job.recipe.weights.packing)
     device = job.offload.arithmetic(None) if job.offload else None
     said = answer(
         config,
@@ -156,10 +157,10 @@ def judge(
     asked: Asked | None,
     chunk: int = DEFAULT_CHUNK,
 ) -> AnswerVerdict | None:
-    """Compare an answer with the reference's; None where there is none.
+    """Compare an answer with the reference's; None for a model without a reference.
 
     Args:
-        job: whose bounds count.
+        job: with its bounds.
         tokens: that were generated.
         logits: [len(tokens), vocab] float32.
         record: what a run with a device rounded.
@@ -167,13 +168,13 @@ def judge(
         chunk: most tokens of the prompt that the run read at once.
 
     Raises:
-        LabError: there is no reference, and the answer's logits are no numbers; or a run with a
-            device left no record.
-        AcceleratorError: the run rounded what its values do not explain.
+        LabError: there is no reference, and the answer's logits are not numbers; or a run with a
+            device wrote no record.
+        AcceleratorError: the values do not explain a rounding of the run.
     """
     if asked is None:
         if not np.isfinite(logits).all():
-            raise LabError("the model answers with logits that are no finite numbers")
+            raise LabError("the logits of the model are not finite numbers")
         return None
     if job.offload is None or asked.moved is None:
         return AnswerVerdict(asked.answer, compare(tokens, logits, asked.answer, job.tolerance))
@@ -188,7 +189,7 @@ def judge(
     rows = [prompt[-1], *(model.read([token]) for token in tokens[:-1])]
     roundings = device.roundings
     if roundings is None:
-        raise LabError(f"{job.offload.name}: no roundings of the run were taken")
+        raise LabError(f"{job.offload.name}: the roundings of the run were not used")
     roundings.end()
     said = Answer(tuple(int(row.argmax()) for row in rows), np.stack(rows))
     plain = rounding_error(asked.config, asked.values, asked.prompt, Answer(tuple(tokens), logits))

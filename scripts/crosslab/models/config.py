@@ -192,14 +192,15 @@ def read_family(path: Path) -> FamilyConfig:
     """Read the ``config.json`` of a relative of Llama's that the project's reference computes.
 
     Raises:
-        UserError: as :func:`read_config`, for what is none of FAMILIES or has more than they do.
+        UserError: as :func:`read_config`; the family is not one of FAMILIES, or a field is not
+            supported.
     """
     table = read_table(path)
     family = table.get("model_type", "llama")
     if family not in FAMILIES:
         raise UserError(
-            f"{path}: the project's reference does not compute model_type {family!r}",
-            remedy=f"it computes: {', '.join(FAMILIES)}",
+            f"{path}: the project's reference does not support model_type {family!r}",
+            remedy=f"supported: {', '.join(FAMILIES)}",
         )
     for field in _UNSUPPORTED:
         if table.get(field):

@@ -100,7 +100,7 @@ def chosen(names: Sequence[str]) -> list[Family]:
     """The families of these names; all, when there are no names.
 
     Raises:
-        UserError: a name that is none of them.
+        UserError: a name is not that of a family.
     """
     known = families()
     if unknown := [name for name in names if name not in known]:

@@ -22,7 +22,7 @@ class Packing:
     Attributes:
         bits: width of a stored value.
         group: neighbouring inputs that share a scale.
-        zero_point: stored value that stands for 0.
+        zero_point: stored value of the weight 0.
     """
 
     bits: int
@@ -48,7 +48,7 @@ class WeightFormat:
         reason: of the tolerance.
         packing: layout of quantized weights; None where each is a number of its own.
         llama_cpp: formats of llama.cpp that the bench can count beside it.
-        int8_tolerance: of the same with int8 activations; None where there are none.
+        int8_tolerance: tolerance with int8 activations; None: no kernel takes them.
         int8_reason: of it.
     """
 

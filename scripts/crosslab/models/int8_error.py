@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab int8-error``: int8 activations against float32 ones, on a text and on an answer.
 
-Computed by the reference in numpy, whose rounding is the kernels' own and whose weights are the
-stored ones. The text is read in windows that begin anew; perplexity is of every token but a
-window's first. For the answer, the model with float32 activations speaks on after a window, and
-the other one is asked at each of its tokens for the next.
+The reference in numpy computes both, with the kernels' rounding and the stored weights. The text
+is read in separate windows; perplexity covers every token but a window's first. For the answer,
+the model with float32 activations continues after a window, and the other one predicts the next
+token at each of its tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, REFERENCE_FORMATS, weight_formats
 from crosslab.models.llama_params import param_widths
 from crosslab.models.params import read_params
-from crosslab.models.reference import F32, ReferenceLlama, answer
+from crosslab.models.reference import ReferenceLlama, answer
+from crosslab.models.weights_file import F32
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 DEFAULT_TEXT = Path(__file__).resolve().parents[3] / "LICENSE"
@@ -77,7 +78,7 @@ def _surprise(logits: F32, tokens: Sequence[int]) -> float:
 def compare_text(
     config: LlamaConfig, params: dict[str, F32], tokens: Sequence[int], window: int
 ) -> Compared:
-    """Both models read a text.
+    """Let both models read a text.
 
     Raises:
         UserError: it has fewer than two tokens.
@@ -95,7 +96,7 @@ def compare_text(
 def compare_answer(
     config: LlamaConfig, params: dict[str, F32], prompt: Sequence[int], count: int
 ) -> Compared:
-    """The one with float32 activations answers, the other is asked for each of its tokens."""
+    """Let the model with float32 activations answer, and the other predict each of its tokens."""
     spoken = answer(config, params, prompt, max_new=count)
     heard = ReferenceLlama(config, params, int8=True)
     rows = heard.read_all([*prompt, *spoken.tokens[:-1]])[len(prompt) - 1 :]
@@ -110,12 +111,21 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: a folder or the text cannot be read.
     """
-    parser = argparse.ArgumentParser(prog="crosslab int8-error", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="crosslab int8-error",
+        description="Compare int8 activations with float32 ones in the reference: logits, "
+        "likeliest tokens and perplexity, on a text and on an answer.",
+    )
     add = parser.add_argument
     add("--model", type=Path, required=True, help="folder with config.json and a tokenizer")
     add("--params", type=Path, required=True, help="folder of the stored parameters")
-    add("--quantization", choices=REFERENCE_FORMATS, default=DEFAULT_FORMAT, help="of them")
-    add("--text", type=Path, default=DEFAULT_TEXT, help="a text (the project's LICENSE)")
+    add(
+        "--quantization",
+        choices=REFERENCE_FORMATS,
+        default=DEFAULT_FORMAT,
+        help="format of the stored parameters",
+    )
+    add("--text", type=Path, default=DEFAULT_TEXT, help="text to read (the project's LICENSE)")
     add("--window", type=int, default=256, help="tokens read at a time (256)")
     add("--answer", type=int, default=200, help="tokens of the answer (200)")
     args = parser.parse_args(argv)

@@ -15,8 +15,7 @@ from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, read_config, write_config
 from crosslab.models.params import resumed_shards, write_params
-from crosslab.models.sources.gguf_import import F32
-from crosslab.models.weights_file import StoredWeights, save_weights
+from crosslab.models.weights_file import F32, StoredWeights, save_weights
 from groundwork.hashing import digest
 
 _console = Console(stderr=True, highlight=False)

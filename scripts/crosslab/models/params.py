@@ -21,11 +21,11 @@ from rich.console import Console
 
 from crosslab.errors import UserError
 from crosslab.models.formats import Packing
+from crosslab.models.weights_file import F32
 from groundwork.files import atomic_write
 
 T = TypeVar("T")
 Array = NDArray[Any]
-F32 = NDArray[np.float32]
 INDEX_FILE = "tensor-cache.json"
 JOURNAL = "finished-shards.jsonl"
 ENCODING = "f32-to-bf16"

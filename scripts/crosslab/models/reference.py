@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from crosslab.errors import UserError
 from crosslab.models.config import FamilyConfig, LlamaConfig
+from crosslab.models.weights_file import F32
 
-F32 = NDArray[np.float32]
 Product = Callable[[F32, str, Mapping[str, F32]], F32]
 """Linear layer: activations [rows, inputs], name of the weight, parameters; [rows, outputs]."""
 Attend = Callable[[F32, F32, F32, NDArray[np.bool_]], tuple[F32, F32]]
@@ -283,7 +283,7 @@ def answer(
         UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.
     """
     if max_new < 1:
-        raise UserError("at least one token has to be asked for", remedy="use --max-new 1 or more")
+        raise UserError("an answer has at least one token", remedy="use --max-new 1 or more")
     if len(prompt) + max_new > config.context:
         raise UserError(
             f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "

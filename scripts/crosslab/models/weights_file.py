@@ -119,7 +119,7 @@ def weight_files(model: Path) -> list[WeightFile]:
         model: folder in Hugging Face's layout, or one that :func:`write_elsewhere` wrote to.
 
     Raises:
-        UserError: a file that lies elsewhere was changed or is gone; or there are none.
+        UserError: a file that lies elsewhere was changed or is gone; or the model has no weights.
     """
     elsewhere = model / ELSEWHERE_FILE
     if not elsewhere.is_file():
@@ -133,7 +133,7 @@ def weight_files(model: Path) -> list[WeightFile]:
         if not path.is_file() or stat_of(path) != entry["stat"]:
             raise UserError(
                 f"{path} is not the file that was read before",
-                remedy="run the same command again: it is read anew",
+                remedy="run the same command again; it reads the file again",
             )
         found.append(WeightFile(name, path, entry["sha256"]))
     return found
@@ -205,6 +205,6 @@ def _opened(path: Path) -> Any:
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
         raise UserError(
-            f"{path} is not a whole safetensors file: {error}",
+            f"{path} is not a complete safetensors file: {error}",
             remedy="get the file again, and compare its sha256 with its publisher's",
         ) from error

@@ -20,8 +20,8 @@ from crosslab.models import params
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources import gguf_import
-from crosslab.models.sources.gguf_import import F32, gguf_name
-from crosslab.models.weights_file import WEIGHTS_FILE
+from crosslab.models.sources.gguf_import import gguf_name
+from crosslab.models.weights_file import F32, WEIGHTS_FILE
 from groundwork.hashing import digest
 
 # Elements of a block of Q4_0 and Q8_0.

@@ -12,8 +12,8 @@ from pathlib import Path
 from crosslab.build.pinned_archive import LLAMA_CPP, PinnedArchive, unpack_source
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
-from crosslab.host.toolchain import Toolchain
-from crosslab.peers.compile import require_clang, run_build
+from crosslab.host.objects import run_compiler
+from crosslab.host.toolchain import CompilerKind, Toolchain, find_cross
 from groundwork.hashing import digest
 
 NAME = LLAMA_CPP
@@ -44,7 +44,7 @@ def build_llama_cpp(source: PinnedArchive, cache: Path) -> dict[str, Path]:
         UserError: a tool is missing.
         LabError: the source cannot be had, or does not compile.
     """
-    toolchain = require_clang(NAME)
+    toolchain = find_cross(CompilerKind.CLANG)
 
     def make_libraries(out: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="llama-cpp-") as folder:
@@ -56,7 +56,8 @@ def build_llama_cpp(source: PinnedArchive, cache: Path) -> dict[str, Path]:
         for build in BUILDS:
             parts = [str(libraries / build / Path(name).name) for name in LIBRARIES]
             command = [*toolchain.cxx, "-std=c++17", "-O2", include, str(DRIVER), *toolchain.link]
-            run_build(NAME, [*command, "-static", *parts, "-o", str(out / build), "-lpthread"])
+            command += ["-static", *parts, "-o", str(out / build), "-lpthread"]
+            run_compiler(f"building {NAME}", command, out)
 
     key = digest(source.sha256, Path(__file__), toolchain.digest)
     libraries = cached_build(cache, "peer-llama.cpp", key, make_libraries)
@@ -70,7 +71,9 @@ def _unpack(source: PinnedArchive, folder: Path) -> Path:
     assembly = tree / "ggml" / "src" / "ggml-cpu" / "arch" / "riscv" / "quants.c"
     text, changed = WITHOUT_POLICY.subn(r"\1, tu, mu\2", assembly.read_text(encoding="utf-8"))
     if not changed:
-        raise LabError(f"{assembly.name} of {NAME} has no assembly to complete: a new version?")
+        raise LabError(
+            f"{assembly.name} of {NAME} has no assembly of the expected form; is it a new version?"
+        )
     assembly.write_text(text, encoding="utf-8")
     return tree
 
@@ -82,10 +85,11 @@ def _compile(tree: Path, build: Path, toolchain: Toolchain, out: Path) -> None:
     flags = [f"-DCMAKE_C_COMPILER={toolchain.cc[0]}", f"-DCMAKE_CXX_COMPILER={toolchain.cxx[0]}"]
     flags += [f"-DCMAKE_C_FLAGS={aim}", f"-DCMAKE_CXX_FLAGS={aim}"]
     flags += [f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    build.mkdir()
     for name, zvfh in BUILDS.items():
-        configure = [cmake, "-G", "Ninja", "-S", str(tree), "-B", str(build), *OPTIONS, *flags]
-        run_build(NAME, [*configure, f"-DGGML_RV_ZVFH={zvfh}"])
-        run_build(NAME, [ninja, "-C", str(build), "llama"])
+        configure = [cmake, "-G", "Ninja", "-S", str(tree), *OPTIONS, *flags]
+        for command in ([*configure, f"-DGGML_RV_ZVFH={zvfh}"], [ninja, "--quiet", "llama"]):
+            run_compiler(f"building {NAME}", command, build)
         (out / name).mkdir()
         for library in LIBRARIES:
             shutil.copy(build / library, out / name)
@@ -98,7 +102,7 @@ def _tool(name: str) -> str:
     path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if path is None:
         raise UserError(
-            f"{name} is missing, which builds {NAME}",
+            f"{name}, which builds {NAME}, is missing",
             remedy="it is in the group peers of pyproject.toml, which nox -s bench -- --peer "
             "installs",
         )

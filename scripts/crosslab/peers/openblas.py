@@ -16,11 +16,11 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from crosslab.build.objects import run_compiler
 from crosslab.build.pinned_archive import PinnedArchive, download
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
-from crosslab.peers.compile import require_clang
+from crosslab.host.objects import run_compiler
+from crosslab.host.toolchain import CompilerKind, find_cross
 from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine
 from groundwork.hashing import digest
@@ -45,7 +45,7 @@ def build_openblas(wheel: PinnedArchive, cache: Path) -> Path:
         UserError: there is no clang.
         LabError: the wheel cannot be had, or the program does not compile.
     """
-    toolchain = require_clang(NAME)
+    toolchain = find_cross(CompilerKind.CLANG)
 
     def make(out: Path) -> None:
         library = out / LIBRARY
@@ -71,7 +71,7 @@ def _weaken(library: Path, version: str) -> None:
     with library.open("r+b") as file:
         places = list(_version_flags(ELFFile(file), version))
         if not places:
-            raise LabError(f"{library.name} does not want {version}: another wheel?")
+            raise LabError(f"{library.name} does not need {version}; is it another wheel?")
         for place in places:
             file.seek(place)
             file.write(struct.pack("<H", WEAK_VERSION))

@@ -16,9 +16,9 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_native, require_qemu
 from crosslab.run.decode import Instruction, Unit, decode
 from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
@@ -346,7 +346,7 @@ def count_guest(
         except OSError as error:
             raise LabError(f"{program.name} ended without a report of the counter") from error
     if not table["balanced"]:
-        raise LabError(f"{program.name}: the marks of the region do not come in pairs")
+        raise LabError(f"{program.name}: the marks of regions are not in pairs")
     return result, read_measurement(table)
 
 

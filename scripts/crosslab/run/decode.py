@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instructions of RV64GCV by their encodings: mnemonics, and for scalar ones their class.
 
-Vector mnemonics are those of the "V" extension 1.0 and Zvfh. Scalar instructions are told apart
+Vector mnemonics are those of the "V" extension 1.0 and Zvfh. Scalar instructions are distinguished
 only by what they do to a pipeline: ``load``, ``store``, ``branch``, ``jump``, ``add`` (any integer
 operation of one step), ``mul``, ``div``, ``fload``, ``fstore``, ``fma`` (any floating-point
 operation but the next), ``fdiv`` (division and root), ``fmove`` (between the register files, and

@@ -50,7 +50,7 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
     for pair in merges:
         if not {*pair, "".join(pair)} <= vocabulary.keys():
             raise UserError(
-                f"the model's tokenizer merges {' '.join(pair)[:40]!r}, no tokens of its"
+                f"the model's tokenizer merges {' '.join(pair)[:40]!r}, which are not tokens"
             )
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = rules[pre].build()
@@ -209,7 +209,7 @@ class ChatTokenizer:
         for probe in ("a", "Some words"):
             plain = self.tokenizer.encode(probe, add_special_tokens=False).ids
             if self.tokenizer.encode(probe).ids != first + plain:
-                raise LabError("the model's tokenizer puts more around a text than a beginning")
+                raise LabError("the model's tokenizer adds more to a text than first tokens")
         if not first and self.settings.get("add_bos_token"):
             index = self.tokenizer.token_to_id(str(self.settings.get("bos_token", "")))
             return [] if index is None else [index]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tokenizer and its chat as one small table that the runner reads on the device.
 
-The layout is told in runner/text/tokenizer_file.h.
+runner/text/tokenizer_file.h describes the layout.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     of_bytes = [vocabulary.get(name, NO_TOKEN) for name in spelled]
     merges = _merges(model["merges"], vocabulary)
     if NO_TOKEN in of_bytes and (by_character or model.get("unk_token") is not None):
-        raise UnsupportedTokenizerError("it has a token for what is unknown, and lacks bytes")
+        raise UnsupportedTokenizerError("it has a token for unknown text, and lacks bytes")
     frame = chat_frame(tokenizer)
     flags = form.flags | (Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0))
     if frame is not None:
@@ -200,4 +200,4 @@ def _first_ids(tokenizer: ChatTokenizer) -> list[int]:
     try:
         return tokenizer.first_ids()
     except LabError as error:
-        raise UnsupportedTokenizerError("it puts more around a text than a beginning") from error
+        raise UnsupportedTokenizerError("it adds more to a text than first tokens") from error

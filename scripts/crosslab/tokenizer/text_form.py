@@ -85,14 +85,14 @@ def _byte_level(about: Mapping[str, Any]) -> TextForm:
         pre = {**pre, "add_prefix_space": False}
     rule = rule_of(pre)
     if rule is None:
-        raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
+        raise UnsupportedTokenizerError(f"it splits words by {json.dumps(pre)}")
     return TextForm(rule.number, flags)
 
 
 def _by_character(about: Mapping[str, Any]) -> TextForm:
     model = about["model"]
     if not model.get("byte_fallback"):
-        raise UnsupportedTokenizerError("it is neither byte-level nor falls back to bytes")
+        raise UnsupportedTokenizerError("it is neither byte-level nor has byte_fallback")
     if model.get("ignore_merges"):
         raise UnsupportedTokenizerError("its model of characters uses ignore_merges")
     flags = Flag.BY_CHARACTER | _decoder(about.get("decoder"))
@@ -110,15 +110,15 @@ def _by_character(about: Mapping[str, Any]) -> TextForm:
         flags |= _metaspace(pre)
         blanks = True
     elif pre is not None and rule_of(pre) != whole:
-        raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
+        raise UnsupportedTokenizerError(f"it splits words by {json.dumps(pre)}")
     if not blanks:
-        raise UnsupportedTokenizerError(f"it does not write blanks as {BLANK}")
+        raise UnsupportedTokenizerError(f"it does not write spaces as {BLANK}")
     return TextForm(whole.number, flags)
 
 
 def _metaspace(pre: Mapping[str, Any]) -> Flag:
     if pre.get("replacement") != BLANK or pre.get("split", True):
-        raise UnsupportedTokenizerError(f"it cuts words by {json.dumps(pre)}")
+        raise UnsupportedTokenizerError(f"it splits words by {json.dumps(pre)}")
     schemes = {
         "never": Flag(0),
         "always": Flag.PREFIX_UNLESS_THERE,

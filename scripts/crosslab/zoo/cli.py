@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe_options import read_recipe, recipe_options
 from crosslab.compile.mlc import MlcTools
-from crosslab.compile.schedules import add_tuned, find_database
-from crosslab.compile.targets import VLENS
 from crosslab.errors import UserError, supply_mlc
 from crosslab.host.toolchain import find_cross, require_qemu
-from crosslab.job.job_options import have_zvfh, read_omissions, vlen_of
+from crosslab.job.job_options import read_omissions
 from crosslab.models.families import chosen, families
-from crosslab.models.formats import FORMATS, weight_formats
+from crosslab.models.formats import FORMATS
 from crosslab.remote import (
     Cell,
     CodeLabel,
@@ -47,41 +46,33 @@ _answers = Console(highlight=False)
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
+    shared = recipe_options(
+        *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen"),
+        *("quantization", "tuned", "cache"),
+        tvm_tree={"required": False},
+        mlc_tree={"help": "patched MLC-LLM tree; the zoo cannot run without it"},
+        core={"help": "compile for this core, by the name of its file in cores/"},
+        vlen={"nargs": "+"},
+        quantization={"action": "append", "default": [], "help": "only in this format (all)"},
+    )
     options = argparse.ArgumentParser(
         prog="crosslab zoo",
         description="Compile small models of every family for RVV through MLC-LLM, run them "
-        "under QEMU, and compare them with transformers.",
+        "under QEMU, and compare their answers with those of transformers.",
+        parents=[shared],
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
-    add("--release", default="unnamed", help="name of the release, for the report")
-    add("--tvm-tree", type=Path, help="patched TVM tree")
-    add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it there is nothing to do")
-    add("--plain-tree", type=Path, help="TVM without our kernels, to tell whose a failure is")
-    add("--applied", type=Path, metavar="FILE", help="report of forkpatch apply --json")
-    add("--family", action="append", default=[], metavar="NAME", help="of these alone (all)")
-    add("--quantization", action="append", default=[], choices=FORMATS, help="(all)")
-    add(
-        "--vlen",
-        type=int,
-        nargs="+",
-        choices=VLENS,
-        help="bits in a vector register (256, or the core's)",
-    )
-    add("--core", metavar="NAME", help="compile for this core alone (cores/NAME.toml)")
-    add_tuned(add)
+    add("--plain-tree", type=Path, help="TVM without our kernels, to find whose fault a failure is")
+    add("--family", action="append", default=[], metavar="NAME", help="only this family (all)")
     add("--jobs", type=int, default=1, help="families at a time (1)")
-    add("--timeout", type=float, default=TIMEOUT, help=f"seconds for one ({TIMEOUT:g})")
-    add("--rerun", action="store_true", help="also those that are right in the report already")
+    add("--timeout", type=float, default=TIMEOUT, help=f"seconds for each family ({TIMEOUT:g})")
+    add("--rerun", action="store_true", help="run also families that the report has as right")
     add("--report-only", action="store_true", help="run nothing; show the report, write --docs")
-    add("--list", action="store_true", help="name the families and end")
+    add("--list", action="store_true", help="print the names of the families and exit")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json, or zoo-CORE.json)")
-    add("--docs", type=Path, metavar="FILE", help="write the table there, as docs/zoo.md has it")
-    add(
-        "--work", type=Path, metavar="DIR", help="write the work of compiled models there, for cost"
-    )
-    add_cache_option(options)
+    add("--docs", type=Path, metavar="FILE", help="write the table as Markdown, like docs/zoo.md")
+    add("--work", type=Path, metavar="DIR", help="write each compiled model's work there, for cost")
     add_options(add)
     add(
         "--releases",
@@ -106,7 +97,8 @@ def main(argv: Sequence[str]) -> int:
             print(f"{family.name:12} {family.like}")
         return 0
     _check_matrix(args)
-    _read_core(args)
+    formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
+    recipe = read_recipe(args, formats[0])
     machine = scheduler_of(args, _say)
     if machine and args.worker:
         _check(args)
@@ -116,9 +108,8 @@ def main(argv: Sequence[str]) -> int:
     stem = f"zoo-{args.core}" if args.core else "zoo"
     report = args.report or args.project / "out" / f"{stem}.json"
     known = read_report(report)
-    formats = list(dict.fromkeys(args.quantization)) or list(FORMATS)
     releases = list(dict.fromkeys(args.releases)) or [args.release]
-    axes = (chosen(args.family), dict.fromkeys(args.vlen), releases)
+    axes = (chosen(args.family), recipe.vlens, releases)
     asked = [MatrixKey(f.name, q, v, r) for q, (f, v, r) in product(formats, product(*axes))]
     if not args.report_only:
         _check(args)
@@ -143,31 +134,24 @@ def _check_matrix(args: argparse.Namespace) -> None:
             why = "--core: workers do not compile for one core"
             raise UserError(why, remedy="leave out --core and --tuned")
     if args.tuned and not args.core:
-        raise UserError("--tuned: whose database?", remedy="name the --core that it was found for")
-    if args.core and args.vlen and len(args.vlen) > 1:
-        raise UserError("--core: a core has one VLEN", remedy="leave out --vlen")
+        raise UserError(
+            "--tuned without --core", remedy="give the --core that the database was made for"
+        )
     if args.work and len(set(args.vlen or ())) > 1:
-        raise UserError("--work: a model's work is written for one VLEN", remedy="give one --vlen")
+        raise UserError("--work is written for one VLEN only", remedy="give one --vlen")
     if args.releases and not (args.scheduler or args.report_only):
         why = "--releases: this machine has the trees of one release only"
         raise UserError(why, remedy="give --scheduler HOST:PORT, or --release R alone")
 
 
-def _read_core(args: argparse.Namespace) -> None:
-    """Put the core's VLEN and database in the place of what was typed."""
-    own = vlen_of(args.project, args.vlen[0] if args.vlen else None, args.core)
-    args.vlen = [own] if args.core else args.vlen or [own]
-    args.tuned = find_database(args.tuned, args.core)
-
-
 def _check(args: argparse.Namespace) -> None:
     if args.tvm_tree is None:
-        raise UserError("no TVM tree was given", remedy="nox -s zoo gives it; or --tvm-tree DIR")
+        raise UserError("no TVM tree was given", remedy="run nox -s zoo, or give --tvm-tree DIR")
     if args.mlc_tree is None:
         missing = read_omissions(args.applied)
         why = next((o.why for o in missing if o.what == "mlc-llm"), "no tree of it was given")
         raise UserError(
-            f"the zoo compiles with MLC-LLM, and it is not here: {why}", remedy=supply_mlc("zoo")
+            f"the zoo compiles with MLC-LLM, which is missing: {why}", remedy=supply_mlc("zoo")
         )
     if args.jobs < 1:
         raise UserError(f"--jobs {args.jobs}", remedy="give 1 or more")
@@ -178,19 +162,20 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _specs(args: argparse.Namespace, asked: Sequence[MatrixKey]) -> list[Spec]:
-    trees = (args.mlc_tree.resolve(), args.tvm_tree.resolve())
-    plain = args.plain_tree.resolve() if args.plain_tree else None
-    work = args.work.resolve() if args.work else None
-    if work:
-        work.mkdir(parents=True, exist_ok=True)
-    cache = args.cache.resolve()
-    tuned = args.tuned.resolve() if args.tuned else None
-    halves = [name for name, one in weight_formats().items() if one.halves]
-    zvfh = have_zvfh(args.project, args.core)
+    for name in ("mlc_tree", "tvm_tree", "plain_tree", "work", "tuned"):
+        if path := getattr(args, name):
+            setattr(args, name, path.resolve())
+    if args.work:
+        args.work.mkdir(parents=True, exist_ok=True)
+    recipe = read_recipe(args, FORMATS[0])
     return [
         Spec(
-            *(key.family, key.quantization, *trees, plain, key.vlen, cache, key.release, work),
-            *(tuned, args.core, zvfh and key.quantization in halves),
+            family=key.family,
+            recipe=replace(recipe, quantization=key.quantization, vlens=(key.vlen,)),
+            cache=args.cache,
+            release=key.release,
+            plain_tree=args.plain_tree,
+            work=args.work,
         )
         for key in asked
     ]
@@ -205,7 +190,7 @@ def _todo(
     right = {o.key for o in known if o.outcome is FamilyStatus.RIGHT}
     todo = [key for key in asked if key not in right]
     if kept := len(asked) - len(todo):
-        _progress.print(f"{kept} are right in the report already (--rerun runs them again)")
+        _progress.print(f"{kept} are already right in the report (--rerun runs them again)")
     return todo
 
 

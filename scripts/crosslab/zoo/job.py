@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """One family in one quantization, from its config to its outcome.
 
-``python -m crosslab.zoo.job SPEC.json OUTCOME.json`` does one in a process of its own, so that
+``python -m crosslab.zoo.job SPEC.pickle OUTCOME.json`` does one in a process of its own, so that
 one that hangs or takes all memory can be ended.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 
 from crosslab.build.kernels import KernelTarget, cached_kernels
-from crosslab.build.runner import Recipe, build_runner, compile_library, store_params
+from crosslab.build.recipe import Recipe
+from crosslab.build.runner import build_runner, compile_library, store_params
 from crosslab.build.runtime import build_runtime
 from crosslab.cached_build import cached_build
-from crosslab.compile.modes import ESTIMATE, TILES, WORK_FILE
+from crosslab.compile.modes import ESTIMATE, WORK_FILE
 from crosslab.compile.schedules import Schedules
 from crosslab.errors import LabError
 from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
 from crosslab.models.families import chosen
-from crosslab.models.formats import weight_formats
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.zoo.outcome import (
     FamilyOutcome,
@@ -64,48 +64,26 @@ class Spec:
 
     Attributes:
         family: a family's name.
-        quantization: MLC-LLM's name of the parameters' format.
-        mlc_tree: the patched MLC-LLM tree.
-        tvm_tree: the patched TVM tree.
-        plain_tree: TVM without the project's kernels, to tell whose a failure is; None leaves
-            that open.
-        vlen: bits in a vector register.
+        recipe: inputs of the build that all families share, for one VLEN.
         cache: folder of finished builds.
         release: name of the release that the trees are of.
+        plain_tree: TVM without the project's kernels, which shows whose fault a failure is; None
+            leaves that open.
         work: folder that gets the work of the compiled model, for the cost estimate, or None.
-        tuned: database of the core's schedules for functions without a kernel; None: none.
-        core: that it is compiled for; None: any.
-        zvfh: for CPUs with vectors of halves.
     """
 
     family: str
-    quantization: str
-    mlc_tree: Path
-    tvm_tree: Path
-    plain_tree: Path | None
-    vlen: int
+    recipe: Recipe
     cache: Path
     release: str
+    plain_tree: Path | None = None
     work: Path | None = None
-    tuned: Path | None = None
-    core: str | None = None
-    zvfh: bool = False
 
     @property
-    def own(self) -> Mapping[str, Any]:
-        """Place in the matrix, as an outcome has it."""
-        return MatrixKey(self.family, self.quantization, self.vlen, self.release)._asdict()
-
-    def table(self) -> dict[str, Any]:
-        """As plain data."""
-        return {k: str(v) if isinstance(v, Path) else v for k, v in vars(self).items()}
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> Spec:
-        """From what :meth:`table` gave."""
-        trees = {n: Path(table[n]) for n in ("mlc_tree", "tvm_tree", "cache")}
-        free = {n: Path(table[n]) if table[n] else None for n in ("plain_tree", "work", "tuned")}
-        return cls(**{**table, **trees, **free})
+    def key(self) -> MatrixKey:
+        """Its place in the matrix."""
+        recipe = self.recipe
+        return MatrixKey(self.family, recipe.quantization, recipe.vlens[0], self.release)
 
 
 def judge(spec: Spec) -> FamilyOutcome:
@@ -118,7 +96,7 @@ def judge(spec: Spec) -> FamilyOutcome:
     start = time.monotonic()
     # What all families share is made first: failing at it is no family's outcome.
     cached_kernels(KernelTarget.RISCV64, spec.cache)
-    build_runtime(spec.tvm_tree, find_cross(), spec.cache)
+    build_runtime(spec.recipe.runtime_tree, find_cross(), spec.cache)
     outcome = _attempt(spec, ours=True)
     if outcome.outcome not in (FamilyStatus.RIGHT, FamilyStatus.NO_REFERENCE):
         outcome = replace(outcome, fault=_fault(spec, outcome.outcome))
@@ -134,9 +112,9 @@ def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
 
 
 def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
-    own = spec.own
+    own, weights = spec.key._asdict(), spec.recipe.weights
     try:
-        packing = weight_formats()[spec.quantization].packing or USUAL
+        packing = weights.packing or USUAL
         question = ask(chosen([spec.family])[0], spec.cache, packing)
     except LabError as error:
         if error.exit_code == 2:
@@ -153,7 +131,7 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
             **own, outcome=FamilyStatus.NOT_COMPILED, reason=first_reason(error.what)
         )
     if ours and spec.work:
-        name = f"{spec.family}-{spec.quantization}.{WORK_FILE}"
+        name = f"{spec.family}-{weights.name}.{WORK_FILE}"
         shutil.copyfile(library.folder / WORK_FILE, spec.work / name)
     tensorized, total, plain = count_products(library.tensorized)
     right = FamilyOutcome(
@@ -168,7 +146,7 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
         tokens, logits = answer(spec, question, recipe, params)
     except LabError as error:
         return replace(right, outcome=FamilyStatus.NOT_RUN, reason=first_reason(error.what))
-    bound = weight_formats()[spec.quantization].tolerance
+    bound = weights.tolerance
     verdict = compare(tokens, logits, question.answer, bound)
     right = replace(right, max_logit_error=verdict.logit_error)
     # A token that differs is not held against a model: its logit was within the bound.
@@ -182,28 +160,23 @@ def recipe_of(spec: Spec, model: Path, *, ours: bool = True) -> Recipe:
     """The inputs of a family's runner.
 
     Args:
-        spec: the family, its format and the trees.
+        spec: the family, and what all families share.
         model: folder of its config, and of its weights where more than a library is made.
         ours: with the project's kernels and passes; without, as upstream does.
     """
-    family = chosen([spec.family])[0]
-    return Recipe(
+    family, shared = chosen([spec.family])[0], spec.recipe
+    return replace(
+        shared,
         model=model,
-        quantization=spec.quantization,
-        vlens=(spec.vlen,),
-        tvm_tree=spec.tvm_tree if ours or spec.plain_tree is None else spec.plain_tree,
-        runtime_tree=spec.tvm_tree,
-        mlc_tree=spec.mlc_tree,
+        tvm_tree=shared.tvm_tree if ours or spec.plain_tree is None else spec.plain_tree,
         kernels=ours,
         require_tensorize=False,
         steps=None if ours else (),
         context=family.context,
         prefill_chunk=min(family.context, 4 * PROMPT),
         sizes=tuple(sorted(family.sizes.items())),
-        mode=replace(TILES, extras=(ESTIMATE,)) if ours and spec.work else TILES,
-        tuned=spec.tuned if ours else None,
-        cores=spec.core,
-        zvfh=spec.zvfh,
+        mode=replace(shared.mode, extras=(ESTIMATE,)) if ours and spec.work else shared.mode,
+        tuned=shared.tuned if ours else None,
     )
 
 
@@ -227,7 +200,7 @@ def answer(
     Returns:
         tokens, and logits [tokens, vocab] float32.
     """
-    program = build_runner(recipe, spec.cache).program
+    program, vlen = build_runner(recipe, spec.cache).program, recipe.vlens[0]
     prompt = ",".join(map(str, question.prompt))
 
     def make(folder: Path) -> None:
@@ -235,11 +208,11 @@ def answer(
         arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(NEW)]
         arguments += ["--vocab", str(question.answer.logits.shape[1])]
         arguments += ["--logits", str(folder / ANSWER_LOGITS)]
-        machine = GuestMachine(vlen=spec.vlen, timeout=RUN_SECONDS, zvfh=spec.zvfh)
+        machine = GuestMachine(vlen=vlen, timeout=RUN_SECONDS, zvfh=recipe.zvfh)
         result = run_guest(program, arguments, machine)
         (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")
 
-    key = digest(program.parent.name, params.name, prompt, str(CHUNK), str(spec.vlen))
+    key = digest(program.parent.name, params.name, prompt, str(CHUNK), str(vlen))
     folder = cached_build(spec.cache, "zoo-answer", key, make)
     tokens = tuple(json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))["tokens"])
     rows = np.fromfile(folder / ANSWER_LOGITS, np.float32).reshape(len(tokens), -1)
@@ -248,7 +221,7 @@ def answer(
 
 def main(arguments: list[str]) -> int:
     """Judge one family; 2 when something of the machine is missing."""
-    spec = Spec.read(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    spec = pickle.loads(Path(arguments[0]).read_bytes())
     try:
         outcome = judge(spec)
     except LabError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,18 +41,18 @@ class FamilyProcesses:
         Raises:
             LabError: the process itself failed; UserError's code is kept.
         """
-        logs = spec.cache / "logs"
+        key, logs = spec.key, spec.cache / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        log = logs / f"zoo-{spec.family}-{spec.quantization}-{spec.vlen}.log"
+        log = logs / f"zoo-{key.family}-{key.quantization}-{key.vlen}.log"
         with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
-            asked, told = Path(folder) / "spec.json", Path(folder) / "outcome.json"
-            asked.write_text(json.dumps(spec.table()), encoding="utf-8")
+            asked, told = Path(folder) / "spec.pickle", Path(folder) / "outcome.json"
+            asked.write_bytes(pickle.dumps(spec))
             try:
                 code = self._wait([str(asked), str(told)], log)
             except subprocess.TimeoutExpired:
                 reason = f"it took more than {self.timeout:g} s"
                 return FamilyOutcome(
-                    **spec.own,
+                    **key._asdict(),
                     outcome=FamilyStatus.TIMEOUT,
                     reason=reason,
                     seconds=self.timeout,
@@ -60,35 +60,28 @@ class FamilyProcesses:
             if code == 0:
                 return FamilyOutcome.read(json.loads(told.read_text(encoding="utf-8")))
         said = first_reason(log.read_text(encoding="utf-8", errors="replace"))
-        message = f"{spec.family}, {spec.quantization}: {said}"
-        raise LabError(message, remedy=f"all it said is in {log}", exit_code=2 if code == 2 else 1)
+        message = f"{key.family}, {key.quantization}: {said}"
+        raise LabError(message, remedy=f"its output is in {log}", exit_code=2 if code == 2 else 1)
 
     def _wait(self, arguments: Sequence[str], log: Path) -> int:
         command = [sys.executable, "-m", "crosslab.zoo.job", *arguments]
-        with log.open("wb") as sink:
+        with log.open("wb") as sink, self.lock:
+            if self.stopped:
+                raise LabError("the command was stopped")
             # A session of its own: what it starts is ended with it.
             process = subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True)
-            with self._known(process):
-                try:
-                    return process.wait(self.timeout)
-                except subprocess.TimeoutExpired:
-                    _end(process)
-                    raise
-
-    @contextmanager
-    def _known(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        with self.lock:
             self.running.add(process)
-            if self.stopped:
-                _end(process)
         try:
-            yield
+            return process.wait(self.timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise
         finally:
             with self.lock:
                 self.running.discard(process)
 
     def stop(self) -> None:
-        """End all that is running, and whatever would start."""
+        """End all that is running; nothing starts any more."""
         with self.lock:
             self.stopped = True
             for process in self.running:

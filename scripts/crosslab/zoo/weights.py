@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosslab.models.formats import Packing, packings
-
-F32 = NDArray[np.float32]
+from crosslab.models.weights_file import F32
 
 # Of formats that are not packed, and hold any: the first one's that is.
 USUAL = next(packing for packing in packings().values() if packing)

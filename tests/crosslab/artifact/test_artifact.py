@@ -165,7 +165,7 @@ def test_folder_that_was_changed_is_not_packed(dist: Dist, tmp_path: Path) -> No
     (dist.folder / "more").write_bytes(b"")
     with pytest.raises(LabError) as caught:
         package(dist.folder, tmp_path)
-    assert "runner: is not the file of the manifest" in caught.value.what
+    assert "runner: differs from the manifest" in caught.value.what
     assert "more: is not in the manifest" in caught.value.what
     with pytest.raises(UserError, match=f"holds no {MANIFEST}"):
         package(tmp_path, tmp_path)
@@ -175,7 +175,7 @@ def test_folder_that_was_changed_is_not_packed(dist: Dist, tmp_path: Path) -> No
 
 def test_artefact_of_unknown_patches_is_not_packed(dist: Dist, tmp_path: Path) -> None:
     write_dist(replace(dist, about={**ABOUT, "inputs": {"upstreams": {}}}))
-    with pytest.raises(LabError, match="does not tell which patches"):
+    with pytest.raises(LabError, match="does not list the patches"):
         package(dist.folder, tmp_path)
 
 
@@ -229,10 +229,10 @@ def drop_licence(members: dict[str, tuple[tarfile.TarInfo, bytes]]) -> None:
 
 
 HOSTILE: dict[str, tuple[Change, str]] = {
-    "byte": (change_byte, "params/shard.bin: is not the file of the manifest"),
+    "byte": (change_byte, "params/shard.bin: differs from the manifest"),
     "missing": (lambda m: m.pop(f"{TOP}/runner") and None, "runner: is missing"),
     "extra": (lambda m: m.update({f"{TOP}/x": plain(b"x")}), "x: is not in the manifest"),
-    "twice": (lambda m: m.update({f"{TOP}/runner+": plain(b"")}), "runner: is there twice"),
+    "twice": (lambda m: m.update({f"{TOP}/runner+": plain(b"")}), "runner: occurs twice"),
     "up": (lambda m: m.update({f"{TOP}/../../x": plain(b"x")}), "its path leaves the folder"),
     "absolute": (lambda m: m.update({"/etc/x": plain(b"x")}), "its path leaves the folder"),
     "beside": (lambda m: m.update({"other/x": plain(b"x")}), f"it lies outside {TOP}/"),
@@ -250,7 +250,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     ),
     "owner": (
         lambda m: m.update({f"{TOP}/x": plain(b"", uname="somebody")}),
-        "its header is not one that we write",
+        "its header differs from those that package writes",
     ),
     "told otherwise": (tell_otherwise, f"{MANIFEST}: it is not as it was written"),
     "no manifest": (lambda m: m.pop(f"{TOP}/{MANIFEST}") and None, f"{MANIFEST}: is missing"),
@@ -315,7 +315,7 @@ def test_verify_speaks_plainly_and_exits_with_0_1_2(
     assert run(["verify", str(tarball)]) == 0
     assert "good: M Q T R, 7 files" in capsys.readouterr().out
     assert run(["verify", str(rewrite(tarball, change_byte))]) == 1
-    wrong = "wrong: params/shard.bin: is not the file of the manifest: 1280 bytes"
+    wrong = "wrong: params/shard.bin: differs from the manifest: 1280 bytes"
     assert wrong in capsys.readouterr().out
     tarball.write_bytes(b"no tar")
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), "COLUMNS": "200"}
@@ -336,7 +336,7 @@ def test_verify_compares_with_the_hash_that_was_told(
 ) -> None:
     sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
     assert run(["verify", str(tarball), "--sha256", sha256.upper()]) == 0
-    assert f"{sha256}: as you were told" in capsys.readouterr().out
+    assert f"{sha256}: equal to --sha256" in capsys.readouterr().out
     # Whole in itself, and not the one that was meant.
     assert run(["verify", str(tarball), "--sha256", "0" * 64]) == 1
     assert f"its sha256 is {sha256}" in capsys.readouterr().out

@@ -119,6 +119,6 @@ def test_each_part_has_a_licence_and_what_is_shipped_is_told_apart(provenance: P
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"upstreams": [{}]}'])
 def test_report_that_is_none_is_refused_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / "report.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match="does not tell what the trees were made from") as caught:
+    with pytest.raises(UserError, match="does not say what the trees were made from") as caught:
         read_origins(tmp_path / "report.json")
     assert "forkpatch apply --json" in caught.value.remedy

@@ -108,13 +108,13 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
         (["--decode", "2"], "--decode"),
         (["--threads", "0"], "--threads"),
         (["--variant", "more=T,fast"], "NAME=TREE"),
-        (["--core", "x59"], "there are: "),
+        (["--core", "x59"], "'x59' is not a known core; choose from"),
         (["--caches"], "--core spacemit-x60"),
         (["--together", "9"], "1 to 8 sequences"),
         (["--together", "4", "--decode", "5"], "--decode 8"),
         (["--caches", "--core", "xuantie-c908"], "no [memory]"),
         (["--caches", "--core", "spacemit-x60", "--threads", "2"], "one core"),
-        (["--core", "xuantie-c908", "--vlen", "256"], "--vlen 128"),
+        (["--core", "xuantie-c908", "--vlen", "256"], "--vlen 256: xuantie-c908 has 128"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -145,7 +145,7 @@ def test_a_config_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_own_definition_takes_float32_alone() -> None:
-    with pytest.raises(UserError, match="q0f32 alone"):
+    with pytest.raises(UserError, match="q0f32 only"):
         parse_bench([*WITH_MLC, "--quantization", "q4f32_1", "--path", "own"])
 
 
@@ -199,7 +199,7 @@ def test_against_leaves_two_variants() -> None:
 def test_lists_and_paths_of_options() -> None:
     options = ["--prefill", "32", "64", "--prefill", "32", "--quantization", "q4f32_1", "q0f32"]
     read: Bench = parse_bench([*WITH_MLC, *options, "--vlen", "128", "--model", "smollm2"])
-    assert (read.prompts, read.vlens) == ((32, 64), (128,))
+    assert (read.prompts, read.recipe.vlens) == ((32, 64), (128,))
     assert (read.model, read.asset, read.config) == ("smollm2", "smollm2-135m", None)
     assert [read.path_of(q) for q in read.quantizations] == ["mlc-llm", "own"]
     # A step without an MLC-LLM tree is one of the own definition's only.
@@ -218,7 +218,7 @@ def test_peers_stand_behind_ours_in_each_case(monkeypatch: pytest.MonkeyPatch) -
     peers = [replace(row, variant="llama.cpp F32", path=None, layers="all") for row in ours]
     monkeypatch.setattr(cli, "build_plugin", lambda cache: cache)
     monkeypatch.setattr(cli, "peer_rows", lambda *_: iter(peers))
-    monkeypatch.setattr(cli, "_built", lambda *_: (None, Path()))
+    monkeypatch.setattr(cli, "_built", lambda *_: (None, None, Path()))
     monkeypatch.setattr(cli, "_in_parallel", lambda *_: [ours])
     rows = list(cli.measure_all(Subject(parse_bench(options))))
     assert [(row.prompt, row.phase, row.variant) for row in rows] == [

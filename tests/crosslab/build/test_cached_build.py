@@ -17,7 +17,7 @@ import pytest
 from support.shared_builds import PROJECT
 from support.small_asset import small_asset
 
-from crosslab.cached_build import add_cache_option, cached_build
+from crosslab.cached_build import CACHE_OPTION, cached_build
 from crosslab.errors import LabError
 from crosslab.models.sources.asset import fetch_asset
 
@@ -43,7 +43,7 @@ def test_relative_cache_is_one_of_where_the_command_was_typed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = argparse.ArgumentParser()
-    add_cache_option(options)
+    options.add_argument("--cache", **CACHE_OPTION)
     cache = options.parse_args(["--cache", "out/cache"]).cache
     # Compilers run elsewhere.
     (tmp_path / "elsewhere").mkdir()
@@ -147,7 +147,7 @@ def test_member_of_another_hash_is_refused(index: Path, tmp_path: Path) -> None:
 MAKER = """
 import sys, time
 from pathlib import Path
-from crosslab.cached_build import add_cache_option, cached_build
+from crosslab.cached_build import CACHE_OPTION, cached_build
 def make(folder):
     with open(sys.argv[2], "a") as log:
         log.write("made\\n")
@@ -160,8 +160,8 @@ print(cached_build(Path(sys.argv[1]), "thing", "k", make))
 COMPILING = """
 import sys
 from pathlib import Path
-from crosslab.cached_build import add_cache_option, cached_build
-from crosslab.build.objects import compile_objects
+from crosslab.cached_build import CACHE_OPTION, cached_build
+from crosslab.host.objects import compile_objects
 folder = Path(sys.argv[1])
 def make(out):
     sources = [f"{n}.c" for n in range(6)]

@@ -9,7 +9,7 @@ import pytest
 from support.shared_builds import CACHE, PROJECT, cross
 
 from crosslab.cores.check import predict, read_loops, summary_of
-from crosslab.cores.core import read_core
+from crosslab.cores.core import core_option
 from crosslab.errors import UserError
 
 
@@ -18,8 +18,9 @@ def test_a_loop_costs_what_its_instructions_cost() -> None:
     cross()
     loops = [loop for loop in read_loops(PROJECT / "cores") if loop.core == "spacemit-x60"]
     (loop,) = (loop for loop in loops if loop.loop == "count_m8")
-    (one,) = predict(PROJECT, [loop], CACHE)
-    cycles = read_core(PROJECT / "cores", loop.core).cycles
+    core = core_option(loop.core)
+    (one,) = predict(core, [loop], CACHE)
+    cycles = core.cycles
     rounds = -(-loop.elements // 256)
     vector = sum(cycles[name]["e8m8"] for name in ("vle8.v", "vmsgt.vx", "vcpop.m"))
     assert one.cycles.vec_serial == round(rounds * vector)

@@ -71,7 +71,7 @@ def test_doctor_says_that_a_compiler_is_too_old(tmp_path: Path) -> None:
 def test_prepare_prints_what_to_type_when_it_cannot_install(tmp_path: Path) -> None:
     done = lab("prepare", path=str(tmp_path))
     assert done.returncode == USER_MISTAKE
-    assert "error: these are missing: qemu-riscv64" in done.stderr
+    assert "error: missing tools: qemu-riscv64" in done.stderr
     assert "install what Debian calls: qemu-user" in done.stderr
     assert "Traceback" not in done.stderr
 

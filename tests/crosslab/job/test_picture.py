@@ -119,9 +119,9 @@ def test_a_chat_is_drawn(chat: Path, tmp_path: Path) -> None:
 def test_a_chat_that_fails_is_not_drawn(chat: Path, tmp_path: Path) -> None:
     target = tmp_path / "chat.svg"
     (chat / "run.sh").write_text("#!/bin/sh\necho no tokens >&2\nexit 1\n")
-    with pytest.raises(LabError, match="ended in 1:\nno tokens"):
+    with pytest.raises(LabError, match="ended with exit code 1:\nno tokens"):
         main(["--chat", str(chat), "--say", "a", "--output", str(target)])
     (chat / "run.sh").unlink()
-    with pytest.raises(UserError, match="no finished model"):
+    with pytest.raises(UserError, match="not a finished model"):
         main(["--chat", str(chat), "--say", "a", "--output", str(target)])
     assert not target.exists()

@@ -186,7 +186,7 @@ from crosslab.models.sources.model_folder import import_model
 job = parse_job(sys.argv[2:], MODEL)
 check_model(job, Path(job.source))
 folder = import_model(job.source, "large", job.project, job.cache).folder
-print(store_params(job.recipe(folder), job.cache))
+print(store_params(job.recipe.of(folder), job.cache))
 """
 
 

@@ -58,7 +58,7 @@ def test_a_format_that_llama_cpp_has_not_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(peers, "weight_formats", lambda: alone)
     bench = SimpleNamespace(threads=1, quantizations=("q0f32", "q4f32_1"))
     subject: Any = SimpleNamespace(bench=bench, config=SimpleNamespace(hidden=256))
-    with pytest.raises(UserError, match="none of its formats stands beside q4f32_1") as refused:
+    with pytest.raises(UserError, match="no format that compares with q4f32_1") as refused:
         peers.check_peer(subject)
     assert "q0f32" in refused.value.remedy
     bench.quantizations = ("q0f32", "q4f16_1")

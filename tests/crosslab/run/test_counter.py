@@ -230,7 +230,7 @@ def test_counts_by_function_add_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", [END, BEGIN, f"{BEGIN}\n{BEGIN}\n{END}"])
 def test_marks_without_a_partner_are_refused(tmp_path: Path, body: str) -> None:
-    with pytest.raises(LabError, match="do not come in pairs"):
+    with pytest.raises(LabError, match="are not in pairs"):
         measure(assemble(tmp_path, body))
 
 

@@ -473,11 +473,9 @@ def test_what_the_device_cannot_do_is_refused_by_name() -> None:
     nfd = json.loads(normalizers.NFD().__getstate__())
     assert "normalizes text (NFD)" in rejected(lambda a: a.update(normalizer=nfd))
     fuse = json.loads(decoders.Fuse().__getstate__())
-    assert "neither byte-level nor falls back to bytes" in rejected(
-        lambda a: a.update(decoder=fuse)
-    )
+    assert "neither byte-level nor has byte_fallback" in rejected(lambda a: a.update(decoder=fuse))
     blank = json.loads(pre_tokenizers.Whitespace().__getstate__())
-    assert "cuts words by" in rejected(lambda a: a.update(pre_tokenizer=blank))
+    assert "splits words by" in rejected(lambda a: a.update(pre_tokenizer=blank))
     tokenizer = text_probe.trained("gpt2")
     tokenizer.tokenizer.add_tokens([AddedToken("<x>", single_word=True)])
     with pytest.raises(UnsupportedTokenizerError, match="<x> has single_word"):

@@ -164,14 +164,14 @@ def test_each_vlen_and_release_is_a_column_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tuned", "there"], "--tuned: whose database"),
+        (["--tuned", "there"], "--tuned without --core"),
         (["--core", "spacemit-x60", "--tuned", "there"], "--tuned: no database in there"),
         (["--core", "spacemit-x60", "--vlen", "128"], "--vlen 128: spacemit-x60 has 256"),
-        (["--core", "spacemit-x60", "--vlen", "128", "256"], "a core has one VLEN"),
         (
-            ["--core", "spacemit-x60", "--scheduler", "127.0.0.1:1"],
-            "workers do not compile",
+            ["--core", "spacemit-x60", "--vlen", "128", "256"],
+            "--vlen 128 256: spacemit-x60 has 256",
         ),
+        (["--core", "spacemit-x60", "--scheduler", "127.0.0.1:1"], "workers do not compile"),
     ],
 )
 def test_a_core_is_one_and_brings_its_database(options: list[str], message: str) -> None:

@@ -15,8 +15,8 @@ from typing import TypeVar
 from accelerator.device import NATIVE, Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.isa.instructions import INSTRUCTION_BYTES
-from crosslab.build.objects import run_compiler
 from crosslab.cached_build import cached_build, default_cache
+from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_native
 from groundwork.hashing import digest
 

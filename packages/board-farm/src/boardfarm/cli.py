@@ -34,11 +34,11 @@ from boardfarm.processes import (
 )
 from boardfarm.protocol import check_key
 from crosslab.address import Address, check_address
-from crosslab.cores.core import Core, read_core
+from crosslab.build.recipe_options import vlens_of
+from crosslab.cores.core import Core
 from crosslab.errors import UserError
-from crosslab.job.job_options import DEFAULT_VLEN, vlen_of
 from crosslab.run.counter import build_plugin
-from crosslab.run.emulator import VLENS, GuestMachine
+from crosslab.run.emulator import GuestMachine
 from groundwork.locks import locked
 
 MOST_BOARDS = 256
@@ -63,9 +63,10 @@ _console = Console(stderr=True, highlight=False)
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
+    about = "count cycles of this core, by the name of its file in cores/"
     options = argparse.ArgumentParser(
         prog="crosslab farm",
-        parents=[trees()],
+        parents=[trees("core", "vlen", core={"help": about})],
         description="Start emulated boards that join TVM's RPC tracker, and tune on them. The "
         "timer of a board counts cycles of --core, or instructions without it.",
         epilog="\n".join(f"{name:12} {text}" for name, text in {**VERBS, **TUNING}.items()),
@@ -80,13 +81,6 @@ def parser() -> argparse.ArgumentParser:
         default=1,
         metavar="N",
         help="emulated boards to run on this machine (1); 0: start only a tracker",
-    )
-    add("--core", metavar="NAME", help="count this core's cycles (cores/NAME.toml)")
-    add(
-        "--vlen",
-        type=int,
-        choices=VLENS,
-        help=f"bits of a vector register (core, {DEFAULT_VLEN})",
     )
     add("--join", metavar="HOST:PORT", help="join this tracker instead of starting one")
     add("--key", help="name by which clients request these boards (rvv and the vector length)")
@@ -125,8 +119,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
     """The core that is asked for, and the bits of its vector registers."""
-    core = read_core(args.project / "cores", args.core) if args.core else None
-    return core, vlen_of(args.project, args.vlen, args.core)
+    core: Core | None = args.core
+    asked = [args.vlen] if args.vlen else []
+    return core, vlens_of(asked, [core] if core else [])[0]
 
 
 def _board(args: argparse.Namespace) -> int:

@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe_options import recipe_options
 
 
-def trees() -> argparse.ArgumentParser:
-    """Make a parent parser with the options about trees and folders."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add = options.add_argument
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
-    add("--tvm-tree", type=Path, help="patched TVM tree")
-    add("--mlc-tree", type=Path, help="patched MLC-LLM tree; without it, the project's own model")
-    add("--release", default="unnamed", help=argparse.SUPPRESS)
-    add("--applied", type=Path, help=argparse.SUPPRESS)
-    add_cache_option(options)
-    return options
+def trees(*more: str, **changes: Mapping[str, Any]) -> argparse.ArgumentParser:
+    """Make a parent parser with the options about trees and folders.
+
+    Args:
+        more: further options of :func:`recipe_options`.
+        changes: of fields of any of them.
+    """
+    hidden = {"help": argparse.SUPPRESS}
+    own: dict[str, Mapping[str, Any]] = {"tvm_tree": {"required": False}, "release": hidden}
+    return recipe_options(
+        *("project", "tvm-tree", "mlc-tree", "release", "applied", "cache", *more),
+        **{**own, "applied": hidden, **changes},
+    )

@@ -24,9 +24,10 @@ from crosslab.build.kernel_list import (
 )
 from crosslab.build.kernel_values import FILE, KernelValues, Timed, find_values, sources, told
 from crosslab.build.kernels import KernelTarget, read_kernels, write_sources
+from crosslab.build.recipe_options import find_database
 from crosslab.cached_build import default_cache
-from crosslab.compile.schedules import DATABASE_VARIABLE, find_database, variables
-from crosslab.cores.core import core_names, read_core
+from crosslab.compile.schedules import database_in
+from crosslab.cores.core import core_list, core_names, read_core
 from crosslab.errors import LabError, UserError
 from crosslab.job.job_options import parse_job
 
@@ -37,11 +38,11 @@ KEPT = KernelValues(CORE, 256, sources(), {"gemm_steps": 64}, [Timed("gemm_f32",
 def test_what_the_list_does_not_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="gemm_steps = 48: its values are"):
         with_values({"gemm_steps": 48})
-    with pytest.raises(UserError, match="gemm_stops = 32: there is none"):
+    with pytest.raises(UserError, match="gemm_stops = 32: unknown parameter"):
         with_values({"gemm_stops": 32})
     text = LIST.read_text(encoding="utf-8")
     for changed, message in (
-        (text + '\n[unit.fast]\nuse = "x"\n', "nothing is known of unit"),
+        (text + '\n[unit.fast]\nuse = "x"\n', "it has unknown tables: unit"),
         (text.replace("value = 32", "value = 33"), "gemm_steps: value, values or kernels is wrong"),
     ):
         (tmp_path / "kernels.toml").write_text(changed, encoding="utf-8")
@@ -53,16 +54,17 @@ def test_what_the_list_does_not_have_is_refused(tmp_path: Path) -> None:
 def test_a_compile_for_one_core_takes_its_values(tmp_path: Path) -> None:
     cores = read_list(LIST)["core"]
     assert set(cores) <= set(core_names(PROJECT / "cores"))
-    assert find_values(None, (256,), CORE) == cores[CORE] != {}
-    assert find_values(None, (256,), f"{CORE},xuantie-c908") == {}
-    job = parse_job(["--tvm-tree", "ours", "--core", CORE])
-    assert job.kernel_values == cores[CORE]
-    assert job.recipe(tmp_path).cores == CORE
-    assert parse_job(["--tvm-tree", "ours", "--vlen", "256"]).kernel_values == {}
+    core, other = core_list(f"{CORE},xuantie-c908")
+    assert find_values(None, (256,), [core]) == cores[CORE] != {}
+    assert find_values(None, (256,), [core, other]) == {}
+    recipe = parse_job(["--tvm-tree", "ours", "--core", CORE]).recipe
+    assert recipe.kernel_values == cores[CORE]
+    assert recipe.cores == (core,)
+    assert parse_job(["--tvm-tree", "ours", "--vlen", "256"]).recipe.kernel_values == {}
     bad = tmp_path / "kernels.toml"
     bad.write_text(LIST.read_text("utf-8").replace("gemm_wide_rest = 3", "gemm_wide_rest = 9"))
     with pytest.raises(UserError, match="gemm_wide_rest = 9: its values are"):
-        core_values(CORE, bad)
+        core_values([core], bad)
 
 
 def test_values_reach_the_sources(tmp_path: Path) -> None:
@@ -75,9 +77,9 @@ def test_values_reach_the_sources(tmp_path: Path) -> None:
 def test_a_compile_takes_values_of_its_kernels_and_vectors_alone(tmp_path: Path) -> None:
     assert find_values(None, (256,)) == find_values(tmp_path, (256,)) == {}
     KEPT.write(tmp_path / CORE)
-    assert find_database(tmp_path, CORE) == tmp_path / CORE
+    assert find_database(tmp_path, core_list(CORE)) == tmp_path / CORE
     # There are no schedules in it: the pass is not asked to read any.
-    assert DATABASE_VARIABLE not in variables(tmp_path / CORE, tmp_path)
+    assert database_in(tmp_path / CORE) is None
     values = find_values(tmp_path / CORE, (256,))
     assert values == {"gemm_steps": 64}
     assert told(values) == "kernels with tuned values: gemm_steps = 64"

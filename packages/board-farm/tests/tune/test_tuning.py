@@ -8,6 +8,7 @@ import argparse
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ from boardfarm.tune.trial import (
     compare,
 )
 from crosslab.address import Address
-from crosslab.compile.targets import LabTarget
+from crosslab.build.recipe import Recipe
+from crosslab.cores.core import core_option
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import read_table
 from crosslab.models.families import chosen
@@ -59,24 +61,23 @@ def test_a_file_or_a_model_is_tuned(words: list[str]) -> None:
         main(words)
 
 
-def _of_zoo(cache: Path, family: str, mlc_tree: Path | None) -> argparse.Namespace:
-    trees = {"mlc_tree": mlc_tree, "tvm_tree": Path("tvm")}
-    return argparse.Namespace(model=f"zoo:{family}", quantization=None, cache=cache, **trees)
+def _of_zoo(cache: Path, family: str) -> argparse.Namespace:
+    return argparse.Namespace(model=f"zoo:{family}", cache=cache)
 
 
 def test_a_family_of_the_zoo_is_compiled_by_its_config_for_the_core(tmp_path: Path) -> None:
-    zvfh = LabTarget("riscv64", 256, zvfh=True)
-    asked = _of_zoo(tmp_path, "mixtral", Path("mlc"))
-    recipe = zoo_recipe(asked, zvfh, "spacemit-x60")
+    core, tvm = core_option("spacemit-x60"), Path("tvm")
+    given = Recipe("q4f16_1", (256,), tvm, tvm, mlc_tree=Path("mlc"), cores=(core,), halves=True)
+    asked = _of_zoo(tmp_path, "mixtral")
+    recipe = zoo_recipe(asked, given)
     assert (recipe.quantization, recipe.vlens, recipe.zvfh) == ("q4f16_1", (256,), True)
-    assert (recipe.mlc_tree, recipe.cores) == (Path("mlc"), "spacemit-x60")
+    assert (recipe.mlc_tree, recipe.cores) == (Path("mlc"), (core,))
     assert read_table(recipe.model / "config.json") == chosen(["mixtral"])[0].config
-    asked.quantization = "q0f32"
-    assert not zoo_recipe(asked, zvfh, None).zvfh
+    assert not zoo_recipe(asked, replace(given, quantization="q0f32")).zvfh
     with pytest.raises(UserError, match="no family lama"):
-        zoo_recipe(_of_zoo(tmp_path, "lama", Path("mlc")), zvfh, None)
+        zoo_recipe(_of_zoo(tmp_path, "lama"), given)
     with pytest.raises(UserError, match="MLC-LLM is not here") as refused:
-        zoo_recipe(_of_zoo(tmp_path, "mixtral", None), zvfh, None)
+        zoo_recipe(asked, replace(given, mlc_tree=None))
     assert "--mirror mlc-llm=" in refused.value.remedy
 
 

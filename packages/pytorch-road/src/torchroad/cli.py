@@ -7,23 +7,24 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from crosslab.build.kernel_values import find_values, told
-from crosslab.build.runner import Clock, Recipe
-from crosslab.cached_build import add_cache_option
-from crosslab.compile.driver import IR_FOLDER
-from crosslab.compile.schedules import Schedules, add_tuned, find_database
-from crosslab.compile.targets import VLENS
-from crosslab.cores.core import read_core
+from crosslab.build.kernel_values import told
+from crosslab.build.recipe import Recipe
+from crosslab.build.recipe_options import read_recipe, recipe_options
+from crosslab.build.runner import Clock, build_runner
+from crosslab.compile.driver import IR_FOLDER, ImportedModule
+from crosslab.compile.modes import ESTIMATE
+from crosslab.compile.schedules import Schedules
+from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from crosslab.host.toolchain import require_qemu
-from crosslab.job.job_options import PROMPT, vlen_of
+from crosslab.job.job_options import PROMPT
 from crosslab.models.config import DEFAULT_CONTEXT, longest_of, read_table
 from crosslab.models.sources.model_folder import CONFIG_FILE, name_of
 from crosslab.models.sources.model_folder import import_model as import_folder
@@ -31,7 +32,7 @@ from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from groundwork.files import atomic_write_json
 from torchroad.answer import compare_with_main_job
-from torchroad.job import TOLERANCE, TorchResult, build, judge, judge_answer
+from torchroad.job import TOLERANCE, TorchResult, judge, judge_answer
 from torchroad.program import LENGTH, ImportedProgram, TorchModel, import_model
 
 DEFAULT_STEPS = 8
@@ -42,12 +43,20 @@ _answers = Console(highlight=False)
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
+    shared = recipe_options(
+        *("project", "release", "tvm-tree", "mlc-tree", "applied", "core", "vlen", "tuned"),
+        "cache",
+        mlc_tree={"help": argparse.SUPPRESS},
+        applied={"help": argparse.SUPPRESS},
+        core={"help": "count cycles of this core, by the name of its file in cores/"},
+    )
     options = argparse.ArgumentParser(
         prog="crosslab torch",
         description="Export a model of PyTorch, compile it for RVV, run it in the emulator, "
         "compare with torch. FACTORY is a function without arguments that returns (module, inputs) "
         "or (module, inputs, {input: {axis: NAME}}), where NAME is a size that may vary, perhaps "
         "with a fourth, {input: NUMBER}, the output that an input gets for the next call.",
+        parents=[shared],
         allow_abbrev=False,
     )
     add = options.add_argument
@@ -71,17 +80,8 @@ def parser() -> argparse.ArgumentParser:
         f"inputs ({DEFAULT_STEPS})",
     )  # fmt: skip
     add("--prompt", default=PROMPT, help="the user's message to a model for transformers")
-    add("--project", type=Path, default=Path(), help="the project's root (.)")
-    add("--release", default="unnamed", help="name of the release, for the report")
-    add("--tvm-tree", type=Path, required=True, help="patched TVM tree")
-    add("--mlc-tree", type=Path, help=argparse.SUPPRESS)
-    add("--applied", type=Path, help=argparse.SUPPRESS)
-    add("--vlen", type=int, choices=VLENS, help="bits in a vector register (256)")
-    add("--core", metavar="NAME", help="count its cycles: a core, a file in PROJECT/cores")
     add("--dump-ir", type=Path, metavar="DIR", help="write the module after each pass there")
-    add_tuned(add)
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
-    add_cache_option(options)
     return options
 
 
@@ -97,11 +97,12 @@ def main(argv: Sequence[str]) -> int:
     if not (args.tvm_tree / "python" / "tvm").is_dir():
         raise UserError(f"{args.tvm_tree} is no TVM tree", remedy="nox -s apply_patches")
     project, clock = args.project.resolve(), Clock()
-    vlen = vlen_of(project, args.vlen, args.core)
-    core = read_core(project / "cores", args.core) if args.core else None
+    core: Core | None = args.core
+    # Its kernels keep everybody's values: the core's cycles are counted, whatever core that is.
+    shared = replace(read_recipe(args, "q0f32"), cores=(), strip=False)
+    vlen = shared.vlens[0]
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
-    tuned = find_database(args.tuned, args.core)
     report = args.report or project / "out" / "torch.json"
     # A place that cannot be written to is told before the work, not after it.
     report.parent.mkdir(parents=True, exist_ok=True)
@@ -111,9 +112,16 @@ def main(argv: Sequence[str]) -> int:
         _progress.print(f"importing {name}")
         with clock.step("import"):
             program = import_model(model, args.tvm_tree, Path(scratch))
-        dump = args.dump_ir is not None
-        runner = build(program, args.tvm_tree, vlen, args.cache, clock, dump_ir=dump, tuned=tuned)
-        if dump:
+        recipe = replace(
+            shared.of(program.folder),
+            mlc_tree=None,
+            mode=replace(shared.mode, extras=(ESTIMATE,)),
+            require_tensorize=False,
+            imported=ImportedModule(program.folder),
+            dump_ir=args.dump_ir is not None,
+        )
+        runner = build_runner(recipe, args.cache, clock)
+        if args.dump_ir:
             shutil.copytree(runner.library.folder / IR_FOLDER, args.dump_ir)
             _progress.print(f"[bold]passes[/] {args.dump_ir / 'README.md'}", soft_wrap=True)
         _progress.print("emulator: " + told_of(program))
@@ -125,15 +133,15 @@ def main(argv: Sequence[str]) -> int:
                 result = judge(program, runner, machine, core, args.cache, Path(scratch))
         beside = None
         if result.answer and not model.factory:
-            recipe = main_job_recipe(args, program, model.file, vlen)
             beside = compare_with_main_job(
-                recipe, model.prompt, result.answer, machine, core, args.cache, clock
+                main_job_recipe(shared.of(model.file), program),
+                *(model.prompt, result.answer, machine, core, args.cache, clock),
             )
     about = {
         "model": name,
         "release": args.release,
         "vlen": vlen,
-        "core": args.core,
+        "core": core.key if core else None,
         "language": program.about.get("language"),
     }
     schedules = Schedules.read(runner.library.folder)
@@ -144,30 +152,18 @@ def main(argv: Sequence[str]) -> int:
         _answers.print(beside.shown())
     atomic_write_json(report, table)
     _answers.print(schedules.told, soft_wrap=True)
-    if tuned:
-        _answers.print(told(find_values(tuned, (vlen,))), soft_wrap=True)
+    if shared.tuned:
+        _answers.print(told(shared.kernel_values), soft_wrap=True)
     _progress.print(f"[bold]report[/] {report}", soft_wrap=True)
     return 0 if result.right and (beside is None or beside.same_tokens) else 1
 
 
-def main_job_recipe(
-    args: argparse.Namespace, program: ImportedProgram, folder: Path, vlen: int
-) -> Recipe:
+def main_job_recipe(recipe: Recipe, program: ImportedProgram) -> Recipe:
     """The main job's recipe for the same weights."""
-    road = "through MLC-LLM" if args.mlc_tree else "by the project's own definition"
+    road = "through MLC-LLM" if recipe.mlc_tree else "by the project's own definition"
     _progress.print(f"main job, {road}")
     context = int(program.about["language"]["context"])
-    return Recipe(
-        model=folder,
-        quantization="q0f32",
-        vlens=(vlen,),
-        tvm_tree=args.tvm_tree,
-        runtime_tree=args.tvm_tree,
-        mlc_tree=args.mlc_tree,
-        context=context,
-        prefill_chunk=context,
-        strip=False,
-    )
+    return replace(recipe, context=context, prefill_chunk=context, tuned=None)
 
 
 def model_of(args: argparse.Namespace) -> TorchModel:

@@ -29,9 +29,9 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 from tvm.target import codegen
 
-from crosslab.build.objects import shared_linker
 from crosslab.compile.driver import MAX_BATCH
 from crosslab.errors import LabError, UserError
+from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
 from crosslab.models.params import write_params
 from torchroad.causal_attention import POSITIONS, TOKENS

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from crosslab.build.runner import Clock, Recipe, Runner, build_runner
-from crosslab.compile.driver import ImportedModule
-from crosslab.compile.modes import ESTIMATE, TILES
+from crosslab.build.runner import Runner
 from crosslab.cores.core import Core
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.run.counter import Counts, run_counted
@@ -65,40 +63,6 @@ class TorchResult:
     def right(self) -> bool:
         """Every case is."""
         return all(case.right for case in self.cases)
-
-
-def build(
-    program: ImportedProgram,
-    tvm_tree: Path,
-    vlen: int,
-    cache: Path,
-    clock: Clock,
-    *,
-    dump_ir: bool = False,
-    tuned: Path | None = None,
-) -> Runner:
-    """A runner with the model in it; with ``dump_ir`` its library has the module of each pass.
-
-    Functions without a kernel take their schedules from the database ``tuned``.
-
-    Raises:
-        UserError: a tree or a tool is missing.
-        LabError: a step fails.
-    """
-    recipe = Recipe(
-        model=program.folder,
-        quantization="q0f32",
-        vlens=(vlen,),
-        tvm_tree=tvm_tree,
-        runtime_tree=tvm_tree,
-        require_tensorize=False,
-        strip=False,
-        mode=replace(TILES, extras=(ESTIMATE,)),
-        imported=ImportedModule(program.folder),
-        dump_ir=dump_ir,
-        tuned=tuned,
-    )
-    return build_runner(recipe, cache, clock)
 
 
 def judge(

@@ -135,5 +135,5 @@ def check_pinned(path: Path, expected: str) -> None:
 def _not_pinned(name: str, found: str, expected: str) -> LabError:
     return LabError(
         f"{name} is not the pinned file: sha256 {found}, pinned {expected}",
-        remedy="nothing of it was used; see whether index or pin is wrong: nox -s lock -- --check",
+        remedy="the file was not used; compare the pin with the index: nox -s lock -- --check",
     )

@@ -14,19 +14,17 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, dequantize
-from numpy.typing import NDArray
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models import config as model_config
 from crosslab.models.config import LlamaConfig, write_config
-from crosslab.models.weights_file import save_weights
+from crosslab.models.weights_file import F32, save_weights
 from crosslab.tokenizer import chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
 from groundwork.gguf_bound import Bounded
 from groundwork.hashing import digest
 
-F32 = NDArray[np.float32]
 THETA = 10000.0
 MOST = 1e9  # beyond every size of a model
 _FOLDER = (
@@ -94,7 +92,9 @@ def import_into(source: Path, folder: Path) -> None:
 def _config(source: Path, fields: dict[str, Any], tensors: set[str]) -> LlamaConfig:
     kind = fields.get("general.architecture")
     if kind != "llama":
-        raise UserError(f"{source.name} holds a {kind!r} model, and no 'llama'", remedy=_FOLDER)
+        raise UserError(
+            f"{source.name} holds a {kind!r} model; only 'llama' is supported", remedy=_FOLDER
+        )
     if "rope_freqs.weight" in tensors or "llama.rope.scaling.type" in fields:
         raise UserError(
             f"{source.name}: scaled rotary embeddings are not supported", remedy=_FOLDER
@@ -105,7 +105,7 @@ def _config(source: Path, fields: dict[str, Any], tensors: set[str]) -> LlamaCon
         if value is None:
             raise UserError(f"{source.name} lacks the field {name}")
         if type(value) not in (int, float) or not 0 < value < MOST:
-            raise UserError(f"{source.name}: {name} cannot be {str(value)[:40]!r}")
+            raise UserError(f"{source.name}: {name} has the wrong value {str(value)[:40]!r}")
         return float(value) if otherwise == THETA or "epsilon" in name else int(value)
 
     tokens = fields.get("tokenizer.ggml.tokens")

@@ -28,7 +28,9 @@ def parse_reference(source: str) -> tuple[str, str]:
     """
     found = _REFERENCE.fullmatch(source.removeprefix(HUB))
     if not found:
-        raise UserError(f"{source!r} names no model of a hub", remedy=f"{HUB}OWNER/NAME[@REVISION]")
+        raise UserError(
+            f"{source!r} is not a model on the hub", remedy=f"use {HUB}OWNER/NAME[@REVISION]"
+        )
     return found[1], found[2] or "main"
 
 
@@ -77,6 +79,6 @@ def _look_up(api: Any, repository: str, revision: str) -> tuple[str, str]:
     """The commit that a branch or tag is at, and the licence that the card names."""
     about = api.model_info(repository, revision=revision)
     if about.sha is None:
-        raise LabError(f"the hub names no commit of {repository}@{revision}")
+        raise LabError(f"the hub gives no commit of {repository}@{revision}")
     licence = about.card_data.get("license") if about.card_data else None
     return str(about.sha), licence if isinstance(licence, str) else ""

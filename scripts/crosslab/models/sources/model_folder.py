@@ -191,7 +191,7 @@ def weight_paths(folder: Path) -> list[Path]:
     """The safetensors files of a folder: those of its index, or all.
 
     Raises:
-        UserError: there are none, or the index names one that is missing.
+        UserError: the folder has no weights, or lacks a file of its index.
     """
     index = folder / INDEX_FILE
     if index.is_file():
@@ -217,7 +217,7 @@ def weight_paths(folder: Path) -> list[Path]:
     others = sorted(p.name for p in folder.glob("*") if p.suffix in (".bin", ".pt", ".pth"))
     if others:
         raise UserError(
-            f"{folder} has its weights in {others[0]}, and no safetensors",
+            f"{folder} has weights in {others[0]}, not in safetensors",
             remedy=WITHOUT_SAFETENSORS.format(folder),
         )
     raise UserError(f"no *.safetensors in {folder}", remedy="get the model's weights as well")

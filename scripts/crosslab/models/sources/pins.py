@@ -63,7 +63,7 @@ class Pins:
         known = ", ".join(sorted(self.assets)) or "none"
         raise UserError(
             f"model {name!r} is not pinned in {self.path}",
-            remedy=f"models that are: {known}",
+            remedy=f"pinned models: {known}",
         )
 
 
@@ -77,7 +77,7 @@ def read_pinned(project: Path, section: str, name: str, make: Callable[[dict[str
     try:
         return make(tomllib.loads(path.read_text(encoding="utf-8"))[section][name])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path} has no whole table [{section}."{name}"]: {error}') from error
+        raise UserError(f'{path} has no complete table [{section}."{name}"]: {error}') from error
 
 
 def read_pins(project: Path) -> Pins:

@@ -11,9 +11,9 @@ from accelerator.device import NATIVE, Device
 from accelerator.extension.unit import MatrixUnit
 from accelerator.host.image import attention_sizes, programs_of, source
 from crosslab.build.link import WARNINGS
-from crosslab.build.objects import compile_objects
 from crosslab.build.runtime import Runtime, sanitizer_flags
 from crosslab.cached_build import cached_build
+from crosslab.host.objects import compile_objects
 from crosslab.host.toolchain import Toolchain
 from groundwork.hashing import digest
 

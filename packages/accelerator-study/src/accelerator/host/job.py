@@ -105,19 +105,19 @@ def parse(argv: Sequence[str]) -> Job:
         CostError: its description is wrong.
         UserError: values that cannot go together.
     """
-    args = vars(parser().parse_args(argv))
-    given, attention = args.pop("accelerator"), on_device(args.pop("attention"))
-    device = load_target(given)
+    args = parser().parse_args(argv)
+    device, attention = load_target(args.accelerator), on_device(args.attention)
     job = job_options.job_of(args)
-    if job.quantization != DEFAULT_FORMAT or job.mode != TILES:
+    recipe = job.recipe
+    if recipe.quantization != DEFAULT_FORMAT or recipe.mode != TILES:
         raise AcceleratorError(
             f"{device.name} rounds float32 weights and activations itself",
             remedy=f"leave out --quantization (it is {DEFAULT_FORMAT}), --weights, --activations",
         )
     plain = job.project / "out" / "build_and_test.json"
     report = plain.with_stem(f"build_and_test-{device.name}") if job.report == plain else job.report
-    mode = KernelMode(extras=device_passes(attention))
-    return replace(job, offload=offload(device, attention), mode=mode, report=report)
+    recipe = replace(recipe, mode=KernelMode(extras=device_passes(attention)))
+    return replace(job, recipe=recipe, offload=offload(device, attention), report=report)
 
 
 def main(argv: Sequence[str]) -> int:

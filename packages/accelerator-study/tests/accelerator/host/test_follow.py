@@ -26,7 +26,8 @@ from accelerator.model import IntegerProduct, attend, quantise
 from crosslab.errors import LabError
 from crosslab.job.verdict import AnswerVerdict, Asked, judge, sensitivity
 from crosslab.models.config import FamilyConfig
-from crosslab.models.reference import F32, ReferenceLlama, answer
+from crosslab.models.reference import ReferenceLlama, answer
+from crosslab.models.weights_file import F32
 
 CONFIG = FamilyConfig(
     hidden=48, intermediate=96, heads=4, kv_heads=2, head_dim=12, layers=6, vocab=60

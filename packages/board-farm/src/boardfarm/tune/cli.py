@@ -21,15 +21,16 @@ from tvm import tirx
 from boardfarm.options import trees
 from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
 from boardfarm.tune.search import NotTunableError, Tuned, tune_function
-from crosslab.build.runner import Recipe, compile_library
+from crosslab.build.recipe import Recipe
+from crosslab.build.recipe_options import read_recipe
+from crosslab.build.runner import compile_library
 from crosslab.compile.driver import tree_environment
 from crosslab.compile.schedules import Schedules
-from crosslab.compile.targets import VLENS, LabTarget
-from crosslab.cores.core import core_names
+from crosslab.compile.targets import LabTarget
+from crosslab.cores.core import CORES, core_names, read_core
 from crosslab.errors import UserError, supply_mlc
-from crosslab.job.job_options import MODEL, MODEL_FORMAT, have_zvfh, parse_job, vlen_of
+from crosslab.job.job_options import MODEL, MODEL_FORMAT, parse_job
 from crosslab.job.model_check import check_model
-from crosslab.models.formats import FORMATS, weight_formats
 from crosslab.models.sources.model_folder import import_model
 from crosslab.zoo.job import Spec, library_recipe
 from groundwork.files import atomic_write_json
@@ -39,9 +40,10 @@ ZOO = "zoo:"
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
+    format_ = {"help": f"format of the model's weights ({MODEL_FORMAT})"}
     options = argparse.ArgumentParser(
         prog="crosslab farm tune",
-        parents=[trees()],
+        parents=[trees("quantization", "vlen", quantization=format_)],
         description="Search faster schedules of TIR functions on the boards. A schedule "
         "is kept in the database if it is faster and gives the right results on new inputs.",
         allow_abbrev=False,
@@ -50,10 +52,8 @@ def parser() -> argparse.ArgumentParser:
     add("functions", type=Path, nargs="?", help="TVMScript file of functions with static shapes")
     about = "tune the functions of this model that no micro-kernel computes; a name as for model"
     add("--model", help=f"{about}, or {ZOO}FAMILY")
-    add("--quantization", choices=FORMATS, help=f"format of the model's weights ({MODEL_FORMAT})")
     add("--trials", type=int, default=32, help="candidates to measure for each function (32)")
     add("--seconds", type=float, default=60.0, help="time limit of a candidate on a board (60)")
-    add("--vlen", type=int, choices=VLENS, help="bits in a vector register (the core's; 256)")
     add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/tune.json)")
     return options
@@ -76,10 +76,10 @@ def main(argv: Sequence[str]) -> int:
     if state is None:
         raise UserError("no farm is up", remedy="nox -s farm -- up --boards N --core NAME")
     boards, (measure, core) = _joined(state)
-    known = core if core in core_names(args.project / "cores") else None
-    zvfh = have_zvfh(args.project, known)
-    target = LabTarget("riscv64", vlen_of(args.project, args.vlen, known), zvfh)
-    functions = read_functions(args.functions or functions_of(args, target, known))
+    args.core = read_core(CORES, core) if core in core_names(CORES) else None
+    recipe = read_recipe(args, args.quantization or MODEL_FORMAT)
+    target = LabTarget("riscv64", recipe.vlens[0], recipe.halves)
+    functions = read_functions(args.functions or functions_of(args, recipe))
     logging.getLogger("tvm").setLevel(logging.WARNING)
     out = args.project.resolve() / "out"
     kept = (args.database or out / "tuned") / core
@@ -134,7 +134,7 @@ def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
         os.execve(sys.executable, command, tree_environment(tree))
 
 
-def functions_of(args: argparse.Namespace, target: LabTarget, core: str | None) -> Path:
+def functions_of(args: argparse.Namespace, recipe: Recipe) -> Path:
     """Compile a model; return the TVMScript file of the functions that no kernel computes.
 
     Raises:
@@ -142,33 +142,28 @@ def functions_of(args: argparse.Namespace, target: LabTarget, core: str | None) 
         LabError: the compile fails.
     """
     if args.model.startswith(ZOO):
-        return _left_of(zoo_recipe(args, target, core), args)
+        return _left_of(zoo_recipe(args, recipe), args)
     words = [args.model, "--tvm-tree", str(args.tvm_tree), "--project", str(args.project)]
-    words += ["--cache", str(args.cache), "--vlen", str(target.vlen)]
-    words += ["--core", core] if core else []
+    words += ["--cache", str(args.cache), "--vlen", str(recipe.vlens[0])]
+    words += ["--core", str(args.core)] if args.core else []
     for option in ("mlc_tree", "quantization"):
         if value := getattr(args, option):
             words += [f"--{option.replace('_', '-')}", str(value)]
     job = parse_job(words, MODEL)
     model = import_model(job.source, job.model, job.project, job.cache).folder
     check_model(job, model)
-    return _left_of(job.recipe(model), args)
+    return _left_of(job.recipe.of(model), args)
 
 
-def zoo_recipe(args: argparse.Namespace, target: LabTarget, core: str | None) -> Recipe:
+def zoo_recipe(args: argparse.Namespace, recipe: Recipe) -> Recipe:
     """The inputs of the library of a family of the zoo.
 
     Raises:
         UserError: there is no such family, or MLC-LLM, which compiles it, is not here.
     """
-    if args.mlc_tree is None:
+    if recipe.mlc_tree is None:
         raise UserError(f"{args.model}: MLC-LLM is not here", remedy=supply_mlc("farm"))
-    quantization = args.quantization or MODEL_FORMAT
-    zvfh = target.zvfh and weight_formats()[quantization].halves
-    name, trees = args.model.removeprefix(ZOO), (args.mlc_tree, args.tvm_tree, None)
-    return library_recipe(
-        Spec(name, quantization, *trees, target.vlen, args.cache, "", core=core, zvfh=zvfh)
-    )
+    return library_recipe(Spec(args.model.removeprefix(ZOO), recipe, args.cache, ""))
 
 
 def _left_of(recipe: Recipe, args: argparse.Namespace) -> Path:

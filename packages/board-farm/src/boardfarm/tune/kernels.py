@@ -24,7 +24,7 @@ from crosslab.bench.kernel_bench import Case, build
 from crosslab.bench.options import MODEL_S
 from crosslab.build.kernel_list import Parameter, read_parameters, with_values
 from crosslab.build.kernel_values import KernelValues, Timed, sources
-from crosslab.cores.core import Core, read_core
+from crosslab.cores.core import Core
 from crosslab.cores.cycles import cycles_of
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
@@ -192,13 +192,12 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     options = argparse.ArgumentParser(
         prog="crosslab farm tune-kernels",
-        parents=[trees()],
+        parents=[trees("core", core={"required": True})],
         description="Search the best values of the kernels' parameters (kernels.toml) for a core, "
         "on the linear layers of models. Later compiles use them with --tuned DIR.",
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("--core", required=True, metavar="NAME", help="count cycles of this core (cores/NAME.toml)")
     add("--model", nargs="+", metavar="NAME", help=f"{', '.join(MODELS)}, or a config.json (all)")
     add(
         "--rows",
@@ -220,7 +219,7 @@ def main(argv: Sequence[str]) -> int:
         LabError: kernels do not build or run, or compute something else.
     """
     args = parser().parse_args(argv)
-    core = read_core(args.project / "cores", args.core)
+    core: Core = args.core
     if min(args.rows) < 1:
         raise UserError(f"--rows {min(args.rows)}", remedy="give 1 or more")
     kernels = _kernels(args.kernel)

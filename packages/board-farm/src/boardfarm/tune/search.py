@@ -29,10 +29,10 @@ from boardfarm.tune.trial import (
     answer_of,
 )
 from crosslab.address import Address
-from crosslab.build.objects import shared_linker
 from crosslab.compile.overlaypass import load_pass
 from crosslab.compile.targets import TRIPLE
 from crosslab.errors import LabError
+from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import CompilerKind, find_cross
 
 SEARCH_SEEDS, CHECK_SEEDS = (0,), (1, 2, 3)

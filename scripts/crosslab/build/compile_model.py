@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from crosslab.cached_build import add_cache_option
+from crosslab.build.recipe_options import DEFAULT_VLEN, recipe_options
 from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama
-from crosslab.compile.targets import NAMES, VLENS, LabTarget
+from crosslab.compile.targets import NAMES, LabTarget
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import random_params
 
@@ -22,24 +22,44 @@ _console = Console(highlight=False)
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
+    shared = recipe_options(
+        *("tvm-tree", "vlen", "cache"),
+        tvm_tree={"help": "TVM tree to compile with"},
+        vlen={"default": DEFAULT_VLEN, "help": f"bits in a vector register ({DEFAULT_VLEN})"},
+    )
     options = argparse.ArgumentParser(
-        prog="crosslab compile-model", description=__doc__, allow_abbrev=False
+        prog="crosslab compile-model",
+        description="Compile a Llama-like config.json to a model library.",
+        parents=[shared],
+        allow_abbrev=False,
     )
     add = options.add_argument
-    add("--tvm-tree", type=Path, required=True, help="TVM tree to compile with")
     add("--config", type=Path, required=True, help="the model's config.json")
-    add("--output", type=Path, required=True, help="folder for the library, made when missing")
-    add("--target", choices=NAMES, default="riscv64")
-    add("--vlen", type=int, choices=VLENS, default=256, help="bits in a vector register")
-    add("--form", choices=("static", "shared"), default="static", help="model.tar or model.so")
-    add("--linker", type=shlex.split, default=[], help="compiler command that links model.so")
-    add("--prefill-chunk", type=int, default=DEFAULT_CHUNK, help="most tokens in one prefill")
+    add(
+        "--output",
+        type=Path,
+        required=True,
+        help="folder of the library; created if missing",
+    )
+    add("--target", choices=NAMES, default="riscv64", help="machine to compile for (riscv64)")
+    add(
+        "--form",
+        choices=("static", "shared"),
+        default="static",
+        help="model.tar or model.so (static)",
+    )
+    add("--linker", type=shlex.split, default=[], help="compiler command to link model.so")
+    add("--prefill-chunk", type=int, default=DEFAULT_CHUNK, help="most tokens of a prefill call")
     add("--steps", help="steps of the passes that run, or -NAME for all but one (all)")
-    add("--kernels", type=Path, help="folder of compiled kernels for the passes")
+    add("--kernels", type=Path, help="folder of compiled kernels that the passes call")
     add("--require-tensorize", action="store_true", help="fail when nothing is tensorized")
     add("--no-gemv", action="store_true", help="leave matrix-vector products unscheduled")
-    add("--random-weights", type=int, metavar="SEED", help="write random parameters as well")
-    add_cache_option(options)
+    add(
+        "--random-weights",
+        type=int,
+        metavar="SEED",
+        help="write random parameters, too",
+    )
     return options
 
 

@@ -111,7 +111,7 @@ def shared_linker(command: Sequence[str], triple: str) -> Callable[..., None]:
 
 
 def run_compiler(doing: str, command: Sequence[str], folder: Path) -> None:
-    """Run a compiler or linker in a folder.
+    """Run a compiler, a linker or a build tool in a folder.
 
     Args:
         doing: what it does, for the error.
@@ -125,5 +125,6 @@ def run_compiler(doing: str, command: Sequence[str], folder: Path) -> None:
         command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode != 0:
-        first = "\n  ".join(done.stderr.strip().splitlines()[:FIRST_LINES])
+        said = done.stderr.strip() or done.stdout.strip()
+        first = "\n  ".join(said.splitlines()[:FIRST_LINES])
         raise LabError(f"{doing} failed:\n  {shlex.join(command)}\n  {first}")

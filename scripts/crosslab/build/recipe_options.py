@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command-line options of a build, and the recipe that they are read to."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crosslab.build.kernel_values import FILE
+from crosslab.build.recipe import Recipe
+from crosslab.cached_build import CACHE_OPTION
+from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
+from crosslab.compile.schedules import WORKLOADS
+from crosslab.compile.targets import VLENS
+from crosslab.cores.core import Core, core_option
+from crosslab.errors import UserError
+from crosslab.models.formats import FORMATS
+
+DEFAULT_VLEN = 256
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "project": {"type": Path, "default": Path(), "help": "root folder of the project (.)"},
+    "release": {"default": "unnamed", "help": "name of the release, for dist and reports"},
+    "tvm-tree": {"type": Path, "required": True, "help": "patched TVM tree"},
+    "mlc-tree": {
+        "type": Path,
+        "help": "patched MLC-LLM tree; without it, the project's own definition of the model is "
+        "compiled",
+    },
+    "applied": {"type": Path, "metavar": "FILE", "help": "report of forkpatch apply --json"},
+    "core": {
+        "type": core_option,
+        "metavar": "NAME",
+        "help": "a core by the name of its file in cores/",
+    },
+    "vlen": {
+        "type": int,
+        "choices": VLENS,
+        "help": f"bits in a vector register ({DEFAULT_VLEN}, or the core's)",
+    },
+    "quantization": {"choices": FORMATS, "help": "format of the weights"},
+    "context": {"type": int, "metavar": "N", "help": "longest sequence, tokens"},
+    "weights": {
+        "choices": WEIGHTS,
+        "default": TILES.weights,
+        "help": f"order in which kernels read weights ({TILES.weights})",
+    },
+    "activations": {
+        "choices": ACTIVATIONS,
+        "default": TILES.activations,
+        "help": f"type of the activations that kernels multiply ({TILES.activations})",
+    },
+    "tuned": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "database that nox -s farm -- tune or tune-kernels wrote for a core",
+    },
+    "cache": CACHE_OPTION,
+}
+
+
+def recipe_options(*names: str, **changes: Mapping[str, Any]) -> argparse.ArgumentParser:
+    """A parent of a command's parser, with those of the shared options that the command takes.
+
+    Args:
+        names: of the options, in the order of ``--help``.
+        changes: fields of :data:`OPTIONS` that differ in this command, by the option's name with
+            underscores.
+    """
+    parent = argparse.ArgumentParser(add_help=False)
+    for name, fields in OPTIONS.items():
+        dest = name.replace("-", "_")
+        if name not in names:
+            parent.set_defaults(**{dest: fields.get("default")})
+    for name in names:
+        fields = {**OPTIONS[name], **changes.get(name.replace("-", "_"), {})}
+        parent.add_argument(f"--{name}", **fields)
+    return parent
+
+
+def read_recipe(args: argparse.Namespace, quantization: str) -> Recipe:
+    """The recipe that options ask for, still without a model.
+
+    Args:
+        args: what a parser with :func:`recipe_options` read.
+        quantization: format of the weights.
+
+    Raises:
+        UserError: options that exclude each other.
+    """
+    cores = _several(args.core)
+    return Recipe(
+        quantization=quantization,
+        vlens=vlens_of(_several(args.vlen), cores),
+        tvm_tree=args.tvm_tree,
+        runtime_tree=args.tvm_tree,
+        mlc_tree=args.mlc_tree,
+        mode=KernelMode(args.weights, args.activations),
+        context=args.context,
+        tuned=find_database(args.tuned, cores),
+        cores=cores,
+        halves=bool(cores) and all(core.zvfh for core in cores),
+    )
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    """The values of an option that takes one or several."""
+    if isinstance(given, list | tuple):
+        return tuple(given)
+    return () if given is None else (given,)
+
+
+def vlen_list(text: str) -> tuple[int, ...]:
+    """Argparse's type of lengths of vector registers with commas between them; ascending."""
+    words = text.split(",")
+    if unknown := [word for word in words if word not in map(str, VLENS)]:
+        raise argparse.ArgumentTypeError(
+            f"{unknown[0]!r} is not a supported length; choose from {', '.join(map(str, VLENS))}"
+        )
+    return tuple(sorted({int(word) for word in words}))
+
+
+def vlens_of(asked: Sequence[int], cores: Sequence[Core]) -> tuple[int, ...]:
+    """Lengths of the vector registers to compile for: those asked for, or those of the cores.
+
+    Raises:
+        UserError: the cores have other lengths than those that are asked for.
+    """
+    own = tuple(sorted({core.vlen for core in cores})) or tuple(asked) or (DEFAULT_VLEN,)
+    if asked and set(asked) != set(own):
+        raise UserError(
+            f"--vlen {' '.join(map(str, asked))}: {', '.join(map(str, cores))} has "
+            f"{', '.join(map(str, own))}",
+            remedy="leave out --vlen",
+        )
+    return tuple(dict.fromkeys(own))
+
+
+def find_database(folder: Path | None, cores: Sequence[Core]) -> Path | None:
+    """The database that a compile reads: the folder itself, or that of the core in it.
+
+    Args:
+        folder: the value of ``--tuned``; None: no database is read.
+        cores: that are compiled for.
+
+    Raises:
+        UserError: the folder has no database for the core.
+    """
+    if folder is None:
+        return None
+    name = ",".join(map(str, cores))
+    for one in (folder, folder / name):
+        if _is_database(one):
+            return one
+    there = sorted(one.name for one in folder.glob("*") if _is_database(one))
+    if not there:
+        raise UserError(f"--tuned: no database in {folder}", remedy="nox -s farm -- tune")
+    others = f"--tuned {folder / there[0]} takes what was found for {there[0]}"
+    raise UserError(
+        f"--tuned {folder} has databases for {', '.join(there)}, "
+        + (f"not for {name}" if name else "and no --core chooses one"),
+        remedy=f"nox -s farm -- tune finds schedules for another core; {others}",
+    )
+
+
+def _is_database(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (WORKLOADS, FILE))
