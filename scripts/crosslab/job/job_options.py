@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crosslab.build.kernel_values import find_values
-from crosslab.build.offload import Offload
+from crosslab.build.offload import Offload, find_offload
 from crosslab.build.runner import Recipe
 from crosslab.cached_build import add_cache_option
 from crosslab.compile.modes import ACTIVATIONS, TILES, WEIGHTS, KernelMode
@@ -229,6 +229,9 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     add("--quantization", choices=FORMATS, help="format of the weights")
     add("--weights", choices=WEIGHTS, default=TILES.weights, help="order of weights (tiles)")
     add("--activations", choices=ACTIVATIONS, default="float32", help="of products (float32)")
+    if verb == BUILD_AND_TEST:
+        add("--accelerator", metavar="DEVICE", help="let a companion's device do linear layers")
+        add("--attention", choices=("cpu", "device"), default="cpu", help="with it: where (cpu)")
     add("--threads", type=int, default=1, help="threads of the model (1)")
     most = 8 if verb == MODEL else 32
     add("--max-new", type=int, default=most, help=f"most tokens to generate ({most})")
@@ -263,9 +266,14 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
             remedy=f"use small letters, digits, -, _ and .: --name {args['model']}",
         )
     stem = "build_and_test" if verb == BUILD_AND_TEST else args["model"]
-    args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
     args["without"] = read_omissions(args["applied"])
     args["mode"] = KernelMode(args.pop("weights"), args.pop("activations"))
+    device, attention = args.pop("accelerator", None), args.pop("attention", None)
+    if device:
+        args["offload"] = offload = find_offload(device, attention == "device")
+        args["mode"] = mode_of(offload, args["mode"], args["quantization"])
+        stem += f"-{offload.name}"
+    args["report"] = args["report"] or args["project"] / "out" / f"{stem}.json"
     args["cores"] = args.pop("core")
     args["tuned"] = find_database(args["tuned"], args["cores"])
     args["vlens"] = vlens_of(args["project"], args.pop("vlen"), args["cores"])
@@ -284,6 +292,20 @@ def job_of(args: dict[str, Any], verb: str = BUILD_AND_TEST) -> Job:
             remedy=job.supply_mlc,
         )
     return job
+
+
+def mode_of(offload: Offload, asked: KernelMode, quantization: str | None) -> KernelMode:
+    """The choice of kernels where a device multiplies.
+
+    Raises:
+        UserError: the user chose other weights or activations than the device takes.
+    """
+    if quantization not in (None, DEFAULT_FORMAT) or asked != TILES:
+        raise UserError(
+            f"{offload.name} rounds float32 weights and activations itself",
+            remedy=f"leave out --quantization (it is {DEFAULT_FORMAT}), --weights, --activations",
+        )
+    return offload.mode
 
 
 def vlens_of(project: Path, vlens: str | None, cores: str | None) -> tuple[int, ...]:

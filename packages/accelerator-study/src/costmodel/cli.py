@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,20 @@ from groundwork.files import atomic_write, atomic_write_json
 FILE_WIDTH = 160
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+def main(
+    argv: Sequence[str] | None = None, read: Callable[[Path], dict[str, Any]] = read_workloads
+) -> int:
+    """Run the command; returns its exit code.
+
+    Args:
+        argv: options; by default those of this process.
+        read: gives the work of a model for a value of ``--model`` or ``--of``.
+    """
     args, given = parsed(argv)
 
     def run() -> None:
         refuse_ignored(args, given)
-        _run(args, _console())
+        _run(args, _console(), read)
 
     return exit_code_of(run, CostError)
 
@@ -73,12 +80,14 @@ def _console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
 
 
-def _run(args: argparse.Namespace, console: Console) -> None:
+def _run(
+    args: argparse.Namespace, console: Console, read: Callable[[Path], dict[str, Any]]
+) -> None:
     if bool(args.of) != (args.study is not None):
         raise CostError("--study and --of go together", remedy="--study DIR --of FILE.work.json")
     if args.study is not None:
         given = _bindings(args.bind, "--bind")
-        every = {path: read_workloads(path) for path in args.of}
+        every = {path: read(path) for path in args.of}
         _refuse_unbound(given, {n for found in every.values() for n in open_sizes(found)})
         study = _with_matplotlib("costmodel.studies.study")
         for path, found in every.items():
@@ -91,7 +100,7 @@ def _run(args: argparse.Namespace, console: Console) -> None:
         _accuracy(args, console)
         return
     if args.model is not None:
-        work = read_workloads(args.model)
+        work = read(args.model)
         phases = _model_phases(args, work)
         if args.search or args.mapping is not None:
             _search(args, console, phases, weight_shapes(work))

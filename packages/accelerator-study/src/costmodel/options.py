@@ -27,8 +27,8 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         metavar="FILE",
         type=Path,
-        help="a work file, of `crosslab workload` or of EstimateCost; `nox -s cost` makes it of "
-        "smollm2, gpt2, a Hugging Face config.json or a saved IRModule",
+        help="a work file; `accelerator workload` writes one. `accelerator --model` takes smollm2, "
+        "gpt2, a Hugging Face config.json or a saved IRModule, too",
     )
     what.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
     what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")

@@ -309,7 +309,7 @@ TYPED = re.compile(r"^nox -s cost -- (--(?:gemm|tenet) .*)$", re.MULTILINE)
 def test_commands_of_the_page_that_need_no_model_run(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = TYPED.findall((ROOT / "docs" / "cost" / "README.md").read_text(encoding="utf-8"))
     assert {line.split()[0] for line in commands} == {"--gemm", "--tenet"}
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(ROOT.parents[1])
     for line in commands:
         assert main([*line.split(), "--quiet"]) == 0
 
@@ -317,13 +317,14 @@ def test_commands_of_the_page_that_need_no_model_run(monkeypatch: pytest.MonkeyP
 def test_files_that_the_page_names_are_there() -> None:
     """The configuration of the Llama has the sizes of its study."""
     page = (ROOT / "docs" / "cost" / "README.md").read_text(encoding="utf-8")
-    (name,) = set(re.findall(r"--model (tests/\S+)", page))
-    sizes = json.loads((ROOT / name).read_text(encoding="utf-8"))
+    (name,) = set(re.findall(r"--of (packages/\S+)", page))
+    sizes = json.loads((ROOT.parents[1] / name).read_text(encoding="utf-8"))
     study = (ROOT / "docs" / "cost" / "llama2-7b.md").read_text(encoding="utf-8")
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
     assert f"| down_proj | {sizes['num_hidden_layers']} | 1 x 1 x {hidden} x {inner} |" in study
     assert f"| lm_head | 1 | 1 x 1 x {sizes['vocab_size']} x {hidden} |" in study
-    assert f"Made by `nox -s cost -- --model {name} --study docs/cost`" in study
+    folder = "packages/accelerator-study/docs/cost"
+    assert f"Made by `nox -s cost -- --study {folder} --of {name}`" in study
 
 
 def test_the_default_tile_is_explained_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
