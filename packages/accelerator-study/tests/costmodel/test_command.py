@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import tiny_model
+from small_llama import write_gguf
 
 from costmodel.accuracy import llama
 from costmodel.cli import main
@@ -233,7 +233,7 @@ def test_unknown_phases_are_told(model: Path, capsys: pytest.CaptureFixture[str]
 
 def test_the_accuracy_of_one_scheme_is_that_among_others(tmp_path: Path) -> None:
     weights, out = tmp_path / "tiny.gguf", tmp_path / "out.json"
-    tiny_model.write_gguf(weights)
+    write_gguf(weights)
     found = []
     for names in (["int8-token"], ["float32", "int4-g64-a4", "int8-token"]):
         options = ["--scheme", *names, "--json", str(out), "--quiet"]
@@ -251,7 +251,7 @@ def test_a_measurement_is_added_to_the_file_of_an_earlier_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights, out = tmp_path / "tiny.gguf", tmp_path / "out.json"
-    tiny_model.write_gguf(weights)
+    write_gguf(weights)
     command = ["--accuracy", str(weights), "--quiet", "--json", str(out), "--scheme"]
     assert main([*command, "int8-token"]) == 0
     first = json.loads(out.read_text())
@@ -275,7 +275,7 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     plain = llama.load
     monkeypatch.setattr(llama, "load", lambda path: read.append(path) or plain(path))
     weights = tmp_path / "tiny.gguf"
-    tiny_model.write_gguf(weights)
+    write_gguf(weights)
     command = ["--accuracy", str(weights), "--scheme", "float16", "--quiet"]
     assert main([*command, "--json", str(tmp_path / "out.json")]) == 0
     assert read == [weights]

@@ -163,7 +163,7 @@ GEMM = ["--gemm", "64,64,64", "--quiet"]
         ([*SMOLLM2, "--page", "-1"], "--page -1: at least 0", "--page 0"),
         ([*GEMM, "--json", "/proc/x.json"], "/proc: cannot be written", "--json out/"),
         ([*GEMM, "--scheme", "missing.toml"], "missing.toml: cannot be read", "example"),
-        (["--model", "missing"], "cannot be read: No such file", "crosslab workload"),
+        (["--model", "missing"], "cannot be read: No such file", "accelerator workload"),
         ([*SMOLLM2, "--mapping", "missing"], "cannot be read: No such file", "--search --json"),
         (["--trace", "missing"], "cannot be read: No such file", "Recorder"),
         (["--tenet", "missing"], "cannot be read: No such file", "tenet/experiment"),
