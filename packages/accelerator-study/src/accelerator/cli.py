@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     found = argparse.ArgumentParser(
         prog="accelerator",
-        description="A model's products on a GEMM accelerator, or on a CPU's matrix unit.",
+        description="Estimate, simulate and run a model's matrix products on an accelerator.",
     )
     verbs = found.add_subparsers(dest="verb", required=True, metavar="VERB")
     default = "estimate time, traffic and energy (also without the verb: accelerator --gemm ...)"
@@ -65,7 +65,9 @@ def parser() -> argparse.ArgumentParser:
     work_file = verbs.add_parser("workload", help="write the matrix products of a model to a file")
     work_file.add_argument("model", metavar="MODEL", help=KINDS)
     work_file.add_argument("--output", type=Path, required=True, metavar="FILE")
-    layers = verbs.add_parser("layers", help="lower, simulate and compare with the estimate")
+    layers = verbs.add_parser(
+        "layers", help="compile layers for a device, simulate them, compare with the estimate"
+    )
     layers.add_argument("device", help=f"{', '.join(shipped())}, or a TOML file")
     work = layers.add_mutually_exclusive_group(required=True)
     work.add_argument("--model", type=Path, help=KINDS)
@@ -76,28 +78,34 @@ def parser() -> argparse.ArgumentParser:
         "--requantise",
         default="4:0",
         metavar="BYTES:SHIFT",
-        help="form of the results: 4:0 (default) is the sum itself",
+        help="width and right shift of the results (default: 4:0, the whole sum)",
     )
     layers.add_argument(
         "--prove",
         action="store_true",
-        help="check each stream's tokens, run it on random operands, compare with numpy",
+        help="check each stream for races and deadlocks, run it, compare with numpy",
     )
-    layers.add_argument("--streams", metavar="DIR", type=Path, help="write streams, one a layer")
+    layers.add_argument(
+        "--streams", metavar="DIR", type=Path, help="write the instruction stream of each layer"
+    )
     layers.add_argument("--traces", metavar="DIR", type=Path, help="write timelines for Perfetto")
-    layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw it, as PNG")
-    layers.add_argument("--json", metavar="FILE", type=Path)
-    whole = verbs.add_parser("answer", help="let SmolLM2 answer, its products on the device")
+    layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw a roofline plot as PNG")
+    layers.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
+    whole = verbs.add_parser(
+        "answer", help="let SmolLM2 answer a prompt, with its products on the device"
+    )
     whole.add_argument("device", help="as above")
     whole.add_argument(
-        "--gguf", metavar="FILE", type=Path, help="a Llama (default: the pinned one)"
+        "--gguf", metavar="FILE", type=Path, help="another Llama (default: the pinned SmolLM2)"
     )
-    whole.add_argument("--prompt", default=PROMPT)
+    whole.add_argument("--prompt", default=PROMPT, help=f"(default: {PROMPT})")
     model.add_attention(whole)
-    whole.add_argument("--tokens", type=int, default=16, metavar="N", help="at most (16)")
-    about = verbs.add_parser("describe", help="print what a device's description makes of it")
+    whole.add_argument(
+        "--tokens", type=int, default=16, metavar="N", help="answer at most N tokens (16)"
+    )
+    about = verbs.add_parser("describe", help="print the sizes and rates of a device")
     about.add_argument("device", help="as above")
-    text = verbs.add_parser("disassemble", help="print a stream as text")
+    text = verbs.add_parser("disassemble", help="print an instruction stream as text")
     text.add_argument("device", help="as above")
     text.add_argument("stream", metavar="FILE", type=Path)
     return found
@@ -149,7 +157,9 @@ def _run(args: argparse.Namespace) -> int:
 def _given(path: Path, what: str) -> Path:
     """The path of a file that there is."""
     if not path.is_file():
-        raise AcceleratorError(f"{path}: there is no such file", remedy=f"give the path of {what}")
+        raise AcceleratorError(
+            f"{path}: the file does not exist", remedy=f"give the path of {what}"
+        )
     return path
 
 
@@ -184,7 +194,7 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
     for option in ("traces", "roofline"):
         if getattr(args, option):
             raise AcceleratorError(
-                f"--{option}: {unit.name} has no queues: its time is that of the CPU's instructions"
+                f"--{option}: {unit.name} has no queues, so its time is that of the CPU"
             )
     form, records = _requantisation(args.requantise), []
     table = Table(title=f"{unit.name}: {unit.description}", title_justify="left")
@@ -240,7 +250,7 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
 def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     """Print the answer; 1 where the device and numpy differ."""
     if args.tokens < 1:
-        raise AcceleratorError(f"--tokens {args.tokens}: at least 1 is wanted")
+        raise AcceleratorError(f"--tokens {args.tokens}: must be at least 1")
     path = (
         _given(args.gguf, "a model in GGUF")
         if args.gguf
@@ -279,7 +289,7 @@ def _requantisation(text: str) -> Requantisation:
     width, _, shift = text.partition(":")
     if not is_number(width) or not is_number(shift):
         raise AcceleratorError(
-            f"--requantise {text!r}: BYTES:SHIFT is wanted", remedy="such as 4:0"
+            f"--requantise {text!r}: must have the form BYTES:SHIFT", remedy="for example 4:0"
         )
     return Requantisation(int(width), int(shift)) if text != "4:0" else EXACT
 

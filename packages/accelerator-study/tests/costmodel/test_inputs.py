@@ -205,8 +205,12 @@ def test_tenet_maps_are_refused_when_not_injective(tenet: Path) -> None:
     ("name", "text", "problem"),
     [
         ("array.p", "{PE[i,j]:0<=i<8 and 0<=j<8}\n", "the file ends early"),
-        ("array.p", "{PE[i]:0<=i<8}\n{PE[i]->PE[i-1]}\n256 1024 64\n", ":3: wanted: L1 size"),
-        ("gemm.s", "2 x\n{S[i]:0<=i<8}\n", ":1: wanted: number of reads"),
+        (
+            "array.p",
+            "{PE[i]:0<=i<8}\n{PE[i]->PE[i-1]}\n256 1024 64\n",
+            ":3: the line must list: L1 size",
+        ),
+        ("gemm.s", "2 x\n{S[i]:0<=i<8}\n", ":1: the line must list: number of reads"),
         ("gemm.s", "1 1\n{S[i]:0<=i<8}\n{S[j]->A[j]}\n{S[i]->B[i]}\n", "must start from S"),
     ],
 )

@@ -42,10 +42,10 @@ def test_a_config_becomes_a_work_file_that_can_be_estimated(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "no model"),
-        ("{", "no model"),
-        ("{}", "neither a config, a work file nor an IRModule"),
-        ('{"model_type": "mamba"}', "model_type 'mamba' is not built in"),
+        (None, "cannot be read as a model"),
+        ("{", "cannot be read as a model"),
+        ("{}", "is neither a config.json, a work file nor an IRModule"),
+        ('{"model_type": "mamba"}', "model_type 'mamba' is not supported"),
     ],
 )
 def test_another_file_than_a_model_is_refused(

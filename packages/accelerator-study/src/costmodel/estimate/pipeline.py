@@ -33,7 +33,7 @@ class Steps:
     """Kinds of steps of a product under some mappings.
 
     Attributes:
-        times: steps of a kind; 0: there is none.
+        times: steps of a kind, or 0.
         m, n, k: extents of the tile that a step works on.
         new, done: its sums begin, end here.
         fetched: bits of the step's own tile; following: of the next step's, that are fetched

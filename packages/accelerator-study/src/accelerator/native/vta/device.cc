@@ -145,7 +145,7 @@ void Stream::Launch(const AcceleratorProgram& program, const Operands& operands)
     // Both addresses are multiples of the element: modulo 2^64 the difference may be below zero.
     const std::uint64_t address = old + to / element - from / element;
     if (from % element || to % element || address > kDramMask) {
-      throw DeviceError("address " + std::to_string(to) + " is none that instruction " +
+      throw DeviceError("address " + std::to_string(to) + " is not an address that instruction " +
                         std::to_string(at / kInstructionBytes) + " can name");
     }
     word = (word & ~(kDramMask << kDramShift)) | address << kDramShift;
