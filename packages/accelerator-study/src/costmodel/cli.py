@@ -34,6 +34,7 @@ from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import (
     DEFAULT_PHASES,
     Phase,
+    model_name,
     only_gemm,
     open_sizes,
     parse_extents,
@@ -126,7 +127,7 @@ def _search(
         problem = "a search takes one --hardware, and keeps its memories and clock"
         raise CostError(problem, remedy=f"--hardware {names[0]}; search once for each")
     (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
-    model = args.model.name.removesuffix(".json").removesuffix(".work")
+    model = model_name(args.model)
     accuracy = measure.known(weights)
     run = vars(_execution(args))
     pes, lanes = args.pes or base.fabric.pes, base.fabric.lanes

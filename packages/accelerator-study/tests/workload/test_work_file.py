@@ -39,6 +39,20 @@ def test_a_config_becomes_a_work_file_that_can_be_estimated(tmp_path: Path) -> N
     assert again.read_bytes() == work.read_bytes()
 
 
+def test_an_estimate_of_a_config_is_that_of_its_work_file(tmp_path: Path) -> None:
+    config, work = tmp_path / "config.json", tmp_path / "small.work.json"
+    config.write_text(json.dumps(SMALL), encoding="utf-8")
+    assert main(["workload", str(config), "--output", str(work)]) == 0
+    out = [tmp_path / name for name in ("file.json", "config-out.json", "layers.json")]
+    assert main(["estimate", "--model", str(work), "--json", str(out[0]), "--quiet"]) == 0
+    assert main(["--model", str(config), "--json", str(out[1]), "--quiet"]) == 0
+    assert out[0].read_bytes() == out[1].read_bytes()
+    device = ["layers", "vta-1x16x16", "--phase", "decode:8", "--attention", "cpu"]
+    assert main([*device, "--model", str(config), "--json", str(out[2])]) == 0
+    (phase,) = json.loads(out[2].read_text(encoding="utf-8"))["phases"]
+    assert phase["tokens"] == 1 and phase["layers"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -245,6 +245,6 @@ def _on_chip(work: OtherWork, most: int, phase: Phase) -> OtherWork:
     if work.bits_weights is None:
         raise CostError(
             f"{phase.name}: the work file does not list the weights of {work.name}",
-            remedy="write it anew, or leave out --chain",
+            remedy="write it again, or leave out --chain",
         )
     return replace(work, on_chip=True)

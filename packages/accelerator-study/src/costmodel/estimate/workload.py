@@ -109,6 +109,11 @@ class Phase:
         return max(sizes.get(BATCH, 1), 1)
 
 
+def model_name(path: Path) -> str:
+    """The name of a model: that of its file, without ``.work.json``."""
+    return path.name.removesuffix(".json").removesuffix(".work")
+
+
 def read_workloads(path: Path) -> dict[str, Any]:
     """Read a report of the extraction pass.
 

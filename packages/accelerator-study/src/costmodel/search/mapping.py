@@ -19,7 +19,7 @@ from costmodel.search.systolic import FLOWS
 
 LARGEST_BUFFER = 1 << 40  # bytes
 EIGHTHS = 8
-ANEW = "write the file anew: --model MODEL --search --json FILE"
+ANEW = "write the file again: --model MODEL --search --json FILE"
 OTHER_RUN = "give the --model, --phase and --bind of the search that wrote it"
 
 

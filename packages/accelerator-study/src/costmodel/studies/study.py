@@ -11,7 +11,7 @@ from typing import Any
 from costmodel.accelerator import inputs
 from costmodel.accelerator.scheme import COMPARED, SCHEMES, schemes
 from costmodel.estimate.model import PhaseCost, every_combination
-from costmodel.estimate.workload import Phase, bind_phase
+from costmodel.estimate.workload import Phase, bind_phase, model_name
 from costmodel.studies import plots
 from costmodel.studies.report import short, totals_record, write_rows
 from groundwork.files import atomic_write
@@ -34,7 +34,7 @@ def write_study(
     given: Mapping[str, int],
     data: Path | None = None,
 ) -> None:
-    """Write a model's study, named like its work file without ``.work.json``.
+    """Write the study of a model, in files of the model's name.
 
     Args:
         folder: of the page and its picture; made when it is not there.
@@ -46,7 +46,7 @@ def write_study(
     Raises:
         CostError: the work file has no such phases, or leaves other sizes open.
     """
-    name = work.name.removesuffix(".json").removesuffix(".work")
+    name = model_name(work)
     if name in CONFIGURED:
         title, source = name, CONFIGURED[name]
     elif name in MODELS:
