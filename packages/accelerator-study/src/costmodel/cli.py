@@ -121,7 +121,7 @@ def _run(
 def _search(
     args: argparse.Namespace, console: Console, phases: list[Phase], weights: dict[str, int]
 ) -> None:
-    """Search, or estimate the rows of an earlier search anew."""
+    """Search, or estimate the rows of an earlier search again."""
     names = args.hardware or [SEARCHED_HARDWARE]
     if len(names) != 1:
         problem = "a search takes one --hardware, and keeps its memories and clock"
@@ -311,7 +311,7 @@ def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
 
 
 def _tile(text: str | None, alone: Sequence[Phase]) -> BufferTile | None:
-    """The tile of --tile, which is no larger than a product that is ``alone``."""
+    """The tile of --tile; it must fit in each product of the phases in ``alone``."""
     if text is None:
         return None
     tile = parse_extents(text, "--tile")

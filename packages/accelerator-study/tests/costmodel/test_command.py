@@ -211,7 +211,7 @@ def test_mistakes_end_with_a_message_and_two(
         ("b", [], "damaged: TypeError"),
     ],
 )
-def test_a_damaged_work_file_is_told(
+def test_a_damaged_work_file_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: Any, message: str
 ) -> None:
     found = report()
@@ -224,7 +224,7 @@ def test_a_damaged_work_file_is_told(
     assert "Traceback" not in said
 
 
-def test_unknown_phases_are_told(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_phases_are_reported(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", str(model), "--phase", "warmup:3"]) == 2
     assert "it has: prefill, decode" in capsys.readouterr().err
     assert main(["--model", str(model), "--phase", "prefill"]) == 2

@@ -171,7 +171,7 @@ def test_tiles_of_an_l2_are_searched(flow: str) -> None:
     assert found.latency - lag == pytest.approx(best.cycles, rel=0.02)
 
 
-def test_a_buffer_that_holds_no_tile_is_told(
+def test_a_buffer_that_holds_no_tile_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (LIBRARY / "hardware" / "edge8x8.toml").read_text()
@@ -392,7 +392,7 @@ PLACES: dict[str, tuple[str, ...]] = {
         ("phase", ["decode"], "is of phase ['decode']"),
     ],
 )
-def test_a_damaged_mapping_is_told(
+def test_a_damaged_mapping_is_reported(
     searched: dict[str, Any],
     field: str,
     value: Any,

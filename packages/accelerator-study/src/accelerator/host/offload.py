@@ -54,7 +54,7 @@ def device_passes(attention: bool) -> tuple[ExtraPass, ...]:
 
 
 def offload(device: Device | MatrixUnit, attention: bool) -> Offload:
-    """The device in the form that the main job takes."""
+    """The device in the form that the main job accepts."""
 
     def objects(
         sizes: Sequence[LayerSize], width: int, runtime: Runtime, toolchain: Toolchain, cache: Path

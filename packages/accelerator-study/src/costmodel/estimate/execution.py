@@ -193,7 +193,7 @@ def chained(phase: Phase, level: Level, scheme: Scheme | None) -> Phase:
     """Keep the activations between consecutive operators in the first memory, where they fit.
 
     A product's result and the operand that the next product makes of it, after the work between
-    them, take room beside the tiles. Work that is no product then moves its weights alone, those of
+    them, take room beside the tiles. Other work than products then moves only its weights, those of
     norms and biases, where its own operands fit too. What goes into attention leaves the chip,
     since keys and values go to the cache.
 

@@ -174,7 +174,7 @@ def _places(loops: Count) -> tuple[Count, Count]:
 
 
 def _odometer(place: Count, loops: Count, step: int) -> Count:
-    """Places of the steps after (1) or before (-1); past the end it begins anew."""
+    """Places of the steps after (1) or before (-1); past the end it begins again."""
     found = place.copy()
     carry: Count = True
     for d in (2, 1, 0):

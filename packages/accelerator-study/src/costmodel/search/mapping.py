@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a search, read back and checked: its rows are estimated anew."""
+"""The file of a search, read back and checked: its rows are estimated again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def again(
     accuracy: Accuracy,
     wanted: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Estimate the rows of a search's file anew; all are checked before the first is estimated.
+    """Estimate the rows of a search's file again; all are checked before the first is estimated.
 
     Args:
         found: the content of the file.

@@ -46,7 +46,7 @@ def refusal(arguments: list[str], capsys: Said) -> str:
         (["float32"], [("float32", 32)]),
     ],
 )
-def test_a_search_heeds_the_cache_that_a_scheme_names(
+def test_a_search_uses_the_cache_that_a_scheme_names(
     typed: list[str],
     searched: list[tuple[str, int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -170,7 +170,7 @@ GEMM = ["--gemm", "64,64,64", "--quiet"]
         (["--accuracy", "missing"], "not a Llama in GGUF", "--accuracy MODEL.gguf"),
     ],
 )
-def test_a_mistake_is_told_with_what_to_type(
+def test_a_mistake_is_reported_with_what_to_type(
     arguments: list[str], message: str, typed_next: str, capsys: Said
 ) -> None:
     said = refusal(arguments, capsys)
@@ -180,7 +180,7 @@ def test_a_mistake_is_told_with_what_to_type(
 
 @pytest.mark.parametrize("option", ["--model", "--trace", "--mapping", "--tenet", "--accuracy"])
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"schema": 1}', b"\xff\xfe\x00"])
-def test_a_damaged_file_is_told_with_what_to_type(
+def test_a_damaged_file_is_reported_with_what_to_type(
     option: str, content: bytes, tmp_path: Path, capsys: Said
 ) -> None:
     path = tmp_path / "file"
@@ -190,7 +190,7 @@ def test_a_damaged_file_is_told_with_what_to_type(
 
 
 @pytest.mark.parametrize("words", [GEMM, [*SEARCH, "--phase", "decode:16", "--pes", "16"]])
-def test_a_buffer_that_holds_no_tile_is_told(
+def test_a_buffer_that_holds_no_tile_is_reported(
     words: list[str], tmp_path: Path, capsys: Said
 ) -> None:
     text = (LIBRARY / "hardware" / "edge8x8.toml").read_text()
@@ -199,7 +199,7 @@ def test_a_buffer_that_holds_no_tile_is_told(
     assert "larger first level" in refusal([*words, "--hardware", str(path)], capsys)
 
 
-def test_a_recording_with_a_damaged_section_is_told(tmp_path: Path, capsys: Said) -> None:
+def test_a_recording_with_a_damaged_section_is_reported(tmp_path: Path, capsys: Said) -> None:
     path = tmp_path / "trace.json"
     path.write_text('{"schema": 1, "sections": [{"name": "prompt"}]}')
     assert "damaged: KeyError('calls')" in refusal(["--trace", str(path)], capsys)
@@ -243,7 +243,7 @@ group = 64
         (load_dataflow, '"k", "i"]', '"k"]', "tiles", "not an order of the three loops"),
     ],
 )
-def test_a_wrong_line_of_a_file_is_told(
+def test_a_wrong_line_of_a_file_is_reported(
     load: Callable[[str], object], old: str, new: str, line: str, message: str, tmp_path: Path
 ) -> None:
     text = {
