@@ -74,9 +74,9 @@ class Design:
 def arrays(pes: int) -> list[tuple[int, int]]:
     """Arrays of at most so many PEs, of half as many, of a quarter, and so on.
 
-    Of each number one side is a power of two and the other as long as the number allows; of a
-    number that is not a power of two, both may also be about equal. No side is shorter than `SMALLEST` nor longer
-    than `STEEPEST` times the other.
+    Of each number one side is a power of two and the other as long as the number allows. If the
+    number is not a power of two, both sides may also be about equal. No side is shorter than
+    `SMALLEST` nor longer than `STEEPEST` times the other.
     """
     found: dict[tuple[int, int], None] = {}
     while pes >= SMALLEST**2:
