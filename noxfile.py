@@ -16,7 +16,6 @@ import nox
 sys.path[:0] = [
     str(Path(__file__).parent / part) for part in ("scripts", "packages/groundwork/src")
 ]
-from sessions import cost as cost_model  # noqa: E402
 from sessions import environments, trees  # noqa: E402
 from sessions import patches as patch_engine  # noqa: E402
 from sessions import upstream_tests as upstream_suites  # noqa: E402
@@ -42,9 +41,8 @@ PARALLEL = (
 @nox.session(default=False)
 def build_and_test(session: nox.Session) -> None:
     """Build SmolLM2-135M for RVV from the patched trees and check its answer under QEMU."""
-    module = trees.module_of_job(session)
-    applied, options = trees.prepare(session, module, "build-and-test")
-    environments.run_module(session, module, "build-and-test", *applied.arguments(), *options)
+    applied, options = trees.prepare(session, "crosslab", "build-and-test")
+    environments.run_module(session, "crosslab", "build-and-test", *applied.arguments(), *options)
 
 
 @nox.session(default=False)
@@ -130,8 +128,9 @@ def farm(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def cost(session: nox.Session) -> None:
-    """Estimate what a model or a GEMM would cost on an accelerator."""
-    cost_model.estimate(session)
+    """Estimate what a model costs on an accelerator; run its layers there: -- layers DEVICE."""
+    environments.install(session, "accelerator-study", "crosslab", "tvm")
+    environments.run_module(session, "accelerator", *session.posargs)
 
 
 @nox.session(default=False)

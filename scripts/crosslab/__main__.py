@@ -52,7 +52,6 @@ COMMANDS = "mlc_rvv.commands"
 COMPANIONS = {
     "farm": "mlc-rvv-board-farm",
     "torch": "mlc-rvv-pytorch-road",
-    "workload": "mlc-rvv-accelerator-study",
 }
 
 

@@ -41,7 +41,9 @@ SOURCES = {
     "bench": ResultFiles("out/bench.json", "bench"),
     "host": ResultFiles("out/host.json", "host_bench"),
     "zoo": ResultFiles("out/zoo.json", "zoo"),
-    "cost": ResultFiles("out/cost/*.csv", "cost", "--study out/cost --data out/cost"),
+    "cost": ResultFiles(
+        "out/cost/*.csv", "cost", "--study out/cost --data out/cost --of gpt2 smollm2"
+    ),
     "artefacts": ResultFiles("dist/*/*/*/MANIFEST.json", "package"),
 }
 

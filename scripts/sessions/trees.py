@@ -49,12 +49,15 @@ class Trees:
         return options
 
 
-def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[str]]:
+def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[str], list[str]]:
     """Part a session's options into those about trees and those of the command it ends in.
 
     Args:
         session: with ``--help`` among its options, both halves are explained and nox ends.
         inner: module and verb of the command.
+
+    Returns:
+        options about trees, companion packages to install, options of the command.
 
     Raises:
         SystemExit: with 0, after ``--help``.
@@ -68,6 +71,8 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
     for option, metavar, text in TREE_OPTIONS:
         parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
     parser.add_argument("--offline", action="store_true", help="ask no index and no server")
+    companion = "install this package, too: accelerator-study, board-farm, ..."
+    parser.add_argument("--with", action="append", default=[], metavar="PACKAGE", help=companion)
     parser.add_argument("-h", "--help", action="store_true", help="this text")
     known, rest = parser.parse_known_args(session.posargs)
     if known.help:
@@ -80,7 +85,7 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
     for option, _, _ in TREE_OPTIONS:
         for value in getattr(known, option.removeprefix("--")):
             trees += [option, value]
-    return trees, rest
+    return trees, vars(known)["with"], rest
 
 
 def apply(session: nox.Session, options: list[str]) -> Trees:
@@ -132,7 +137,7 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
     Returns:
         the trees, and the options that are left for the command.
     """
-    tree_options, command_options = split_options(session, *inner)
+    tree_options, companions, command_options = split_options(session, *inner)
     install(session, "forkpatch")
     trees = apply(session, tree_options)
     install_lab(session, trees)
@@ -141,27 +146,9 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
         install(session, "peers")
     if names & {"--scheduler", "--worker"}:
         install(session, "board-farm", release=trees.release)
+    if companions:
+        install(session, *companions, release=trees.release)
     return trees, command_options
-
-
-def module_of_job(session: nox.Session) -> str:
-    """The module that does the main job: another one where a device is to multiply.
-
-    A device that is none is refused before the trees are made.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--accelerator", nargs="?", const="")
-    device = parser.parse_known_args(session.posargs)[0].accelerator
-    if device is None:
-        return "crosslab"
-    check_device(session, device)
-    return "accelerator"
-
-
-def check_device(session: nox.Session, device: str) -> None:
-    """Refuse a device that is none, before anything is made for it."""
-    install(session, "accelerator-study", "crosslab")
-    run_module(session, "accelerator", "describe", device)
 
 
 def install_lab(session: nox.Session, trees: Trees) -> None:

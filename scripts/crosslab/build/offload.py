@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of something beside the CPU that computes parts of a model.
 
-The build links its objects, the compiler runs its extra passes (which the job's mode names), and
+The build links its objects, the compiler runs its extra passes (which its mode names), and
 the check of an answer takes its arithmetic.
 """
 
@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
 from crosslab.build.runtime import Runtime
+from crosslab.compile.modes import KernelMode
+from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.reference import Attend, Product
 
+OFFLOADS = "mlc_rvv.offloads"
 LayerSize = tuple[int, int]
 """Outputs and inputs of a linear layer."""
 
@@ -59,6 +63,7 @@ class Offload:
     Attributes:
         name: part of the artefact's name.
         about: entries of the job's report.
+        mode: of the kernels, with the extra passes of the compiler.
         objects: made to be linked into the runner, of the sizes of the linear layers and the width
             of a head.
         smooth: parameters of the same model that round better: the model's folder, that of its
@@ -75,6 +80,7 @@ class Offload:
 
     name: str
     about: Mapping[str, Any]
+    mode: KernelMode
     objects: Callable[[Sequence[LayerSize], int, Runtime, Toolchain, Path], tuple[Path, ...]]
     smooth: Callable[[Path, Path, Sequence[int], Path], Path]
     calibration: str
@@ -83,3 +89,25 @@ class Offload:
     record: str
     tolerance: float
     disturbance: float
+
+
+def find_offload(device: str, attention: bool) -> Offload:
+    """Ask the installed companion package for a device.
+
+    The package names a function of these arguments as an entry point of ``mlc_rvv.offloads``.
+
+    Args:
+        device: its name, or the file that describes it.
+        attention: the device does attention's products, too.
+
+    Raises:
+        UserError: no such package is installed.
+        CommandError: of the package: it has no such device.
+    """
+    for entry in entry_points(group=OFFLOADS):
+        found: Callable[[str, bool], Offload] = entry.load()
+        return found(device, attention)
+    raise UserError(
+        f"--accelerator {device}: the package mlc-rvv-accelerator-study is not installed",
+        remedy=f"nox -s build_and_test -- --with accelerator-study --accelerator {device}",
+    )

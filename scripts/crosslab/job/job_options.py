@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.offload import Offload
+from crosslab.build.offload import Offload, find_offload
 from crosslab.build.recipe import Recipe
 from crosslab.build.recipe_options import read_recipe, recipe_options, vlen_list
+from crosslab.compile.modes import TILES, KernelMode
 from crosslab.cores.core import core_list
 from crosslab.errors import UserError, supply_mlc
 from crosslab.json_table import read_applied
@@ -159,6 +160,9 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     else:
         add("--model", dest="source", default=PINNED_MODEL, help=f"{kinds} ({PINNED_MODEL})")
     add("--prompt", default=PROMPT, help=f"the user's message ({PROMPT})")
+    if verb == BUILD_AND_TEST:
+        add("--accelerator", metavar="DEVICE", help="let a companion's device do linear layers")
+        add("--attention", choices=("cpu", "device"), default="cpu", help="with it: where (cpu)")
     add("--threads", type=int, default=1, help="threads of the model (1)")
     most = 8 if verb == MODEL else 32
     add("--max-new", type=int, default=most, help=f"most tokens to generate ({most})")
@@ -191,8 +195,14 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
     default = MODEL_FORMAT if verb == MODEL and args.mlc_tree else DEFAULT_FORMAT
     project, name = args.project.resolve(), _model_name(args)
     stem = "build_and_test" if verb == BUILD_AND_TEST else name
+    recipe, offload = read_recipe(args, args.quantization or default), None
+    if device := getattr(args, "accelerator", None):
+        offload = find_offload(device, args.attention == "device")
+        recipe = replace(recipe, mode=mode_of(offload, recipe))
+        stem += f"-{offload.name}"
     job = Job(
-        recipe=read_recipe(args, args.quantization or default),
+        recipe=recipe,
+        offload=offload,
         project=project,
         release=args.release,
         applied=args.applied,
@@ -207,7 +217,6 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
         unchecked=args.unchecked,
         verb=verb,
     )
-    recipe = job.recipe
     recipe.weights.bound(recipe.mode.activations)
     if recipe.quantization not in OWN_FORMATS and recipe.mlc_tree is None:
         raise UserError(
@@ -216,6 +225,20 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
             remedy=job.supply_mlc,
         )
     return job
+
+
+def mode_of(offload: Offload, recipe: Recipe) -> KernelMode:
+    """The choice of kernels for a build with a device.
+
+    Raises:
+        UserError: the user chose other weights or activations than the device takes.
+    """
+    if recipe.quantization != DEFAULT_FORMAT or recipe.mode != TILES:
+        raise UserError(
+            f"{offload.name} rounds float32 weights and activations itself",
+            remedy=f"leave out --quantization (it is {DEFAULT_FORMAT}), --weights, --activations",
+        )
+    return offload.mode
 
 
 def _model_name(args: argparse.Namespace) -> str:

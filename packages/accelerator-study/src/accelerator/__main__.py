@@ -1,17 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m accelerator``, and the installed command."""
+"""The installed command ``accelerator``."""
 
 import importlib
 import sys
 
-from groundwork.errors import CommandError, exit_code_of
+from groundwork.errors import USER_MISTAKE, CommandError, exit_code_of
 
 
 def main() -> int:
     """Run with this process's arguments; Ctrl-C while modules are loaded ends it as later."""
-    return exit_code_of(
-        lambda: int(importlib.import_module("accelerator.cli").main()), CommandError
-    )
+    return exit_code_of(_run, CommandError)
+
+
+def _run() -> int:
+    try:
+        command = importlib.import_module("accelerator.cli")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "crosslab":
+            raise
+        raise CommandError(
+            "accelerator needs the package mlc-rvv: "
+            "pip install 'mlc-rvv-accelerator-study[devices]'; costmodel runs without it",
+            exit_code=USER_MISTAKE,
+        ) from None
+    return int(command.main())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m accelerator``: a model's linear layers on a device; a stream as text."""
+"""``accelerator VERB``: a model's cost, its layers on a device, its answer, a stream as text."""
 
 from __future__ import annotations
 
@@ -20,44 +20,57 @@ from accelerator.device import Device, MemoryId, load_device, shipped
 from accelerator.errors import AcceleratorError
 from accelerator.extension.prove import prove_extension
 from accelerator.extension.unit import MatrixUnit, load_target
-from accelerator.host import job
 from accelerator.isa.listing import disassemble
 from accelerator.layer import EXACT, LinearLayer, Requantisation
 from accelerator.study import StudiedLayer
 from accelerator.timing import trace
+from accelerator.workload.extraction import NAMED, model_workloads
+from costmodel import cli as estimate
 from costmodel.accuracy import llama
 from costmodel.counting.relations import is_number
 from costmodel.estimate.workload import (
     DEFAULT_PHASES,
     Phase,
     bind_phase,
+    checked,
     only_gemm,
     parse_extents,
     parse_phases,
-    read_workloads,
 )
 from crosslab.build.libraries import PROJECT
 from crosslab.cached_build import default_cache
-from crosslab.job.job_options import BUILD_AND_TEST, PINNED_MODEL, PROMPT
+from crosslab.job.job_options import PINNED_MODEL, PROMPT
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
 from groundwork.errors import exit_code_of
 from groundwork.files import atomic_write, atomic_write_json
 
 FILE_WIDTH = 180
+ESTIMATE = "estimate"
+KINDS = (
+    f"{', '.join(NAMED)}, a config.json of Hugging Face (Llama, GPT-2), an IRModule saved by "
+    "tvm.ir.save_json, or a work file"
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     found = argparse.ArgumentParser(
         prog="accelerator",
-        description="A model's products on a GEMM accelerator, or on a CPU's matrix unit.",
+        description="Estimate, simulate and run a model's matrix products on an accelerator.",
     )
-    verbs = found.add_subparsers(dest="verb", required=True)
-    layers = verbs.add_parser("layers", help="lower, simulate and compare with the estimate")
+    verbs = found.add_subparsers(dest="verb", required=True, metavar="VERB")
+    default = "estimate time, traffic and energy (also without the verb: accelerator --gemm ...)"
+    verbs.add_parser(ESTIMATE, help=default, add_help=False)
+    work_file = verbs.add_parser("workload", help="write the matrix products of a model to a file")
+    work_file.add_argument("model", metavar="MODEL", help=KINDS)
+    work_file.add_argument("--output", type=Path, required=True, metavar="FILE")
+    layers = verbs.add_parser(
+        "layers", help="compile layers for a device, simulate them, compare with the estimate"
+    )
     layers.add_argument("device", help=f"{', '.join(shipped())}, or a TOML file")
     work = layers.add_mutually_exclusive_group(required=True)
-    work.add_argument("--model", metavar="FILE", type=Path, help="a work file, as the cost model's")
+    work.add_argument("--model", type=Path, help=KINDS)
     work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")
     layers.add_argument("--phase", default=DEFAULT_PHASES, metavar="NAME:TOKENS,...")
     model.add_attention(layers)
@@ -65,31 +78,34 @@ def parser() -> argparse.ArgumentParser:
         "--requantise",
         default="4:0",
         metavar="BYTES:SHIFT",
-        help="form of the results: 4:0 (default) is the sum itself",
+        help="width and right shift of the results (default: 4:0, the whole sum)",
     )
     layers.add_argument(
         "--prove",
         action="store_true",
-        help="check each stream's tokens, run it on random operands, compare with numpy",
+        help="check each stream for races and deadlocks, run it, compare with numpy",
     )
-    layers.add_argument("--streams", metavar="DIR", type=Path, help="write streams, one a layer")
+    layers.add_argument(
+        "--streams", metavar="DIR", type=Path, help="write the instruction stream of each layer"
+    )
     layers.add_argument("--traces", metavar="DIR", type=Path, help="write timelines for Perfetto")
-    layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw it, as PNG")
-    layers.add_argument("--json", metavar="FILE", type=Path)
-    whole = verbs.add_parser("answer", help="let SmolLM2 answer, its products on the device")
+    layers.add_argument("--roofline", metavar="FILE", type=Path, help="draw a roofline plot as PNG")
+    layers.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
+    whole = verbs.add_parser(
+        "answer", help="let SmolLM2 answer a prompt, with its products on the device"
+    )
     whole.add_argument("device", help="as above")
     whole.add_argument(
-        "--gguf", metavar="FILE", type=Path, help="a Llama (default: the pinned one)"
+        "--gguf", metavar="FILE", type=Path, help="another Llama (default: the pinned SmolLM2)"
     )
-    whole.add_argument("--prompt", default=PROMPT)
+    whole.add_argument("--prompt", default=PROMPT, help=f"(default: {PROMPT})")
     model.add_attention(whole)
-    whole.add_argument("--tokens", type=int, default=16, metavar="N", help="at most (16)")
-    verbs.add_parser(
-        BUILD_AND_TEST, help="the lab's main job, with products on a device", add_help=False
+    whole.add_argument(
+        "--tokens", type=int, default=16, metavar="N", help="answer at most N tokens (16)"
     )
-    about = verbs.add_parser("describe", help="print what a device's description makes of it")
+    about = verbs.add_parser("describe", help="print the sizes and rates of a device")
     about.add_argument("device", help="as above")
-    text = verbs.add_parser("disassemble", help="print a stream as text")
+    text = verbs.add_parser("disassemble", help="print an instruction stream as text")
     text.add_argument("device", help="as above")
     text.add_argument("stream", metavar="FILE", type=Path)
     return found
@@ -98,16 +114,32 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == [BUILD_AND_TEST]:
-        return exit_code_of(lambda: job.main(words[1:]), AcceleratorError)
+    if words and words[0].startswith("--") and words[0] != "--help":
+        words.insert(0, ESTIMATE)
+    if words[:1] == [ESTIMATE]:
+        return estimate.main(words[1:], read_model)
     args = parser().parse_args(words)
     return exit_code_of(lambda: _run(args), AcceleratorError)
+
+
+def read_model(model: Path) -> dict[str, Any]:
+    """The work of a model: of a work file, or extracted from what TVM builds of the model.
+
+    Raises:
+        CostError: the work is damaged.
+        UserError: the model cannot be read, or TVM is missing.
+    """
+    return checked(model_workloads(str(model)), str(model))
 
 
 def _run(args: argparse.Namespace) -> int:
     if args.verb == "disassemble":
         device = load_device(args.device)
         sys.stdout.write(disassemble(_given(args.stream, "a stream").read_bytes(), device))
+        return 0
+    if args.verb == "workload":
+        atomic_write_json(args.output, model_workloads(args.model))
+        print(args.output)
         return 0
     if args.verb == "describe":
         sys.stdout.write(_described(load_target(args.device)))
@@ -125,7 +157,9 @@ def _run(args: argparse.Namespace) -> int:
 def _given(path: Path, what: str) -> Path:
     """The path of a file that there is."""
     if not path.is_file():
-        raise AcceleratorError(f"{path}: there is no such file", remedy=f"give the path of {what}")
+        raise AcceleratorError(
+            f"{path}: the file does not exist", remedy=f"give the path of {what}"
+        )
     return path
 
 
@@ -160,7 +194,7 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
     for option in ("traces", "roofline"):
         if getattr(args, option):
             raise AcceleratorError(
-                f"--{option}: {unit.name} has no queues: its time is that of the CPU's instructions"
+                f"--{option}: {unit.name} has no queues, so its time is that of the CPU"
             )
     form, records = _requantisation(args.requantise), []
     table = Table(title=f"{unit.name}: {unit.description}", title_justify="left")
@@ -216,7 +250,7 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
 def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     """Print the answer; 1 where the device and numpy differ."""
     if args.tokens < 1:
-        raise AcceleratorError(f"--tokens {args.tokens}: at least 1 is wanted")
+        raise AcceleratorError(f"--tokens {args.tokens}: must be at least 1")
     path = (
         _given(args.gguf, "a model in GGUF")
         if args.gguf
@@ -247,7 +281,7 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
 def _phases(args: argparse.Namespace) -> list[Phase]:
     if args.gemm is not None:
         return [only_gemm(parse_extents(args.gemm, "--gemm"), 1)]
-    found = read_workloads(args.model)
+    found = read_model(args.model)
     return [bind_phase(found, name, size, {}) for name, size in parse_phases(args.phase)]
 
 
@@ -255,7 +289,7 @@ def _requantisation(text: str) -> Requantisation:
     width, _, shift = text.partition(":")
     if not is_number(width) or not is_number(shift):
         raise AcceleratorError(
-            f"--requantise {text!r}: BYTES:SHIFT is wanted", remedy="such as 4:0"
+            f"--requantise {text!r}: must have the form BYTES:SHIFT", remedy="for example 4:0"
         )
     return Requantisation(int(width), int(shift)) if text != "4:0" else EXACT
 

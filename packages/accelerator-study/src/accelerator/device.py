@@ -107,7 +107,7 @@ def load_device(name: str) -> Device:
     """Read a shipped device by name, or a TOML file by path.
 
     Raises:
-        AcceleratorError: there is none of that name.
+        AcceleratorError: there is no device of that name.
         CostError: the file is wrong; names the line.
     """
     return device_from(device_table(name))
@@ -117,14 +117,14 @@ def device_table(name: str) -> TomlTable:
     """The table of a shipped description by name, or of a TOML file by path.
 
     Raises:
-        AcceleratorError: there is none of that name.
-        CostError: the file is no TOML; names the line.
+        AcceleratorError: there is no device of that name.
+        CostError: the file is not TOML; with the line.
     """
     path = DEVICES / f"{name}.toml" if name in shipped() else Path(name)
     if not path.is_file():
         names = ", ".join(shipped())
         raise AcceleratorError(
-            f"no accelerator {name!r}", remedy=f"give a file, or one of: {names}"
+            f"there is no device {name!r}", remedy=f"give a TOML file, or one of: {names}"
         )
     return read_toml(path)
 
@@ -133,7 +133,7 @@ def name_from(table: TomlTable) -> str:
     """A description's name, after which files and folders are called.
 
     Raises:
-        CostError: it is none of a file; with the line.
+        CostError: the name cannot be part of a file name; with the line.
     """
     name = str(table.get("name", str))
     if not _NAME.fullmatch(name):
@@ -152,8 +152,8 @@ def device_from(table: TomlTable) -> Device:
     if "extension" in table.values:
         raise table.error(
             "extension",
-            "it describes instructions of a CPU, not a device beside it",
-            "its verbs: python -m accelerator layers, answer",
+            "it describes a CPU's matrix unit, not a device beside the CPU",
+            "it works with: accelerator layers, accelerator answer",
         )
     table.only(["schema", "name", "description", "clock", *sections])
     gemm, alu, width, buffer, memory = (table.table(name) for name in sections)
@@ -206,7 +206,7 @@ def _cycles(table: TomlTable, key: str, least: int) -> int:
 def _power(table: TomlTable, key: str) -> int:
     found = int(table.get(key, int))
     if found < 1 or found & (found - 1):
-        raise table.error(key, f"{key!r} is {found}", "a power of two is wanted")
+        raise table.error(key, f"{key!r} is {found}", "it must be a power of two")
     return found
 
 
@@ -214,7 +214,7 @@ def _size(table: TomlTable, key: str) -> int:
     bits = table.quantity(key, settings.SIZES)
     size = int(bits) // 8
     if size * 8 != bits or size < 1 or size & (size - 1):
-        raise table.error(key, f"{key!r} is {table.values[key]!r}", "a power of two is wanted")
+        raise table.error(key, f"{key!r} is {table.values[key]!r}", "it must be a power of two")
     return size
 
 

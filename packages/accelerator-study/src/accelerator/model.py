@@ -217,7 +217,7 @@ def answer(
     stop: Sequence[int],
     attention: bool = True,
 ) -> Iterator[NextToken]:
-    """Speak on after a prompt, the likeliest token each time; the text is read anew for each.
+    """Continue a prompt with the likeliest token; each step computes the whole text again.
 
     Attention's products are the device's where that is asked for, else in float32.
     """

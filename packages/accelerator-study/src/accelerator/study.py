@@ -67,7 +67,7 @@ def products(
         attention: its products are among them.
 
     Raises:
-        AcceleratorError: there is none.
+        AcceleratorError: the phase has no product for a device.
     """
     found: dict[LinearLayer, int] = {}
     for item in phase.items:
@@ -78,7 +78,9 @@ def products(
             layer = LinearLayer(item.kind, gemm.m, gemm.n, gemm.k, form)
             found[layer] = found.get(layer, 0) + item.count * gemm.batch
     if not found:
-        raise AcceleratorError(f"{phase.name}: there is no product for a device")
+        raise AcceleratorError(
+            f"{phase.name}: the phase has no matrix product that a device can do"
+        )
     return list(found.items())
 
 

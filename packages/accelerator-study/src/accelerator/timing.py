@@ -251,7 +251,7 @@ def simulate(instructions: Sequence[Instruction], device: Device) -> Timing:
 
 
 def trace(instructions: Sequence[Instruction], timing: Timing) -> dict[str, object]:
-    """The run in Chrome's trace format, which Perfetto opens; a microsecond stands for a cycle.
+    """The run in Chrome's trace format, which Perfetto opens; a cycle is shown as a microsecond.
 
     Times are whole thousandths, the nanoseconds that a reader keeps: slices that it rounds could
     overlap, and such are dropped.

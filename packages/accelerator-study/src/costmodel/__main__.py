@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m costmodel``, and the installed command."""
+"""The installed command ``costmodel``."""
 
 import importlib
 import os

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m costmodel``: the cost of a GEMM, a model or a recorded run on an accelerator."""
+"""The command ``costmodel``: the cost of a GEMM, a model or a recorded run on an accelerator."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import (
     DEFAULT_PHASES,
     Phase,
+    model_name,
     only_gemm,
     open_sizes,
     parse_extents,
@@ -57,13 +58,20 @@ from groundwork.files import atomic_write, atomic_write_json
 FILE_WIDTH = 160
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+def main(
+    argv: Sequence[str] | None = None, read: Callable[[Path], dict[str, Any]] = read_workloads
+) -> int:
+    """Run the command; returns its exit code.
+
+    Args:
+        argv: options; by default those of this process.
+        read: gives the work of a model for a value of ``--model`` or ``--of``.
+    """
     args, given = parsed(argv)
 
     def run() -> None:
         refuse_ignored(args, given)
-        _run(args, _console())
+        _run(args, _console(), read)
 
     return exit_code_of(run, CostError)
 
@@ -73,12 +81,16 @@ def _console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
 
 
-def _run(args: argparse.Namespace, console: Console) -> None:
+def _run(
+    args: argparse.Namespace, console: Console, read: Callable[[Path], dict[str, Any]]
+) -> None:
     if bool(args.of) != (args.study is not None):
-        raise CostError("--study and --of go together", remedy="--study DIR --of FILE.work.json")
+        raise CostError(
+            "--study and --of need each other", remedy="--study DIR --of FILE.work.json"
+        )
     if args.study is not None:
         given = _bindings(args.bind, "--bind")
-        every = {path: read_workloads(path) for path in args.of}
+        every = {path: read(path) for path in args.of}
         _refuse_unbound(given, {n for found in every.values() for n in open_sizes(found)})
         study = _with_matplotlib("costmodel.studies.study")
         for path, found in every.items():
@@ -91,7 +103,7 @@ def _run(args: argparse.Namespace, console: Console) -> None:
         _accuracy(args, console)
         return
     if args.model is not None:
-        work = read_workloads(args.model)
+        work = read(args.model)
         phases = _model_phases(args, work)
         if args.search or args.mapping is not None:
             _search(args, console, phases, weight_shapes(work))
@@ -109,13 +121,13 @@ def _run(args: argparse.Namespace, console: Console) -> None:
 def _search(
     args: argparse.Namespace, console: Console, phases: list[Phase], weights: dict[str, int]
 ) -> None:
-    """Search, or estimate the rows of an earlier search anew."""
+    """Search, or estimate the rows of an earlier search again."""
     names = args.hardware or [SEARCHED_HARDWARE]
     if len(names) != 1:
-        problem = "a search has one --hardware, whose memories and clock it keeps"
-        raise CostError(problem, remedy=f"--hardware {names[0]}, and a search of its own for each")
+        problem = "a search takes one --hardware, and keeps its memories and clock"
+        raise CostError(problem, remedy=f"--hardware {names[0]}; search once for each")
     (base,) = inputs.hardware_by_names(names, args.macs_per_pe)
-    model = args.model.name.removesuffix(".json").removesuffix(".work")
+    model = model_name(args.model)
     accuracy = measure.known(weights)
     run = vars(_execution(args))
     pes, lanes = args.pes or base.fabric.pes, base.fabric.lanes
@@ -131,13 +143,13 @@ def _search(
         run = {**vars(Execution()), **old["execution"]} if "execution" in old else run
         if run != vars(_execution(args)):
             raise CostError(
-                f"{args.mapping} was searched with {_words(run)}",
-                remedy="give the options of the search",
+                f"{args.mapping} is the result of a search with {_words(run)}",
+                remedy="give the same options",
             )
         of = old.get("weights")
         if weights != of if of is not None else model != old.get("model", model):
             raise CostError(
-                f"{args.mapping} is of {old.get('model')!r}, {args.model} is another model",
+                f"{args.mapping} is for {old.get('model')!r}, and {args.model} is another model",
                 remedy="give the --model of the search",
             )
         typed = [p.name for p in phases] if args.phase else []
@@ -162,13 +174,13 @@ def _search(
 
 
 def unmeasured_note(names: Sequence[str]) -> str:
-    """The note on schemes whose accuracy was not measured; empty when there are none."""
+    """Note on schemes whose accuracy was not measured; empty if all were."""
     if not names:
         return ""
     typed = dict.fromkeys(name if scheme_named(name) else "SCHEME.toml" for name in names)
     return (
-        f"No accuracy is measured of {', '.join(names)}: rows of these are compared with rows of "
-        "their own scheme alone. It is measured by: nox -s cost -- --accuracy MODEL.gguf --scheme "
+        f"The accuracy of {', '.join(names)} is not measured, so their rows are compared only with "
+        "rows of the same scheme. To measure it: nox -s cost -- --accuracy MODEL.gguf --scheme "
         f"{' '.join(typed)} --json FILE"
     )
 
@@ -181,9 +193,9 @@ def _read_search(path: Path) -> dict[str, Any]:
         or not isinstance(found.get("fronts"), list)
         or not isinstance(found.get("execution", {}), dict)
     ):
-        raise CostError(f"{path}: not the file of a search, of schema 1", remedy=ANEW)
+        raise CostError(f"{path}: not the JSON file of a search (schema 1)", remedy=ANEW)
     if not found["fronts"]:
-        raise CostError(f"{path}: has no rows: its 'fronts' are empty", remedy=ANEW)
+        raise CostError(f"{path}: contains no rows: 'fronts' is empty", remedy=ANEW)
     return found
 
 
@@ -230,13 +242,13 @@ def _model_phases(args: argparse.Namespace, work: Mapping[str, Any]) -> list[Pha
     if args.causal and not any(phase.prompt for phase in phases):
         raise CostError(
             f"--causal {args.causal} does nothing with --phase {args.phase or DEFAULT_PHASES}",
-            remedy="it cuts the queries of a prompt: --phase prefill:512",
+            remedy="it works on the queries of a prompt: --phase prefill:512",
         )
     if args.page and all(phase.prompt for phase in phases):
         raise CostError(
-            f"--page {args.page} does nothing with --phase {args.phase}: the cache of a prompt is "
-            "empty",
-            remedy="it is of a cache that is read: --phase decode:1024",
+            f"--page {args.page} does nothing with --phase {args.phase}: a prompt has an empty "
+            "cache",
+            remedy="use a phase that reads the cache: --phase decode:1024",
         )
     return phases
 
@@ -246,8 +258,8 @@ def _refuse_unbound(given: Mapping[str, int], names: Collection[str]) -> None:
     for name in given:
         if name not in names:
             raise CostError(
-                f"--bind {name} does nothing: the work has no such size",
-                remedy=f"it leaves open: {', '.join(sorted(names)) or 'none'}",
+                f"--bind {name} does nothing: the model has no open size of that name",
+                remedy=f"open sizes: {', '.join(sorted(names)) or '(none)'}",
             )
 
 
@@ -270,15 +282,15 @@ def _accelerators(args: argparse.Namespace) -> tuple[Sequence[Hardware], Sequenc
     for name in factors:
         if not any(flow.uses(name) for flow in dataflows):
             raise CostError(
-                f"--factor {name} does nothing: no map of {', '.join(args.dataflow)} has {name}",
-                remedy="leave it out, or give the --dataflow that has it",
+                f"--factor {name} does nothing: no map of {', '.join(args.dataflow)} uses {name}",
+                remedy="leave it out, or give the --dataflow that uses it",
             )
     unbounded = [h.name for h in hardware if h.levels[0].size is None]
     for name in ("tile", "chain"):
         if getattr(args, name) and unbounded:
             raise CostError(
-                f"--{name} does nothing with --hardware {', '.join(unbounded)}: its memory is "
-                "unbounded",
+                f"--{name} does nothing with --hardware {', '.join(unbounded)}: its first "
+                "memory is unbounded",
                 remedy="--hardware edge8x8, systolic32x32 or a file with the size of a level",
             )
     divided = [h.name for h in hardware if h.levels[0].split is not None]
@@ -299,7 +311,7 @@ def _schemes(args: argparse.Namespace) -> list[Scheme | str]:
 
 
 def _tile(text: str | None, alone: Sequence[Phase]) -> BufferTile | None:
-    """The tile of --tile, which is no larger than a product that is ``alone``."""
+    """The tile of --tile; it must fit in each product of the phases in ``alone``."""
     if text is None:
         return None
     tile = parse_extents(text, "--tile")
@@ -318,7 +330,7 @@ def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:
     for text in texts:
         name, _, value = text.partition("=")
         if not name or not is_number(value) or int(value) < 1:
-            raise CostError(f"{option} {text!r}: NAME=NUMBER is wanted, from 1 on")
+            raise CostError(f"{option} {text!r}: must have the form NAME=NUMBER, NUMBER at least 1")
         found[name] = int(value)
     return found
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from groundwork.errors import USER_MISTAKE, CommandError
 
-WORK_ANEW = "make it anew: python -m crosslab workload MODEL --output FILE.work.json"
+WORK_ANEW = "write the file again: accelerator workload MODEL --output FILE.work.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 

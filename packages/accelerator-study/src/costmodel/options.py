@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of ``python -m costmodel``, and which of them each kind of run heeds."""
+"""Options of ``costmodel``, and the options that each kind of run takes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
 def _parser() -> argparse.ArgumentParser:
     """The command's options."""
     found = argparse.ArgumentParser(
-        prog="costmodel", description="Latency, volumes, bandwidth and energy on a PE array."
+        prog="costmodel",
+        description="Estimate time, memory traffic and energy of matrix products.",
     )
     what = found.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--model",
         metavar="FILE",
         type=Path,
-        help="a work file, of `crosslab workload` or of EstimateCost; `nox -s cost` makes it of "
-        "smollm2, gpt2, a Hugging Face config.json or a saved IRModule",
+        help="a work file; `accelerator workload` writes one. `accelerator --model` takes smollm2, "
+        "gpt2, a Hugging Face config.json or a saved IRModule, too",
     )
     what.add_argument("--gemm", metavar="M,N,K", help="one matrix product")
     what.add_argument("--tenet", metavar="FILE", type=Path, help="a TENET experiment file")
-    what.add_argument("--trace", metavar="FILE", type=Path, help="shapes recorded at run time")
+    what.add_argument(
+        "--trace", metavar="FILE", type=Path, help="estimate the shapes that a recorded run used"
+    )
     what.add_argument(
         "--accuracy",
         metavar="GGUF",
@@ -58,13 +61,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=f"{', '.join(shipped_names('dataflow'))}, or TOML or TENET .m files",
     )
-    choice.add_argument("--macs-per-pe", type=int, metavar="N", help="override the hardware's")
-    choice.add_argument("--factor", action="append", default=[], metavar="NAME=N")
+    choice.add_argument(
+        "--macs-per-pe",
+        type=int,
+        metavar="N",
+        help="multiply-accumulates of a PE in a cycle (default: the hardware's)",
+    )
+    choice.add_argument(
+        "--factor",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="value of a name in the maps",
+    )
     choice.add_argument(
         "--tile",
         metavar="M,N,K",
-        help="tile of the buffer, cut down to smaller products of a model (default: the least "
-        "time of bus and array added, which is not the least latency: --search looks for that)",
+        help="tile in the buffer, reduced for smaller products (default: the tile with the least "
+        "sum of bus time and array time, which is not the least latency: use --search for that)",
     )
     work = found.add_argument_group("work")
     work.add_argument(
@@ -74,28 +88,44 @@ def _parser() -> argparse.ArgumentParser:
         help=f"all, {AS_COMPILED}, {', '.join(SCHEMES)}, or TOML files "
         f"(default: {AS_COMPILED} for a trace, all for a search, else float16)",
     )
-    work.add_argument("--phase", metavar="NAME:TOKENS,...", help=f"(default: {DEFAULT_PHASES})")
-    work.add_argument("--batch", type=int, default=1, metavar="N", help="products of --gemm")
-    work.add_argument("--bind", action="append", default=[], metavar="NAME=N")
     work.add_argument(
-        "--causal", type=int, default=0, metavar="N", help="skip keys after a block of N queries"
+        "--phase",
+        metavar="NAME:TOKENS,...",
+        help=f"phases and their tokens (default: {DEFAULT_PHASES})",
     )
-    work.add_argument("--page", type=int, default=0, metavar="N", help="entries of a cache page")
+    work.add_argument(
+        "--batch", type=int, default=1, metavar="N", help="number of products of --gemm"
+    )
+    work.add_argument(
+        "--bind", action="append", default=[], metavar="NAME=N", help="value of a model's open size"
+    )
+    work.add_argument(
+        "--causal",
+        type=int,
+        default=0,
+        metavar="N",
+        help="skip the keys that no query of a block of N sees",
+    )
+    work.add_argument(
+        "--page", type=int, default=0, metavar="N", help="read the KV cache in pages of N entries"
+    )
     work.add_argument(
         "--chain",
         action="store_true",
         help="keep activations that fit on chip between consecutive operators",
     )
-    work.add_argument("--arrays", type=int, default=1, metavar="N", help="that share the work")
+    work.add_argument(
+        "--arrays", type=int, default=1, metavar="N", help="number of arrays that share the work"
+    )
     work.add_argument(
         "--split",
         choices=(TENSOR, SEQUENCES),
         default=TENSOR,
-        help="what --arrays share: every layer, or the sequences of a batch (default: tensor)",
+        help="split every layer, or the sequences of a batch, between --arrays (default: tensor)",
     )
     find = found.add_argument_group("search, with --model")
     find.add_argument(
-        "--search", action="store_true", help="look for arrays, dataflows and mappings"
+        "--search", action="store_true", help="find the best arrays, dataflows and mappings"
     )
     find.add_argument(
         "--cache",
@@ -103,30 +133,37 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         choices=(16, 8, 4),
         default=[],
-        help="bits of the cache of every --scheme without a width of its own (default: 16)",
+        help="bits of the KV cache, for each --scheme that does not set them (default: 16)",
     )
     find.add_argument(
         "--pes",
         type=int,
         metavar="N",
-        help="arrays of N PEs, N/2, N/4 ... down to 4x4, no side longer than 16 times the other "
-        "(default: the hardware's PEs)",
+        help="search arrays of N PEs, N/2, N/4 ... down to 4x4, with sides of at most 16:1 "
+        "(default: as many PEs as the hardware has)",
     )
-    find.add_argument("--mapping", type=Path, metavar="FILE", help="estimate a search's rows anew")
-    find.add_argument("--html", type=Path, metavar="FILE", help="plots of the fronts to point at")
+    find.add_argument(
+        "--mapping",
+        type=Path,
+        metavar="FILE",
+        help="estimate the rows of a search's JSON file again",
+    )
+    find.add_argument(
+        "--html", type=Path, metavar="FILE", help="write interactive plots of the Pareto fronts"
+    )
     output = found.add_argument_group("output")
-    output.add_argument("--json", type=Path, metavar="FILE")
-    output.add_argument("--csv", type=Path, metavar="FILE")
-    output.add_argument("--plots", type=Path, metavar="DIR", help="PNG")
+    output.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    output.add_argument("--csv", type=Path, metavar="FILE", help="write a table by kind of layer")
+    output.add_argument("--plots", type=Path, metavar="DIR", help="write plots as PNG")
     output.add_argument(
-        "--data", type=Path, metavar="DIR", help="with --study: its CSV and further figures"
+        "--data", type=Path, metavar="DIR", help="with --study: write a CSV and more plots"
     )
     output.add_argument(
         "--compare",
         action="store_true",
-        help="only the table of ms, tokens/s, mJ and bytes a token",
+        help="print only the table of ms, tokens/s, mJ and bytes a token",
     )
-    output.add_argument("--quiet", action="store_true", help="no tables")
+    output.add_argument("--quiet", action="store_true", help="print no tables")
     return found
 
 
@@ -157,9 +194,7 @@ TAKEN = {
 
 
 def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
-    """Refuse options, of those that were typed, that the chosen kind of run does not heed.
-
-    Numbers below the least that an option takes are refused too.
+    """Refuse options that do nothing in the chosen kind of run, and numbers that are too small.
 
     Raises:
         CostError: with the first of them.
@@ -170,13 +205,19 @@ def refuse_ignored(args: argparse.Namespace, given: Sequence[str]) -> None:
         if name != kind and name not in TAKEN[kind]:
             option = name.replace("_", "-")
             taken = ", ".join(f"--{n.replace('_', '-')}" for n in TAKEN[kind])
-            raise CostError(f"--{option} does nothing with --{kind}", remedy=f"it takes {taken}")
+            raise CostError(
+                f"--{option} does nothing with --{kind}", remedy=f"options of --{kind}: {taken}"
+            )
     for name, least in LEAST.items():
         number = getattr(args, name)
         if number is not None and number < least:
             option = f"--{name.replace('_', '-')}"
-            raise CostError(f"{option} {number}: at least {least}", remedy=f"{option} {least}")
+            raise CostError(
+                f"{option} {number}: must be at least {least}", remedy=f"{option} {least}"
+            )
     if args.compare and args.quiet:
         raise CostError("--compare does nothing with --quiet", remedy="give one of the two")
     if "split" in given and args.arrays == 1:
-        raise CostError(f"--split {args.split} divides nothing", remedy="--arrays 2 or more")
+        raise CostError(
+            f"--split {args.split} does nothing with one array", remedy="--arrays 2 or more"
+        )

@@ -29,7 +29,7 @@ def test_shipped_devices_can_be_read() -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(AcceleratorError, match="no accelerator 'tpu'") as caught:
+    with pytest.raises(AcceleratorError, match="there is no device 'tpu'") as caught:
         load_device("tpu")
     assert DEFAULT in caught.value.remedy
 

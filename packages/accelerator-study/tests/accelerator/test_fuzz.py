@@ -14,7 +14,7 @@ from support import shared_builds
 
 from accelerator import functional
 from accelerator.checker import check
-from accelerator.device import DEVICES, load_device
+from accelerator.device import NATIVE, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.isa.encoding import decode
 from accelerator.isa.instructions import Opcode
@@ -55,10 +55,10 @@ def simulator() -> Path:
     """The simulator with sanitizers, around which a program reads cases."""
     tools, main = shared_builds.sanitizing(), Path(__file__).with_name("simulator_fuzz.cc")
     flags = ["-std=c++20", "-O1", *sanitizer_flags(("address", "undefined"))]
-    key = digest(tools.digest, shlex.join(flags), main, DEVICES / "vta", DEVICES / "runtime/spec.h")
+    key = digest(tools.digest, shlex.join(flags), main, NATIVE / "vta", NATIVE / "runtime/spec.h")
 
     def make(out: Path) -> None:
-        sources = [str(main), str(DEVICES / "vta/functional.cc"), f"-I{DEVICES}"]
+        sources = [str(main), str(NATIVE / "vta/functional.cc"), f"-I{NATIVE}"]
         command = [*tools.cxx, *flags, *sources, "-o", str(out / "fuzz")]
         subprocess.run(command, check=True, timeout=SECONDS)
 

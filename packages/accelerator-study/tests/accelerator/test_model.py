@@ -150,7 +150,7 @@ def test_describe_says_what_a_description_makes(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["layers", "tpu", "--gemm", "1,1,1"], "no accelerator 'tpu'"),
+        (["layers", "tpu", "--gemm", "1,1,1"], "there is no device 'tpu'"),
         (["layers", "vta-1x16x16", "--gemm", "1,1"], "three positive numbers"),
         (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--requantise", "x"], "BYTES:SHIFT"),
         (["layers", "vta-1x16x16", "--gemm", "1,1,1", "--requantise", "3:0"], "to 3 bytes"),
@@ -158,11 +158,11 @@ def test_describe_says_what_a_description_makes(capsys: pytest.CaptureFixture[st
         (["layers", "vta-1x16x16", "--model", "none.json"], "cannot be read"),
         (["disassemble", "vta-1x16x16", __file__], "bytes: instructions have 16|unknown opcode"),
         (["answer", "vta-1x16x16", "--gguf", __file__], "not a Llama in GGUF"),
-        (["answer", "vta-1x16x16", "--tokens", "0"], "--tokens 0: at least 1"),
-        (["answer", "vta-1x16x16", "--gguf", "none.gguf"], "none.gguf: there is no such file"),
-        (["disassemble", "vta-1x16x16", "none.bin"], "none.bin: there is no such file"),
-        (["describe", "tpu"], "no accelerator 'tpu'"),
-        (["disassemble", "spacemit-ime", "x"], "instructions of a CPU, not a device beside it"),
+        (["answer", "vta-1x16x16", "--tokens", "0"], "--tokens 0: must be at least 1"),
+        (["answer", "vta-1x16x16", "--gguf", "none.gguf"], "none.gguf: the file does not exist"),
+        (["disassemble", "vta-1x16x16", "none.bin"], "none.bin: the file does not exist"),
+        (["describe", "tpu"], "there is no device 'tpu'"),
+        (["disassemble", "spacemit-ime", "x"], "a CPU's matrix unit, not a device beside the CPU"),
     ],
 )
 def test_a_mistake_is_named(

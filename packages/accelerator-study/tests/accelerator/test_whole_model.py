@@ -21,7 +21,7 @@ from accelerator.device import Device, load_device
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.host.driver import driver_objects
 from accelerator.host.follow import VARIABLE
-from accelerator.host.job import device_passes, offload
+from accelerator.host.offload import device_passes, offload
 from accelerator.host.params import int8_params
 from accelerator.model import IntegerProduct, attend
 from crosslab.build.link import LinkRequest, link_runner

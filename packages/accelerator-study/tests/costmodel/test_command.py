@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import tiny_model
+from small_llama import write_gguf
 
 from costmodel.accuracy import llama
 from costmodel.cli import main
@@ -179,15 +179,15 @@ def test_the_scheme_as_compiled_takes_the_modules_scales(tmp_path: Path) -> None
         (["--gemm", "8,8,8", "--dataflow", "sideways"], "no dataflow 'sideways'"),
         (["--gemm", "8,8,8", "--scheme", "int3"], "no scheme 'int3'"),
         (["--gemm", "8,8,8", "--factor", "X"], "NAME=NUMBER"),
-        (["--gemm", "8,8,8", "--factor", "X=0"], "from 1 on"),
+        (["--gemm", "8,8,8", "--factor", "X=0"], "NUMBER at least 1"),
         (["--accuracy", "missing", "--scheme", "int8-token"], "not a Llama in GGUF"),
         (["--gemm", "8,8,8", "--batch", "0"], "at least 1"),
-        (["--model", "x", "--search", "--macs-per-pe", "0"], "--macs-per-pe 0: at least 1"),
-        (["--model", "x", "--search", "--pes", "-4"], "--pes -4: at least 1"),
+        (["--model", "x", "--search", "--macs-per-pe", "0"], "--macs-per-pe 0: must be at least 1"),
+        (["--model", "x", "--search", "--pes", "-4"], "--pes -4: must be at least 1"),
         (["--gemm", "9999,9999,9999", "--hardware", "edge8x8", "--tile", "999,999,999"], "--tile"),
         (["--tenet", "missing"], "cannot be read"),
         (["--model", "missing"], "missing: cannot be read"),
-        (["--study", "docs"], "--study and --of go together"),
+        (["--study", "docs"], "--study and --of need each other"),
         (["--gemm", "8,8,8", "--of", "x.work.json"], "--of does nothing with --gemm"),
         (["--trace", "missing"], "cannot be read"),
     ],
@@ -211,7 +211,7 @@ def test_mistakes_end_with_a_message_and_two(
         ("b", [], "damaged: TypeError"),
     ],
 )
-def test_a_damaged_work_file_is_told(
+def test_a_damaged_work_file_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: Any, message: str
 ) -> None:
     found = report()
@@ -224,7 +224,7 @@ def test_a_damaged_work_file_is_told(
     assert "Traceback" not in said
 
 
-def test_unknown_phases_are_told(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_phases_are_reported(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", str(model), "--phase", "warmup:3"]) == 2
     assert "it has: prefill, decode" in capsys.readouterr().err
     assert main(["--model", str(model), "--phase", "prefill"]) == 2
@@ -233,7 +233,7 @@ def test_unknown_phases_are_told(model: Path, capsys: pytest.CaptureFixture[str]
 
 def test_the_accuracy_of_one_scheme_is_that_among_others(tmp_path: Path) -> None:
     weights, out = tmp_path / "tiny.gguf", tmp_path / "out.json"
-    tiny_model.write_gguf(weights)
+    write_gguf(weights)
     found = []
     for names in (["int8-token"], ["float32", "int4-g64-a4", "int8-token"]):
         options = ["--scheme", *names, "--json", str(out), "--quiet"]
@@ -251,7 +251,7 @@ def test_a_measurement_is_added_to_the_file_of_an_earlier_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights, out = tmp_path / "tiny.gguf", tmp_path / "out.json"
-    tiny_model.write_gguf(weights)
+    write_gguf(weights)
     command = ["--accuracy", str(weights), "--quiet", "--json", str(out), "--scheme"]
     assert main([*command, "int8-token"]) == 0
     first = json.loads(out.read_text())
@@ -275,7 +275,7 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     plain = llama.load
     monkeypatch.setattr(llama, "load", lambda path: read.append(path) or plain(path))
     weights = tmp_path / "tiny.gguf"
-    tiny_model.write_gguf(weights)
+    write_gguf(weights)
     command = ["--accuracy", str(weights), "--scheme", "float16", "--quiet"]
     assert main([*command, "--json", str(tmp_path / "out.json")]) == 0
     assert read == [weights]
@@ -309,7 +309,7 @@ TYPED = re.compile(r"^nox -s cost -- (--(?:gemm|tenet) .*)$", re.MULTILINE)
 def test_commands_of_the_page_that_need_no_model_run(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = TYPED.findall((ROOT / "docs" / "cost" / "README.md").read_text(encoding="utf-8"))
     assert {line.split()[0] for line in commands} == {"--gemm", "--tenet"}
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(ROOT.parents[1])
     for line in commands:
         assert main([*line.split(), "--quiet"]) == 0
 
@@ -317,13 +317,14 @@ def test_commands_of_the_page_that_need_no_model_run(monkeypatch: pytest.MonkeyP
 def test_files_that_the_page_names_are_there() -> None:
     """The configuration of the Llama has the sizes of its study."""
     page = (ROOT / "docs" / "cost" / "README.md").read_text(encoding="utf-8")
-    (name,) = set(re.findall(r"--model (tests/\S+)", page))
-    sizes = json.loads((ROOT / name).read_text(encoding="utf-8"))
+    (name,) = set(re.findall(r"--of (packages/\S+)", page))
+    sizes = json.loads((ROOT.parents[1] / name).read_text(encoding="utf-8"))
     study = (ROOT / "docs" / "cost" / "llama2-7b.md").read_text(encoding="utf-8")
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
     assert f"| down_proj | {sizes['num_hidden_layers']} | 1 x 1 x {hidden} x {inner} |" in study
     assert f"| lm_head | 1 | 1 x 1 x {sizes['vocab_size']} x {hidden} |" in study
-    assert f"Made by `nox -s cost -- --model {name} --study docs/cost`" in study
+    folder = "packages/accelerator-study/docs/cost"
+    assert f"Made by `nox -s cost -- --study {folder} --of {name}`" in study
 
 
 def test_the_default_tile_is_explained_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

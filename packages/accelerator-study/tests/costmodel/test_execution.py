@@ -84,7 +84,7 @@ def test_a_work_file_that_does_not_tell_weights_has_no_chain() -> None:
         del other["bits_weights"]
     assert Execution().bind(work, "decode", TOKENS, {}).others[0].bits_weights is None
     bound = Execution(chain=True).bind(work, "decode", TOKENS, {})
-    with pytest.raises(CostError, match="does not tell the weights of rms_norm"):
+    with pytest.raises(CostError, match="does not list the weights of rms_norm"):
         phase_cost(bound, MOBILE, FLOW, FLOAT16)
 
 
@@ -132,7 +132,7 @@ def test_what_does_not_divide_is_counted_once(arrays: int) -> None:
 
 def test_arrays_need_a_link() -> None:
     lonely = replace(MOBILE, link=None)
-    with pytest.raises(CostError, match="need a \\[link\\]"):
+    with pytest.raises(CostError, match="needs a \\[link\\]"):
         phase_cost(phase("decode", TOKENS, Execution(arrays=3)), lonely, FLOW, FLOAT16)
 
 
@@ -209,10 +209,10 @@ def test_the_command_divides_a_batch(tmp_path: Path) -> None:
         (["--phase", "prefill:8", "--arrays", "2"], "prefill:8: has no batch"),
         (["--phase", "decode:8", "--arrays", "2"], "--phase batch_decode:8 --bind batch_size=N"),
         (["--phase", "batch_decode:8", "--arrays", "4"], "3 sequences are too few for 4 arrays"),
-        (["--phase", "batch_decode:8"], "--split batch divides nothing"),
+        (["--phase", "batch_decode:8"], "--split batch does nothing with one array"),
     ],
 )
-def test_what_has_no_sequences_to_share_is_refused(
+def test_a_phase_without_sequences_to_split_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     work = tmp_path / "batched.work.json"

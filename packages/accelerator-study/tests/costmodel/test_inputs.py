@@ -80,7 +80,7 @@ def test_names_may_stand_for_numbers() -> None:
         ("S[i] -> PE[i $ 2]", "unexpected character"),
     ],
 )
-def test_a_bad_relation_is_told_with_its_line(text: str, problem: str) -> None:
+def test_a_bad_relation_is_reported_with_its_line(text: str, problem: str) -> None:
     with pytest.raises(CostError, match=problem) as caught:
         parse_relations(text, Position("flow.toml", 7))
     assert "flow.toml:7" in str(caught.value)
@@ -120,7 +120,7 @@ def test_bandwidth_per_second_becomes_bits_a_cycle() -> None:
         ('name = "buffer"', 'title = "buffer"', "unknown key 'title'"),
     ],
 )
-def test_bad_hardware_is_told_with_its_line(
+def test_bad_hardware_is_reported_with_its_line(
     tmp_path: Path, old: str, new: str, problem: str
 ) -> None:
     text = (LIBRARY / "hardware" / "systolic8x8.toml").read_text()
@@ -205,12 +205,16 @@ def test_tenet_maps_are_refused_when_not_injective(tenet: Path) -> None:
     ("name", "text", "problem"),
     [
         ("array.p", "{PE[i,j]:0<=i<8 and 0<=j<8}\n", "the file ends early"),
-        ("array.p", "{PE[i]:0<=i<8}\n{PE[i]->PE[i-1]}\n256 1024 64\n", ":3: wanted: L1 size"),
-        ("gemm.s", "2 x\n{S[i]:0<=i<8}\n", ":1: wanted: number of reads"),
+        (
+            "array.p",
+            "{PE[i]:0<=i<8}\n{PE[i]->PE[i-1]}\n256 1024 64\n",
+            ":3: the line must list: L1 size",
+        ),
+        ("gemm.s", "2 x\n{S[i]:0<=i<8}\n", ":1: the line must list: number of reads"),
         ("gemm.s", "1 1\n{S[i]:0<=i<8}\n{S[j]->A[j]}\n{S[i]->B[i]}\n", "must start from S"),
     ],
 )
-def test_bad_tenet_files_are_told(tenet: Path, name: str, text: str, problem: str) -> None:
+def test_bad_tenet_files_are_reported(tenet: Path, name: str, text: str, problem: str) -> None:
     (tenet / name).write_text(text)
     with pytest.raises(CostError, match=problem):
         read_experiment(tenet / "experiment" / "os")
@@ -253,7 +257,7 @@ def test_a_scheme_of_the_users(tmp_path: Path) -> None:
         ('"24 bit"', '"0 bit"', "at least 1 bit"),
     ],
 )
-def test_a_bad_scheme_is_told(tmp_path: Path, old: str, new: str, problem: str) -> None:
+def test_a_bad_scheme_is_reported(tmp_path: Path, old: str, new: str, problem: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(SCHEME.replace(old, new))
     with pytest.raises(CostError, match=problem):

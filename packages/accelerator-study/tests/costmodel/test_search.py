@@ -171,7 +171,7 @@ def test_tiles_of_an_l2_are_searched(flow: str) -> None:
     assert found.latency - lag == pytest.approx(best.cycles, rel=0.02)
 
 
-def test_a_buffer_that_holds_no_tile_is_told(
+def test_a_buffer_that_holds_no_tile_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (LIBRARY / "hardware" / "edge8x8.toml").read_text()
@@ -229,10 +229,13 @@ def test_the_command_searches_and_takes_its_mappings_again(
     assert json.loads(again.read_text())["fronts"] == fronts
     capsys.readouterr()
     assert main([*base, "--mapping", str(out), "--chain"]) == 2
-    assert "was searched with none of --causal, --page, --chain" in capsys.readouterr().err
+    assert (
+        "is the result of a search with none of --causal, --page, --chain"
+        in capsys.readouterr().err
+    )
     for execution, message in (
-        ({"causal": 64, "chain": True}, "was searched with --causal 64 --chain\n"),
-        (5, "not the file of a search"),
+        ({"causal": 64, "chain": True}, "is the result of a search with --causal 64 --chain\n"),
+        (5, "not the JSON file of a search"),
     ):
         again.write_text(json.dumps({"fronts": fronts, "execution": execution}))
         assert main([*base, "--mapping", str(again)]) == 2
@@ -318,7 +321,7 @@ def test_mappings_of_another_model_are_refused(
     work.write_bytes((DATA / "gpt2-q4f32_1.work.json").read_bytes())
     bind = ["--bind", "vocab_size=50257"]
     assert main(["--model", str(work), *SEARCHED[:2], *bind, "--mapping", str(path)]) == 2
-    assert "is of 'smollm2'" in capsys.readouterr().err
+    assert "is for 'smollm2'" in capsys.readouterr().err
 
 
 def test_a_phase_that_no_row_of_a_mapping_has_is_refused(
@@ -389,7 +392,7 @@ PLACES: dict[str, tuple[str, ...]] = {
         ("phase", ["decode"], "is of phase ['decode']"),
     ],
 )
-def test_a_damaged_mapping_is_told(
+def test_a_damaged_mapping_is_reported(
     searched: dict[str, Any],
     field: str,
     value: Any,
@@ -433,7 +436,7 @@ def test_a_damaged_mapping_is_told(
         (["--study", "d", "--of", "x", "--hardware", "systolic8x8"], "--hardware does nothing"),
         ([*SMOLLM2, "--mapping", "x", "--cache", "16"], "--cache does nothing with --mapping"),
         ([*SMOLLM2, "--search", "--hardware", "systolic8x8"], "systolic8x8: a search needs"),
-        ([*SMOLLM2, "--split", "tensor"], "--split tensor divides nothing"),
+        ([*SMOLLM2, "--split", "tensor"], "--split tensor does nothing with one array"),
         ([*SMOLLM2, "--bind", "foo=3"], "--bind foo does nothing"),
         (["--study", "d", "--of", SMOLLM2[1], "--bind", "foo=3"], "--bind foo does nothing"),
         ([*SMOLLM2, "--causal", "64", "--phase", "decode:64"], "--causal 64 does nothing with"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab workload``: the work file of a model, and the road from it to an estimate."""
+"""``accelerator workload``: the work file of a model, and the road from it to an estimate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("tvm", reason="the models are built with apache-tvm")
-from accelerator.workload.cli import main
+from accelerator.cli import main
 from accelerator.workload.gpt2 import export
 from costmodel.cli import main as estimate
 from crosslab.errors import UserError
@@ -27,7 +27,7 @@ SMALL = {
 def test_a_config_becomes_a_work_file_that_can_be_estimated(tmp_path: Path) -> None:
     config, work = tmp_path / "config.json", tmp_path / "deep" / "small.work.json"
     config.write_text(json.dumps(SMALL), encoding="utf-8")
-    assert main([str(config), "--output", str(work)]) == 0
+    assert main(["workload", str(config), "--output", str(work)]) == 0
     out = tmp_path / "out.json"
     assert estimate(["--model", str(work), "--json", str(out), "--quiet"]) == 0
     prefill, decode = json.loads(out.read_text(encoding="utf-8"))
@@ -35,25 +35,41 @@ def test_a_config_becomes_a_work_file_that_can_be_estimated(tmp_path: Path) -> N
     assert decode["total"]["macs"] == weights + 100 * 64 + 2 * 2 * 1024 * 64
     assert prefill["total"]["macs"] == 512 * weights + 100 * 64 + 2 * 2 * 512 * 512 * 64
     again = tmp_path / "again.json"
-    assert main([str(work), "--output", str(again)]) == 0
+    assert main(["workload", str(work), "--output", str(again)]) == 0
     assert again.read_bytes() == work.read_bytes()
+
+
+def test_an_estimate_of_a_config_is_that_of_its_work_file(tmp_path: Path) -> None:
+    config, work = tmp_path / "config.json", tmp_path / "small.work.json"
+    config.write_text(json.dumps(SMALL), encoding="utf-8")
+    assert main(["workload", str(config), "--output", str(work)]) == 0
+    out = [tmp_path / name for name in ("file.json", "config-out.json", "layers.json")]
+    assert main(["estimate", "--model", str(work), "--json", str(out[0]), "--quiet"]) == 0
+    assert main(["--model", str(config), "--json", str(out[1]), "--quiet"]) == 0
+    assert out[0].read_bytes() == out[1].read_bytes()
+    device = ["layers", "vta-1x16x16", "--phase", "decode:8", "--attention", "cpu"]
+    assert main([*device, "--model", str(config), "--json", str(out[2])]) == 0
+    (phase,) = json.loads(out[2].read_text(encoding="utf-8"))["phases"]
+    assert phase["tokens"] == 1 and phase["layers"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "no model"),
-        ("{", "no model"),
-        ("{}", "neither a config, a work file nor an IRModule"),
-        ('{"model_type": "mamba"}', "model_type 'mamba' is not built in"),
+        (None, "cannot be read as a model"),
+        ("{", "cannot be read as a model"),
+        ("{}", "is neither a config.json, a work file nor an IRModule"),
+        ('{"model_type": "mamba"}', "model_type 'mamba' is not supported"),
     ],
 )
-def test_what_is_no_model_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+def test_another_file_than_a_model_is_refused(
+    tmp_path: Path, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "model.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=message):
-        main([str(path), "--output", str(tmp_path / "x.work.json")])
+    assert main(["workload", str(path), "--output", str(tmp_path / "x.work.json")]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_configuration_that_lacks_a_size_is_refused() -> None:

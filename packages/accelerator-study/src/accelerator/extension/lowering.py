@@ -102,7 +102,7 @@ def _blocks(segments: tuple[Segment, ...]) -> int:
 
 
 def _segments(blocks: int, size: int) -> tuple[Segment, ...]:
-    """Whole tiles, then one of what is left."""
+    """Whole tiles, then one tile of the rest."""
     whole, rest = divmod(blocks, size)
     found = ((0, whole, size), (whole * size, 1, rest))
     return tuple(each for each in found if each[1] and each[2])

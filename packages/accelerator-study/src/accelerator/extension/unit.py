@@ -65,7 +65,7 @@ def load_target(name: str) -> Device | MatrixUnit:
     """Read a shipped device or matrix unit by name, or a TOML file by path.
 
     Raises:
-        AcceleratorError: there is none of that name.
+        AcceleratorError: there is no device of that name.
         CostError: the file is wrong; names the line.
     """
     table = device_table(name)

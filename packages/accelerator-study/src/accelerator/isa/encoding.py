@@ -121,7 +121,9 @@ def encode(instructions: Iterable[Instruction], device: Device) -> bytes:
                 (-(1 << (width - 1)), 1 << (width - 1)) if name == "immediate" else (0, 1 << width)
             )
             if not low <= value < high:
-                raise StreamError(index, f"{opcode.name} {name} is {value}, it has {width} bits")
+                raise StreamError(
+                    index, f"{opcode.name} {name} is {value}, which does not fit in {width} bits"
+                )
             word |= (value & ((1 << width) - 1)) << at
         _refuse(index, instruction, device)
         words.append(word.to_bytes(INSTRUCTION_BYTES, "little"))
@@ -232,7 +234,9 @@ def encode_micro_ops(micro_ops: Sequence[MicroOp], device: Device) -> bytes:
         pairs = (("dst", op.dst, dst), ("src", op.src, src), ("wgt", op.wgt, wgt))
         for name, value, width in pairs:
             if not 0 <= value < 1 << width:
-                raise AcceleratorError(f"micro-op {index}: {name} is {value}, it has {width} bits")
+                raise AcceleratorError(
+                    f"micro-op {index}: {name} is {value}, which does not fit in {width} bits"
+                )
         found.append(op.dst | op.src << dst | op.wgt << (dst + src))
     return np.array(found, dtype="<u4").tobytes()
 

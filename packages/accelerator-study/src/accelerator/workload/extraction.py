@@ -41,7 +41,7 @@ def model_workloads(name: str) -> dict[str, Any]:
     """Workloads of a model: a name, a ``config.json``, an IRModule or a work file.
 
     Raises:
-        UserError: it is none of these, or TVM is missing.
+        UserError: the model cannot be read, or TVM is missing.
     """
     if name == "gpt2":
         return extract(_gpt2(GPT2))
@@ -57,9 +57,9 @@ def from_file(path: Path) -> dict[str, Any]:
         found = json.loads(text)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"no model {str(path)!r}: {error}",
+            f"{path} cannot be read as a model: {error}",
             remedy=f"give one of {', '.join(NAMED)}, a config.json, an IRModule saved by "
-            "tvm.ir.save_json, or a work file of EstimateCost",
+            "tvm.ir.save_json, or a work file",
         ) from error
     if isinstance(found, dict) and "entries" in found:
         return found
@@ -73,9 +73,9 @@ def _load_module(path: Path, text: str) -> Any:
     try:
         module = tvm.ir.load_json(text)
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: neither a config, a work file nor an IRModule") from error
+        raise UserError(f"{path} is neither a config.json, a work file nor an IRModule") from error
     if not isinstance(module, tvm.IRModule):
-        raise UserError(f"{path}: holds a {type(module).__name__}, not an IRModule")
+        raise UserError(f"{path}: contains a {type(module).__name__}, not an IRModule")
     return module
 
 
@@ -102,8 +102,7 @@ def _tvm() -> Any:
     except ImportError as error:
         raise UserError(
             f"this needs TVM: {error}",
-            remedy="install the release's TVM (nox -s cost does), "
-            "or give a work file of EstimateCost",
+            remedy="nox -s cost installs TVM; a work file (*.work.json) needs none",
         ) from error
 
 
@@ -115,7 +114,7 @@ def _from_config(path: Path, config: dict[str, Any]) -> Any:
     if kind == "llama":
         return _llama(read_config(path))
     raise UserError(
-        f"{path}: model_type {kind!r} is not built in",
+        f"{path}: model_type {kind!r} is not supported",
         remedy="give its IRModule, saved by tvm.ir.save_json, instead",
     )
 

@@ -101,7 +101,7 @@ class BoundDataflow:
 def _single(line: SourceLine, values: Mapping[str, int]) -> Relation:
     found = parse_relations(line.text, line.source, values)
     if len(found) != 1:
-        raise line.error("one map is wanted, not several")
+        raise line.error("the text must be one map, not several")
     return found[0]
 
 

@@ -220,7 +220,7 @@ def _energies(part: TomlTable, memory: str, size: int | None) -> list[float]:
         raise part.error("memory", f"no memory {memory!r}", f"one of: {', '.join(kinds)}")
     given = [k for k in ("energy", "read_energy", "write_energy") if k in part.values]
     if given:
-        raise part.error(given[0], f"'memory' and {given[0]!r} say the same twice")
+        raise part.error(given[0], f"'memory' already sets {given[0]!r}")
     return [kinds[memory].energy_of((size or 0) / 8)] * 2
 
 

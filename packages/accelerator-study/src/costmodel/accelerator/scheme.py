@@ -184,8 +184,8 @@ def schemes(names: Sequence[str]) -> tuple[Scheme, ...]:
             found.append(shipped)
         elif name == AS_COMPILED:
             raise CostError(
-                f"--scheme {AS_COMPILED} is for an estimate of --model, --gemm or --trace alone: "
-                "it is no one width",
+                f"--scheme {AS_COMPILED} works only for an estimate of --model, --gemm or --trace: "
+                "each tensor keeps its own width",
                 remedy=f"schemes: {_SHIPPED}",
             )
         else:
@@ -201,7 +201,7 @@ def with_caches(found: Sequence[Scheme], widths: Sequence[int]) -> tuple[Scheme,
     One that has a width below 16 by its name or in its file is taken with that one alone.
 
     Raises:
-        CostError: such a width is none of those asked for.
+        CostError: the scheme has a cache of another width than the user asked for.
     """
     for scheme in found:
         if widths and scheme.cache < FLOAT16.cache and scheme.cache not in widths:

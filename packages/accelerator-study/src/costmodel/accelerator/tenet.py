@@ -104,7 +104,7 @@ def hardware_from_pe_file(path: Path) -> Hardware:
     shape = tuple(high for _, high in pes.bounds)
     numbers = lines[2].text.split()
     if len(numbers) != PE_NUMBERS or not all(map(is_number, numbers)):
-        raise lines[2].error("wanted: L1 size, L2 size, bandwidth, latency")
+        raise lines[2].error("the line must list: L1 size, L2 size, bandwidth, latency")
     bandwidth, latency = int(numbers[2]), int(numbers[3])
     if bandwidth == 0:
         raise lines[2].error("the bandwidth must be positive")
@@ -139,7 +139,7 @@ def read_statement(path: Path) -> Statement:
     _expect(path, lines, 2, "two numbers and an instance set")
     numbers = lines[0].text.split()
     if len(numbers) != 2 or not all(map(is_number, numbers)):
-        raise lines[0].error("wanted: number of reads, number of writes")
+        raise lines[0].error("the line must list: number of reads, number of writes")
     reads, writes = int(numbers[0]), int(numbers[1])
     _expect(path, lines, 2 + reads + writes, f"{reads} read and {writes} write accesses")
     domain = parse_domain(lines[1].text, lines[1].source)

@@ -93,7 +93,7 @@ def record(model: Path, plain: FloatLlama) -> dict[str, Any]:
 
 
 def earlier(path: Path, made: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of an earlier measurement in a file; none where there is no file.
+    """Rows of an earlier measurement in a file; empty if the file does not exist.
 
     Args:
         path: the file.

@@ -28,7 +28,7 @@ def weights(values: F32, scheme: Scheme) -> F32:
     """Round a matrix of N x K weights.
 
     Raises:
-        ValueError: K is no multiple of the group.
+        ValueError: K is not a multiple of the group.
     """
     if scheme.weight >= 16:
         return values.astype(np.float16).astype(np.float32) if scheme.weight == 16 else values

@@ -2,7 +2,7 @@
 """Mixed-radix digits: in them, tiled maps such as ``i%8`` and ``floor(i/8)`` are linear.
 
 A dimension which the maps cut at 8 and 64 becomes three digits with strides 1, 8 and 64. A
-size that is no multiple of the cuts leaves a digit_domain, which is a few disjoint boxes.
+size that is not a multiple of the cuts leaves a digit_domain, which is a few disjoint boxes.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def parse_relations(
     Args:
         text: the relation.
         source: for messages.
-        values: names that stand for numbers (array sizes, tile factors).
+        values: numbers of names (array sizes, tile factors).
 
     Raises:
         CostError: with the offending line.

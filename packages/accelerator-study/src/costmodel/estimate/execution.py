@@ -58,7 +58,7 @@ class Execution:
             return self._of(whole)
         if whole.prompt or BATCH not in symbols(report["entries"][whole.entry]):
             raise CostError(
-                f"{whole.name}: has no batch that arrays could share",
+                f"{whole.name}: has no batch to split between arrays",
                 remedy=f"--split {TENSOR}, or --phase batch_decode:{size} --bind {BATCH}=N",
             )
         fewest, more = divmod(given[BATCH], self.arrays)
@@ -151,7 +151,7 @@ def _parallel(phase: Phase, arrays: int) -> Phase:
     """
     splits = [_split_along(item) for item in phase.items]
     if not any(_SPLIT_ALONG_K.search(i.kind) or i.kind == "lm_head" for i in phase.items):
-        raise CostError(f"{phase.name}: nothing that several arrays could share")
+        raise CostError(f"{phase.name}: has nothing to split between arrays")
     extents = [getattr(i.gemm, side) for i, side in zip(phase.items, splits, strict=True)]
     # Arrays between two of these places have the same share.
     places = sorted({0, arrays, *(extent % arrays for extent in extents)})
@@ -193,7 +193,7 @@ def chained(phase: Phase, level: Level, scheme: Scheme | None) -> Phase:
     """Keep the activations between consecutive operators in the first memory, where they fit.
 
     A product's result and the operand that the next product makes of it, after the work between
-    them, take room beside the tiles. Work that is no product then moves its weights alone, those of
+    them, take room beside the tiles. Other work than products then moves only its weights, those of
     norms and biases, where its own operands fit too. What goes into attention leaves the chip,
     since keys and values go to the cache.
 
@@ -234,7 +234,7 @@ def chained(phase: Phase, level: Level, scheme: Scheme | None) -> Phase:
 
 
 def _on_chip(work: OtherWork, most: int, phase: Phase) -> OtherWork:
-    """Work that is no product, of which only weights move where its operands fit.
+    """Work other than products, of which only weights move where its operands fit.
 
     Raises:
         CostError: the work file does not say how many of its bits are weights.
@@ -244,7 +244,7 @@ def _on_chip(work: OtherWork, most: int, phase: Phase) -> OtherWork:
         return work
     if work.bits_weights is None:
         raise CostError(
-            f"{phase.name}: the work file does not tell the weights of {work.name}",
-            remedy="make it anew, or leave out --chain",
+            f"{phase.name}: the work file does not list the weights of {work.name}",
+            remedy="write it again, or leave out --chain",
         )
     return replace(work, on_chip=True)

@@ -23,7 +23,7 @@ def names(extent: int | str) -> set[str]:
     """Names of the sizes that an extent leaves open.
 
     Raises:
-        SyntaxError: the text is no expression.
+        SyntaxError: the text is not an expression.
     """
     if not isinstance(extent, str):
         return set()
@@ -35,7 +35,7 @@ def evaluate(extent: int | str, sizes: Mapping[str, int], where: str) -> int:
     """Value of an extent such as ``seq_len*64``.
 
     Raises:
-        CostError: a name has no value, or the text is no arithmetic.
+        CostError: a name has no value, or the text is not arithmetic.
     """
     if isinstance(extent, int):
         return extent

@@ -181,7 +181,7 @@ def item_scheme(item: Item, scheme: Scheme | str) -> Scheme:
 
 
 def other_work(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals:
-    """Work that is no product: the time of its transfers to and from the outermost memory.
+    """Work other than products: the time of its transfers to and from the outermost memory.
 
     On their way its operands and results pass through every memory, which is written and read once.
     """
@@ -212,7 +212,10 @@ def other_work(phase: Phase, hardware: Hardware, scheme: Scheme | str) -> Totals
 
 def _link(hardware: Hardware) -> Level:
     if hardware.link is None:
-        raise CostError(f"{hardware.name}: several arrays need a [link]", remedy="give it one")
+        raise CostError(
+            f"{hardware.name}: --arrays needs a [link] in the hardware file",
+            remedy="add the table [link]",
+        )
     return hardware.link
 
 

@@ -33,7 +33,7 @@ class Steps:
     """Kinds of steps of a product under some mappings.
 
     Attributes:
-        times: steps of a kind; 0: there is none.
+        times: steps of a kind, or 0.
         m, n, k: extents of the tile that a step works on.
         new, done: its sums begin, end here.
         fetched: bits of the step's own tile; following: of the next step's, that are fetched
@@ -174,7 +174,7 @@ def _places(loops: Count) -> tuple[Count, Count]:
 
 
 def _odometer(place: Count, loops: Count, step: int) -> Count:
-    """Places of the steps after (1) or before (-1); past the end it begins anew."""
+    """Places of the steps after (1) or before (-1); past the end it begins again."""
     found = place.copy()
     carry: Count = True
     for d in (2, 1, 0):

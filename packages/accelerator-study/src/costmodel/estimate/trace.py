@@ -23,7 +23,7 @@ def trace_phases(path: Path) -> list[Phase]:
     """Read a recording as phases, in order.
 
     Raises:
-        CostError: it is no recording, or a call has other shapes than its function takes.
+        CostError: the file is not a recording, or a call has other shapes than its function takes.
     """
     record = read_json(path, RECORD)
     if not isinstance(record, dict) or record.get("schema") != 1 or "sections" not in record:

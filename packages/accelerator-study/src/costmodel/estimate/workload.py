@@ -20,7 +20,7 @@ DEFAULT_PHASES = "prefill:512,decode:1024"
 _VIEW = re.compile(r"T_(?:reshape|squeeze|expand_dims|flatten)_?\d*")
 _SHARED_HEAD = re.compile(r"\bb\*(\d+)//(\d+)")
 _LAYER = re.compile(r"(?:^|_)(?:layers?|h|blocks?)_(\d+)_")
-# Wrong fields, wrong types, text that is no expression, a division by nothing.
+# Wrong fields, wrong types, text that is not an expression, a division by nothing.
 DAMAGE = (KeyError, TypeError, AttributeError, ValueError, SyntaxError, ArithmeticError)
 
 
@@ -43,7 +43,7 @@ class Item:
 
 @dataclass(frozen=True)
 class OtherWork:
-    """Work that is no product: loop instances and bits, as compiled.
+    """Work other than products: loop instances and bits, as compiled.
 
     Attributes:
         view: the compiler makes it another view of the same memory; nothing moves.
@@ -109,6 +109,11 @@ class Phase:
         return max(sizes.get(BATCH, 1), 1)
 
 
+def model_name(path: Path) -> str:
+    """The name of a model: that of its file, without ``.work.json``."""
+    return path.name.removesuffix(".json").removesuffix(".work")
+
+
 def read_workloads(path: Path) -> dict[str, Any]:
     """Read a report of the extraction pass.
 
@@ -134,7 +139,7 @@ def parse_extents(text: str, option: str) -> tuple[int, int, int]:
     """
     parts = text.split(",")
     if len(parts) != 3 or not all(is_number(p.strip()) and int(p) > 0 for p in parts):
-        problem = f"{option} {text!r}: three positive numbers M,N,K are wanted"
+        problem = f"{option} {text!r}: must be three positive numbers M,N,K"
         raise CostError(problem, remedy=f"{option} 64,64,64")
     m, n, k = (int(p) for p in parts)
     return m, n, k
@@ -154,7 +159,7 @@ def parse_phases(text: str) -> tuple[tuple[str, int], ...]:
                 f"--phase: {part!r} is not NAME:TOKENS", remedy="prefill:512,decode:1024"
             )
         if (name, int(size)) in found:
-            raise CostError(f"--phase: {part} stands there twice", remedy="leave one of them out")
+            raise CostError(f"--phase: {part} is given twice", remedy="leave one of them out")
         found.append((name, int(size)))
     return tuple(found)
 

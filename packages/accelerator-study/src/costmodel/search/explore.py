@@ -74,9 +74,9 @@ class Design:
 def arrays(pes: int) -> list[tuple[int, int]]:
     """Arrays of at most so many PEs, of half as many, of a quarter, and so on.
 
-    Of each number one side is a power of two and the other as long as the number allows; of a
-    number that is none, both may also be about equal. No side is shorter than `SMALLEST` nor longer
-    than `STEEPEST` times the other.
+    Of each number one side is a power of two and the other as long as the number allows. If the
+    number is not a power of two, both sides may also be about equal. No side is shorter than
+    `SMALLEST` nor longer than `STEEPEST` times the other.
     """
     found: dict[tuple[int, int], None] = {}
     while pes >= SMALLEST**2:
@@ -101,7 +101,7 @@ def designs(base: Hardware, pes: int) -> list[Design]:
     size = base.levels[0].size
     if len(base.fabric.shape) != 2 or len(base.levels) not in (2, 3) or size is None:
         raise CostError(
-            f"{base.name}: a search needs an array of two axes, a buffer, at most an L2, a memory",
+            f"{base.name}: a search needs a 2D array, a buffer, perhaps an L2, and a memory",
             remedy="--hardware edge8x8, systolic32x32, systolic128x128 or a file like them",
         )
     if pes > MOST_PES:
@@ -240,7 +240,7 @@ def _plans(items: Sequence[Item], best: Found) -> Plans:
 
 def _end_with_parent() -> None:
     """Let a worker end with the search, however that ends: its queue would keep it for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search is told, and decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search process gets the signal and decides
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -325,7 +325,7 @@ def _best(points: Sequence[Point], phase: Phase, base: Hardware, accuracy: Accur
     """Points of a phase of which none is better in everything than another; of equals the first.
 
     Raises:
-        CostError: there are none.
+        CostError: no design fits.
     """
     if not points:
         raise CostError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a search, read back and checked: its rows are estimated anew."""
+"""The file of a search, read back and checked: its rows are estimated again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from costmodel.search.systolic import FLOWS
 
 LARGEST_BUFFER = 1 << 40  # bytes
 EIGHTHS = 8
-ANEW = "make the file anew: --model MODEL --search --json FILE"
+ANEW = "write the file again: --model MODEL --search --json FILE"
 OTHER_RUN = "give the --model, --phase and --bind of the search that wrote it"
 
 
@@ -31,7 +31,7 @@ def again(
     accuracy: Accuracy,
     wanted: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Estimate the rows of a search's file anew; all are checked before the first is estimated.
+    """Estimate the rows of a search's file again; all are checked before the first is estimated.
 
     Args:
         found: the content of the file.
@@ -81,7 +81,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _whole(value: Any, most: int) -> bool:
-    """Tell a number from 1 to ``most``; JSON's true is none."""
+    """True for a number from 1 to ``most``; JSON's ``true`` is not a number."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 

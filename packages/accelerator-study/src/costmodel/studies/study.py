@@ -11,14 +11,15 @@ from typing import Any
 from costmodel.accelerator import inputs
 from costmodel.accelerator.scheme import COMPARED, SCHEMES, schemes
 from costmodel.estimate.model import PhaseCost, every_combination
-from costmodel.estimate.workload import Phase, bind_phase
+from costmodel.estimate.workload import Phase, bind_phase, model_name
 from costmodel.studies import plots
 from costmodel.studies.report import short, totals_record, write_rows
 from groundwork.files import atomic_write
 
-COMMAND = "nox -s cost -- --study docs/cost"
+COMMAND = "nox -s cost -- --study packages/accelerator-study/docs/cost --of"
 MODELS = {"gpt2": "GPT-2 (124M)", "smollm2": "SmolLM2-135M"}
-CONFIGURED = {"llama2-7b": "tests/costmodel/data/llama2-7b.json"}  # studied from this alone
+# Studied from a config.json alone.
+CONFIGURED = {"llama2-7b": "packages/accelerator-study/tests/costmodel/data/llama2-7b.json"}
 ARRAYS = ("edge8x8", "systolic32x32", "systolic128x128")
 FLOWS = ("output-stationary", "weight-stationary", "input-stationary")
 PHASES = (("prefill", 512), ("decode", 1024))
@@ -33,7 +34,7 @@ def write_study(
     given: Mapping[str, int],
     data: Path | None = None,
 ) -> None:
-    """Write a model's study, named like its work file without ``.work.json``.
+    """Write the study of a model, in files of the model's name.
 
     Args:
         folder: of the page and its picture; made when it is not there.
@@ -45,17 +46,18 @@ def write_study(
     Raises:
         CostError: the work file has no such phases, or leaves other sizes open.
     """
-    name = work.name.removesuffix(".json").removesuffix(".work")
-    title, command = MODELS.get(name, f"{name}, as it is compiled"), COMMAND
+    name = model_name(work)
     if name in CONFIGURED:
-        title, command = name, f"nox -s cost -- --model {CONFIGURED[name]} --study docs/cost"
-    elif name not in MODELS:
+        title, source = name, CONFIGURED[name]
+    elif name in MODELS:
+        title, source = MODELS[name], name
+    else:
         bound = "".join(f" --bind {size}={value}" for size, value in sorted(given.items()))
-        command += f" --of out/cost/{work.name}{bound}"
+        title, source = f"{name}, as it is compiled", f"out/cost/{work.name}{bound}"
     phases = [bind_phase(report, phase, size, given) for phase, size in PHASES]
     results = _combinations(phases, COMPARED)
     drawn = [r for r in results if r.scheme in DRAWN]
-    page = _page(name, title, command, phases, results)
+    page = _page(name, title, f"{COMMAND} {source}", phases, results)
     atomic_write(folder / f"{name}.md", page)
     plots.save(folder / f"{name}.png", plots.latency, drawn, comment=digest(page))
     if data is not None:

@@ -159,7 +159,7 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(CostError, match=r"wrong\.toml:4: .*hold two blocks"):
         load_target(str(wrong))
     assert main(["disassemble", IME, __file__]) == 2
-    assert "instructions of a CPU, not a device" in capsys.readouterr().err
+    assert "a CPU's matrix unit, not a device" in capsys.readouterr().err
     traces = ["--traces", str(tmp_path)]
     assert main(["layers", IME, "--gemm", "1,1,1", *traces]) == 2
     assert "has no queues" in capsys.readouterr().err

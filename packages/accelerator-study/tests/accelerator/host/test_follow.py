@@ -19,7 +19,7 @@ import pytest
 from accelerator.device import load_device
 from accelerator.errors import AcceleratorError
 from accelerator.host.follow import Roundings
-from accelerator.host.job import TOLERANCE, offload
+from accelerator.host.offload import TOLERANCE, offload
 from accelerator.host.smooth import scaled, smoothing
 from accelerator.layer import Int8
 from accelerator.model import IntegerProduct, attend, quantise

@@ -46,7 +46,7 @@ def refusal(arguments: list[str], capsys: Said) -> str:
         (["float32"], [("float32", 32)]),
     ],
 )
-def test_a_search_heeds_the_cache_that_a_scheme_names(
+def test_a_search_uses_the_cache_that_a_scheme_names(
     typed: list[str],
     searched: list[tuple[str, int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -115,8 +115,8 @@ def test_a_scheme_of_ones_own_with_a_smaller_cache_is_found_again(tmp_path: Path
     [
         ({}, ["--macs-per-pe", "2"], "was searched with 1 multiply-accumulates a PE"),
         ({"macs_per_pe": 2}, [], "--macs-per-pe 2"),
-        ({"schema": 99}, [], "not the file of a search, of schema 1"),
-        ({"fronts": []}, [], "has no rows"),
+        ({"schema": 99}, [], "not the JSON file of a search (schema 1)"),
+        ({"fronts": []}, [], "contains no rows"),
         ({"array": [5, 3]}, [], "array is [5, 3], not an array that a search of 16 PEs makes"),
         ({"pes": "many"}, [], "pes is 'many', not a number"),
     ],
@@ -145,32 +145,32 @@ GEMM = ["--gemm", "64,64,64", "--quiet"]
     [
         ([*SMOLLM2, "--page", "16", "--phase", "prefill:512"], "does nothing", "decode:1024"),
         ([*SMOLLM2, "--phase", ""], "'' is not NAME:TOKENS", "prefill:512,decode:1024"),
-        ([*SMOLLM2, "--phase", "decode:8,decode:8"], "decode:8 stands there twice", "leave one"),
+        ([*SMOLLM2, "--phase", "decode:8,decode:8"], "decode:8 is given twice", "leave one"),
         (
             [*GEMM, "--hardware", "edge8x8", "--tile", "100000,100000,32"],
             "larger than the product, 64,64,64",
             "--tile 64,64,32",
         ),
         ([*SEARCH, "--scheme", "as-compiled"], "for an estimate", "schemes: all, float16"),
-        ([*SEARCH, "--pes", "3"], "--pes 3: at least 16", "--pes 16"),
+        ([*SEARCH, "--pes", "3"], "--pes 3: must be at least 16", "--pes 16"),
         ([*SEARCH, "--pes", str(1 << 40)], "at most 1048576", "--pes 1048576"),
         ([*SEARCH, "--hardware", "edge8x8", "systolic32x32"], "one --hardware", "edge8x8"),
         (["--gemm", "64,64"], "three positive numbers", "--gemm 64,64,64"),
-        ([*GEMM, "--batch", "0"], "--batch 0: at least 1", "--batch 1"),
+        ([*GEMM, "--batch", "0"], "--batch 0: must be at least 1", "--batch 1"),
         ([*GEMM, "--macs-per-pe", "0"], "at least 1", "--macs-per-pe 1"),
-        ([*SMOLLM2, "--arrays", "0"], "--arrays 0: at least 1", "--arrays 1"),
-        ([*SMOLLM2, "--causal", "-1"], "--causal -1: at least 0", "--causal 0"),
-        ([*SMOLLM2, "--page", "-1"], "--page -1: at least 0", "--page 0"),
+        ([*SMOLLM2, "--arrays", "0"], "--arrays 0: must be at least 1", "--arrays 1"),
+        ([*SMOLLM2, "--causal", "-1"], "--causal -1: must be at least 0", "--causal 0"),
+        ([*SMOLLM2, "--page", "-1"], "--page -1: must be at least 0", "--page 0"),
         ([*GEMM, "--json", "/proc/x.json"], "/proc: cannot be written", "--json out/"),
         ([*GEMM, "--scheme", "missing.toml"], "missing.toml: cannot be read", "example"),
-        (["--model", "missing"], "cannot be read: No such file", "crosslab workload"),
+        (["--model", "missing"], "cannot be read: No such file", "accelerator workload"),
         ([*SMOLLM2, "--mapping", "missing"], "cannot be read: No such file", "--search --json"),
         (["--trace", "missing"], "cannot be read: No such file", "Recorder"),
         (["--tenet", "missing"], "cannot be read: No such file", "tenet/experiment"),
         (["--accuracy", "missing"], "not a Llama in GGUF", "--accuracy MODEL.gguf"),
     ],
 )
-def test_a_mistake_is_told_with_what_to_type(
+def test_a_mistake_is_reported_with_what_to_type(
     arguments: list[str], message: str, typed_next: str, capsys: Said
 ) -> None:
     said = refusal(arguments, capsys)
@@ -180,7 +180,7 @@ def test_a_mistake_is_told_with_what_to_type(
 
 @pytest.mark.parametrize("option", ["--model", "--trace", "--mapping", "--tenet", "--accuracy"])
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"schema": 1}', b"\xff\xfe\x00"])
-def test_a_damaged_file_is_told_with_what_to_type(
+def test_a_damaged_file_is_reported_with_what_to_type(
     option: str, content: bytes, tmp_path: Path, capsys: Said
 ) -> None:
     path = tmp_path / "file"
@@ -190,7 +190,7 @@ def test_a_damaged_file_is_told_with_what_to_type(
 
 
 @pytest.mark.parametrize("words", [GEMM, [*SEARCH, "--phase", "decode:16", "--pes", "16"]])
-def test_a_buffer_that_holds_no_tile_is_told(
+def test_a_buffer_that_holds_no_tile_is_reported(
     words: list[str], tmp_path: Path, capsys: Said
 ) -> None:
     text = (LIBRARY / "hardware" / "edge8x8.toml").read_text()
@@ -199,7 +199,7 @@ def test_a_buffer_that_holds_no_tile_is_told(
     assert "larger first level" in refusal([*words, "--hardware", str(path)], capsys)
 
 
-def test_a_recording_with_a_damaged_section_is_told(tmp_path: Path, capsys: Said) -> None:
+def test_a_recording_with_a_damaged_section_is_reported(tmp_path: Path, capsys: Said) -> None:
     path = tmp_path / "trace.json"
     path.write_text('{"schema": 1, "sections": [{"name": "prompt"}]}')
     assert "damaged: KeyError('calls')" in refusal(["--trace", str(path)], capsys)
@@ -243,7 +243,7 @@ group = 64
         (load_dataflow, '"k", "i"]', '"k"]', "tiles", "not an order of the three loops"),
     ],
 )
-def test_a_wrong_line_of_a_file_is_told(
+def test_a_wrong_line_of_a_file_is_reported(
     load: Callable[[str], object], old: str, new: str, line: str, message: str, tmp_path: Path
 ) -> None:
     text = {

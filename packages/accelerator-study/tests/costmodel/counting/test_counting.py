@@ -8,9 +8,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from costmodel.accelerator.dataflow import Dataflow, SourceLine, count
 from costmodel.counting.affine import Affine, constant, floor_div, modulo, variable
 from costmodel.counting.closed_form import lower
 from costmodel.counting.enumeration import enumerate_all
+from costmodel.counting.extrapolation import NoPolynomialError, extrapolate
+from costmodel.counting.relations import Position
 from costmodel.counting.space import (
     Access,
     Box,
@@ -20,6 +23,7 @@ from costmodel.counting.space import (
     OutsideArrayError,
     SpaceTime,
 )
+from costmodel.errors import CostError
 
 ROW, COL, RED = variable("i"), variable("j"), variable("k")
 SYSTOLIC = Fabric((8, 8), ((-1, 0), (0, -1)))
@@ -205,3 +209,25 @@ def test_a_stencil_is_counted_by_enumeration() -> None:
     around = Access("A", ((ROW, COL), (ROW + constant(1), COL), (ROW - constant(1), COL)))
     everything = enumerate_all(domain, mapping, SYSTOLIC, (around,))
     assert everything.unique("A") == oracle.unique(domain, mapping, SYSTOLIC, around)
+
+
+def test_a_clash_says_how_many_lanes_would_do_and_they_do() -> None:
+    here = Position("flow")
+    space = SourceLine("S[i,j] -> PE[(i+j)%R]", here)
+    flow = Dataflow("clash", space, SourceLine("S[i,j] -> T[i/4, j/R]", here), ())
+    box, access = Box.of({"i": 16, "j": 16}), Access("X", ((variable("i"), variable("j")),))
+    bound = flow.bind(Fabric((4,), ()))
+    with pytest.raises(CostError, match="share a PE and a time stamp") as told:
+        count(flow, box, bound.mapping, Fabric((4,), ()), (access,))
+    needed = int(str(told.value).rsplit("--macs-per-pe ", 1)[1])
+    assert needed == 4
+    assert count(flow, box, bound.mapping, Fabric((4,), (), needed), (access,)).unique["X"] == 256
+
+
+def test_extrapolation_is_exact_for_polynomials_and_refuses_others() -> None:
+    def area(box: tuple[int, ...]) -> dict[str, int]:
+        return {"points": box[0] * box[1] + box[0] // 4}
+
+    assert extrapolate((4003, 77), (4, 1), area) == area((4003, 77))
+    with pytest.raises(NoPolynomialError):
+        extrapolate((4003, 77), (1, 1), area)

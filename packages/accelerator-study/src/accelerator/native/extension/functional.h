@@ -15,7 +15,7 @@ struct ExtensionCounts {
 
 // Runs `count` words from the first one to its return, at most `most` instructions, on `memory` at
 // address 0, with registers of `vlen` bits (256, 1024 or 4096) that are zero. The words are those
-// of scripts/accelerator/extension/encoding.py; any other one is refused when it is reached, as is
+// of extension/encoding.py; any other one is refused when it is reached, as is
 // an address outside of memory. Returns 0, or 1 with a message.
 int extension_run(std::uint32_t vlen, std::uint8_t* memory, std::uint64_t memory_bytes,
                   const std::uint8_t* words, std::uint64_t count, std::uint64_t most,

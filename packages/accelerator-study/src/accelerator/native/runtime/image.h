@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device or matrix unit that a runner was linked for and the programs of its model's layers, which
-// scripts/accelerator/host/image.py writes as C++ source.
+// host/image.py writes as C++ source.
 #ifndef MLC_RVV_ACCELERATORS_RUNTIME_IMAGE_H_
 #define MLC_RVV_ACCELERATORS_RUNTIME_IMAGE_H_
 

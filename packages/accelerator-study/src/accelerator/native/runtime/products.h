@@ -86,7 +86,7 @@ class Products {
   Record record_;
 };
 
-// Defined by the kind of device that is linked in. Throws DeviceError when the image is none of it.
+// Defined by the kind of device that is linked in. Throws DeviceError if the image is not for it.
 std::unique_ptr<Products> MakeProducts(const AcceleratorImage& image);
 
 }  // namespace accelerator

@@ -62,7 +62,7 @@ Device::Device(const AcceleratorSpec& spec, std::uint64_t memory_bytes)
   for (std::uint64_t m : {kWeight, kInput, kOutput}) {
     grain_ = std::max(grain_, ElementBytes(spec, m));
   }
-  used_ = grain_;  // nothing is at address 0, which stands for "nowhere"
+  used_ = grain_;  // nothing is at address 0, which means "nowhere"
   // The kernel gives pages when they are touched: most of a device's memory never is.
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -145,7 +145,7 @@ void Stream::Launch(const AcceleratorProgram& program, const Operands& operands)
     // Both addresses are multiples of the element: modulo 2^64 the difference may be below zero.
     const std::uint64_t address = old + to / element - from / element;
     if (from % element || to % element || address > kDramMask) {
-      throw DeviceError("address " + std::to_string(to) + " is none that instruction " +
+      throw DeviceError("address " + std::to_string(to) + " is not an address that instruction " +
                         std::to_string(at / kInstructionBytes) + " can name");
     }
     word = (word & ~(kDramMask << kDramShift)) | address << kDramShift;

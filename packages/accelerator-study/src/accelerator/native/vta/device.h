@@ -14,7 +14,7 @@ namespace accelerator {
 
 class Device {
  public:
-  // Throws DeviceError when the description is none of a device, or memory cannot be had.
+  // Throws DeviceError when the description is wrong, or memory cannot be allocated.
   Device(const AcceleratorSpec& spec, std::uint64_t memory_bytes);
   ~Device();
   Device(const Device&) = delete;
