@@ -97,6 +97,7 @@ def upstream_tests(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Count what each step from upstream to ours costs, in guest instructions."""
+    environments.install(session, "peers")
     applied, options = trees.prepare(session, "crosslab", "bench")
     steps = trees.variants(session, applied)
     environments.run_module(session, "crosslab", "bench", *steps, *options)
@@ -121,8 +122,8 @@ def zoo(session: nox.Session) -> None:
 @nox.session(default=False)
 def farm(session: nox.Session) -> None:
     """Run boards for TVM's RPC tracker and tune on them: -- up, status, down, tune, ..."""
+    environments.install(session, "board-farm")
     applied, options = trees.prepare(session, "crosslab", "farm")
-    environments.install(session, "board-farm", release=applied.release)
     environments.run_module(session, "crosslab", "farm", *options, *applied.arguments())
 
 
@@ -154,8 +155,8 @@ def model(session: nox.Session) -> None:
 @nox.session(default=False)
 def torch(session: nox.Session) -> None:
     """Compile a PyTorch model, run it under QEMU, compare with torch: -- MODEL."""
+    trees.install_torch_packages(session)
     applied, options = trees.prepare(session, "crosslab", "torch")
-    trees.install_torch_packages(session, applied)
     environments.run_module(session, "crosslab", "torch", *applied.arguments(), *options)
 
 
@@ -163,8 +164,7 @@ def torch(session: nox.Session) -> None:
 def package(session: nox.Session) -> None:
     """Put the finished models of dist/ into tarballs; -- verify TARBALL checks one."""
     environments.install(session, "crosslab")
-    verb = () if session.posargs[:1] == ["verify"] else ("package",)
-    environments.run_module(session, "crosslab", *verb, *session.posargs)
+    environments.run_module(session, "crosslab", "package", *session.posargs)
 
 
 @nox.session(default=False)

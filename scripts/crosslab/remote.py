@@ -96,7 +96,8 @@ def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Addres
     if warning := check_address(address, force=args.force):
         say(f"warning: {warning}")
     if not find_spec("distributed"):
-        raise UserError("Dask is not installed", remedy="install the package mlc-rvv-board-farm")
+        remedy = "the package board-farm brings it: nox -s SESSION -- --with board-farm ..."
+        raise UserError("Dask is not installed", remedy=remedy)
     try:
         socket.create_connection(address.pair, CONNECT_SECONDS).close()
     except OSError as error:

@@ -17,6 +17,8 @@ from sessions.requirements import ROOT
 
 WORK = ROOT / ".work"
 APPLIED = WORK / "apply.json"
+# What every command of the lab imports.
+LAB = ("crosslab", "forkpatch", "test", "tvm")
 
 # What of a session's options goes to `forkpatch apply`.
 TREE_OPTIONS = (
@@ -78,7 +80,7 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
     if known.help:
         parser.print_help()
         print(f"\nAnd the options of {' '.join(inner)}, those about trees aside:\n", flush=True)
-        install(session, "crosslab", "forkpatch", "test")
+        install(session, *LAB)
         run_module(session, *inner, "--help")
         raise SystemExit(0)
     trees = ["--offline"] if known.offline else []
@@ -141,11 +143,6 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
     install(session, "forkpatch")
     trees = apply(session, tree_options)
     install_lab(session, trees)
-    names = {option.partition("=")[0] for option in command_options}
-    if "--peer" in names:
-        install(session, "peers")
-    if names & {"--scheduler", "--worker"}:
-        install(session, "board-farm", release=trees.release)
     if companions:
         install(session, *companions, release=trees.release)
     return trees, command_options
@@ -153,10 +150,8 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
 
 def install_lab(session: nox.Session, trees: Trees) -> None:
     """Install what the lab needs on these trees: compilers from the system, packages from pip."""
-    groups = ["crosslab", "forkpatch", "test", "tvm"]
-    if "mlc-llm" in trees.paths:
-        groups.append("mlc")
-    install(session, *groups, release=trees.release)
+    mlc = ["mlc"] if "mlc-llm" in trees.paths else []
+    install(session, *LAB, *mlc, release=trees.release)
     run_module(session, "crosslab", "prepare")
 
 
@@ -164,18 +159,17 @@ def install_for_tests(session: nox.Session, trees: Trees) -> None:
     """Install what tests alone use; those that compare with torch are skipped without it."""
     run_module(session, "crosslab", "prepare", "--tests")
     install(session, "nox", *PACKAGES, "browser", "clients", "scalesim", release=trees.release)
-    install_torch_packages(session, trees, required=False)
+    install_torch_packages(session, required=False)
 
 
-def install_torch_packages(session: nox.Session, trees: Trees, *, required: bool = True) -> None:
+def install_torch_packages(session: nox.Session, *, required: bool = True) -> None:
     """Install PyTorch and what it and the zoo's reference need.
 
     Args:
         session: whose environment gets them.
-        trees: of the release that they go with.
         required: end the session where PyTorch cannot be had; else only warn.
     """
-    install(session, "zoo", "pytorch-road", "accelerator-study", release=trees.release)
+    install(session, "zoo", "pytorch-road", "accelerator-study")
     install_torch(session, required=required)
 
 
@@ -183,6 +177,6 @@ def prepare_zoo(session: nox.Session, trees: Trees) -> list[str]:
     """Install the reference and make the tree without our kernels; the zoo's options for it."""
     if "mlc-llm" not in trees.paths:
         return []
-    install_torch_packages(session, trees)
+    install_torch_packages(session)
     mended = on_release(MENDED, trees.series)
     return ["--plain-tree", str(variant(session, trees, "tvm", "mended", *mended))]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from crosslab.artifact import verify
 from crosslab.artifact.dist import entries_of
 from crosslab.artifact.manifest import MANIFEST, file_entry
 from crosslab.artifact.tarball import write_tar
@@ -22,12 +23,14 @@ _console = Console(highlight=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a tarball for each folder; print its name and sha256.
+    """Write a tarball for each folder, or check one; print its name and sha256.
 
     Raises:
         UserError: there is no such folder, or it is not a finished model.
-        LabError: a folder differs from its manifest.
+        LabError: a folder or a tarball differs from its manifest.
     """
+    if argv[:1] == ["verify"]:
+        return verify.main(argv[1:])
     parser = argparse.ArgumentParser(prog="crosslab package", description=ABOUT)
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="FOLDER", help="finished models (all of dist/)"
