@@ -37,12 +37,13 @@ def test_an_entry_point_names_what_gives_the_device(
     monkeypatch.setattr(offload, "entry_points", installed(entry))
     options = ["--tvm-tree", str(tmp_path), "--project", str(tmp_path), *VTA]
     job = parse_job(options)
-    assert job.offload and job.mode == job.offload.mode
+    assert job.offload and job.recipe.mode == job.offload.mode
     assert job.offload.about == {"accelerator": "vta-1x16x16", "attention": "cpu"}
-    assert [one.name for one in job.mode.extras] == ["call_accelerator", "describe_int8_weights"]
+    names = [one.name for one in job.recipe.mode.extras]
+    assert names == ["call_accelerator", "describe_int8_weights"]
     assert job.report == tmp_path / "out" / "build_and_test-vta-1x16x16.json"
     whole = parse_job([*options, "--attention", "device"])
-    assert whole.mode.extras[-1].name == "attend_on_accelerator"
+    assert whole.recipe.mode.extras[-1].name == "attend_on_accelerator"
     for other in (["--activations", "int8"], ["--weights", "stored"], ["--quantization", "q0f16"]):
         with pytest.raises(UserError, match="rounds float32 weights and activations itself"):
             parse_job([*options, *other])
