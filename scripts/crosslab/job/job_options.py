@@ -162,7 +162,8 @@ def parser(verb: str = BUILD_AND_TEST) -> argparse.ArgumentParser:
     add("--prompt", default=PROMPT, help=f"the user's message ({PROMPT})")
     if verb == BUILD_AND_TEST:
         add("--accelerator", metavar="DEVICE", help="let a companion's device do linear layers")
-        add("--attention", choices=("cpu", "device"), default="cpu", help="with it: where (cpu)")
+        where = "with --accelerator: what computes the products of attention (cpu)"
+        add("--attention", choices=("cpu", "device"), default="cpu", help=where)
     add("--threads", type=int, default=1, help="threads of the model (1)")
     most = 8 if verb == MODEL else 32
     add("--max-new", type=int, default=most, help=f"most tokens to generate ({most})")
