@@ -89,7 +89,7 @@ class LibraryRequest:
         if self.kernels and not (self.kernels / "kernels.json").is_file():
             raise UserError(
                 f"no kernels in {self.kernels}",
-                remedy="build them with: python -m crosslab kernels --target riscv64 --output DIR",
+                remedy="build them with: uv run crosslab kernels --target riscv64 --output DIR",
             )
 
     def configure(self, folder: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forkpatch, quilt, gbp pq and git on the same Debian series, run side by side.
 
-    PYTHONPATH=scripts:tests/support python tests/support/side_by_side.py FOLDER
+    uv run --package forkpatch python packages/forkpatch/tests/side_by_side.py FOLDER
 
 For each source package (``.dsc``) of FOLDER every tool applies ``debian/patches`` to the pristine
 tree, writes the series anew, and moves it to a next version of the upstream: the same tree with
