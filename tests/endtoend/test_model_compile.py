@@ -13,9 +13,9 @@ import pytest
 from support.shared_builds import cross, runtime, tvm_tree
 from support.tiny_runner import GQA, tensorizing
 
+from crosslab.build import compile_model
 from crosslab.build.link import LinkRequest, link_runner
 from crosslab.cached_build import default_cache
-from crosslab.compile import cli
 from crosslab.compile.driver import (
     CompiledModel,
     CompileRequest,
@@ -190,7 +190,7 @@ def test_compile_model_writes_library_and_parameters(rvv: Built, tmp_path: Path)
     options += ["--output", str(output), "--vlen", "128", "--prefill-chunk", "64"]
     options += ["--kernels", str(rvv.request.kernels)]
     options += ["--require-tensorize", "--no-gemv", "--random-weights", str(SEED)]
-    cli.main(options)
+    compile_model.main(options)
     assert (output / "model.tar").read_bytes() == rvv.model.library.read_bytes()
     ours, theirs = read_params(output / "params"), read_params(rvv.params)
     assert set(ours) == set(theirs)
