@@ -56,3 +56,9 @@ def test_paths_and_links_exist(page: str) -> None:
 def test_sessions_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert set(SESSION.findall(text)) <= sessions()
+
+
+def test_every_page_is_on_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r": ([\w./-]+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(page.removeprefix("docs/") for page in FOUND)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from crosslab.build.kernel_list import read_parameters
 from crosslab.build.kernels import (
     INDEX,
     KERNELS,
@@ -142,6 +143,12 @@ def test_a_shape_the_kernels_cannot_do_does_not_compile(cross: Toolchain, tmp_pa
         build_kernels(KernelTarget.RISCV64, output, root=root)
     assert failure.value.exit_code == 1
     assert (output / INDEX).read_text() == before, "a failed build changes nothing"
+
+
+def test_a_parameter_is_a_constant_of_the_sources() -> None:
+    sources = [*KERNELS.glob("rvv/*.[ch]"), *KERNELS.glob("common/*.[ch]")]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in sources)))
+    assert sorted(n for n in read_parameters() if f"MLC_RVV_{n.upper()}" not in words) == []
 
 
 def test_an_unknown_compiler_is_the_users_mistake(tmp_path: Path) -> None:

@@ -4,16 +4,29 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
-NOXFILE = Path(__file__).resolve().parents[2] / "noxfile.py"
+ROOT = Path(__file__).resolve().parents[2]
+NOXFILE = ROOT / "noxfile.py"
 MOST_SESSIONS = 20
 MOST_LINES = 15
 
 
-def test_the_list_of_sessions_fits_on_a_page() -> None:
+def sessions() -> list[ast.FunctionDef]:
     body = ast.parse(NOXFILE.read_text(encoding="utf-8")).body
-    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    return [node for node in body if isinstance(node, ast.FunctionDef)]
+
+
+def test_the_list_of_sessions_fits_on_a_page() -> None:
+    functions = sessions()
     assert 0 < len(functions) <= MOST_SESSIONS
     length = {f.name: (f.end_lineno or 0) - f.lineno + 1 for f in functions}
     assert {name: n for name, n in length.items() if n > MOST_LINES} == {}
+
+
+def test_the_page_lists_the_sessions_in_their_order() -> None:
+    page = (ROOT / "docs/sessions.md").read_text(encoding="utf-8")
+    section = page.partition("## The sessions")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
+    assert listed == [function.name for function in sessions()]

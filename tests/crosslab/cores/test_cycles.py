@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import shutil
 import struct
 import subprocess
@@ -125,6 +126,11 @@ def test_every_table_is_whole() -> None:
         assert len(core.cycles) > 500
         figures = [f for row in core.cycles.values() for f in row.values() if not math.isnan(f)]
         assert min(figures) > 0
+
+
+def test_the_page_lists_the_cores() -> None:
+    page = (CORES / "README.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)) == core_names(CORES)
 
 
 def test_costs_come_from_the_table_or_what_stands_in() -> None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of weight formats agrees with what multiplies, unpacks and bounds them."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +22,7 @@ from crosslab.models.formats import (
 )
 from crosslab.peers import gguf_export
 
+PROJECT = Path(__file__).resolve().parents[3]
 FORMATS = list(weight_formats().values())
 
 
@@ -63,6 +66,12 @@ def test_a_format_that_llama_cpp_has_not_is_refused(monkeypatch: pytest.MonkeyPa
     assert "q0f32" in refused.value.remedy
     bench.quantizations = ("q0f32", "q4f16_1")
     peers.check_peer(subject)
+
+
+def test_the_page_lists_the_formats() -> None:
+    page = (PROJECT / "docs/files.md").read_text(encoding="utf-8")
+    section = page.partition("## Formats of weights")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == [f.name for f in FORMATS]
 
 
 def test_tolerances_have_reasons() -> None:

@@ -41,3 +41,5 @@ def test_the_numbers_are_the_runners() -> None:
     assert {(name.lower(), int(number)) for name, number in listed} == {
         (rule.name, rule.number) for rule in word_rules()
     }
+    code = WORDS_H.with_suffix(".cc").read_text(encoding="utf-8")
+    assert f"number >= 1 && number <= {max(rule.number for rule in word_rules())};" in code

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from crosslab.compile.modes import ExtraPass
 from crosslab.compile.overlaypass import PACKAGE, PASSES, folders_of, load_pass
 from crosslab.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[3]
 BARRIER = 'T.tvm_storage_sync("shared")'
 
 
@@ -56,6 +58,12 @@ def test_the_list_holds_every_pass_once(hooks: ModuleType) -> None:
         is_pass = "\n@function_pass\n" in text or "\n@tvm.transform.module_pass" in text
         assert is_pass == (module in files), module
         assert not is_pass or f" {files[module]}" in text
+
+
+def test_the_page_of_passes_is_the_list(hooks: ModuleType) -> None:
+    page = (ROOT / "docs/passes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[ \w]*\| ([A-Z]\w+) \|(?: (\w+))? \|", page, re.MULTILINE)
+    assert rows == [(item.name, item.step) for item in hooks.PASSES]
 
 
 def test_loops_bound_to_threads_become_serial(hooks: ModuleType) -> None:

@@ -70,6 +70,25 @@ def test_each_lint_finds_its_fault(clean: ForkLab, old: bytes, new: bytes, findi
     assert finding in found
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (b"Subject: [PATCH] Turn sub", b"Subject: [PATCH] Turn\n sub", 4),
+        (b"Subject: [PATCH] Turn sub", b"Subject:  [PATCH] Turn sub", 4),
+        (b"return b - a", b"return b - 2 * a", 12),
+    ],
+)
+def test_edit_by_hand_that_an_export_would_change_is_named(
+    clean: ForkLab, old: bytes, new: bytes, line: int
+) -> None:
+    rewrite(clean, old, new)
+    named = f"patches/calc/1.0/turn.patch:{line}: an export would change this line"
+    assert findings(clean) == [named]
+    clean.ok("apply")
+    clean.ok("export")
+    assert findings(clean) == []
+
+
 def test_accepted_forms_of_upstream_status(clean: ForkLab) -> None:
     old = b"Pending"
     for new in (

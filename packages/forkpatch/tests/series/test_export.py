@@ -49,6 +49,45 @@ def test_export_after_apply_changes_no_byte(two: ForkLab) -> None:
     assert "nothing changed" in two.ok("apply").out
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "Give the sliding layers of this model the window of its files",
+        "Give the sliding layers of this model the window of its\n config",
+        "[Relax] Count a slice's negative begin from a varying axis'\n end",
+        "=?UTF-8?q?=C3=9Cn=C3=AFcode=20and=20a=20rather=20long=20s?=\n"
+        " =?UTF-8?q?ubject=20that=20has=20to=20be=20folded=20when=20mailed?=\n"
+        "MIME-Version: 1.0\n"
+        "Content-Type: text/plain; charset=UTF-8\n"
+        "Content-Transfer-Encoding: 8bit",
+    ],
+)
+def test_subject_is_folded_at_the_same_column_everywhere(lab: ForkLab, lines: str) -> None:
+    """These are git's bytes, whatever its version, that of Python, and the locale."""
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")}, subject="Turn sub")
+    path = lab.patches / "turn.patch"
+    path.write_bytes(path.read_bytes().replace(b"Turn sub", lines.encode()))
+    lab.ok("record")
+    lab.ok("apply")
+    before = content(lab.patches)
+    assert lab.ok("export", "--check").out == "calc 1.0: 1 patch, unchanged\n"
+    lab.ok("export", "--force")
+    assert content(lab.patches) == before
+
+
+def test_plain_utf_8_in_a_head_is_read_as_it_is(two: ForkLab) -> None:
+    path = two.patches / "turn.patch"
+    plain = path.read_bytes().replace(b"From: Ada", "From: Éva Ő".encode())
+    path.write_bytes(plain.replace(b"Turn sub", "Größe, ∞".encode()))
+    two.ok("record")
+    two.ok("apply")
+    named = git(two.tree, "log", "-1", "--format=%an: %s", "HEAD~1")
+    assert named == "Éva Ő: Größe, ∞"
+    two.ok("export")
+    assert "=?UTF-8?q?Gr=C3=B6=C3=9Fe" in path.read_text()
+    assert two.ok("export", "--check").out == "calc 1.0: 2 patches, unchanged\n"
+
+
 def test_fork_without_patches_has_nothing_to_export(lab: ForkLab) -> None:
     lab.ok("apply")
     assert lab.ok("export", "--check").out == "calc 1.0: 0 patches, unchanged\n"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 
 from forkpatch.command import typed
@@ -27,8 +28,9 @@ from forkpatch.model.patchfile import (
     unlisted,
 )
 from forkpatch.model.record import RECORD
+from forkpatch.series.mailbox import export_new
 from forkpatch.series.recording import cached_tree, record_version
-from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork
+from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork, TreePlan
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
 _STATUS = re.compile(
@@ -79,7 +81,8 @@ def check_fork(fork: Fork) -> LintReport:
             findings += found
             # A tree that cannot be put together for a reason named above is named once.
             if not any(finding.fix == _READ for finding in found):
-                findings += _check_tree(fork, upstream, notes, unchecked)
+                faulty = {finding.where.partition(":")[0] for finding in found}
+                findings += _check_tree(fork, upstream, faulty, notes, unchecked)
     # A mistake in what versions share is found in each of them.
     return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
 
@@ -302,9 +305,12 @@ def _check_diff(
 
 
 def _check_tree(
-    fork: Fork, upstream: Upstream, notes: list[str], unchecked: list[str]
+    fork: Fork, upstream: Upstream, faulty: Set[str], notes: list[str], unchecked: list[str]
 ) -> Iterator[LintFinding]:
-    """Run the checks that need upstream files: exact application, overlays, record."""
+    """Run the checks that need upstream files: exact application, bytes, overlays, record.
+
+    A file in ``faulty`` has a finding already, and its bytes are not compared.
+    """
     folder, root = fork.patch_folder(upstream), fork.settings.root
     try:
         done = record_version(fork, upstream, partial(cached_tree, fork), check=True)
@@ -319,6 +325,10 @@ def _check_tree(
     except ForkError as error:
         yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
         return
+    try:
+        yield from _check_bytes(fork, done.plan, faulty)
+    except ForkError as error:
+        yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
     notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
     for one in mismatches(fork, done.plan):
         yield LintFinding(f"{_relative(one.file, root)}:{one.line}", one.what, one.fix)
@@ -328,3 +338,25 @@ def _check_tree(
             f"{RECORD} is out of date",
             typed(f"record {upstream.name} --version {upstream.version}"),
         )
+
+
+def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintFinding]:
+    """Compare the patch files with what an export of their commits writes.
+
+    They differ after an edit by hand. The next export would then change files that its user did
+    not touch.
+    """
+    assert plan.pristine.git.git_dir is not None
+    objects = plan.pristine.git.git_dir / "objects"
+    exported = export_new((plan.commits[0], *plan.patch_commits), objects)
+    folder = fork.patch_folder(plan.upstream)
+    for patch, written in zip(plan.patches, exported, strict=True):
+        path = folder / patch.name
+        where = _relative(path, fork.settings.root)
+        if patch.home or where in faulty:
+            continue
+        data = patch_bytes(path)
+        if data != written.data:
+            pairs = zip_longest(data.split(b"\n"), written.data.split(b"\n"))
+            line = next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
+            yield LintFinding(f"{where}:{line}", "an export would change this line", _export())

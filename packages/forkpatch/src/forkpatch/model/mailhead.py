@@ -30,30 +30,33 @@ def parse_head(head: bytes, where: str) -> tuple[str, str, str]:
     if head.startswith(b"From "):
         head = head.partition(b"\n")[2]
     mail = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(head)
-    missing = [key for key in ("From", "Date", "Subject") if mail[key] is None]
+    headers = dict(reversed([(key.title(), value) for key, value in mail.raw_items()]))
+    missing = [key for key in ("From", "Date", "Subject") if key not in headers]
     if missing:
         raise PatchError(
             f"{where}:1: no {missing[0]} header: it is not in git's mailbox format",
             remedy="make it with git format-patch, or with the verb export",
         )
     # Not email.utils.parseaddr: an address in git can be anything, as in root@(none).
-    match = re.fullmatch(r"\s*(.*?)\s*<([^<>]+)>\s*", _unfold(mail["From"]), re.DOTALL)
+    match = re.fullmatch(r"\s*(.*?)\s*<([^<>]+)>\s*", _text(headers["From"]), re.DOTALL)
     name, address = (email.utils.unquote(match[1]), match[2]) if match else ("", "")
     name = _decode(name, where)
     if not address or re.search("[<>\n]", name):
         raise PatchError(
             f"{where}: the From header is not 'Name <email>'", remedy="write it in that form"
         )
-    subject = _SUBJECT_TAG.sub("", _decode(_unfold(mail["Subject"]), where))
+    subject = _SUBJECT_TAG.sub("", _decode(_text(headers["Subject"]), where))
     payload = mail.get_payload(decode=True)
     body = payload.decode("utf-8", "surrogateescape") if isinstance(payload, bytes) else ""
     body = re.sub(r"(^|\n)---\n(.*)\Z", r"\1", body, flags=re.DOTALL).strip("\n")
     message = f"{subject}\n\n{body}\n" if body else f"{subject}\n"
-    return f"{name} <{address}>", _git_date(str(mail["Date"]), where), message
+    return f"{name} <{address}>", _git_date(_text(headers["Date"]), where), message
 
 
-def _unfold(value: object) -> str:
-    return re.sub(r"\r?\n(?=[ \t])", "", str(value))
+def _text(value: object) -> str:
+    """A header on one line; plain UTF-8 in it has its characters, which ``mail[key]`` loses."""
+    text = str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return re.sub(r"\r?\n(?=[ \t])", "", text)
 
 
 def _decode(value: str, where: str) -> str:
