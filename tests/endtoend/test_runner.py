@@ -434,7 +434,7 @@ def test_a_runner_without_library_is_refused(tmp_path: Path, library: Path) -> N
     bad.write_bytes(b"no archive")
     with pytest.raises(LabError, match="is not a model library"):
         link_runner(LinkRequest(*parts, library=bad), shared_builds.CACHE)
-    with pytest.raises(LabError, match="is not there"):
+    with pytest.raises(LabError, match="there is no model library"):
         link_runner(LinkRequest(*parts, library=tmp_path / "gone.tar"), shared_builds.CACHE)
 
 
