@@ -26,6 +26,7 @@ from report.plots import bars
 
 MILLION = 1e6
 OURS = "ours"
+NO_PEER = "missing: nox -s bench -- --peer llama.cpp"
 
 
 def answer(found: Evidence) -> Content:
@@ -61,7 +62,9 @@ STEP_HEADS = ("step", "all", "weighted by LMUL", "cycles", "first / this", "sour
 
 
 def ladder(found: Evidence) -> Content:
-    """Guest instructions, and cycles of a core, from upstream to ours, and of peers."""
+    """Guest instructions, and cycles of a core, from upstream to ours, and of the run's peer."""
+    peers = distinct(row["variant"] for row in found.first if _mark(row) == "peer")
+    facts = [("peer", text(", ".join(peers)) if peers else text(NO_PEER, Status.NOTE))]
     groups = distinct(_group(row) for row in found.first)
     tables, figures = [], []
     for name in groups:
@@ -69,9 +72,9 @@ def ladder(found: Evidence) -> Content:
         tables.append(Table(name, STEP_HEADS, _steps(rows)))
         labels = [_label(row) for row in rows]
         values = [row["insns"] / MILLION for row in rows]
-        drawing = bars(labels, values, "M guest instructions", _marks(rows), name)
+        drawing = bars(labels, values, "M guest instructions", [_mark(row) for row in rows], name)
         figures.append(Figure(drawing, name, _words(labels, values)))
-    return Content(tables=tables, figures=figures)
+    return Content(facts, tables, figures)
 
 
 def _group(row: Mapping[str, Any]) -> str:
@@ -87,11 +90,10 @@ def _label(row: Mapping[str, Any]) -> str:
     return f"{row['variant']}{shipped}"
 
 
-def _marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    marks = []
-    for row in rows:
-        marks.append("ours" if row["variant"] == OURS else "peer" if row.get("layers") else "step")
-    return marks
+def _mark(row: Mapping[str, Any]) -> str:
+    if row["variant"] == OURS:
+        return "ours"
+    return "peer" if row.get("layers") else "step"
 
 
 def _steps(rows: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:

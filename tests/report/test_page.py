@@ -90,6 +90,17 @@ def test_what_was_not_counted_is_said_to_be_so(tmp_path: Path) -> None:
     assert _Page(_write(root)).words.count("not counted") == 2
 
 
+def test_peer_is_that_of_the_last_run(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    assert _Page(_write(root)).words.count("llama.cpp F32") == 1
+    path = root / "out" / "bench.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps([row for row in rows if "layers" not in row]), encoding="utf-8")
+    words = _Page(_write(root)).words
+    assert "missing: nox -s bench -- --peer llama.cpp" in words
+    assert not [word for word in words if "llama.cpp F32" in word]
+
+
 def test_page_needs_nothing_else(tmp_path: Path) -> None:
     html = _write(project(tmp_path))
     page = _Page(html)
