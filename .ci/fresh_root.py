@@ -134,7 +134,7 @@ def _require_namespaces() -> None:
 
 
 def _filled(root: Path, suite: str) -> Path:
-    """The root with Debian and a clone of this project in it; what is there is left as it is."""
+    """The root with Debian and a clone of this project in it; existing content is kept."""
     if not (root / "bin").exists():
         root.mkdir(parents=True, exist_ok=True)
         subprocess.run(["tar", "-C", str(root), "-xf", str(_tarball(suite))], check=True)

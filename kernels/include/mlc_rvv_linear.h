@@ -2,7 +2,7 @@
 //
 // The ABI of the linear-layer kernels, shared by the RVV and the portable sources. Sizes are
 // run-time arguments; matrices are row-major, and ld_* is the distance between rows in elements.
-// A weight lies as it is stored, [outputs, inputs], so a layer is c = a * transpose(b).
+// A weight is stored as [outputs, inputs], so a layer is c = a * transpose(b).
 //
 // Packed weights are group-quantized by MLC-LLM: `quants` holds 32 / bits values a word, the first
 // in the lowest bits, every row beginning with whole groups of inputs; `scales` [n, groups] one
@@ -21,7 +21,7 @@
 //
 // Weights in tiles. Where a library is asked to, it reorders weights when they are loaded, so that
 // kernels read them one after the other: tile by tile, `tile` rows of b in each (the last may have
-// fewer, it is as wide as it is), and in a tile column by column: an element of each row follows
+// fewer, and is as wide as those), and in a tile column by column: an element of each row follows
 // that of the row before. Elements are floats; of packed words they are bytes where a byte holds
 // whole values (MLC_RVV_TILE_ITEM), else words; scales are in tiles likewise. A matrix takes as many
 // bytes as before. `tile` is at most a group of eight vector registers, VLEN / 4.

@@ -75,7 +75,7 @@ void Order(std::vector<Char>* text) {
   }
 }
 
-// The composition of two code points; 0 if there is none.
+// The composition of two code points; 0 without one.
 uint32_t Composed(uint32_t first, uint32_t second) {
   const uint32_t leading = first - kLeading, vowel = second - kVowels;
   if (leading < kLeadingCount && vowel < kVowelCount) {

@@ -73,7 +73,7 @@ def usage() -> str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Do one verb.
+    """Run one verb.
 
     Raises:
         LabError: whatever the verb raises, or UserError for one that is not known.

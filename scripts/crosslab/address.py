@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from crosslab.errors import UserError
 
 TUNNEL = (
-    "make a tunnel to it: ssh -L PORT:127.0.0.1:PORT HOST; or give --force on a network of your own"
+    "make a tunnel to it: ssh -L PORT:127.0.0.1:PORT HOST; "
+    "or give --force on a network that you trust"
 )
 
 
@@ -40,7 +41,7 @@ class Address:
         """
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise UserError(f"{text!r} is no HOST:PORT", remedy="for example 127.0.0.1:9190")
+            raise UserError(f"{text!r} is not HOST:PORT", remedy="for example 127.0.0.1:9190")
         return cls(host.strip("[]"), int(port))
 
     @property
@@ -65,7 +66,10 @@ def check_address(address: Address, *, force: bool) -> str:
     """
     if address.is_loopback:
         return ""
-    why = f"{address} is not this machine's loopback: whoever reaches it may run any code"
+    why = (
+        f"{address} is not on this machine's loopback: "
+        "every program that can connect to it can run code"
+    )
     if not force:
         raise UserError(why, remedy=TUNNEL)
     return f"{why}, here and on every board"

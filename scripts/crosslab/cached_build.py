@@ -115,7 +115,7 @@ def _damage(final: Path, known: Mapping[str, str] | None) -> str:
     try:
         sums = json.loads(_sums_of(final).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # Made before hashes were kept, or by a run that was killed: it is taken as it is.
+        # Made before hashes were kept, or by a run that was killed: accept it unchecked.
         sums = {}
     for name, sha256 in {**sums, **(known or {})}.items():
         path = final / name

@@ -50,12 +50,12 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """The facts of one part, or why there are none.
+    """The facts of one part, or the reason why they are missing.
 
     Attributes:
         found: the parsed files by their path below the project's root; empty when missing.
         why: said in place of a missing part; empty when it is there.
-        command: makes the part anew.
+        command: makes the part again.
     """
 
     found: dict[str, Any]

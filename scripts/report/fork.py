@@ -29,7 +29,7 @@ from report.evidence import Evidence
 # How a place that was looked at again compares with the record.
 UNCHANGED = str(Drift.UNCHANGED)
 NEEDED = "needed"
-# As many patches are named in a cell; of more, their number is told.
+# A cell names at most this many patches; for more it gives their number.
 NAMED = 3
 FITTING = {str(fit) for fit in (*probe.FITTING, probe.Fit.UPSTREAM)}
 DRIFTED = {str(drift) for drift in Drift} - {str(Drift.UNCHANGED)}

@@ -122,7 +122,7 @@ def _pip_install(session: nox.Session, wanted: str, mark: str, *options: str) ->
     listed.write_text(wanted, encoding="utf-8")
     done = _stamp_lines(session)
     kept = [line for line in done if mark == ANY or line.endswith((f" {ANY}", f" {mark}"))]
-    # Before pip begins: a run that is killed may have replaced what the other lines stand for.
+    # Before pip begins: a run that is killed may have replaced the packages of the other lines.
     _write_stamp(session, kept)
     session.install("--quiet", *PIP_OPTIONS, *options, "-r", str(listed))
     _write_stamp(session, [*kept, _stamp_line(wanted, mark)])
@@ -146,7 +146,7 @@ def _stamp_line(wanted: str, mark: str) -> str:
 
 
 def _silence_of(index: str) -> str | None:
-    """Why an index does not answer, within seconds where pip would try for minutes."""
+    """Reason why an index does not answer; found in seconds, where pip would try for minutes."""
     try:
         with urllib.request.urlopen(
             urllib.request.Request(f"{index}/", method="HEAD"), timeout=ANSWER_SECONDS

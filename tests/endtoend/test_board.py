@@ -110,7 +110,7 @@ def test_it_answers_in_text_in_an_empty_root(artefact: Path, tmp_path: Path) -> 
     riscv_machine.put(Path("/bin/sh"), root, "bin/sh")
     if subprocess.run([*chroot, str(root), "/bin/sh", "-c", ":"], check=False).returncode:
         pytest.skip("no root of its own can be made here: unshare and chroot are not allowed")
-    # The emulator stands for the kernel of a riscv64 machine; all else is in the tarball.
+    # The emulator replaces the kernel of a riscv64 machine; all else is in the tarball.
     riscv_machine.put(require_qemu().path, root, "emulator/qemu-riscv64")
     assert verify_tarball(artefact)[0] == []
     (text,) = expected(artefact, root / "home", 4, PROMPT)

@@ -116,7 +116,7 @@ def deviation(logits: F32, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def question_of(job: Job) -> Question:
-    """The text as it is, without a chat around it or a stop, and the reference's continuation."""
+    """The plain text, without a chat or a stop, and the reference's continuation."""
     asked = ask(replace(job, max_new=1), Clock())
     tokenizer = asked.tokenizer.tokenizer
     ids = tokenizer.encode(TEXT.read_text(encoding="utf-8").strip(), add_special_tokens=False).ids

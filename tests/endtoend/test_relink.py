@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An artefact's runner can be linked anew from what lies beside it, with other libraries too."""
+"""An artefact's runner can be linked again from the files beside the runner, also with other libraries."""
 
 from __future__ import annotations
 

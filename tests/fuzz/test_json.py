@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runner's JSON reader takes JSON alone; TVM's own reader, which could stand for it, does not.
+"""The runner's JSON reader accepts JSON alone; TVM's own reader, the alternative, does not.
 
 Both are compared with Python's, made strict, on changes of small documents. This is why the runner
-reads with nlohmann-json: ``tvm::ffi::json`` takes numbers that are none, and a deep text ends the
-process.
+reads with nlohmann-json: ``tvm::ffi::json`` accepts text that is not a number, and a deep text ends
+the process.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ LINEAR = [
 
 @pytest.fixture(scope="module")
 def program(emulator: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The program, and a folder for what is built beside it."""
+    """The program, and a folder for its other build results."""
     try:
         find_cross()
         require_qemu()
@@ -57,7 +57,7 @@ def test_no_kernel_is_far_above_its_floor(figures: list[tuple[Case, Figures]]) -
 
 
 def test_no_kernel_is_below_its_floor(figures: list[tuple[Case, Figures]]) -> None:
-    """A floor that something beats is none."""
+    """If a kernel beats a floor, the floor is wrong."""
     assert {case: got.ratio for case, got in figures if got.ratio < 1} == {}
 
 

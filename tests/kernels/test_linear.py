@@ -79,7 +79,7 @@ class Call:
         )
 
     def buffers(self) -> tuple[Floats, Floats, NDArray[np.uint32] | Floats, Floats]:
-        """Buffers: c as it is before the call, a, b or its quants, scales."""
+        """Buffers: c before the call, a, b or its quants, scales."""
         rng = np.random.default_rng(self.seed)
 
         def drawn(rows: int, columns: int, stride: int) -> Floats:

@@ -83,7 +83,7 @@ def test_a_server_that_is_open_to_all_without_a_key_says_so(
     host_runner: Path, tmp_path: Path, host: str, warned: bool
 ) -> None:
     done = subprocess.run(
-        # There is no model, which is told later.
+        # There is no model; the server says so later.
         [str(host_runner), *words(tmp_path / "params", "--port", "0", "--host", host)],
         env={**os.environ, **tiny_runner.host_environment()},
         capture_output=True,

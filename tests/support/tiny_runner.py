@@ -67,7 +67,7 @@ def tensorizing(target: LabTarget) -> CompileRequest:
         target,
         form="shared" if target.name == "host" else "static",
         prefill_chunk=64,
-        # Its widths are none that dlight's rule is made for: LLVM takes minutes over it.
+        # dlight's rule is not made for these widths: LLVM needs minutes for the result.
         gemv=False,
         kernels=cached_kernels(kind, shared_builds.CACHE),
         require_tensorize=True,

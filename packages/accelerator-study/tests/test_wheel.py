@@ -21,7 +21,7 @@ LONG = "closed_form or enumeration or scalesim or page or plots or l2"
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the package and what it depends on, and an empty folder beside it."""
+    """An environment with the package and its dependencies, and an empty folder."""
 
     folder: Path
     home: Path

@@ -6,7 +6,7 @@
 For each source package (``.dsc``) of FOLDER every tool applies ``debian/patches`` to the pristine
 tree, writes the series anew, and moves it to a next version of the upstream: the same tree with
 five more lines at the top of each file that the series changes. Compared are the trees with
-dpkg-source's, and the files with those of the package. A dash stands for a tool that stopped.
+dpkg-source's, and the files with those of the package. A dash means that the tool stopped.
 Needs quilt, git-buildpackage and dpkg-dev.
 """
 

@@ -65,7 +65,7 @@ def render_json(value: Any) -> str:
 
 
 def _seal(table: Mapping[str, Any]) -> str:
-    """Hash of all else in the manifest: damage to what no file's hash covers is seen too."""
+    """Hash of the rest of the manifest; it reveals damage that the files' hashes do not cover."""
     rest = {name: value for name, value in table.items() if name != SEAL}
     return hashlib.sha256(render_json(rest).encode()).hexdigest()
 
@@ -82,7 +82,7 @@ def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"it is no JSON: {error}") from error
+        raise ManifestError(f"it is not JSON: {error}") from error
     if not isinstance(table, dict) or table.get("schema") != SCHEMA:
         raise ManifestError(f"its schema is not {SCHEMA}")
     try:
@@ -90,7 +90,9 @@ def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
     except UnicodeEncodeError:
         sealed = False
     if not sealed:
-        raise ManifestError("it is not as it was written: its own seal does not fit")
+        raise ManifestError(
+            "it changed after it was written: its hash of itself (seal) does not match"
+        )
     files = table.get("files")
     if not isinstance(files, list):
         raise ManifestError("it has no list of files")
@@ -103,7 +105,7 @@ def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
 
 def _entry(item: object) -> Entry:
     if not isinstance(item, dict) or set(item) != {"path", "bytes", "sha256"}:
-        raise ManifestError("an entry has not exactly path, bytes and sha256")
+        raise ManifestError("an entry has other fields than path, bytes and sha256")
     path, size, sha256 = item["path"], item["bytes"], item["sha256"]
     if type(size) is not int or size < 0 or not isinstance(path, str):
         raise ManifestError(f"the entry of {path!r} has a path or a size of the wrong type")

@@ -80,7 +80,7 @@ def sbom_problem(text: str) -> str:
     try:
         found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     except ValueError as error:
-        return f"it is no JSON: {error}"
+        return f"it is not JSON: {error}"
     return str(found).splitlines()[0] if found else ""
 
 

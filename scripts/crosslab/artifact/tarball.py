@@ -59,7 +59,7 @@ def normalised_tar(source: Path) -> bytes:
 
 
 def member_problem(member: tarfile.TarInfo, top: str) -> str:
-    """Why this member is not one that :func:`write_tar` writes; empty when nothing is wrong.
+    """Difference of a member from those that :func:`write_tar` writes; empty if it is equal.
 
     Args:
         member: it.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fewest instructions that a call of a kernel can take with the tiles that RVV allows.
 
-Counted is what no arrangement of a tile gets around:
+Every arrangement of a tile needs these instructions:
 
 * a vector load or store and, since it has no offset, an instruction for its address;
 * a scalar load and a multiply-add for every row and step; in attention's small tiles also the

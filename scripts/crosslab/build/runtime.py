@@ -47,7 +47,7 @@ class Sources:
     Attributes:
         name: of their objects in the cache.
         patterns: their paths in the tree, with tvm_ffi's sources below ``ffi``.
-        shims: folders of files that a tree lacks, laid out as it is.
+        shims: folders of files that the tree lacks, in the tree's layout.
     """
 
     name: str

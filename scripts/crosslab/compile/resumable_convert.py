@@ -43,7 +43,7 @@ class Shards(tvmjs.TensorCacheShardingManager):  # type: ignore[misc]
 
     def _commit_internal(self, data: bytes, records: list[dict[str, Any]]) -> None:
         if os.getppid() != PARENT:
-            os._exit(1)  # Whoever started this was killed, and another run may be under way.
+            os._exit(1)  # The parent process was killed, and another run may have started.
         super()._commit_internal(data, records)
         with JOURNAL.open("a", encoding="utf-8") as journal:
             journal.write(json.dumps(self.shard_records[-1]) + "\n")

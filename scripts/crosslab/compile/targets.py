@@ -49,7 +49,7 @@ class LabTarget:
     def table(self) -> dict[str, Any]:
         """The target as TVM reads it; the host part carries the same attributes.
 
-        ``+zve64d`` with a minimal vector length stands for ``+v``: under ``+v`` TVM 0.26 turns
+        ``+zve64d`` with a minimal vector length replaces ``+v``: under ``+v`` TVM 0.26 turns
         fixed vector loops into masked scalable ones, which are several times slower.
         """
         if self.name == "host":

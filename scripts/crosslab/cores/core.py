@@ -200,7 +200,7 @@ def core_list(text: str) -> tuple[Core, ...]:
 
 
 def read_core(folder: Path, key: str) -> Core:
-    """Read ``<folder>/<key>.toml`` and the assumptions beside it.
+    """Read ``<folder>/<key>.toml`` and the folder's assumptions.
 
     Raises:
         UserError: there is no such core, or a file is malformed.
@@ -220,7 +220,7 @@ def read_core(folder: Path, key: str) -> Core:
         return Core(key, table["name"], int(table["vlen"]), cycles, assumptions, memory)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{folder / key}.toml or {ASSUMPTIONS} beside it is malformed: {error!r}",
+            f"{folder / key}.toml or its {ASSUMPTIONS} is malformed: {error!r}",
             remedy="cores/README.md describes a core's file",
         ) from error
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fewest cycles of each unit of a core that a call of a kernel can take, by the core's table.
 
-Counted is what no order of instructions gets around, each in the width that costs the core least:
+Every order of instructions needs these, each counted in the width that costs the core least:
 
 * vector arithmetic: the multiply-adds; of packed weights also one instruction that makes a number
   of each, or of each pair where activations are int8;
@@ -10,7 +10,7 @@ Counted is what no order of instructions gets around, each in the width that cos
 * scalar: every activation loaded once for each strip of outputs as wide as a group of eight
   registers; those of int8 eight at a time, each but one then shifted.
 
-What kernels do beside it (loops, addresses, zero points, scales, panels) is not in it.
+The bound leaves out loops, addresses, zero points, scales and panels.
 """
 
 from __future__ import annotations

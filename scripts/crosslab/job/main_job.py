@@ -208,7 +208,7 @@ def ask(job: Job, clock: Clock) -> Question:
     """Import the model, store its parameters, and let the reference answer."""
     with clock.step("model"):
         source = Path(job.source)
-        # A folder's before its weights are hashed: what is read of it is copied as it is.
+        # A folder's before its weights are hashed: the other files are copied unchanged.
         checked = check_model(job, source) if source.is_dir() else None
         model = import_model(job.source, job.model, job.project, job.cache)
         tokenizer, why = with_usable_chat(checked or check_model(job, model.folder))

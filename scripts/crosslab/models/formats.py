@@ -47,7 +47,7 @@ class WeightFormat:
         tolerance: largest difference of a logit, as a part of the reference's largest logit.
         reason: of the tolerance.
         packing: layout of quantized weights; None where each is a number of its own.
-        llama_cpp: formats of llama.cpp that the bench can count beside it.
+        llama_cpp: formats of llama.cpp that the bench can compare with it.
         int8_tolerance: tolerance with int8 activations; None: no kernel takes them.
         int8_reason: of it.
     """

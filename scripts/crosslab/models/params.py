@@ -2,7 +2,7 @@
 """Model parameters in MLC-LLM's format: ``tensor-cache.json`` and shards of raw bytes.
 
 The format is that of TVM's ``contrib/tvmjs.py`` (``dump_tensor_cache``): float32 values are
-stored as bfloat16 ("f32-to-bf16"), everything else as it is.
+stored as bfloat16 ("f32-to-bf16"), all other types unchanged.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def write_params(
         params: name and values of each.
         folder: gets the shards and their index.
         shard_bytes: most bytes of a shard, but of one with a larger parameter.
-        exact: keep float32 as it is; else it is rounded to bfloat16, as MLC-LLM's q0f32 does.
+        exact: keep float32; otherwise round it to bfloat16, as MLC-LLM's q0f32 does.
         finished: what :func:`resumed_shards` found; ``params`` are those that follow. When
             given, even empty, a run that is killed can be resumed.
     """

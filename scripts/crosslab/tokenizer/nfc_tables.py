@@ -43,7 +43,7 @@ def _library() -> tuple[Normalize, Normalize]:
 def _changed(text_of: Callable[[int], str]) -> Iterator[int]:
     """Code points for which NFD changes ``text_of(code)``, in ascending order.
 
-    Blocks of them are asked for at once, for nearly all of Unicode is unassigned or stays as it is.
+    Blocks of them are asked for at once, for nearly all of Unicode is unassigned or unchanged.
     Letters keep the texts of a block apart: no mark moves over one.
     """
     nfd, _ = _library()

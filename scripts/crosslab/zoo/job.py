@@ -104,7 +104,7 @@ def judge(spec: Spec) -> FamilyOutcome:
 
 
 def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
-    """Whose it is: upstream's when it gets no further without anything of ours."""
+    """Origin of a failure: upstream if the plain tree gets no further than ours."""
     if spec.plain_tree is None:
         return Fault.UNKNOWN
     plain = _attempt(spec, ours=False).outcome

@@ -89,7 +89,7 @@ class FamilyProcesses:
 
 
 def outcomes_here(specs: Sequence[Spec], jobs: int, timeout: float) -> Iterator[FamilyOutcome]:
-    """Run specs on this machine, so many at a time; yields each outcome as it is there.
+    """Run specs on this machine, so many at a time; yields each outcome when it is ready.
 
     What runs is ended where the caller stops.
 

@@ -130,7 +130,7 @@ def _model(family: Family, packing: Packing) -> Any:
 
 
 def _save(family: Family, model: Any, folder: Path) -> None:
-    """Write the model as published ones are: one file of weights, the config beside it."""
+    """Write the model as published ones are: one file of weights, and the config."""
     safetensors = importlib.import_module("safetensors.numpy")
     model.save_pretrained(folder / "saved", max_shard_size="100GB")
     stored = safetensors.load_file(folder / "saved" / "model.safetensors")

@@ -127,7 +127,7 @@ def test_packages_of_a_build_are_followed_to_the_last() -> None:
     assert not any(part.shipped for part in found.values())
 
 
-def test_tarball_is_the_same_whoever_packs_it(dist: Dist, tmp_path: Path) -> None:
+def test_tarball_does_not_depend_on_the_user_who_packs_it(dist: Dist, tmp_path: Path) -> None:
     write_dist(dist)
     first = package(dist.folder, tmp_path / "one").read_bytes()
     other = make_dist(tmp_path / "elsewhere, with another näme")

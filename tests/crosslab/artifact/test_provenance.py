@@ -63,13 +63,13 @@ def provenance(tmp_path: Path) -> Provenance:
     )
 
 
-def test_inputs_are_told_by_digest_and_patches_in_order(provenance: Provenance) -> None:
+def test_inputs_have_digests_and_patches_are_in_order(provenance: Provenance) -> None:
     inputs = provenance.inputs()
     tvm = inputs["upstreams"]["tvm"]
     assert [patch["name"] for patch in tvm["patches"]] == ["z.patch", "a.patch"]
     assert tvm["overlays"] == {"apps/x.cc": f"git-blob:{'c' * 40}"}
     assert (tvm["base_tree"], tvm["patched_tree"]) == ("a" * 40, "b" * 40)
-    # Of a tree that is not there nothing is told.
+    # The table says nothing of a missing tree.
     assert list(inputs["upstreams"]) == ["tvm"]
     assert "rvv/gemm_f32.c" in inputs["kernels"]
     assert "program/main.cc" in inputs["runner"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenBLAS as a peer: its products under the counter, and how they stand for a model's."""
+"""OpenBLAS as a peer: its products under the counter, and the sum that represents a model."""
 
 from __future__ import annotations
 

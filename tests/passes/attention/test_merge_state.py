@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def merged(
     tvm: ModuleType, first: tuple[Array, Array], other: tuple[Array, Array], *, told: bool = True
 ) -> tuple[Array, Array]:
-    """Both results merged by the kernel, which is told the sizes of the heads or is not."""
+    """Both results merged by the kernel, with or without the sizes of the heads."""
     module = importlib.import_module("tvm.relax.frontend.nn.llm._merge_state_vector_cpu")
     _, heads, dim = first[0].shape
     sizes = {"num_heads": heads, "head_dim": dim} if told else {}

@@ -168,7 +168,7 @@ def test_a_function_that_still_computes_in_halves_is_refused(passes: Callable[[s
 
 
 def test_the_logistic_function_of_halves_is_built(passes: Callable[[str], Any]) -> None:
-    """In a moment: as it is for float32, it takes TVM minutes with conversions as arithmetic."""
+    """The compile ends in a moment, as for float32; conversions as arithmetic take TVM minutes."""
     import tvm  # noqa: PLC0415
     from tvm import te  # noqa: PLC0415
 

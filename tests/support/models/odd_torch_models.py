@@ -41,7 +41,7 @@ def _mask(hidden_row: int) -> Tensor:
 
 
 def whole_numbers_with_others() -> Made:
-    """Integers combined with numbers that are none, as rotary embeddings have them."""
+    """Integers combined with other numbers, as in rotary embeddings."""
     return _made(lambda x: (x / 8.0, x * 0.5, x > 0.5, x.sin(), 1.5 - x), _integers())
 
 

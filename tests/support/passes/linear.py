@@ -145,7 +145,7 @@ def model(packing: Packing | None, *, also: bool = False) -> Any:
 
     Args:
         packing: of the matrix.
-        also: a function gives the first parameter back as it is.
+        also: a function that returns the first parameter unchanged.
     """
     from tvm import relax, tirx  # noqa: PLC0415
 

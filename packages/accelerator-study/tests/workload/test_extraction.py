@@ -197,7 +197,7 @@ def test_norm_and_softmax_are_no_products(estimate: Any) -> None:
     report = found(estimate, NoProduct(), {"x": nn.spec.Tensor(["n", 64], "float32")})
     assert report["products"] == []
     assert len(report["others"]) >= 2
-    # The norm's weights are told from the activations; the softmax has none.
+    # The extraction separates the norm's weights from its activations; the softmax has no weights.
     assert sorted(o["bits_weights"] for o in report["others"]) == [0, 64 * 32]
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of a board: joins a tracker, and gives each client that it sends a session.
+"""The agent of a board: it joins a tracker, and opens a session for each client.
 
-A session is a process of its own, so that a candidate that crashes, hangs or fills the memory takes
-nothing with it but itself.
+Each session is a process. A candidate that crashes, hangs or fills the memory ends only its own.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Agent:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def serve(self) -> None:
-        """Serve one client after the other, through restarts of the tracker, until stopped.
+        """Serve one client after the other until stopped; join again after the tracker restarts.
 
         Raises:
             OSError: the port is taken.
@@ -89,7 +88,7 @@ class Agent:
     def _client(
         self, tracker: TrackerConnection, door: socket.socket
     ) -> tuple[socket.socket, list[str]] | None:
-        """Wait for the client that the tracker sends; None when the board is stopped."""
+        """Wait for the tracker's next client; return None when the board is stopped."""
         expected, missed = self._offer(tracker, door), 0.0
         while not self.stopped.is_set():
             ready, _, _ = select.select([door], [], [], PING_SECONDS)
@@ -117,12 +116,12 @@ class Agent:
         expected = match_key(self.key)
         place = [door.getsockname()[1], expected]
         if tracker.ask(TrackerCode.PUT, self.key, place, None) != 0:
-            raise ConnectionError("the tracker does not take this board")
+            raise ConnectionError("the tracker refused this board")
         return expected
 
 
 def timeout_of(options: Sequence[str]) -> float | None:
-    """Seconds that a client gives its session."""
+    """Time limit of a session in seconds, from the client's options."""
     for option in options:
         name, _, value = option.partition("=")
         if name == "-timeout":

@@ -26,7 +26,7 @@ MEMORY = 2 << 30
 
 @dataclass(frozen=True)
 class BoardSession:
-    """Serves clients by the board's program.
+    """Serves each client with the board's program.
 
     Attributes:
         program: what :func:`boardfarm.board_program.build_board` made.
@@ -41,7 +41,7 @@ class BoardSession:
     memory: int = MEMORY
 
     def session(self, client: socket.socket, timeout: float | None) -> str:
-        """Serve one client; says how it ended: "ended", "timeout", or what ended it.
+        """Serve one client; return "ended", "timeout", or the error that ended the session.
 
         Candidates run with the rights of the user who started the board.
         """
@@ -66,7 +66,7 @@ class BoardSession:
 
     @contextlib.contextmanager
     def _started(self, client: socket.socket, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """The session's process, while its meter is answered."""
+        """Run the session's process and answer its meter."""
         yield self._start(client, [*self.emulator, str(self.program)], self.meter, folder)
 
     def _start(
@@ -90,7 +90,7 @@ class BoardSession:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a session with all that it started."""
+    """Kill a session and its child processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do one verb.
+    """Run one verb.
 
     Raises:
         UserError: an option is not right, or a tool is missing.
@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _core(args: argparse.Namespace) -> tuple[Core | None, int]:
-    """The core that is asked for, and the bits of its vector registers."""
+    """The requested core, and the bits of its vector registers."""
     core: Core | None = args.core
     asked = [args.vlen] if args.vlen else []
     return core, vlens_of(asked, [core] if core else [])[0]
@@ -161,7 +161,7 @@ def _key(args: argparse.Namespace, vlen: int) -> str:
 
 def _tree(args: argparse.Namespace) -> Path:
     if args.tvm_tree is None:
-        raise UserError("no TVM tree was given", remedy="nox -s farm gives it; or --tvm-tree DIR")
+        raise UserError("no TVM tree was given", remedy="run nox -s farm, or give --tvm-tree DIR")
     return Path(args.tvm_tree)
 
 
@@ -224,7 +224,8 @@ def _boards(args: argparse.Namespace) -> int:
     # A tracker alone waits for boards that join it.
     least = 0 if args.verb == "up" and not args.join else 1
     if not least <= args.boards <= MOST_BOARDS:
-        raise UserError(f"--boards {args.boards}", remedy=f"give {least} to {MOST_BOARDS}")
+        remedy = f"give a number from {least} to {MOST_BOARDS}"
+        raise UserError(f"--boards {args.boards}", remedy=remedy)
     return int(args.boards)
 
 
@@ -235,7 +236,7 @@ def _port(args: argparse.Namespace) -> int:
 def _same_farm(
     known: FarmState | None, joined: Address | None, key: str, unit: str
 ) -> FarmState | None:
-    """The farm that is there, if it is the one that is asked for."""
+    """Return the running farm if it is the requested one."""
     if known is None or not any(p.alive for p in (known.service, *known.boards) if p):
         return known if known and joined is None and known.key == key else None
     wanted = (joined or known.tracker, key, unit, joined is None)
@@ -265,7 +266,7 @@ def _down(_args: argparse.Namespace, file: Path) -> int:
 
 
 def _status(_args: argparse.Namespace, file: Path) -> int:
-    """Print the state; 1 unless all of it runs."""
+    """Print the state; return 1 unless the tracker and all boards run."""
     state = FarmState.read(file)
     if state is None:
         print("no farm is up; start one: nox -s farm -- up --boards N --core NAME")

@@ -53,7 +53,7 @@ class EmulatedBoard(BoardSession):
                 try:
                     answer = str(self.costs.read(report))
                 except (ValueError, KeyError) as error:
-                    answer = str(error).replace("\n", " ") or "the report is not whole"
+                    answer = str(error).replace("\n", " ") or "the counter's report is incomplete"
                 meter.sendall(f"{answer}\n".encode())
         except OSError:
             return

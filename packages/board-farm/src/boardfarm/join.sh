@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Join a tracker of TVM's RPC with this board: ./join.sh HOST:PORT --key KEY   [--help]
-# Whoever reaches the tracker runs code here: HOST is this board's end of an SSH tunnel.
+# A program that can connect to the tracker can run code here, so HOST is this board's end of a tunnel.
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
 if ! command -v python3 >/dev/null; then
   echo 'join.sh: python3 is not installed here: apt-get install python3' >&2

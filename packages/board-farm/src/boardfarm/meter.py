@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of what an emulated board executed between two marks, from the counter's report."""
+"""Cost of the code between two marks on an emulated board, from the counter's report."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ class Meter:
 
     @property
     def unit(self) -> str:
-        """Cycles of the core, one after the other; or instructions."""
+        """Unit of the cost: the core's cycles (serial), or instructions."""
         return f"cycles of {self.core.name}" if self.core else INSTRUCTIONS
 
     @property
     def database(self) -> str:
-        """Name of the database of schedules that are good by this."""
+        """Name of the database for schedules that this meter measured."""
         return self.core.key if self.core else INSTRUCTIONS
 
     def read(self, report: Path) -> int:
         """The cost of the regions of a report.
 
         Raises:
-            ValueError: there is none, or it holds instructions that the core's table does not
-                know: a candidate must not win by them.
+            ValueError: the report is missing, or the core's table has no cost for one of its
+                instructions: a candidate must not win by instructions that cost nothing.
         """
         try:
             table = json.loads(report.read_text(encoding="utf-8"))
         except OSError as error:
             raise ValueError(f"the counter left no report: {error.strerror}") from error
         if not table["balanced"] or table["threads"] != 1:
-            raise ValueError("not one thread alone ran between the marks")
+            raise ValueError("other threads ran between the marks")
         measured = read_measurement(table)
         if self.core is None:
             return measured.region.insns
         cycles = cycles_of(self.core, measured.histogram(), 1)
         if cycles.marked:
             names = ", ".join(cycles.unmeasured)
-            raise ValueError(f"nobody measured {names} on {self.core.name}")
+            raise ValueError(f"{self.core.name} has no measured cost of {names}")
         return cycles.serial

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that all verbs of ``crosslab farm`` share, so that a session need not know the verb."""
+"""Options that all verbs of ``crosslab farm`` share; a session passes them to every verb."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a farm on this machine: a tracker and boards, started, listed and ended.
 
-They outlive the command that starts them; a file says which they are.
+The processes outlive the command that starts them; a file lists them.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class FarmProcess:
 
     @property
     def alive(self) -> bool:
-        """It still runs."""
+        """True while the process runs."""
         return start_of(self.pid) == self.started
 
     def end(self) -> None:
-        """End it and what it started."""
+        """End the process and its children."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.alive:
                 return
@@ -64,7 +64,7 @@ class FarmProcess:
 
 @dataclass(frozen=True)
 class FarmState:
-    """A farm as its file has it.
+    """State of a farm, as its file keeps it.
 
     Attributes:
         tracker: its address.
@@ -81,13 +81,13 @@ class FarmState:
     boards: tuple[FarmProcess, ...] = field(default=())
 
     def write(self, file: Path) -> None:
-        """Keep it."""
+        """Write the state to its file."""
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_json(file, asdict(self))
 
     @classmethod
     def read(cls, file: Path) -> FarmState | None:
-        """The state that was kept; None: there is none that can be read."""
+        """Read the kept state; None if the file is missing or malformed."""
         try:
             table = json.loads(file.read_text(encoding="utf-8"))
             service = FarmProcess(**table["service"]) if table["service"] else None
@@ -104,7 +104,7 @@ def state_file(project: Path) -> Path:
 
 
 def start_of(pid: int) -> str:
-    """Start of a process in ticks since boot; empty: there is none, or it has ended."""
+    """Start of a process in ticks since boot; empty if it has ended or does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -150,7 +150,7 @@ def _await_service(process: FarmProcess, failure: str, ready: Callable[[], bool]
 
 @dataclass(frozen=True)
 class SchedulerState:
-    """A Dask scheduler as its file has it.
+    """State of a Dask scheduler, as its file keeps it.
 
     Attributes:
         address: where it answers.
@@ -162,7 +162,7 @@ class SchedulerState:
 
     @classmethod
     def read(cls, file: Path) -> SchedulerState | None:
-        """The state that was kept; None: there is none that can be read."""
+        """Read the kept state; None if the file is missing or malformed."""
         try:
             table = json.loads(file.read_text(encoding="utf-8"))
             return cls(Address(**table["address"]), FarmProcess(**table["process"]))
@@ -192,7 +192,7 @@ def start_scheduler(address: Address, file: Path) -> SchedulerState:
 
 
 def await_boards(state: FarmState, wanted: int) -> None:
-    """Wait until so many boards have joined.
+    """Wait until this number of boards has joined.
 
     Raises:
         LabError: a board ends, or they do not join in time; with the board's last lines.
@@ -213,7 +213,7 @@ def await_boards(state: FarmState, wanted: int) -> None:
 
 
 def answers(address: Address) -> bool:
-    """A tracker answers there."""
+    """True if a tracker answers at this address."""
     try:
         summary(address, timeout=2.0)
     except OSError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol between TVM's RPC tracker, a board and a client, as far as a board speaks it.
+"""The board's part of the protocol between TVM's RPC tracker, a board and a client.
 
-As in upstream's ``tvm/rpc/tracker.py`` and ``server.py``. It needs Python alone, not TVM.
+Source: upstream's ``tvm/rpc/tracker.py`` and ``server.py``. This module needs Python, but not TVM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crosslab.errors import UserError
 SESSION_MAGIC = 0xFF271
 TRACKER_MAGIC = 0x2F271
 MISMATCH = SESSION_MAGIC + 2
-# Longer messages are none of this protocol.
+# The protocol has no longer messages.
 MOST_BYTES = 1 << 24
 # A busy machine may take its time.
 ANSWER_SECONDS = 60.0
@@ -36,13 +36,13 @@ class TrackerCode(IntEnum):
 
 
 def check_key(key: str) -> str:
-    """The key of boards, if it is one.
+    """Return the key of boards after a check.
 
     Raises:
-        UserError: it is not.
+        UserError: the tracker cannot use this key.
     """
     if not key.isprintable() or not key or any(c in key for c in ": \t"):
-        raise UserError(f"--key {key!r}", remedy="letters, digits, dots and dashes")
+        raise UserError(f"--key {key!r}", remedy="use letters, digits, dots and dashes")
     return key
 
 
@@ -53,19 +53,19 @@ class TrackerConnection:
         """Connect.
 
         Raises:
-            OSError: nobody answers there, or not as a tracker does.
+            OSError: nothing answers at the address, or another kind of server does.
         """
         self.socket = socket.create_connection(address.pair, timeout)
         try:
             self.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
             if read_number(self.socket) != TRACKER_MAGIC:
-                raise ConnectionError(f"{address} is no RPC tracker")
+                raise ConnectionError(f"{address} is not an RPC tracker")
         except BaseException:
             self.socket.close()
             raise
 
     def ask(self, *request: Any) -> Any:
-        """Send one request; its answer.
+        """Send one request and return the answer.
 
         Raises:
             OSError: the connection broke.
@@ -83,7 +83,7 @@ class TrackerConnection:
 
 
 def summary(address: Address, timeout: float = 10.0) -> dict[str, Any]:
-    """Boards and queues as the tracker knows them: ``queue_info`` and ``server_info``.
+    """Return the tracker's tables of boards and queues: ``queue_info`` and ``server_info``.
 
     Raises:
         OSError: the tracker does not answer.
@@ -94,28 +94,28 @@ def summary(address: Address, timeout: float = 10.0) -> dict[str, Any]:
     finally:
         connection.close()
     if code != 0 or not isinstance(table, dict):
-        raise ConnectionError(f"{address} is no RPC tracker")
+        raise ConnectionError(f"{address} is not an RPC tracker")
     return table
 
 
 def match_key(key: str) -> str:
-    """A word by which a client that the tracker has sent is known."""
+    """A new key by which the board recognises the client that the tracker sends."""
     return f"{key}:{secrets.token_hex(16)}"
 
 
 def welcome(connection: socket.socket, key: str, expected: str) -> list[str] | None:
-    """Greet a client.
+    """Greet a client, or refuse it.
 
     Args:
-        connection: to it.
+        connection: to the client.
         key: of the board.
-        expected: the match key that the tracker has given to it.
+        expected: the match key that the tracker has given to the client.
 
     Returns:
-        its options, or None for one that is sent away.
+        the client's options, or None for a client that the board refuses.
 
     Raises:
-        OSError: the connection broke, or it speaks another protocol.
+        OSError: the connection broke, or the client speaks another protocol.
     """
     if read_number(connection) != SESSION_MAGIC:
         return None
@@ -129,10 +129,10 @@ def welcome(connection: socket.socket, key: str, expected: str) -> list[str] | N
 
 
 def request(address: Address, key: str) -> socket.socket:
-    """A session on a board, as a client gets it: asks the tracker, waits, and goes there.
+    """Ask the tracker for a board, wait for it, and open a session as a client.
 
     Raises:
-        OSError: the tracker or the board does not answer, or the board expects somebody else.
+        OSError: the tracker or the board does not answer, or the board expects another client.
     """
     tracker = TrackerConnection(address)
     try:
@@ -141,7 +141,7 @@ def request(address: Address, key: str) -> socket.socket:
     finally:
         tracker.close()
     if code != 0:
-        raise ConnectionError(f"the tracker has no {key}")
+        raise ConnectionError(f"no board has joined the tracker as {key}")
     host, port, expected = place
     client = socket.create_connection((host, port), ANSWER_SECONDS)
     try:
@@ -157,7 +157,7 @@ def request(address: Address, key: str) -> socket.socket:
 
 
 def read_number(connection: socket.socket) -> int:
-    """A 32-bit number.
+    """Read a 32-bit number.
 
     Raises:
         OSError: the connection broke.
@@ -167,13 +167,13 @@ def read_number(connection: socket.socket) -> int:
 
 
 def read_bytes(connection: socket.socket, size: int) -> bytes:
-    """So many bytes.
+    """Read this number of bytes.
 
     Raises:
-        OSError: the connection broke, or no message is as long.
+        OSError: the connection broke, or the number exceeds MOST_BYTES.
     """
     if not 0 <= size <= MOST_BYTES:
-        raise ConnectionError(f"a message of {size} bytes")
+        raise ConnectionError(f"a message claims {size} bytes; at most {MOST_BYTES} are allowed")
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))

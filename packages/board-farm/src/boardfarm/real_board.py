@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of a real board: join a tracker, measure with the counters of the board's kernel.
+"""The agent of a real board: it joins a tracker and measures with the counters of the kernel.
 
-Standard library only, as all that it imports: it runs from a tarball on the board's own python3.
+It imports the standard library only, because it runs from a tarball on the board's own python3.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_other_addresses_are_refused_or_warned_of(host: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "9190", "host:", ":9190", "host:0", "host:65536", "host:x"])
 def test_an_address_is_host_and_port(text: str) -> None:
-    with pytest.raises(UserError, match="no HOST:PORT"):
+    with pytest.raises(UserError, match="not HOST:PORT"):
         Address.parse(text)
 
 

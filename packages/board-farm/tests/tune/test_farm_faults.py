@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A search while a board is killed and the tracker restarted: no trial is lost or thrown out."""
+"""A search while a board is killed and the tracker restarted: no trial is lost or rejected."""
 
 from __future__ import annotations
 

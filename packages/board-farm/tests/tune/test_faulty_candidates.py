@@ -26,7 +26,7 @@ from crosslab.run.emulator import GuestMachine
 
 pytestmark = pytest.mark.usefixtures("counting_emulator")
 
-# The calling convention of TVM's functions; the argument is left as it is.
+# The calling convention of TVM's functions; the argument does not change.
 FUNCTION = "int __tvm_ffi_main(void *self, const void *args, int count, void *result) {{ {} }}"
 BODIES = {
     "honest": "return 0;",

@@ -120,10 +120,10 @@ def test_candidates_that_crash_lie_or_slow_a_call_are_thrown_out() -> None:
     cases = cases_of([MODELS["S"]], ["gemm_q4_tiles"], [4])
     tuner = MadeUp(read_core(PROJECT / "cores", CORE), 256, cases, Path())
     said = {line.split(":")[0]: line for line in tuner.search()}
-    assert "thrown out: the guest was ended by signal 11" in said["q4_few_rows = 2"]
+    assert "rejected: the guest was ended by signal 11" in said["q4_few_rows = 2"]
     assert "1 are slower (gemm_q4_tiles 4x" in said["q4_few_rows = 3"]
     assert said["q4_few_rows = 4"].endswith("taken")
-    assert "thrown out: gemm_q4_tiles 4x" in said["q4_few_rows = 8"]
+    assert "rejected: gemm_q4_tiles 4x" in said["q4_few_rows = 8"]
     assert tuner.best == {"q4_few_rows": 4}
 
 

@@ -107,7 +107,7 @@ def test_the_untuned_function_outlives_a_killed_board(monkeypatch: pytest.Monkey
     question = TrialQuestion(Address("127.0.0.1", 1), "k", (), ())
     assert untuned_answer(question, Path("untuned.so")).cost == 7
     ends += [SessionLostError("reset by peer")] * ATTEMPTS
-    with pytest.raises(LabError, match=f"crashes {ATTEMPTS} boards: reset by peer"):
+    with pytest.raises(LabError, match=f"crashed {ATTEMPTS} boards: reset by peer"):
         untuned_answer(question, Path("untuned.so"))
 
 

@@ -24,7 +24,7 @@ def command_line(packages: Sequence[str]) -> str:
     """Advice for a user who installs the packages by hand."""
     names = " ".join(packages)
     if shutil.which("apt-get") is None:
-        return f"install what Debian calls: {names}"
+        return f"install these packages of Debian: {names}"
     return f"type: sudo apt-get update && sudo apt-get install {names}"
 
 
@@ -34,7 +34,7 @@ def update() -> bool:
 
 
 def knows(package: str) -> bool:
-    """Apt's lists have the package."""
+    """True if apt's lists have the package."""
     done = subprocess.run(
         [*_ENVIRONMENT, "apt-cache", "show", "--no-all-versions", package],
         stdin=subprocess.DEVNULL,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the packages' exceptions: failure, remedy, exit code; its form for OSErrors; its end."""
+"""Base class of the packages' exceptions, their exit codes, and the end of a command."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MOVE_CACHE = "the cache can be elsewhere: XDG_CACHE_HOME=DIR"
 _REMEDIES = {
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
-    errno.EFBIG: "raise the limit on the size of files (ulimit -f), then type the same again",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f), then type the same command again",
     errno.EROFS: _MOVE_CACHE,
     errno.EACCES: f"make it writable; {_MOVE_CACHE}",
     errno.EPERM: f"make it writable; {_MOVE_CACHE}",
-    errno.ENOENT: "name a place that there is; if something removed it while this ran, type the "
-    "same command again",
+    errno.ENOENT: "name an existing place; if something removed it while this ran, type the same "
+    "command again",
     errno.ENOMEM: "close other programs, then type the same command again",
 }
 
@@ -65,18 +65,18 @@ class CommandError(Exception):
 
 
 def remedy_for(code: int | None) -> str:
-    """Advice for an error number of the operating system; empty when there is none."""
+    """Advice for an error number of the operating system; empty for other numbers."""
     return _REMEDIES.get(code or 0, "")
 
 
 def exit_code_of(
     run: Callable[[], int | None], refused: type[CommandError], command: str = ""
 ) -> int:
-    """Run a command and give its exit code; a failure is told on the standard error.
+    """Run a command and return its exit code; print a failure to standard error.
 
     Args:
         run: the command; None is 0.
-        refused: the error that stands for what the operating system refuses.
+        refused: the error class for operations that the operating system refuses.
         command: its name, with which messages begin.
     """
     try:
@@ -101,7 +101,7 @@ def exit_code_of(
 
 
 def _flushed() -> bool:
-    """Write what standard output still holds; False, and to nowhere, when it takes no more."""
+    """Flush standard output; if it is closed, send the rest to /dev/null and return False."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -26,7 +26,7 @@ RESHAPES = frozenset(
 REPEATING = RESHAPES | {"unsqueeze.default", "expand.default"}
 # A number added to a score below which the key is hidden.
 HIDDEN = -1e30
-UNPAGED = "without --paged the model runs as it is, without a cache"
+UNPAGED = "leave out --paged: the model then runs without a cache"
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,11 @@ def _check_causal(program: Any, node: Any, cases: Sequence[Mapping[str, Any]]) -
     if mask is None:
         return
     if _reads_values(mask, TOKENS):
-        raise UserError(f"{told} has a mask made of the tokens themselves", remedy=UNPAGED)
+        raise UserError(f"{told} has a mask that depends on the tokens' values", remedy=UNPAGED)
     for inputs in cases:
         if not is_causal(evaluate(program, [mask], inputs)[mask], causal):
             raise UserError(
-                f"{told} has a mask that does not hide just the later of "
+                f"{told} has a mask that does not hide exactly the later of "
                 f"{inputs[TOKENS].shape[1]} tokens",
                 remedy=UNPAGED,
             )
@@ -242,7 +242,7 @@ def cut_embedding(program: Any) -> str:
     if [n.target.__name__ for n in readers] != ["embedding.default"]:
         listed = ", ".join(f"{n.target} in {place_of(n)}" for n in readers) or "nothing"
         raise UserError(
-            f"--paged: {TOKENS} has to be read by one embedding; it is by: {listed}",
+            f"--paged: one embedding alone must read {TOKENS}; it is read by: {listed}",
             remedy=UNPAGED,
         )
     embedding = readers[0]

@@ -53,9 +53,10 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="crosslab torch",
         description="Export a model of PyTorch, compile it for RVV, run it in the emulator, "
-        "compare with torch. FACTORY is a function without arguments that returns (module, inputs) "
-        "or (module, inputs, {input: {axis: NAME}}), where NAME is a size that may vary, perhaps "
-        "with a fourth, {input: NUMBER}, the output that an input gets for the next call.",
+        "and compare its outputs with torch's. FACTORY is a function without parameters. It "
+        "returns (module, inputs[, dynamic[, feeds]]). dynamic is {input: {axis: NAME}} and names "
+        "the sizes that may vary. feeds is {input: NUMBER}: the input gets that output in the "
+        "next call.",
         parents=[shared],
         allow_abbrev=False,
     )
@@ -63,48 +64,53 @@ def parser() -> argparse.ArgumentParser:
     add(
         "model", metavar="MODEL",
         help="FILE.py:FACTORY, the function that makes the model; or a language model for "
-        "transformers: one that is pinned, a folder, a GGUF file, hf:OWNER/NAME",
+        "transformers: a pinned name, a folder, a GGUF file, or hf:OWNER/NAME",
     )  # fmt: skip
     add(
         "--dynamic", action="append", default=[], metavar="NAME=MIN:MAX",
-        help="let a size vary; the example, the least and the most are run",
+        help="let a size vary; the example, MIN and MAX are run",
     )  # fmt: skip
     add(
         "--paged", action="store_true",
-        help="a language model, inputs input_ids and position_ids: let its attention read TVM's "
-        "paged KV cache, and answer greedily",
+        help="let a language model with the inputs input_ids and position_ids answer greedily; its "
+        "attention reads TVM's paged KV cache",
     )  # fmt: skip
     add(
         "--steps", type=int, default=DEFAULT_STEPS, metavar="N",
-        help="tokens of the answer, with --paged; calls of a model whose outputs are fed to its "
-        f"inputs ({DEFAULT_STEPS})",
+        help="number of tokens of the answer with --paged, or of calls of a model with feeds "
+        f"({DEFAULT_STEPS})",
     )  # fmt: skip
-    add("--prompt", default=PROMPT, help="the user's message to a model for transformers")
-    add("--dump-ir", type=Path, metavar="DIR", help="write the module after each pass there")
+    add(
+        "--prompt",
+        default=PROMPT,
+        help=f"the user's message to a model for transformers ({PROMPT})",
+    )
+    add("--dump-ir", type=Path, metavar="DIR", help="new folder for the module after each pass")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
     return options
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do it; 1 when an output is not torch's.
+    """Run the command; return 1 if an output differs from torch's.
 
     Raises:
-        UserError: an option, the model, torch or a tool is not right.
+        UserError: an option or the model is wrong, or torch or a tool is missing.
         LabError: a step fails.
     """
     args = parser().parse_args(argv)
     model = model_of(args)
     if not (args.tvm_tree / "python" / "tvm").is_dir():
-        raise UserError(f"{args.tvm_tree} is no TVM tree", remedy="nox -s apply_patches")
+        remedy = "make it with: nox -s apply_patches"
+        raise UserError(f"{args.tvm_tree} is not a TVM tree", remedy=remedy)
     project, clock = args.project.resolve(), Clock()
     core: Core | None = args.core
-    # Its kernels keep everybody's values: the core's cycles are counted, whatever core that is.
+    # The kernels keep their default values, so that the counts of all cores are of the same code.
     shared = replace(read_recipe(args, "q0f32"), cores=(), strip=False)
     vlen = shared.vlens[0]
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
     report = args.report or project / "out" / "torch.json"
-    # A place that cannot be written to is told before the work, not after it.
+    # Fail before the long work if the report cannot be written.
     report.parent.mkdir(parents=True, exist_ok=True)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
@@ -170,7 +176,7 @@ def model_of(args: argparse.Namespace) -> TorchModel:
     """The model that the options name.
 
     Raises:
-        UserError: there is none, or an option does not fit it.
+        UserError: the model does not exist, or an option does not fit it.
     """
     if ".py" in args.model:
         return TorchModel.parse(args.model, args.dynamic, paged=args.paged, steps=args.steps)

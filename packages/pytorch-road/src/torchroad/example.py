@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 from crosslab.errors import LabError, UserError
 
 FACTORY = (
-    "a factory takes nothing and returns (module, inputs[, dynamic[, feeds]]): inputs is a tuple "
-    "of tensors or a table of them by name, dynamic is {input: {axis: name of a size}}, feeds is "
-    "{input: number of the output that it gets for the next call}"
+    "a factory has no parameters and returns (module, inputs[, dynamic[, feeds]]): inputs is a "
+    "tuple of tensors or a table of them by name, dynamic is {input: {axis: name of a size}}, "
+    "feeds is {input: number of the output that it gets for the next call}"
 )
 Dynamic = Mapping[str, Mapping[int, str]]
 
@@ -133,7 +133,7 @@ def _largest_of_last_row(logits: Any, before: Any) -> int:
     """Place of the largest value in the last row, for an input of integers.
 
     Raises:
-        UserError: the values are no logits, or the input is none of integers.
+        UserError: the values are not logits, or the input does not hold integers.
     """
     if logits.dtype != torch.float32 or before.dtype != torch.int64 or not logits.numel():
         raise UserError(
@@ -150,10 +150,10 @@ def load_factory(file: Path, name: str) -> Any:
         UserError: there is no such file or function, or the file cannot be run.
     """
     if not file.is_file():
-        raise UserError(f"there is no file {file}", remedy="give FILE.py:FACTORY")
+        raise UserError(f"{file} does not exist", remedy="give FILE.py:FACTORY")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise UserError(f"{file} is no Python file", remedy="give FILE.py:FACTORY")
+        raise UserError(f"{file} is not a Python file", remedy="give FILE.py:FACTORY")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent))
@@ -206,7 +206,7 @@ def make_example(factory: Any, file: Path) -> Example:
             kind = value.layout if isinstance(value, torch.Tensor) else type(value).__name__
             raise UserError(
                 f"an input from the factory in {file} is {kind}, not a dense tensor",
-                remedy="let a module around the model fill in what is none, or take it apart",
+                remedy="wrap the model in a module whose inputs are dense tensors only",
             )
     return example
 

@@ -44,7 +44,7 @@ from torchroad.language import BATCH, check_inputs, import_language_model
 
 EXPORTABLE = (
     "the operators of a model may not depend on its inputs' values: torch.where chooses between "
-    "results, torch.cond is not taken; a size that varies may not be a number of the model's"
+    "results, torch.cond is not supported; a size that varies may not be a constant of the model"
 )
 Bounds = Mapping[str, Sequence[int]]
 
@@ -82,14 +82,14 @@ def export(example: Example, bounds: Bounds) -> Any:
                 del table[operator]
         return program.run_decompositions(table)
     except Exception as error:
-        # A model that fails by itself is told as one.
+        # If the model itself fails on its inputs, say that instead.
         example.outputs()
         first = str(error).strip().partition("\n\n")[0]
         place = _place_in_model(error)
         told = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
         by_values = re.search("DataDependent|Constraints violated", told) is not None
         raise UserError(
-            f"torch.export cannot take the model: {told}", remedy=EXPORTABLE if by_values else ""
+            f"torch.export cannot export the model: {told}", remedy=EXPORTABLE if by_values else ""
         ) from error
 
 
@@ -320,11 +320,11 @@ def function_of(example: Example, bounds: Bounds) -> tuple[Any, Any, dict[str, A
 
 
 def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -> Made:
-    """The same of a language model with a paged cache, and torch's answer beside it."""
+    """The same for a language model with a paged cache; writes torch's answer, too."""
     check_inputs(example.names)
     if len(bounds) != 1 or {*example.dynamic.get(TOKENS, {})} != {1}:
         raise UserError(
-            f"--paged: the length of {TOKENS} has to vary, and nothing else",
+            f"--paged: the length of {TOKENS} must vary, and no other size",
             remedy=f"let the factory's third value be {{'{TOKENS}': {{1: 'n'}}, "
             f"'{POSITIONS}': {{1: 'n'}}}} and give --dynamic n=2:512",
         )
@@ -332,7 +332,7 @@ def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -
     prompt = example.tensors()[example.names.index(TOKENS)]
     if prompt.shape[1] + steps > limits[1]:
         raise UserError(
-            f"--steps {steps}: with a prompt of {prompt.shape[1]} tokens that is more than the "
+            f"--steps {steps}: with a prompt of {prompt.shape[1]} tokens this exceeds the "
             f"{limits[1]} of --dynamic {name}"
         )
     several, single = export(example, bounds), export(example.resized({name: 1}), {})

@@ -38,7 +38,7 @@ def check_inputs(names: Sequence[str]) -> None:
     if sorted(names) != sorted((TOKENS, POSITIONS)):
         raise UserError(
             f"--paged: the model's inputs are {', '.join(names)}, not {TOKENS} and {POSITIONS}",
-            remedy="let a module around the model take these two, both int64 [1, n]",
+            remedy="wrap the model in a module with these two inputs, both int64 [1, n]",
         )
 
 
@@ -60,7 +60,9 @@ def import_language_model(
     sizes = page_attention(several, cases)
     one = {name: value[:, :1] for name, value in cases[0].items()}
     if page_attention(single, [one]) != sizes:
-        raise UserError("--paged: the model has another attention for one token than for several")
+        raise UserError(
+            "--paged: the model's attention for one token differs from that for several"
+        )
     weight = cut_embedding(several)
     cut_embedding(single)
     builder = relax.BlockBuilder()

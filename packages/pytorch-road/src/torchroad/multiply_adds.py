@@ -81,6 +81,6 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
                 return sizes[node.id]
             case ast.BinOp():
                 return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise ValueError(f"{text!r} is no arithmetic of sizes")
+        raise ValueError(f"{text!r} is not arithmetic on sizes")
 
     return value(ast.parse(text, mode="eval"))

@@ -121,11 +121,13 @@ class TorchModel:
                 raise UserError(f"--dynamic {text!r}", remedy="give NAME=MIN:MAX, such as n=2:512")
             if not 2 <= int(low) < int(high):
                 raise UserError(
-                    f"--dynamic {text}: a size varies from 2 or more to more than that",
-                    remedy="torch.export takes a size of 0 or 1 for a fixed one",
+                    f"--dynamic {text}: MIN is at least 2, and MAX is larger than MIN",
+                    remedy="torch.export treats a size of 0 or 1 as fixed",
                 )
             if name in bounds:
-                raise UserError(f"--dynamic {name} is given twice", remedy="give one range a size")
+                raise UserError(
+                    f"--dynamic {name} is given twice", remedy="give each size one range"
+                )
             bounds[name] = (int(low), int(high))
         return cls(Path(file).resolve(), factory, bounds, paged, steps)
 
@@ -143,7 +145,7 @@ def import_model(model: TorchModel, tvm_tree: Path, folder: Path) -> ImportedPro
         LabError: TVM's importer fails.
     """
     if not model.file.exists():
-        raise UserError(f"there is no file {model.file}", remedy="give FILE.py:FACTORY")
+        raise UserError(f"{model.file} does not exist", remedy="give FILE.py:FACTORY")
     if importlib.util.find_spec("torch") is None:
         raise UserError("the package torch is not installed here", remedy=SUPPLY)
     spec = folder / "spec.json"

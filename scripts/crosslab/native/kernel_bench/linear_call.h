@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls of the linear-layer kernels by name, gemm_FORMAT or gemv_FORMAT, between BEGIN and END of
-// whoever includes this. gemv of packed weights stands for its preparation as well. The name may
+// the including file. gemv of packed weights includes its preparation. The name may
 // end in _tiles, or in _int8 for int8 activations, where the weights are reordered before.
 #ifndef LINEAR_CALL_H_
 #define LINEAR_CALL_H_

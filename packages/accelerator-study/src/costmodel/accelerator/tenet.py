@@ -194,7 +194,7 @@ def read_experiment(path: Path, root: Path | None = None) -> Experiment:
                 read_statement(statement),
                 Dataflow(mapping.stem, space, time, ()),
             )
-    problem = f"{path}: {', '.join(words[:3])} are not beside it, nor above it"
+    problem = f"{path}: {', '.join(words[:3])} are not in its folder, nor above it"
     raise CostError(problem, remedy="put the three files there, or correct their names")
 
 

@@ -43,7 +43,7 @@ class Stamps:
         return np.asarray(inside.all(axis=2))
 
     def previous(self, stamps: Ints) -> tuple[Ints, Ints]:
-        """The stamps before ``stamps``, and the component lowered (-1: there is none)."""
+        """The stamps before ``stamps``, and the component lowered (-1 without one)."""
         count, depth = stamps.shape
         result = stamps.copy()
         level = np.full(count, -1, dtype=np.int64)

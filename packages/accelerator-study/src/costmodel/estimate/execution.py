@@ -92,7 +92,7 @@ class Execution:
 
 
 def _chaining(phase: Phase) -> Phase:
-    """The phase and what is beside it with activations that stay on chip."""
+    """The phase and its ``beside`` with activations that stay on chip."""
     return replace(phase, chain=True, beside=phase.beside and _chaining(phase.beside))
 
 

@@ -214,7 +214,7 @@ def _in_orders(listed: Sequence[MovedBits]) -> MovedBits:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Mappings of products that share their tiles, and what no size of the buffer changes.
+    """Mappings of products that share their tiles; the figures hold for every size of the buffer.
 
     Arrays are of orders x tiles unless said otherwise, ``bounds`` and ``times`` one after another.
 

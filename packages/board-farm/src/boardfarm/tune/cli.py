@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
-    """Return how many boards have joined, and what they measure.
+    """Return the number of boards that have joined, and their unit.
 
     Raises:
         UserError: no board has joined, or boards measure different things.
@@ -118,17 +118,17 @@ def _joined(farm: FarmState) -> tuple[int, JoinedBoard]:
     if others := sorted({board for board in joined if board != joined[0]}):
         told = [f"{board.measure} (for {board.core})" for board in (joined[0], others[0])]
         raise UserError(
-            f"boards that joined as {farm.key} measure {' and '.join(told)}",
-            remedy="give boards that measure different things different --key names",
+            f"boards that joined as {farm.key} measure different units: {' and '.join(told)}",
+            remedy="give boards of different units different --key names",
         )
     return len(joined), joined[0]
 
 
 def _use_tree(tree: Path | None, argv: Sequence[str]) -> None:
-    """Start anew with a tree's Python, if ``tvm`` is another one."""
+    """Restart this process with the tree's Python if ``tvm`` comes from another tree."""
     if tree is None or not (tree / "python" / "tvm" / "__init__.py").is_file():
         said = f"{tree} is not a TVM tree" if tree else "no TVM tree was given"
-        raise UserError(said, remedy="nox -s farm -- tune FILE gives it; or --tvm-tree DIR")
+        raise UserError(said, remedy="run nox -s farm -- tune FILE, or give --tvm-tree DIR")
     if not Path(tvm.__file__).is_relative_to(tree.resolve()):
         command = [sys.executable, "-m", "crosslab", "farm", "tune", *argv]
         os.execve(sys.executable, command, tree_environment(tree))
@@ -156,7 +156,7 @@ def functions_of(args: argparse.Namespace, recipe: Recipe) -> Path:
 
 
 def zoo_recipe(args: argparse.Namespace, recipe: Recipe) -> Recipe:
-    """The inputs of the library of a family of the zoo.
+    """Recipe of the library of one family of the zoo.
 
     Raises:
         UserError: there is no such family, or MLC-LLM, which compiles it, is not here.
@@ -169,9 +169,7 @@ def zoo_recipe(args: argparse.Namespace, recipe: Recipe) -> Recipe:
 def _left_of(recipe: Recipe, args: argparse.Namespace) -> Path:
     left = Schedules.read(compile_library(recipe, args.cache).folder).unscheduled
     if "@T.prim_func" not in Path(left).read_text(encoding="utf-8"):
-        raise UserError(
-            f"{args.model}: there is no function to tune: all with static shapes use kernels"
-        )
+        raise UserError(f"{args.model}: no function to tune: all with static shapes call kernels")
     return Path(left)
 
 
@@ -207,15 +205,15 @@ def read_functions(file: Path) -> dict[str, Any]:
         if not all(isinstance(extent, int | tirx.IntImm) for s in shapes for extent in s):
             raise UserError(
                 f"{file}: {name} has a shape that is not static",
-                remedy="bind its sizes first: function.specialize",
+                remedy="bind the sizes first with function.specialize",
             )
     return functions
 
 
 def table(done: Sequence[Tuned], measure: str) -> list[str]:
-    """Before, after and trials as a table, and what was thrown out, by name."""
+    """Table of each function's cost before and after, its trials, and its rejected candidates."""
     lines = [
-        f"| function | before, {measure} | after | times fewer | trials | thrown out |",
+        f"| function | before, {measure} | after | times fewer | trials | rejected |",
         "|---|---|---|---|---|---|",
     ]
     for one in done:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kept database: MetaSchedule's JSON files, of which a reader never sees a part."""
+"""The kept database: MetaSchedule's JSON files, which are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crosslab.errors import LabError
 
 
 def open_database(folder: Path) -> Any:
-    """The database of a folder, made when missing."""
+    """Open the database of a folder; create it if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     return JSONDatabase(work_dir=str(folder))
 

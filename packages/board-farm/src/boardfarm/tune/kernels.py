@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``crosslab farm tune-kernels``: search the best values of the kernels' parameters for a core.
 
-Parameters are tried one after the other. A value is taken if no call of a kernel takes more of the
-core's cycles than with today's values, serially or by the larger of vector and scalar cycles, and
-the geometric mean of calls falls. What is taken computes what was computed before, on random input.
+The search tries one parameter after the other. It keeps a value if no call of a kernel needs more
+of the core's cycles (serial, or the larger of vector and scalar), and if the geometric mean of all
+calls falls. The kept values give the same results as before on random input.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROWS = (1, 2, 3, 4, 8, 10, 32, 128)
 OUTPUTS, TILE = 512, 64
 # A smaller gain is where the linker put things.
 LEAST_GAIN = 1.0005
-# That all calls may take together; a candidate that hangs is thrown out.
+# That all calls may take together; a candidate that hangs is rejected.
 SECONDS = 1200.0
 
 _console = Console(stderr=True, highlight=False)
@@ -110,7 +110,7 @@ class KernelTuner:
         return np.split(numbers, ends[:-1])
 
     def difference(self, values: Mapping[str, int], cases: Sequence[Case], seed: int) -> str:
-        """A call that computes something else with values than with today's; empty: none.
+        """First call whose result with these values differs from today's; empty if all are equal.
 
         Sums of float32 in another order are the same.
         """
@@ -143,7 +143,7 @@ class KernelTuner:
         except LabError as error:
             if error.exit_code == 2:
                 raise
-            return f"thrown out: {error.what.splitlines()[0]}"
+            return f"rejected: {error.what.splitlines()[0]}"
         slower = [c for c in cases if any(n > b for n, b in zip(new[c], before[c], strict=True))]
         mean = geometric_mean([now[case][0] / new[case][0] for case in cases])
         gain = f"{mean:.4f} times fewer cycles in the mean of {len(cases)} calls"
@@ -154,7 +154,7 @@ class KernelTuner:
         if mean < LEAST_GAIN:
             return f"{gain}; left"
         if wrong := self.difference(wanted, cases, secrets.randbits(62) + 1):
-            return f"{gain}; thrown out: {wrong}"
+            return f"{gain}; rejected: {wrong}"
         self.best = wanted
         return f"{gain}; taken"
 
@@ -165,12 +165,12 @@ class KernelTuner:
 
 
 def name_of(case: Case) -> str:
-    """A call, for people."""
+    """Name of a call for messages."""
     return f"{case.kernel} {'x'.join(map(str, case.sizes))}"
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
-    """Of at least one number."""
+    """Geometric mean of at least one number."""
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
@@ -244,7 +244,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _kernels(names: Sequence[str] | None) -> list[str]:
-    """Routines that have parameters, or those named.
+    """The named routines, or all that have parameters.
 
     Raises:
         UserError: one has none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MetaSchedule's builder and runner: lost sessions are repeated, candidates at fault named."""
+"""MetaSchedule's builder and runner; they repeat lost sessions and name faulty candidates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Trials:
     Attributes:
         measured: candidates with a cost.
         repeated: sessions that were lost and asked for again.
-        rejected: candidates that were thrown out: library and reason.
+        rejected: rejected candidates: library and reason.
     """
 
     measured: int = 0
@@ -36,14 +36,14 @@ class Trials:
 
 
 class TrialAttempt:
-    """A candidate that is measured, several times where sessions are lost."""
+    """A candidate that is measured; it is measured again when its session is lost."""
 
     def __init__(self, submit: Callable[[], Any], library: str, trials: Trials) -> None:
         self._submit, self._library, self._trials = submit, library, trials
         self._left, self._future = ATTEMPTS, submit()
 
     def done(self) -> bool:
-        """It has ended; asks again where it has to."""
+        """True when the trial has ended; start it again if its session was lost."""
         if not self._future.done():
             return False
         if self._outcome()[1].startswith(LOST) and self._left > 1:
@@ -54,7 +54,7 @@ class TrialAttempt:
         return True
 
     def result(self) -> tuple[int, str]:
-        """Cost, or 0 and a reason; waits for it."""
+        """Wait for the trial; return the cost, or 0 and a reason."""
         while True:
             cost, reason = self._outcome()
             if self.done():
@@ -82,12 +82,12 @@ class CandidateBuilder(PyBuilder):  # type: ignore[misc]
     """Builds candidates as another builder does, and writes down those that do not compile."""
 
     def __init__(self, builder: Any, trials: Trials) -> None:
-        """Take the builder, and the record that gets what happens."""
+        """Keep the builder, and the record of its failures."""
         super().__init__()
         self.builder, self.trials = builder, trials
 
     def build(self, build_inputs: Any) -> Any:
-        """Build these."""
+        """Build these candidates."""
         built = self.builder.build(build_inputs)
         for one in built:
             if one.error_msg:
@@ -105,11 +105,11 @@ class FarmFuture(PyRunnerFuture):  # type: ignore[misc]
         self.attempt = attempt
 
     def done(self) -> bool:
-        """It can be fetched."""
+        """True when the result can be fetched."""
         return self.attempt.done()
 
     def result(self) -> Any:
-        """Seconds, one for each 1e9 of the board's unit; or the reason why there are none."""
+        """Cost in seconds, 1e9 of the board's unit each; or the reason of a failure."""
         cost, reason = self.attempt.result()
         return RunnerResult(None, reason) if reason else RunnerResult([cost / 1e9], None)
 
@@ -136,7 +136,7 @@ class FarmRunner(PyRunner):  # type: ignore[misc]
         self.pool = PopenPoolExecutor(max_workers=boards, timeout=patience)
 
     def run(self, runner_inputs: Any) -> Any:
-        """Measure these."""
+        """Measure these candidates."""
         return [FarmFuture(self.attempt(str(one.artifact_path))) for one in runner_inputs]
 
     def attempt(self, library: str) -> TrialAttempt:

@@ -47,7 +47,7 @@ INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 @contextmanager
 def without_intrinsics() -> Iterator[None]:
-    """Keep MetaSchedule from parsing 496 tensor intrinsics: it takes minutes, none is used."""
+    """Keep MetaSchedule from parsing 496 unused tensor intrinsics, which takes minutes."""
     if INTRINSICS in sys.modules:
         yield
         return
@@ -68,7 +68,7 @@ class Tuned:
         after: of the winner; ``before`` where nothing was better.
         trials: candidates that were measured.
         repeated: sessions that were lost and asked for again.
-        rejected: reasons of the candidates that were thrown out.
+        rejected: reasons of the rejected candidates.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Tuned:
 
 
 class NotTunableError(LabError):
-    """A function that MetaSchedule does not take."""
+    """A function that MetaSchedule cannot schedule."""
 
 
 def build_library(mod: ir.IRModule, target: Any) -> Any:
@@ -176,7 +176,7 @@ def tune_function(
             )
         except tvm.error.InternalError as error:
             why = str(error).strip().splitlines()[-1]
-            raise NotTunableError(f"{name}: MetaSchedule does not take it: {why}") from error
+            raise NotTunableError(f"{name}: MetaSchedule cannot schedule it: {why}") from error
         after = _winner(database, mod, aim, runner, right, before, kept)
     reasons = tuple(reason for _, reason in record.rejected)
     return Tuned(name, before, after, record.measured, record.repeated, reasons)
@@ -202,7 +202,7 @@ def untuned_answer(question: TrialQuestion, library: Path) -> TrialAnswer:
             lost = str(error)
         except SessionHungError as error:
             raise LabError(f"the untuned function does not run: {error}") from error
-    raise LabError(f"the untuned function crashes {ATTEMPTS} boards: {lost}")
+    raise LabError(f"the untuned function crashed {ATTEMPTS} boards: {lost}")
 
 
 def _winner(

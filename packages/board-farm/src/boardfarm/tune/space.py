@@ -36,7 +36,7 @@ class VectorizeOneLoop(PyScheduleRule):  # type: ignore[misc]
         pass
 
     def apply(self, sch: Any, block: Any) -> list[Any]:
-        """The schedule as it is, and one for each loop that can become vectors."""
+        """The unchanged schedule, and one for each loop that can become vectors."""
         result = [sch]
         if not _is_choice(sch, block):
             return result
@@ -94,7 +94,7 @@ def _put_innermost(sch: Any, block: Any, number: int, *, vectors: bool) -> None:
 
 
 def design_space() -> Any:
-    """The schedules that are searched.
+    """The space of schedules that the search draws from.
 
     Intermediate results are computed where they are read, or as the function has it: what is
     computed in a branch, or again for each reader, is slower. Without threads: a board's cost is

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One trial: a library is sent to a board, its outputs are compared, and its cost is asked for."""
+"""One trial: send a library to a board, compare its outputs, and read its cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WrongOutputError(Exception):
 
 
 class SessionLostError(Exception):
-    """A session that ended before its answer: the board's fault or the candidate's."""
+    """A session that ended before its answer, by the board's fault or the candidate's."""
 
 
 class SessionHungError(Exception):
@@ -55,7 +55,7 @@ class TrialQuestion:
     seconds: float = 60.0
 
     def inputs(self, seed: int) -> Arrays:
-        """Random arguments, outputs among them: what a function leaves out is seen."""
+        """Random arguments, outputs included, so that an element that is never written shows."""
         random = np.random.default_rng(seed)
         pairs = zip(self.shapes, self.dtypes, strict=True)
         return tuple(_draw(random, shape, dtype) for shape, dtype in pairs)
@@ -106,7 +106,7 @@ def answer_of(question: TrialQuestion, library: Path, seeds: Sequence[int]) -> T
         return TrialAnswer(arrays, cost)
     except Exception as error:
         if time.monotonic() - start > HUNG * question.seconds:
-            raise SessionHungError(f"no end within {question.seconds:g} s") from error
+            raise SessionHungError(f"did not end within {question.seconds:g} s") from error
         text = str(error).strip().splitlines()
         raise SessionLostError(text[-1] if text else type(error).__name__) from error
 
@@ -139,7 +139,7 @@ def trial(question: TrialQuestion, library: str, untuned: Mapping[int, Arrays]) 
         untuned: the right outputs, by seed.
 
     Returns:
-        its cost, and nothing; or 0 and the reason why it is thrown out, or "lost: " and a reason
+        its cost, and nothing; or 0 and the reason why it is rejected, or "lost: " and a reason
         when another board has to be asked.
     """
     try:

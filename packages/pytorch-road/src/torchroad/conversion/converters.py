@@ -2,7 +2,7 @@
 """Converters of torch's operators for TVM's importer, where the project's form is another.
 
 The importer calls one with a node of torch's graph and itself; the result is a Relax variable. The
-names are those of torch's overloads; Python's own operators stand for arithmetic on sizes.
+names are those of torch's overloads; Python's own operators do arithmetic on sizes.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _attention(node: Any, importer: Any) -> Any:
     mask = argument(node, importer, 3, "attn_mask")
     causal = bool(argument(node, importer, 5, "is_causal", False))
     if argument(node, importer, 4, "dropout_p", 0.0):
-        raise TypeError("it drops weights by chance")
+        raise TypeError("it drops weights at random")
     if (scale := argument(node, importer, 6, "scale")) is None:
         scale = 1 / math.sqrt(int(query.ty.shape[-1]))
     scores = builder.emit_te(

@@ -73,7 +73,7 @@ def checked(node: Any, made: Any, importer: Any) -> Any:
         return made
     if {found, dtype} == {"int32", "int64"}:
         return importer.block_builder.emit(relax.op.astype(made, dtype))
-    raise TypeError(f"TVM's importer makes {found} of it, torch {dtype}")
+    raise TypeError(f"TVM's importer gives it the dtype {found}, torch {dtype}")
 
 
 def _check_shape(wanted: Any, found: Any) -> None:
@@ -84,7 +84,7 @@ def _check_shape(wanted: Any, found: Any) -> None:
     known = [(a, b) for a, b in zip(wanted, sizes, strict=False) if type(a) is type(b) is int]
     if len(sizes) != len(wanted) or any(a != b for a, b in known):
         shapes = [", ".join(map(str, shape)) for shape in (sizes, wanted)]
-        raise TypeError(f"TVM's importer makes a tensor of ({shapes[0]}), torch of ({shapes[1]})")
+        raise TypeError(f"TVM's importer gives the shape ({shapes[0]}), torch ({shapes[1]})")
 
 
 def constant(size: Callable[[Any, Any], Any], value: Callable[[Any], Any]) -> Any:
@@ -98,7 +98,7 @@ def constant(size: Callable[[Any, Any], Any], value: Callable[[Any], Any]) -> An
     def convert(node: Any, importer: Any) -> Any:
         number, dtype, shape = value(node), dtype_of(node), size(node, importer)
         if isinstance(number, torch.fx.Node):
-            raise TypeError("its value is none that the model has before a run")
+            raise TypeError("its value is not known before a run")
         filler = relax.const(number, dtype)
         # TVM 0.26 cannot compile a full tensor of what is not finite.
         if not math.isfinite(number):

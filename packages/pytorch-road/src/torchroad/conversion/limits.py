@@ -20,36 +20,36 @@ def check_limits(program: Any) -> None:
     """Make sure that a program computes from its inputs alone, in types that are computed in.
 
     Raises:
-        UserError: names what does not, with its place.
+        UserError: the operator or value that breaks this, with its place.
     """
     signature = program.graph_signature
     if changed := sorted(set(signature.buffers_to_mutate.values())):
         raise UserError(
-            f"the model changes its buffer {', '.join(changed)}: it would be forgotten between "
-            "calls",
-            remedy="make it an input and an output of the model, and feed the one from the other",
+            f"the model changes its buffer {', '.join(changed)}: the change would be lost "
+            "between calls",
+            remedy="make it an input and an output of the model, and feed the output to the input",
         )
     if not signature.user_inputs:
-        raise UserError("the model has no input that is a tensor")
+        raise UserError("no input of the model is a tensor")
     made = [one.arg for one in signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
     if others := [one for one in made if not isinstance(one, TensorArgument)]:
         kind = type(getattr(others[0], "value", 0)).__name__
         raise UserError(
             f"an output of the model is {kind}, not a tensor",
-            remedy="let a module around the model leave out what is no tensor",
+            remedy="wrap the model in a module whose outputs are tensors only",
         )
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.dtype in SHORT:
             raise UserError(
-                f"{node.name} in {place_of(node)} is of {value.dtype}: weights and activations "
-                "are float32",
-                remedy="give the model and its inputs as .float()",
+                f"{node.name} in {place_of(node)} has the dtype {value.dtype}; weights and "
+                "activations must be float32",
+                remedy="convert the model and its inputs with .float()",
             )
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if random and node.target.__name__ != ATTENTION:
             raise UserError(
-                f"{node.target} in {place_of(node)} draws random numbers: torch's cannot be "
-                "drawn again",
+                f"{node.target} in {place_of(node)} draws random numbers, which cannot be "
+                "compared with torch's",
                 remedy="make them an input of the model, or leave them out",
             )

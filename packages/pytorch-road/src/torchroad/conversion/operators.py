@@ -13,7 +13,7 @@ from torchroad.conversion.dtypes import checked, promoted
 Converter = Callable[[Any, Any], Any]
 REMEDY = (
     "write these places with other operators, or add a converter to "
-    "scripts/crosslab/pytorch/conversion/converters.py"
+    "packages/pytorch-road/src/torchroad/conversion/converters.py"
 )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """EstimateCost: the matrix products of a module, and all its other work, for a cost estimate.
 
-The pass leaves the module as it is and writes its products and other work as JSON. It runs after
+The pass does not change the module and writes its products and other work as JSON. It runs after
 fusion and before schedules, where products are still whole loops. The pass knows products by their
 structure: a reduction ``C[...] += X * Y`` in which both factors run along the reduction. Axes of
 both factors are the batch, axes of one are M or N. The pass follows dequantization through the
@@ -9,7 +9,7 @@ elementwise blocks before a product. Extents may be symbolic; they are kept as t
 ``seq_len*4`` in the names of the calling Relax function.
 
 The file goes to the configuration's folder of reports; ``python -m costmodel`` reads it. This
-module and those beside it import TVM alone.
+module and its neighbours import TVM alone.
 """
 
 import json

@@ -294,7 +294,7 @@ def _summand(store: tirx.BufferStore) -> Any:
 def _quantization(
     factors: list[Any], axis: Any, rows: list[Any], heavy: bool
 ) -> tuple[int, Quantization]:
-    """Width of the integers that an operand is stored as (0: it is none), and their scales."""
+    """Width of the integers that store an operand (0: not integers), and their scales."""
     cores = [f for f in factors if carries(f, [axis])]
     integers = [x for f in cores for x in data_loads_in(f) if "int" in str(x.buffer.dtype)]
     if not integers:
