@@ -147,7 +147,7 @@ def test_other_code_has_another_label(tmp_path: Path) -> None:
     [
         (["--scheduler", "127.0.0.1:1", "--worker", "127.0.0.1:1"], "not both"),
         (["--scheduler", "tcp://127.0.0.1:1"], "no scheduler answers at 127.0.0.1:1"),
-        (["--worker", "192.0.2.1:8786"], "not this machine's loopback"),
+        (["--worker", "192.0.2.1:8786"], "not on this machine's loopback"),
         (["--worker", "here"], "is not HOST:PORT"),
         (["--scheduler", "127.0.0.1:1", "--work", "w"], "--work: workers do not send"),
         (["--work", "w", "--vlen", "128", "256"], "for one VLEN"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An artefact's runner can be linked again from the files beside the runner, also with other libraries."""
+"""An artefact's runner can be linked again from its files, also with other libraries."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_the_tarball_needs_pythons_own_library_alone_and_is_the_same_again(tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["203.0.113.1:9190", "--key", KEY], "not this machine's loopback"),
+        (["203.0.113.1:9190", "--key", KEY], "not on this machine's loopback"),
         (["127.0.0.1:9190", "--key", "a b"], "--key 'a b'"),
         (["nowhere", "--key", KEY], "is not HOST:PORT"),
         (["127.0.0.1:9190"], "--key"),

@@ -66,7 +66,7 @@ def test_an_odd_model_computes_what_torch_does(factory: str) -> None:
         ("halves", {}, r"p_weight .* torch.float16"),
         ("short_inside", {}, r"odd_torch_models.py:\d+ is of torch.bfloat16"),
         ("random_numbers", {}, r"randn_like.default in .*odd_torch_models.py:\d+ draws random"),
-        ("random_attention", {}, "drops weights by chance"),
+        ("random_attention", {}, "drops weights at random"),
         ("branch", {}, r"GuardOnDataDependent\w+ in .*odd_torch_models.py:\d+"),
         ("without_inputs", {}, "no input"),
         ("number_as_output", {}, "an output of the model is int"),
