@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finished model as something to hand on: folder, manifest, bill of materials, tarball."""
+"""A finished model for others: folder, manifest, bill of materials, tarball."""

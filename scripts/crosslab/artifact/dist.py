@@ -45,7 +45,7 @@ class Dist:
 
 
 def write_dist(dist: Dist) -> Path:
-    """Write the folder whole, or leave it when it is that already.
+    """Write the folder atomically, or keep it if its content is equal.
 
     Returns:
         the manifest.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``MANIFEST.json``: which files belong to an artefact, and what they were made from."""
+"""``MANIFEST.json``: the files of an artefact and their inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Entry:
 
 
 class ManifestError(ValueError):
-    """The text is not a manifest that can be used."""
+    """The text is not a valid manifest."""
 
 
 def entry_of(path: str, stream: IO[bytes]) -> Entry:
@@ -60,7 +60,7 @@ def render(about: Mapping[str, Any], entries: Iterable[Entry]) -> str:
 
 
 def render_json(value: Any) -> str:
-    """JSON that depends on the value alone: keys sorted, no run's order in it."""
+    """JSON with sorted keys, which depends on the value alone."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -71,7 +71,7 @@ def _seal(table: Mapping[str, Any]) -> str:
 
 
 def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
-    """Read a manifest that may come from anybody.
+    """Read a manifest from an untrusted source.
 
     Returns:
         the whole table, and the files by path.

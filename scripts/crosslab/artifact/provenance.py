@@ -63,7 +63,7 @@ class TreeOrigin:
     overlays: tuple[tuple[str, str], ...]
 
     def table(self) -> dict[str, Any]:
-        """The same for a manifest."""
+        """The provenance as the manifest's table."""
         overlays = {path: f"git-blob:{blob}" for path, blob in self.overlays}
         patches = [{"name": name, "sha256": sha256} for name, sha256 in self.patches]
         return {
@@ -76,7 +76,7 @@ class TreeOrigin:
 
 
 def read_origins(path: Path) -> tuple[TreeOrigin, ...]:
-    """Read the report of who made the trees (``forkpatch apply --json``).
+    """Read the report of the tool that made the trees (``forkpatch apply --json``).
 
     Raises:
         UserError: it is missing or is no such report.
@@ -123,7 +123,7 @@ class Provenance:
 
     @property
     def toolchain(self) -> Toolchain:
-        """The toolchain that compiled and linked it."""
+        """The toolchain that compiled and linked the artefact."""
         return self.linking.toolchain
 
     @cached_property
@@ -141,7 +141,7 @@ class Provenance:
         return [_built_only(part) if part.name == "apache-tvm" else part for part in found]
 
     def inputs(self) -> dict[str, Any]:
-        """The manifest's table of what went in."""
+        """The manifest's table of inputs."""
         return {
             "lock": sha256_of(self.project / LOCK_NAME),
             "python_lock": sha256_of(self.project / PYTHON_LOCK),
@@ -286,7 +286,7 @@ def library_licences(toolchain: Toolchain) -> dict[str, Path]:
 
 
 def _libc_version() -> str:
-    """Debian's version of the C library; only its hash tells it where there is no dpkg."""
+    """Debian's version of the C library; "unknown" without dpkg (its hash still identifies it)."""
     return next(iter(_debian_versions([LIBC_PACKAGE]).values()), "unknown")
 
 
@@ -316,7 +316,7 @@ def _built_only(part: Part) -> Part:
 
 
 def _plain(command: Sequence[str]) -> list[str]:
-    """A command without the folders that its programs happen to lie in on this machine."""
+    """A command without the folders of its programs on this machine."""
     return [word if "/" not in word else _last(word) for word in command]
 
 
@@ -330,6 +330,6 @@ def _sha256_of_table(table: Mapping[str, str]) -> str:
 
 
 def _debian_versions(packages: Sequence[str]) -> dict[str, str]:
-    """Version of each package that dpkg knows here; empty where there is no dpkg."""
+    """Version of each installed package by dpkg; empty without dpkg."""
     ask = ["dpkg-query", "--show", "--showformat=${Version}"]
     return {name: found for name in packages if (found := output_of([*ask, name]))}

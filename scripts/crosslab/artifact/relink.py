@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects of a runner, so that its users can link it with another C library.
 
-The LGPL 2.1 (section 6) asks for that of a static program with the GNU C library in it.
+The LGPL 2.1 (section 6) requires it for a static program that contains the GNU C library.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def relinking(request: LinkRequest, runner: Path, cache: Path) -> dict[str, Path
 
 
 def _words(request: LinkRequest) -> list[str]:
-    """The compiler's options, without where the linker lies on this machine."""
+    """The compiler's options, without the linker's folder on this machine."""
     words = [*request.toolchain.cxx[1:], *link_options(request)]
     linker = "--ld-path=/"
     return [

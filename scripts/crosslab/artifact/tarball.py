@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tar archives whose bytes depend on names and contents alone, and a distrustful look at one.
+"""Tar archives whose bytes depend on names and contents alone, and checks of a foreign one.
 
 No compression: the weights hardly shrink, and what compressors write differs between versions.
 """
@@ -42,7 +42,7 @@ def _header(name: str, size: int, mode: int) -> tarfile.TarInfo:
 
 
 def normalised_tar(source: Path) -> bytes:
-    """The content of a tar of object files, without who made it and when; order is kept.
+    """The content of a tar of object files, without owner and time; order is kept.
 
     Raises:
         tarfile.TarError: it is no tar.
@@ -107,7 +107,7 @@ def has_content(raw: IO[bytes], start: int) -> bool:
 
 
 def plain_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members, not more than are bearable.
+    """The members, up to MAXIMUM_MEMBERS.
 
     Raises:
         tarfile.TarError: the archive is damaged, or holds too many.

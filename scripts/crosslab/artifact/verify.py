@@ -59,7 +59,7 @@ class ArtifactProblem:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check a tarball; 1 when something is wrong with it.
+    """Check a tarball; return 1 if it has a problem.
 
     Raises:
         UserError: there is no such file, or it is not a tar archive.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start the compiling process on a patched tree, and keep what it made."""
+"""Start the compiling process on a patched tree, and keep its results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ImportedModule:
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryRequest:
-    """Choices of a model library that both compilers take: ours, and MLC-LLM's.
+    """Choices of a model library that both compilers accept: ours, and MLC-LLM's.
 
     Attributes:
         form: "static" (``model.tar``, a system library) or "shared" (``model.so``).
@@ -79,7 +79,7 @@ class LibraryRequest:
     tuned: Path | None = None
 
     def check_choices(self) -> None:
-        """Refuse a form that there is not, and a folder without kernels.
+        """Refuse an unknown form, and a folder without kernels.
 
         Raises:
             UserError: so it is.
@@ -162,7 +162,7 @@ class CompileRequest(LibraryRequest):
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """A model library and what is known of it.
+    """A model library and its report.
 
     Attributes:
         folder: where it lies.
@@ -232,7 +232,7 @@ def _key(request: CompileRequest) -> str:
 
 
 def tree_environment(tvm_tree: Path) -> dict[str, str]:
-    """The environment in which ``import tvm`` means this tree, on the wheel's native libraries."""
+    """Environment in which ``import tvm`` imports this tree, on the wheel's native libraries."""
     libraries = Path(str(metadata.distribution("apache-tvm").locate_file("tvm/lib")))
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MLC_RVV_")}
     given = filter(None, [os.environ.get("PYTHONPATH")])

@@ -68,7 +68,7 @@ class ModuleDump:
 
 
 def _shown(old: str, new: str) -> str:
-    """The first lines of the difference, and how many there are."""
+    """The first lines of the difference, and the number of lines."""
     lines = list(_changed(old, new))
     more = len(lines) - _SHOWN_LINES
     rest = f"\n… {more} more lines\n" if more > 0 else ""

@@ -147,7 +147,7 @@ class MlcTools:
         }
 
     def key(self) -> str:
-        """Hash of all that decides what the commands make of one input."""
+        """Hash of all inputs of the commands for one model."""
         versions = json.dumps(self.versions, sort_keys=True)
         return digest(versions, self.mlc_tree / "python", self.tvm_tree / "python")
 
@@ -173,7 +173,7 @@ class MlcCompileRequest(LibraryRequest):
     sizes: tuple[tuple[str, int], ...] = ()
 
     def about(self) -> dict[str, Any]:
-        """The request as a table: what the library was asked to be."""
+        """The request as a table."""
         return {
             "compiler": "mlc-llm",
             "quantization": self.quantization,
@@ -241,7 +241,7 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
 
 
 def wanted_weights(tools: MlcTools, model: Path, quantization: str) -> set[str]:
-    """Names of the weights that MLC-LLM takes from a model's files, by its config alone.
+    """Names of the weights that MLC-LLM reads from a model's files, by its config alone.
 
     Raises:
         UserError: a tree or a package is not there, or MLC-LLM does not take the config.
@@ -320,7 +320,7 @@ def _config(model: Path) -> Path:
 
 
 def _log(cache: Path, name: str) -> Path:
-    """A log beside the stages, so that a failed one leaves it behind."""
+    """The log in the folder of the stages, which remains after a failure."""
     folder = cache / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.log"
@@ -333,7 +333,7 @@ def _see(log: Path) -> str:
 def _run(
     tools: MlcTools, command: str, arguments: Sequence[str], extra: Mapping[str, str], log: Path
 ) -> None:
-    """Run one of MLC-LLM's commands, showing what it is at and keeping all it says in the log."""
+    """Run one of MLC-LLM's commands; show its progress, and keep its output in the log."""
     start = ["-P", str(_CONVERTER)] if command == "convert_weight" else ["-m", "mlc_llm"]
     line = [str(tools.python), *start, command, *arguments]
     with (

@@ -30,7 +30,7 @@ class ExtraPass:
 
 @dataclass(frozen=True)
 class KernelMode:
-    """Choice of what the kernels of linear layers read, and of passes that change them.
+    """Choice of the weights and activations of linear layers' kernels, and of extra passes.
 
     Attributes:
         weights: "stored", as MLC-LLM's converter writes them and its own runtime loads them; or

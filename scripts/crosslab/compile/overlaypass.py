@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiler passes of the MLC-LLM overlay, loaded from their folder where there is no MLC-LLM."""
+"""Compiler passes of the MLC-LLM overlay, loaded from their folder without MLC-LLM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load_pass(name: str) -> ModuleType:
 
 
 def folders_of(extras: Iterable[ExtraPass]) -> list[Path]:
-    """The folders of extra passes' files, which what they compile depends on.
+    """The folders of extra passes' files, on which a compile depends.
 
     Raises:
         UserError: a pass is not installed.

@@ -44,7 +44,7 @@ def attach_bounds(bounds: Mapping[str, int]) -> Any:
 
 
 def drop_pattern_attributes() -> Any:
-    """A pass that removes fusion's notes from TIR functions: schedules must not see them."""
+    """A pass that removes fusion's attributes from TIR functions, which disturb schedules."""
 
     def drop(module: Any, _: Any) -> Any:
         for var, function in module.functions_items():
@@ -56,7 +56,7 @@ def drop_pattern_attributes() -> Any:
 
 
 def narrow_indices() -> Any:
-    """A pass that makes indices 32 bits wide, but in functions whose values have 64.
+    """A pass that makes indices 32 bits wide, except in functions with 64-bit values.
 
     TVM's own refuses these, such as a model's token ids from PyTorch.
     """

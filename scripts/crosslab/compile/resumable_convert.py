@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLC-LLM's command line whose ``convert_weight`` goes on where an interrupted one ended.
+"""MLC-LLM's command line whose ``convert_weight`` continues an interrupted one.
 
-A program for :mod:`crosslab.compile.mlc`, with the patched trees on its path and nothing of ours.
-The journal beside the shards names those that are whole: what they hold is not made again. TVM
-starts a shard with nothing pending, so those that follow are the same, byte for byte.
+A program for :mod:`crosslab.compile.mlc`. Its path has the patched trees, but not this project. The
+journal in the shards' folder names the complete shards, which are not made again. TVM starts each
+shard with nothing pending, so the shards after them are the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def outputs(loader: Any, name: str) -> list[str]:
 
 
 def load(self: Any, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]]:
-    """Load parameters; files are opened and counted as ever, those held are not computed."""
+    """Load parameters; skip the computation of those that complete shards hold."""
     for name in self.extern_param_map.param_map:
         if HELD.keys() >= set(outputs(self, name)):
             self.extern_param_map.map_func[name] = lambda *_: np.empty(0, np.float32)

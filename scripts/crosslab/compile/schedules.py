@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of functions without a kernel: the database of a compile, and what it took of it."""
+"""Schedules of functions without a kernel: a compile's database, and the schedules that it used."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Schedules:
 
     @property
     def told(self) -> str:
-        """Both for people."""
+        """The numbers of both for messages."""
         text = Path(self.unscheduled).read_text(encoding="utf-8")
         names = f" ({', '.join(self.tuned)})" if self.tuned else ""
         return (
-            f"functions that take tuned schedules: {len(self.tuned)}{names}; "
+            f"functions with tuned schedules: {len(self.tuned)}{names}; "
             f"left to tune: {text.count('@T.prim_func')}, in {self.unscheduled}"
         )
 

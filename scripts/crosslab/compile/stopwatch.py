@@ -4,8 +4,8 @@
 It runs with a tree's Python first on its path. SPEC has ``libraries`` (name to path), ``params``,
 ``prompt`` (token ids), ``decode`` (steps), ``threads`` (list), ``repeats`` and ``output`` (JSON: a
 list of variant, threads, phase, seconds; and per variant the logits' largest deviation from the
-first's, against its largest logit). All libraries take turns in one process, so that whatever else
-the machine does meets all of them alike.
+first's, against its largest logit). All libraries take turns in one process, so that other load
+of the machine affects all of them alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Contender(NativeModel):
     """A model library that starts over."""
 
     def restart(self) -> None:
-        """Forget what is in the cache."""
+        """Empty the cache."""
         self._builtin("clear")
         self._builtin("add_sequence", SEQUENCE)
 

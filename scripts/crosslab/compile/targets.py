@@ -70,7 +70,7 @@ class LabTarget:
 
 
 def prefix_of(vlen: int) -> str:
-    """Prefix of the symbols of a library for one register length, beside libraries for others.
+    """Prefix of the symbols of a library for one of several register lengths.
 
     TVM 0.26 cannot read an attribute of seven letters or fewer from a module.
     """
@@ -78,7 +78,7 @@ def prefix_of(vlen: int) -> str:
 
 
 def host_cpu() -> str:
-    """The architecture level of this machine that code is generated for; "" for the common one.
+    """The architecture level of this machine's code; "" for the common one.
 
     AVX2 where there is some: without it LLVM splits dlight's wide vectors for minutes.
     """

@@ -76,7 +76,7 @@ def define_llama(spec: dict[str, Any], target: Any) -> tuple[Any, dict[str, Any]
 def read_imported(
     spec: dict[str, Any], folder: Path, target: Any
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """The same of a module in a folder, see :class:`crosslab.compile.driver.ImportedModule`."""
+    """Read a module from a folder, see :class:`crosslab.compile.driver.ImportedModule`."""
     module = tvm.ir.load_json((folder / "module.json").read_text(encoding="utf-8"))
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     if language := about.get("language"):
@@ -120,7 +120,7 @@ def _write(library: Any, spec: dict[str, Any], output: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile; 1 with a message when it fails in a way that is understood."""
+    """Compile; return 1 with a message for a known failure."""
     path = Path(arguments[0])
     try:
         build(json.loads(path.read_text(encoding="utf-8")), path.parent)

@@ -143,7 +143,7 @@ def summary_of(predictions: Sequence[Prediction]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table for each core that loops were published for."""
+    """Print a table for each core with published loops."""
     options = argparse.ArgumentParser(
         prog="crosslab core-check",
         description="Compare predicted cycles of whole loops with cycles measured on real cores.",

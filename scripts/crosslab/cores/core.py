@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A core's table of cycles, and the assumptions that stand in for what it lacks."""
+"""A core's table of cycles, and the assumptions for its missing costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTH = "width"
 
 @dataclass(frozen=True)
 class StandIn:
-    """An instruction that is looked up for those that a table lacks.
+    """An instruction whose cost replaces those that a table lacks.
 
     Attributes:
         missing: regular expression of the instruction's whole name.
@@ -44,7 +44,7 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Costs that nobody measured.
+    """Assumed costs, which were not measured.
 
     Attributes:
         scalar: cycles by class of scalar instructions; ``default`` for the others.
@@ -94,7 +94,7 @@ class Core:
     memory: MemorySystem | None = None
 
     def __str__(self) -> str:
-        """Its key, as ``--core`` takes it."""
+        """The core's key, as ``--core`` accepts it."""
         return self.key
 
     def cost(self, kind: Kind) -> Cost:
@@ -118,7 +118,7 @@ class Core:
 
     @property
     def zvfh(self) -> bool:
-        """The core has vectors of halves (Zvfh): their arithmetic was measured on it."""
+        """True if the core has vectors of halves (Zvfh): its table has their arithmetic."""
         return not math.isnan(self.cycles.get("vfadd.vv", {}).get("e16m1", math.nan))
 
     def elements(self, kind: Kind) -> float:
@@ -176,7 +176,7 @@ def width_column(kind: Kind) -> str:
 
 
 def core_names(folder: Path) -> list[str]:
-    """Names of the cores that there are files for."""
+    """Names of the cores, by their files."""
     return sorted(file.stem for file in folder.glob("*.toml") if file.name != ASSUMPTIONS)
 
 

@@ -31,7 +31,7 @@ Number = TypeVar("Number", int, float)
 
 
 def vec_serial(units: Mapping[Unit, Number]) -> Number:
-    """Cycles where vector memory and vector arithmetic take turns, and scalar runs beside them."""
+    """Cycles if vector memory and vector arithmetic take turns, and scalar runs in parallel."""
     return max(units[Unit.MEMORY] + units[Unit.ARITHMETIC], units[Unit.SCALAR])
 
 
@@ -101,7 +101,7 @@ class Cycles:
 
     @property
     def marked(self) -> bool:
-        """More was not measured than a figure bears."""
+        """True if too large a share was not measured."""
         return sum(self.unmeasured.values()) > MOST_UNMEASURED
 
 
@@ -183,7 +183,7 @@ def _largest(numbers: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def name_of(kind: Kind) -> str:
-    """A kind for people: ``vlse32.v zero e32m8``."""
+    """Name of a kind for messages: ``vlse32.v zero e32m8``."""
     instruction = kind.instruction
     words = [instruction.mnemonic]
     words += ["zero"] * instruction.zero_stride + ["masked"] * instruction.masked

@@ -18,7 +18,7 @@ class CacheSize:
 
 @dataclass(frozen=True)
 class PublishedSpeed:
-    """Tokens a second that somebody measured on a board with this core.
+    """Published tokens a second on a board with this core.
 
     Attributes:
         what: program, model and cores at work.
@@ -71,6 +71,6 @@ class MemorySystem:
 
     @property
     def counter_option(self) -> str:
-        """The caches as the counter takes them."""
+        """The caches in the form of the counter's option."""
         levels = (self.l1, self.l2)
         return ":".join([str(self.line), *(f"{level.size}:{level.ways}" for level in levels)])

@@ -45,7 +45,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Report:
-    """Every tool, and what this machine can do with them.
+    """Every tool, and the abilities of this machine.
 
     Attributes:
         tools: that the project uses.
@@ -61,12 +61,12 @@ class Report:
 
     @property
     def whole(self) -> bool:
-        """Nothing is missing."""
+        """True if no tool is missing."""
         return self.emulates and self.compiles
 
 
 def examine() -> Report:
-    """Look at this machine, anew each time."""
+    """Look at this machine, again each time."""
     tools.find_qemu.cache_clear()
     tools.clang_version.cache_clear()
     zig = tools.find_ziglang() or ""
@@ -169,7 +169,7 @@ def print_report(report: Report) -> None:
 
 
 def doctor(argv: Sequence[str]) -> int:
-    """The verb ``doctor``; 0 when all tools are installed, else 2."""
+    """The verb ``doctor``; return 0 if all tools are installed, else 2."""
     parser = argparse.ArgumentParser(
         prog="crosslab doctor",
         description="List the tools that this machine needs, and the command that installs the "

@@ -35,7 +35,7 @@ def compile_objects(
     *,
     precompiled: Sequence[str] = (),
 ) -> None:
-    """Compile each source to an object, showing how far it is.
+    """Compile each source to an object, and show the progress.
 
     Args:
         what: name for the display and for errors.

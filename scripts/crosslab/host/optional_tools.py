@@ -38,7 +38,7 @@ def find_browser() -> str | None:
 
 
 def examine() -> tuple[OptionalTool, ...]:
-    """Look for each tool, anew each time."""
+    """Look for each tool, again each time."""
     gcc, machine = shutil.which("g++"), shutil.which("qemu-system-riscv64")
     return (
         *_beside_clang(),
@@ -84,7 +84,7 @@ def _package(tool: OptionalTool) -> str:
 
 
 def _beside_clang() -> Sequence[OptionalTool]:
-    """Tools of clang's version; ziglang has no stand-in for them."""
+    """Tools of clang's version; ziglang does not have them."""
     tools.clang_version.cache_clear()
     clang = tools.find_clang()
     if clang is None or clang[1][0] < tools.MINIMUM_CLANG:

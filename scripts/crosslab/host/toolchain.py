@@ -53,7 +53,7 @@ class Machine(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C and C++ compiler for one machine, with the options that aim it there.
+    """A C and C++ compiler for one machine, with its target options.
 
     Attributes:
         kind: where it comes from.
@@ -78,7 +78,7 @@ class Toolchain:
 
     @property
     def is_clang(self) -> bool:
-        """The command is clang's own, not GCC's and not zig's."""
+        """True if the command is clang's own, not GCC's and not zig's."""
         return Path(self.cxx[0]).name.startswith("clang")
 
 

@@ -30,12 +30,12 @@ class Comparison:
 
     @property
     def within(self) -> bool:
-        """The logit error is below the tolerance."""
+        """True if the logit error is below the tolerance."""
         return self.logit_error < self.tolerance
 
     @property
     def right(self) -> bool:
-        """The tokens are equal, and the logit error is below the tolerance."""
+        """True if the tokens are equal and the logit error is below the tolerance."""
         return self.same_tokens and self.within
 
 

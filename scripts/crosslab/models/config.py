@@ -95,7 +95,7 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class FamilyConfig(LlamaConfig):
-    """A decoder like Llama's, with what its relatives do otherwise.
+    """A decoder like Llama's, with the differences of its relatives.
 
     Attributes:
         family: ``model_type`` of config.json.
@@ -155,7 +155,7 @@ def _with_rope(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def longest_of(table: Mapping[str, Any]) -> int | None:
-    """The longest sequence that a ``config.json`` allows, in tokens; None where it says none.
+    """The longest sequence that a ``config.json`` allows, in tokens; None without a limit.
 
     A Mistral is compiled without its window, so that no sequence may be longer than that.
     """
@@ -275,6 +275,6 @@ def _from_hf(path: Path, table: dict[str, Any]) -> LlamaConfig:
 
 
 def write_config(config: LlamaConfig, path: Path, **extra: object) -> None:
-    """Write ``config.json``; ``extra`` fields are added as they are."""
+    """Write ``config.json``; ``extra`` fields are added unchanged."""
     text = json.dumps({**config.to_hf(), **extra}, indent=2)
     path.write_text(text + "\n", encoding="utf-8")

@@ -31,7 +31,7 @@ class Packing:
 
     @property
     def per_word(self) -> int:
-        """Values of a word."""
+        """Number of values in a word."""
         return WORD_BITS // self.bits
 
 
@@ -65,7 +65,7 @@ class WeightFormat:
 
     @property
     def halves(self) -> bool:
-        """Models in it compute in halves, as MLC-LLM's names say."""
+        """True if models in this format compute in halves, by MLC-LLM's name of the format."""
         return "f16" in self.name
 
     def bound(self, activations: str) -> float:

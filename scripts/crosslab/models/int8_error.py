@@ -62,7 +62,7 @@ class Compared:
 
     @property
     def perplexity(self) -> tuple[float, float]:
-        """Of each model."""
+        """Perplexity of each model."""
         first, second = (float(np.exp(s / self.scored)) for s in self.surprise)
         return first, second
 

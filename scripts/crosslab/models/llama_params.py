@@ -51,7 +51,7 @@ _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 
 
 def sources_of(name: str) -> list[str]:
-    """The weights, under Hugging Face's names, that a parameter is made of."""
+    """Hugging Face's names of the weights that make up a parameter."""
     for fused, parts in _FUSED.items():
         if f".{fused}." in name:
             return [name.replace(f".{fused}.", f".{part}.") for part in parts]

@@ -141,7 +141,7 @@ def write_params(
 
 
 def resumed_shards(folder: Path) -> list[dict[str, Any]]:
-    """Entries of the first shards that a killed run left whole, by their hash; says how many.
+    """Entries of the first complete shards of a killed run, checked by hash; prints their number.
 
     The journal in ``folder`` lists these from then on, and those that are finished later.
     """
@@ -220,7 +220,7 @@ def read_stored(folder: Path) -> dict[str, Array]:
 
 
 def _field(table: object, key: str, kind: type[T], path: Path) -> T:
-    """A field of the index, when it is of that type."""
+    """A field of the index, if it has the expected type."""
     value = table.get(key) if isinstance(table, Mapping) else None
     # True is an int to Python, and no number of bytes.
     if not isinstance(value, kind) or isinstance(value, bool):
@@ -285,7 +285,7 @@ KEPT_BYTES = 2 << 30
 
 
 class ReadParams(Mapping[str, F32]):
-    """Parameters as float32 under their plain names (``….weight``), read when they are asked for.
+    """Parameters as float32 under their plain names (``….weight``), read on access.
 
     Quantized pairs ``….q_weight``/``….q_scale`` are unpacked. What was read is kept up to a bound.
 

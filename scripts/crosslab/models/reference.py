@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama and its relatives in numpy, float32: what a compiled model has to give.
+"""Llama and its relatives in numpy, float32: the reference for compiled models.
 
 Written from the architectures' descriptions (RMSNorm, rotary embeddings on halves of a head,
 grouped-query attention, SwiGLU; Llama 3's scaled rotary embeddings, Qwen's biases and norms of
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass
 class ReferenceLlama:
-    """A Llama with its parameters and the keys and values of what it has read so far.
+    """A Llama with its parameters, and the keys and values of the tokens that it has read.
 
     Attributes:
         config: sizes and constants.
@@ -78,7 +78,7 @@ class ReferenceLlama:
         self.values = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
 
     def read(self, tokens: Sequence[int]) -> F32:
-        """Read tokens after what was read before; logits [vocab] after the last of them.
+        """Read further tokens; return logits [vocab] after the last of them.
 
         Raises:
             UserError: no token, or one outside the vocabulary.
@@ -223,7 +223,7 @@ def scaled_frequencies(
 
 
 def round_to_int8(x: F32) -> F32:
-    """Activations as the kernels for int8 see them (kernels/include/mlc_rvv_linear.h).
+    """Activations rounded as the kernels for int8 do (kernels/include/mlc_rvv_linear.h).
 
     Args:
         x: [rows, inputs].

@@ -72,7 +72,7 @@ def save_weights(
 
 
 def write_index(table: Mapping[str, str], folder: Path) -> None:
-    """Write which file of a folder each tensor is in, as Hugging Face's index."""
+    """Write Hugging Face's index: the file of each tensor of a folder."""
     text = json.dumps({"metadata": {}, "weight_map": table}, indent=2)
     (folder / INDEX_FILE).write_text(text + "\n", encoding="utf-8")
 
@@ -104,7 +104,7 @@ class WeightFile:
 
 
 def write_elsewhere(files: Iterable[WeightFile], folder: Path) -> None:
-    """Note in a model's folder that its weights lie where they are, with their hashes."""
+    """Note the places and hashes of a model's weights in its folder, without a copy."""
     table = {
         file.name: {"path": str(file.path), "sha256": file.sha256, "stat": stat_of(file.path)}
         for file in files
@@ -140,13 +140,13 @@ def weight_files(model: Path) -> list[WeightFile]:
 
 
 def stat_of(path: Path) -> list[int]:
-    """Size and time of change: another file has others."""
+    """Size and modification time, which identify an unchanged file."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
 
 
 class StoredWeights:
-    """The tensors of a model's files, each read when it is asked for.
+    """The tensors of a model's files, each read on access.
 
     Args:
         files: name and path of each file.
@@ -160,7 +160,7 @@ class StoredWeights:
 
     @classmethod
     def of_model(cls, model: Path) -> StoredWeights:
-        """Those of a model's folder."""
+        """Open the weights of a model's folder."""
         return cls({file.name: file.path for file in weight_files(model)})
 
     @cached_property

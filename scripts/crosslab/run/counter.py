@@ -112,7 +112,7 @@ def phase_counts(regions: Sequence[Counts], prefills: int) -> tuple[Counts, Coun
 
 @dataclass(frozen=True)
 class Kind:
-    """Instructions that a core's table does not tell apart.
+    """Instructions that a core's table does not distinguish.
 
     Attributes:
         instruction: without its registers.
@@ -288,7 +288,7 @@ class Measurement:
 
 
 def build_plugin(cache: Path) -> Path:
-    """Compile the plugin for the emulator that is here; once.
+    """Compile the plugin for the installed emulator, once.
 
     Raises:
         UserError: there is no emulator, or none that loads plugins, or no compiler.
@@ -353,7 +353,7 @@ def count_guest(
 def run_counted(
     program: Path, arguments: Sequence[str], machine: GuestMachine, cache: Path
 ) -> tuple[GuestResult, Measurement | None]:
-    """As :func:`count_guest`; an emulator that loads no plugins runs it without counting.
+    """Run :func:`count_guest`, or run without counting if the emulator cannot load plugins.
 
     Returns:
         what the guest said, and its counts or None.
@@ -367,7 +367,7 @@ def run_counted(
 
 
 def read_measurement(table: Mapping[str, Any]) -> Measurement:
-    """The plugin's JSON."""
+    """Read the plugin's JSON."""
     segments = {
         int(number): Segment(address, tuple(int(word, 16) for word in words.split()))
         for number, (address, words) in table["segments"].items()

@@ -47,7 +47,7 @@ class Instruction:
 
     @property
     def vector(self) -> bool:
-        """It works on vectors; vset* does not."""
+        """True if it works on vectors; vset* does not."""
         return self.unit is not Unit.SCALAR
 
 

@@ -89,7 +89,7 @@ def run_guest(
     plugin: Sequence[str] = (),
     check: bool = True,
 ) -> GuestResult:
-    """Run a program in a clean environment, so that nothing of this machine changes it.
+    """Run a program in a clean environment, independent of this machine's.
 
     Its environment and arguments lie on its stack: counts of instructions are only the same
     from run to run when these are as long, which relative paths (``cwd``) make easy.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's chat template as the text between messages, so that no template runs on a device."""
+"""A model's chat template as the text between messages; the device runs no template."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THOUGHT = "</think>"
 
 
 class UnsupportedTokenizerError(LabError):
-    """The tokenizer does something that the runner does not."""
+    """The tokenizer needs a feature that the runner does not have."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class UnsupportedTokenizerError(LabError):
 
 @dataclass(frozen=True)
 class ChatFrame:
-    """The text between messages; which message follows which decides it.
+    """The text between messages, which depends on the roles before and after it.
 
     ``[start] user [end]``, ``[start] user [to_assistant] assistant [to_user] user [end]``, and
     ``[system_start] system [system_end] user [end]``.
@@ -91,7 +91,7 @@ class ChatFrame:
 
 
 def with_usable_chat(tokenizer: ChatTokenizer) -> tuple[ChatTokenizer, str]:
-    """The tokenizer, without its chat template when no frame is what the template does.
+    """The tokenizer; without its chat template if no frame gives the template's text.
 
     Returns:
         the tokenizer, and why it goes without chat; empty when it keeps its chat or has none.
@@ -140,7 +140,7 @@ def chat_frame(tokenizer: ChatTokenizer) -> ChatFrame | None:
 
 
 def _proved(frame: ChatFrame, rendered: Callable[[Sequence[Message]], str]) -> ChatFrame:
-    """The frame with what it strips, after it gave the template's own text of many chats."""
+    """The frame with the blanks that it strips; its text equals the template's for many chats."""
 
     def strips(plain: Sequence[Message], changed: int) -> bool:
         role, text = plain[changed]
@@ -162,7 +162,7 @@ def _proved(frame: ChatFrame, rendered: Callable[[Sequence[Message]], str]) -> C
 
 
 def _thoughtless(frame: ChatFrame, rendered: Callable[[Sequence[Message]], str]) -> ChatFrame:
-    """The frame with what it keeps of an earlier answer that begins with thoughts."""
+    """The frame, and the part that it keeps of an earlier answer that begins with thoughts."""
     user, more = ("user", USER), ("user", NEXT)
 
     def same(answer: str, kept: str) -> bool:

@@ -126,7 +126,7 @@ class ChatTokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> ChatTokenizer:
-        """Read a model's folder: what Hugging Face's tokenizers and chats are saved as.
+        """Read the tokenizer and the chat template of a Hugging Face folder.
 
         Raises:
             UserError: a file is missing or is not what its name says.
@@ -153,13 +153,13 @@ class ChatTokenizer:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Ids after which an answer is complete."""
+        """Ids that complete an answer."""
         index = self.tokenizer.token_to_id(str(self.settings.get("eos_token", "")))
         return tuple(dict.fromkeys([*([] if index is None else [index]), *self.more_stops]))
 
     @property
     def has_chat(self) -> bool:
-        """The model has a chat template."""
+        """True if the model has a chat template."""
         return bool(self.settings.get("chat_template"))
 
     def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -200,10 +200,10 @@ class ChatTokenizer:
         return ids
 
     def first_ids(self) -> list[int]:
-        """Ids that every text outside of a chat starts with.
+        """First ids of every text outside of a chat.
 
         Raises:
-            LabError: something is put behind a text, or depends on it.
+            LabError: the tokenizer adds ids behind a text, or ids that depend on it.
         """
         first: list[int] = self.tokenizer.encode("").ids
         for probe in ("a", "Some words"):

@@ -132,7 +132,7 @@ def byte_order(alphabet: Mapping[str, int]) -> Iterable[str]:
 
 
 def _check(about: Mapping[str, Any]) -> None:
-    """Refuse what would give other ids than the library does."""
+    """Refuse a tokenizer for which the runner's ids would differ from the library's."""
     model = about["model"]
     if model.get("type") != "BPE":
         raise UnsupportedTokenizerError(f"its model is {model.get('type')}, not BPE")
@@ -147,7 +147,7 @@ def _check(about: Mapping[str, Any]) -> None:
 def _tokens(
     vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]], alphabet: Mapping[str, int]
 ) -> tuple[list[bytes], list[TokenKind]]:
-    """Bytes and kind of each id; ids that nobody uses have no bytes."""
+    """Bytes and kind of each id; unused ids have no bytes."""
     texts: dict[int, str] = {index: token for token, index in vocabulary.items()}
     texts.update({entry["id"]: entry["content"] for entry in added})
     count = max(texts, default=-1) + 1

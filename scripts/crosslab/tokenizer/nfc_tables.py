@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for Unicode's form NFC in the runner, read off the tokenizers library.
+"""Tables for Unicode's form NFC in the runner, derived from the tokenizers library.
 
-As with the classes of code points, what counts is the Unicode version that a model's text was
-normalized with; the library has no tables to ask for, but normalizes any text that it is given.
+The runner needs the Unicode version that normalized the model's text. The library has no tables to
+read, but it normalizes any text, so these functions derive the tables from its answers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def compositions(decomposed: dict[int, tuple[int, ...]]) -> dict[tuple[int, int]
 
 
 def classes() -> dict[int, int]:
-    """Canonical combining class of each code point that has one, told by what it stands behind."""
+    """Canonical combining class of each code point that has one, derived from NFD's order."""
     nfd, _ = _library()
 
     def swaps(first: int, second: int) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way from a text to the words that BPE merges, and back, as ``tokenizer.json`` tells it.
+"""The way from a text to the words that BPE merges, and back, as ``tokenizer.json`` describes it.
 
-Two kinds are known: byte-level BPE (GPT-2 and its heirs), and SentencePiece's BPE of characters
-with bytes for those that are no token (Llama 2, Mistral, Gemma). What else the tokenizers library
-reads is refused by its name.
+Two kinds are supported: byte-level BPE (GPT-2 and its heirs), and SentencePiece's BPE of characters
+with bytes for characters without a token (Llama 2, Mistral, Gemma). The functions refuse all other
+feature of the tokenizers library and name it.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _metaspace(pre: Mapping[str, Any]) -> Flag:
 
 
 def _decoder(decoder: Mapping[str, Any] | None) -> Flag:
-    """Blanks come back, bytes join, all becomes one text, and it may lose its first blank."""
+    """Check the steps of a decoder; the flag says whether it drops the text's first blank."""
     steps = list(_steps(decoder, "decoders"))
     known: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": BLANK}, "content": " "},
@@ -155,7 +155,7 @@ def _steps(part: Mapping[str, Any] | None, field: str) -> Iterator[dict[str, Any
 
 
 def _normalizer(about: Mapping[str, Any]) -> Normalizer | None:
-    """The normalizer as the library runs it; None for one that does nothing."""
+    """The library's normalizer; None if it does nothing."""
     if not list(_steps(about.get("normalizer"), "normalizers")):
         return None
     alone = json.loads(Tokenizer(models.BPE()).to_str())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classes of code points that the runner cuts text by, as a generated C++ header.
 
-They are read off the tokenizers library itself, and not off Python's unicodedata: what counts is
-the Unicode version that a model's words were cut with, and the library carries two of them (one
-in its regular expressions, one in the step that puts digits apart), both newer than Python 3.11's.
+The tables are derived from the tokenizers library, not from Python's unicodedata. The runner needs
+the Unicode version that cut the model's words. The library has two (in its regular expressions, and
+in the step that separates digits), both newer than Python 3.11's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _matching(expression: str, blocks: Iterable[str]) -> Iterator[str]:
 
 
 def _digits(blocks: Iterable[str]) -> set[str]:
-    """Characters that are put apart as digits."""
+    """Characters that the library separates as digits."""
     apart = pre_tokenizers.Digits(individual_digits=True)
     # Letters between them, so that a digit is a piece of one character and nothing else is.
     texts = ("aa" + "aa".join(block) + "aa" for block in blocks)

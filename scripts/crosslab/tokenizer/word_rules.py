@@ -49,7 +49,7 @@ def word_rules() -> tuple[WordRule, ...]:
 
 
 def rule_of(pre_tokenizer: Any) -> WordRule | None:
-    """The rule of a ``pre_tokenizer`` as tokenizer.json has it; None for one that is not listed."""
+    """The rule of a ``pre_tokenizer`` in tokenizer.json; None if the table does not list it."""
     plain = _without_offsets(pre_tokenizer)
     return next((rule for rule in word_rules() if rule.pre_tokenizer == plain), None)
 

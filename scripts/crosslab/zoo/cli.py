@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fill the report; 1 when a family is wrong, does not compile or does not run.
+    """Fill the report; return 1 if a family is wrong, does not compile or does not run.
 
     Raises:
         UserError: an option is not right, or MLC-LLM, torch or a tool is missing.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One family in one quantization, from its config to its outcome.
 
-``python -m crosslab.zoo.job SPEC.pickle OUTCOME.json`` does one in a process of its own, so that
-one that hangs or takes all memory can be ended.
+``python -m crosslab.zoo.job SPEC.pickle OUTCOME.json`` runs one family in a process of its own. The
+zoo ends a process that hangs or takes all memory.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Spec:
 
     @property
     def key(self) -> MatrixKey:
-        """Its place in the matrix."""
+        """The family's place in the matrix."""
         recipe = self.recipe
         return MatrixKey(self.family, recipe.quantization, recipe.vlens[0], self.release)
 
 
 def judge(spec: Spec) -> FamilyOutcome:
-    """Make, compile, run and compare; failures are outcomes.
+    """Make, compile, run and compare a family's model; a failure is an outcome, too.
 
     Raises:
         UserError: a tool, a tree or a package is missing.
@@ -195,7 +195,7 @@ def library_recipe(spec: Spec) -> Recipe:
 def answer(
     spec: Spec, question: FamilyQuestion, recipe: Recipe, params: Path
 ) -> tuple[tuple[int, ...], Any]:
-    """Let a compiled model answer in the emulator; the same model is asked once.
+    """Run a compiled model in the emulator; the answer of the same model is cached.
 
     Returns:
         tokens, and logits [tokens, vocab] float32.
@@ -220,7 +220,7 @@ def answer(
 
 
 def main(arguments: list[str]) -> int:
-    """Judge one family; 2 when something of the machine is missing."""
+    """Judge one family; return 2 if a tool of the machine is missing."""
     spec = pickle.loads(Path(arguments[0]).read_bytes())
     try:
         outcome = judge(spec)

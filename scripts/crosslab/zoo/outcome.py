@@ -78,16 +78,16 @@ class FamilyOutcome:
 
     @property
     def key(self) -> MatrixKey:
-        """Its place in the matrix."""
+        """The family's place in the matrix."""
         return MatrixKey(self.family, self.quantization, self.vlen, self.release)
 
     def table(self) -> dict[str, Any]:
-        """As plain data."""
+        """The outcome as plain data."""
         return asdict(self)
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> FamilyOutcome:
-        """From what :meth:`table` gave."""
+        """Read the result of :meth:`table`."""
         fault = Fault(table["fault"]) if table["fault"] else None
         own = {field.name: table[field.name] for field in fields(cls) if field.name in table}
         return cls(**{**own, "outcome": FamilyStatus(table["outcome"]), "fault": fault})
@@ -107,7 +107,7 @@ _PATHS = re.compile(r"(?:/[\w.+@-]+){2,}/")
 
 
 def first_reason(text: str) -> str:
-    """The line of a failure's output that says what is wrong, without folders in it."""
+    """The line of a failure's output that names the error, without its folders."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
     found = (errors or lines or ["it said nothing"])[-1 if errors else 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families in processes of their own, so that one that hangs or takes all memory can be ended."""
+"""Processes for families: the zoo ends one that hangs or takes all memory."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class FamilyProcesses:
                 self.running.discard(process)
 
     def stop(self) -> None:
-        """End all that is running; nothing starts any more."""
+        """End all running processes, and start no further one."""
         with self.lock:
             self.stopped = True
             for process in self.running:
@@ -89,7 +89,7 @@ class FamilyProcesses:
 
 
 def outcomes_here(specs: Sequence[Spec], jobs: int, timeout: float) -> Iterator[FamilyOutcome]:
-    """Run specs on this machine, so many at a time; yields each outcome when it is ready.
+    """Run specs on this machine, several at a time; yield each outcome when it is ready.
 
     What runs is ended where the caller stops.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A family's model and what transformers' implementation of it answers, in float32.
+"""A family's model, and the answer of transformers' implementation in float32.
 
-torch and transformers are imported only where a model is really made.
+Only the functions that make a model import torch and transformers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FamilyQuestion:
 
 
 def need_packages() -> None:
-    """Make sure that the reference can be made.
+    """Make sure that the reference's packages are installed.
 
     Raises:
         UserError: torch, transformers or safetensors is not installed.
@@ -69,7 +69,7 @@ def need_packages() -> None:
 
 
 def ask(family: Family, cache: Path, packing: Packing = USUAL) -> FamilyQuestion:
-    """Make a family's model and let the reference answer; the same model is asked once.
+    """Make a family's model and let the reference answer; the answer of the same model is cached.
 
     Args:
         family: its config and reference.
@@ -144,7 +144,7 @@ def _save(family: Family, model: Any, folder: Path) -> None:
 
 
 def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[np.int64], Answer]:
-    """One prompt, its answer, and how clear the answer is."""
+    """One prompt, its answer, and the answer's margin."""
     rng = np.random.default_rng([SEED, number])
     prompt = rng.integers(0, family.vocab, PROMPT)
     answer = _greedy(model, prompt.tolist())
@@ -153,7 +153,7 @@ def _candidate(family: Family, model: Any, number: int) -> tuple[float, NDArray[
 
 
 def _greedy(model: Any, tokens: list[int]) -> Answer:
-    """Answer greedily; all tokens are read anew each time, so that no cache plays a part."""
+    """Answer greedily without a cache: each step reads all tokens again."""
     torch = importlib.import_module("torch")
     rows = []
     for _ in range(NEW):

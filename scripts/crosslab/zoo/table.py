@@ -15,7 +15,7 @@ from groundwork.files import atomic_write_json
 
 
 def read_report(path: Path) -> list[FamilyOutcome]:
-    """The outcomes of a report; none when there is no report.
+    """The outcomes of a report; an empty list without a report.
 
     Raises:
         UserError: it is not a report of the zoo.
@@ -31,7 +31,7 @@ def read_report(path: Path) -> list[FamilyOutcome]:
 
 
 def merged(old: Iterable[FamilyOutcome], new: Iterable[FamilyOutcome]) -> list[FamilyOutcome]:
-    """Outcomes by their place in the matrix; new ones take the place of old ones."""
+    """Outcomes by their place in the matrix; new ones replace old ones."""
     both = {o.key: o for o in [*old, *new]}
     return [both[key] for key in sorted(both, key=lambda k: (k.family, *_column(k)))]
 
@@ -42,7 +42,7 @@ def _column(key: MatrixKey) -> tuple[int, str, int]:
 
 
 def write_report(path: Path, outcomes: Iterable[FamilyOutcome]) -> None:
-    """Write the report, whole or not at all: a list of outcomes."""
+    """Write the report, a list of outcomes, atomically."""
     atomic_write_json(path, [outcome.table() for outcome in outcomes])
 
 
@@ -95,7 +95,7 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
 
 
 def _headings(keys: Sequence[MatrixKey]) -> list[str]:
-    """Headings of columns: the format, and whatever else differs among them."""
+    """Headings of columns: the format, and the other axes that differ."""
     wide = len({key.vlen for key in keys}) > 1
     several = len({key.release for key in keys}) > 1
     return [

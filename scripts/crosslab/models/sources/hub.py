@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of a Hugging Face hub, downloaded by its own library at a revision that is then pinned."""
+"""Models of a Hugging Face hub: its own library downloads a revision, which is then pinned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _console = Console(stderr=True, highlight=False)
 
 
 def parse_reference(source: str) -> tuple[str, str]:
-    """Repository and revision ("main" when none is said) of ``hf:OWNER/NAME[@REVISION]``.
+    """Repository and revision (default "main") of ``hf:OWNER/NAME[@REVISION]``.
 
     Raises:
         UserError: it is not of that form.
@@ -35,7 +35,7 @@ def parse_reference(source: str) -> tuple[str, str]:
 
 
 def download(source: str, cache: Path) -> tuple[Path, str, str]:
-    """Download a model; a download that was interrupted goes on where it stopped.
+    """Download a model; continue an interrupted download.
 
     HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean to the library.
 
@@ -76,7 +76,7 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
 
 
 def _look_up(api: Any, repository: str, revision: str) -> tuple[str, str]:
-    """The commit that a branch or tag is at, and the licence that the card names."""
+    """The commit of a branch or tag, and the licence in the model's card."""
     about = api.model_info(repository, revision=revision)
     if about.sha is None:
         raise LabError(f"the hub gives no commit of {repository}@{revision}")

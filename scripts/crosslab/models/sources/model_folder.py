@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as its user names it: pinned, a Hugging Face folder, a GGUF file, or one on a hub.
+"""A model as its user names it: a pinned name, a Hugging Face folder, a GGUF file, or a hub's.
 
 Each becomes a folder in the cache, in Hugging Face's layout. Weights of a folder stay where they
 are, and are noted there with their hashes.
@@ -78,7 +78,7 @@ class ModelOrigin:
 
     @classmethod
     def of_asset(cls, asset: Asset) -> ModelOrigin:
-        """Of a pinned model."""
+        """The origin of a pinned model."""
         return cls(
             name=asset.name,
             version=asset.version,
@@ -104,7 +104,7 @@ class ImportedModel:
 
 
 def name_of(source: str) -> str:
-    """A model's name as a folder of dist/ has it, from what its user typed."""
+    """Name of a model's folder in dist/, from the MODEL that the user typed."""
     if source.startswith(HUB):
         source = parse_reference(source)[0]
     stem = Path(source).resolve().name if "/" in source or "." in source else source
@@ -154,7 +154,7 @@ def import_model(source: str, name: str, project: Path, cache: Path) -> Imported
 
 
 def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
-    """A Hugging Face folder, looked through.
+    """Check a Hugging Face folder and import it, without a copy of its weights.
 
     Raises:
         UserError: config.json, weights or a shard of them are missing, or are not whole.
@@ -224,7 +224,7 @@ def weight_paths(folder: Path) -> list[Path]:
 
 
 def _hashes(paths: Sequence[Path], cache: Path) -> dict[Path, str]:
-    """SHA-256 of large files; one that was not touched since it was hashed is not read again."""
+    """SHA-256 of large files; an unchanged file is not read again."""
     memory = cache / "hashes.json"
     try:
         known = json.loads(memory.read_text(encoding="utf-8"))
@@ -248,7 +248,7 @@ def _hashes(paths: Sequence[Path], cache: Path) -> dict[Path, str]:
 
 
 def _licence(folder: Path) -> str:
-    """The licence that the model's card names; empty where none is."""
+    """The licence in the model's card; empty without one."""
     try:
         card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
     except OSError:

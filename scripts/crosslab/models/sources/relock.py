@@ -19,7 +19,7 @@ NOT_PINNED = ("name", "licence")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Download every pinned model anew; with ``--check``, 1 when one is not the pinned one.
+    """Download every pinned model again; with ``--check``, return 1 if one differs from its pin.
 
     Raises:
         LabError: a model cannot be downloaded.
