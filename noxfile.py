@@ -197,5 +197,5 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def lock(session: nox.Session) -> None:
-    """Pin everything anew: VERSIONS.lock and uv.lock; with -- --check, compare."""
+    """Pin everything again: VERSIONS.lock and uv.lock; with -- --check, compare."""
     patch_engine.refresh_locks(session)

@@ -51,7 +51,7 @@ def cached_build(
     ``make`` fills a scratch directory beside the final one, which is renamed when it is
     complete: an interruption leaves nothing that a later run would take for a result.
     Two processes that want the same build wait for each other. What is there is read once
-    against the hashes recorded when it was made; a damaged one is said, and made anew.
+    against the hashes recorded when it was made; a damaged one is reported, and made again.
 
     Args:
         root: folder of all stages.
@@ -72,7 +72,7 @@ def cached_build(
             damage = _damage(final, known)
             if not damage:
                 return final
-            _console.print(f"[yellow]{name}: damaged in the cache:[/] {damage}; made anew")
+            _console.print(f"[yellow]{name}: damaged in the cache:[/] {damage}; building it again")
         else:
             _console.print(f"{name}: building ({key})")
         scratch = root / f".{name}-{key}-part"
@@ -90,7 +90,7 @@ def cached_build(
             if not resumable or isinstance(error, UserError):
                 shutil.rmtree(scratch, ignore_errors=True)
             else:
-                _console.print(f"{name}: what is finished is kept for the next run in {scratch}")
+                _console.print(f"{name}: finished parts are kept for the next run in {scratch}")
             raise
     return final
 

@@ -60,7 +60,7 @@ class Section:
 
     Attributes:
         key: the anchor.
-        command: makes the part, or makes it anew.
+        command: makes the part, also for the second time.
         why: reason for which the part is missing; empty when it is there.
     """
 

@@ -196,7 +196,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="reproduce", description=__doc__.partition("\n")[0])
     _, options = parser.parse_known_args(arguments)
     if subprocess.check_output(["git", "status", "--short"], cwd=ROOT):
-        print("note: what is not committed takes no part")
+        print("note: uncommitted changes are not built")
     start = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="reproduce-") as folder,

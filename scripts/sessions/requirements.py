@@ -88,7 +88,7 @@ def release_wheels(lock: dict[str, Any], release: str) -> str:
 
 
 def lock(*, check: bool) -> list[str]:
-    """Resolve all groups anew and write uv.lock and bootstrap.txt, or compare them.
+    """Resolve all groups again and write uv.lock and bootstrap.txt, or compare them.
 
     Returns:
         the differences found by ``check``, a line each.

@@ -33,7 +33,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_nothing_is_installed_without_apt(path: Path) -> None:
     assert apt.refusal() == "there is no apt-get here"
     assert not apt.update() and not apt.install(["git"]) and not apt.install([])
-    assert apt.command_line(["git"]) == "install what Debian calls: git"
+    assert apt.command_line(["git"]) == "install these packages of Debian: git"
 
 
 def test_nothing_is_installed_by_other_users_than_root(
@@ -76,7 +76,7 @@ def test_one_line_says_what_tests_go_without(
     assert line.startswith("not installed, so their tests skip: ")
     assert "chromium (pages in a browser)" in line
     assert line.endswith(
-        "there is no apt-get here; install what Debian calls: "
+        "there is no apt-get here; install these packages of Debian: "
         "g++ dpkg-dev chromium curl qemu-system-misc"
     )
 
@@ -87,5 +87,6 @@ def test_the_bootstrap_ends_in_one_line_without_git(path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "bootstrap: git is missing: there is no apt-get here; install what Debian calls: git\n"
+        "bootstrap: git is missing: there is no apt-get here; "
+        "install these packages of Debian: git\n"
     )

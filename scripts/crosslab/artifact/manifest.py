@@ -90,9 +90,7 @@ def parse(text: bytes) -> tuple[dict[str, Any], dict[str, Entry]]:
     except UnicodeEncodeError:
         sealed = False
     if not sealed:
-        raise ManifestError(
-            "it changed after it was written: its hash of itself (seal) does not match"
-        )
+        raise ManifestError("it changed after it was written: its seal does not match")
     files = table.get("files")
     if not isinstance(files, list):
         raise ManifestError("it has no list of files")

@@ -16,7 +16,7 @@ from groundwork.hashing import digest
 
 # In a core's folder, beside MetaSchedule's files.
 FILE = "kernels.json"
-AGAIN = "nox -s farm -- tune-kernels --core {core} finds them anew; without {file} none are taken"
+AGAIN = "tune again: nox -s farm -- tune-kernels --core {core}; or remove {file}"
 
 
 @dataclass(frozen=True)
@@ -79,19 +79,19 @@ def find_values(
         core, vlen, of = str(table["core"]), int(table["vlen"]), table["sources"]
         values = {str(name): int(value) for name, value in table["values"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} has no values of kernels ({error})", remedy="remove it") from error
+        raise UserError(
+            f"{file} has no values of kernels ({error})", remedy="remove the file"
+        ) from error
     again = AGAIN.format(core=core, file=file)
     if of != sources():
-        raise UserError(f"{file}: its values were found for other kernels", remedy=again)
+        raise UserError(f"{file}: its values were tuned for other kernels", remedy=again)
     if set(vlens) != {vlen}:
-        why = (
-            f"{file}: found for VLEN {vlen}, and this is compiled for {', '.join(map(str, vlens))}"
-        )
-        raise UserError(why, remedy=f"--core {core}; or leave out --tuned")
+        why = f"{file}: tuned for VLEN {vlen}, but this build is for {', '.join(map(str, vlens))}"
+        raise UserError(why, remedy=f"give --core {core}, or leave out --tuned")
     return values
 
 
 def told(values: Mapping[str, int]) -> str:
-    """Values that a compile took, for people."""
+    """Kernels' values of a compile, as a message."""
     named = ", ".join(f"{name} = {value}" for name, value in values.items())
     return f"kernels with tuned values: {named}" if values else "kernels with default values"

@@ -43,7 +43,7 @@ class RunRoundings(Protocol):
 
 @dataclass(frozen=True)
 class OffloadArithmetic:
-    """The same products in numpy; made anew for each model.
+    """The same products in numpy; a new object for each model.
 
     Attributes:
         product: linear layers.

@@ -156,12 +156,12 @@ def find_database(folder: Path | None, cores: Sequence[Core]) -> Path | None:
             return one
     there = sorted(one.name for one in folder.glob("*") if _is_database(one))
     if not there:
-        raise UserError(f"--tuned: no database in {folder}", remedy="nox -s farm -- tune")
-    others = f"--tuned {folder / there[0]} takes what was found for {there[0]}"
+        raise UserError(f"--tuned: no database in {folder}", remedy="make it: nox -s farm -- tune")
+    others = f"or give --tuned {folder / there[0]}"
     raise UserError(
         f"--tuned {folder} has databases for {', '.join(there)}, "
         + (f"not for {name}" if name else "and no --core chooses one"),
-        remedy=f"nox -s farm -- tune finds schedules for another core; {others}",
+        remedy=f"tune for the core: nox -s farm -- tune; {others}",
     )
 
 

@@ -63,14 +63,14 @@ class Cost:
 
     Attributes:
         cycles: at the vector length that the table was measured with (VLMAX); NaN: not known.
-        assumed: why it is believed, when the table does not say it; empty otherwise.
+        assumed: reason of a cost that the table does not have; empty for a measured cost.
     """
 
     cycles: float
     assumed: str = ""
 
 
-UNKNOWN = Cost(math.nan, "not measured, and nothing stands in for it")
+UNKNOWN = Cost(math.nan, "not measured, and no assumption replaces it")
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,8 @@ def _least(core: Core, names: Sequence[str], width: int) -> float:
     known = [cost for cost in costs if not math.isnan(cost)]
     if not known:
         raise UserError(
-            f"--core {core.key}: its table has no figure for {' or '.join(names)}, so that there "
-            "is no bound of its cycles",
+            f"--core {core.key}: its table has no figure for {' or '.join(names)}, so its "
+            "cycles have no bound",
             remedy="give a core whose loads and stores were measured: --core spacemit-x60",
         )
     return min(known)

@@ -150,7 +150,7 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
         method = stored.get("quant_method", "?") if isinstance(stored, dict) else stored
         raise UserError(
             f"{folder}: its weights are already quantized ({method})",
-            remedy="give the unquantized model; --quantization chooses the format",
+            remedy="give the unquantized model, and choose the format with --quantization",
         )
     if kind.startswith("gemma3") and (scaling := _full_attention_scaling(table)):
         raise UserError(
@@ -195,8 +195,8 @@ def _refuse_family(folder: Path, kind: str) -> None:
     for family in families().values():
         if _is(family, kind):
             raise UserError(
-                f"{folder}: models of type {kind!r} give wrong answers so far: {family.known}",
-                remedy="docs/zoo.md says which families are right",
+                f"{folder}: models of type {kind!r} give wrong answers: {family.known}",
+                remedy="docs/zoo.md lists the families that are right",
             )
     right = sorted({str(f.config["model_type"]) for f in families().values() if not f.known})
     raise UserError(
@@ -220,7 +220,7 @@ def _check_sizes(job: Job, table: Mapping[str, Any], folder: Path) -> None:
         if found[name] != shape:
             raise UserError(
                 f"{folder}: {name} has the shape {found[name]}, not {shape} as its config says",
-                remedy="get config.json and the weights again, both of the same model",
+                remedy="download config.json and the weights of the same model",
             )
     _check_room(job, folder)
 
@@ -241,7 +241,7 @@ def _check_names(folder: Path, wanted: Iterable[str], found: Collection[str]) ->
         others = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise UserError(
             f"{folder}: the weights lack {missing[0]}{others}",
-            remedy="get the model's files again",
+            remedy="download the model's files again",
         )
 
 

@@ -37,12 +37,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, default=Path("out/build_and_test.json"))
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.svg")
     parser.add_argument(
-        "--chat", type=Path, metavar="FOLDER", help="a finished model, with --say; emulated"
+        "--chat",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of a finished model, which answers --say in the emulator",
     )
     parser.add_argument("--say", nargs="+", default=[], metavar="TEXT", help="a message each")
     args = parser.parse_args(argv)
     if bool(args.chat) != bool(args.say):
-        parser.error("--chat and --say belong together")
+        parser.error("--chat needs --say, and --say needs --chat")
     console = Console(record=True, file=io.StringIO(), width=WIDTH, highlight=False)
     if args.chat:
         name = _draw_chat(console, args.chat, args.say)

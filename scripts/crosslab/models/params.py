@@ -157,7 +157,7 @@ def resumed_shards(folder: Path) -> list[dict[str, Any]]:
                 break
             done.append(shard)
     except (OSError, ValueError):
-        pass  # The journal ends here, or was never begun: what follows is made anew.
+        pass  # The journal ends here or is missing: make the following shards again.
     if done:
         _console.print(f"{len(done)} finished shards of an interrupted run are reused")
     # A line that was cut off goes away: the next one must not be appended to it.
@@ -240,7 +240,7 @@ def _read_shard(folder: Path, shard: object) -> Iterator[tuple[str, StoredArray]
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     if size != _field(shard, "nbytes", int, index):
-        raise UserError(f"{path} holds {size} bytes, the index says otherwise")
+        raise UserError(f"{path} holds {size} bytes; its size in the index differs")
     for record in _field(shard, "records", list, index):
         yield _read_record(record, path, size, index)
 
@@ -259,7 +259,7 @@ def _read_record(record: object, path: Path, whole: int, index: Path) -> tuple[s
     narrowed = dtype == "bfloat16" or (format_ == ENCODING and dtype == "float32")
     stored = np.dtype(np.uint16 if narrowed else dtype)
     if size != math.prod(shape) * stored.itemsize:
-        raise UserError(f"{index}: {name} of shape {shape} does not take {size} bytes")
+        raise UserError(f"{index}: {name} of shape {shape} does not have {size} bytes")
     return name, StoredArray(path, start, tuple(shape), stored, narrowed)
 
 

@@ -132,7 +132,7 @@ def weight_files(model: Path) -> list[WeightFile]:
         path = Path(entry["path"])
         if not path.is_file() or stat_of(path) != entry["stat"]:
             raise UserError(
-                f"{path} is not the file that was read before",
+                f"{path} changed since it was read",
                 remedy="run the same command again; it reads the file again",
             )
         found.append(WeightFile(name, path, entry["sha256"]))
@@ -206,5 +206,5 @@ def _opened(path: Path) -> Any:
     except SafetensorError as error:
         raise UserError(
             f"{path} is not a complete safetensors file: {error}",
-            remedy="get the file again, and compare its sha256 with its publisher's",
+            remedy="download the file again, and compare its sha256 with its publisher's",
         ) from error

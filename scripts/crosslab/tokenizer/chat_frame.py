@@ -20,8 +20,8 @@ class UnsupportedTokenizerError(LabError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"the model's tokenizer cannot go to the device: {what}",
-            remedy="the runner then takes token ids: --tokens ID,ID,...",
+            f"the runner does not support the model's tokenizer: {what}",
+            remedy="give the runner token ids instead of text: --tokens ID,ID,...",
             exit_code=2,
         )
 

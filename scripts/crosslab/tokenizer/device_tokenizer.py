@@ -84,7 +84,7 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     of_bytes = [vocabulary.get(name, NO_TOKEN) for name in spelled]
     merges = _merges(model["merges"], vocabulary)
     if NO_TOKEN in of_bytes and (by_character or model.get("unk_token") is not None):
-        raise UnsupportedTokenizerError("it has a token for unknown text, and lacks bytes")
+        raise UnsupportedTokenizerError("it has an unk_token, and no tokens for some bytes")
     frame = chat_frame(tokenizer)
     flags = form.flags | (Flag.WHOLE_WORDS if model.get("ignore_merges") else Flag(0))
     if frame is not None:

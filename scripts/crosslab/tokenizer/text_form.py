@@ -75,7 +75,7 @@ def _byte_level(about: Mapping[str, Any]) -> TextForm:
     flags = Flag(0)
     for step in _steps(about.get("normalizer"), "normalizers"):
         if step["type"] != "NFC":
-            raise UnsupportedTokenizerError(f"it normalizes text ({step['type']})")
+            raise UnsupportedTokenizerError(f"it has the normalizer {step['type']}")
         flags |= Flag.NFC
     if about["model"].get("byte_fallback"):
         raise UnsupportedTokenizerError("it is byte-level, and its model uses byte_fallback")
@@ -85,7 +85,7 @@ def _byte_level(about: Mapping[str, Any]) -> TextForm:
         pre = {**pre, "add_prefix_space": False}
     rule = rule_of(pre)
     if rule is None:
-        raise UnsupportedTokenizerError(f"it splits words by {json.dumps(pre)}")
+        raise UnsupportedTokenizerError(f"its pre_tokenizer is {json.dumps(pre)}")
     return TextForm(rule.number, flags)
 
 
@@ -103,14 +103,14 @@ def _by_character(about: Mapping[str, Any]) -> TextForm:
         elif step == {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}:
             blanks = True
         else:
-            raise UnsupportedTokenizerError(f"it normalizes text ({step['type']})")
+            raise UnsupportedTokenizerError(f"it has the normalizer {step['type']}")
     whole = next(rule for rule in word_rules() if rule.name == "whole")
     pre = about.get("pre_tokenizer")
     if pre and pre["type"] == "Metaspace" and not blanks and Flag.PREFIX_ALWAYS not in flags:
         flags |= _metaspace(pre)
         blanks = True
     elif pre is not None and rule_of(pre) != whole:
-        raise UnsupportedTokenizerError(f"it splits words by {json.dumps(pre)}")
+        raise UnsupportedTokenizerError(f"its pre_tokenizer is {json.dumps(pre)}")
     if not blanks:
         raise UnsupportedTokenizerError(f"it does not write spaces as {BLANK}")
     return TextForm(whole.number, flags)
@@ -118,7 +118,7 @@ def _by_character(about: Mapping[str, Any]) -> TextForm:
 
 def _metaspace(pre: Mapping[str, Any]) -> Flag:
     if pre.get("replacement") != BLANK or pre.get("split", True):
-        raise UnsupportedTokenizerError(f"it splits words by {json.dumps(pre)}")
+        raise UnsupportedTokenizerError(f"its pre_tokenizer is {json.dumps(pre)}")
     schemes = {
         "never": Flag(0),
         "always": Flag.PREFIX_UNLESS_THERE,
@@ -140,7 +140,7 @@ def _decoder(decoder: Mapping[str, Any] | None) -> Flag:
         return Flag(0)
     if steps == [*known, strip]:
         return Flag.DROPS_BLANK
-    raise UnsupportedTokenizerError(f"it writes text by {json.dumps(decoder)}")
+    raise UnsupportedTokenizerError(f"its decoder is {json.dumps(decoder)}")
 
 
 def _steps(part: Mapping[str, Any] | None, field: str) -> Iterator[dict[str, Any]]:

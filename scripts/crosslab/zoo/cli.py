@@ -63,12 +63,16 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("--plain-tree", type=Path, help="TVM without our kernels, to find whose fault a failure is")
+    add(
+        "--plain-tree",
+        type=Path,
+        help="TVM tree without our kernels, to find whether upstream or the fork causes a failure",
+    )
     add("--family", action="append", default=[], metavar="NAME", help="only this family (all)")
     add("--jobs", type=int, default=1, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for each family ({TIMEOUT:g})")
     add("--rerun", action="store_true", help="run also families that the report has as right")
-    add("--report-only", action="store_true", help="run nothing; show the report, write --docs")
+    add("--report-only", action="store_true", help="only show the report and write --docs")
     add("--list", action="store_true", help="print the names of the families and exit")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json, or zoo-CORE.json)")
     add("--docs", type=Path, metavar="FILE", help="write the table as Markdown, like docs/zoo.md")
@@ -135,7 +139,7 @@ def _check_matrix(args: argparse.Namespace) -> None:
             raise UserError(why, remedy="leave out --core and --tuned")
     if args.tuned and not args.core:
         raise UserError(
-            "--tuned without --core", remedy="give the --core that the database was made for"
+            "--tuned needs --core", remedy="name the core that the database was tuned for"
         )
     if args.work and len(set(args.vlen or ())) > 1:
         raise UserError("--work is written for one VLEN only", remedy="give one --vlen")

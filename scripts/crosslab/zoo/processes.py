@@ -50,7 +50,7 @@ class FamilyProcesses:
             try:
                 code = self._wait([str(asked), str(told)], log)
             except subprocess.TimeoutExpired:
-                reason = f"it took more than {self.timeout:g} s"
+                reason = f"the family took more than {self.timeout:g} s"
                 return FamilyOutcome(
                     **key._asdict(),
                     outcome=FamilyStatus.TIMEOUT,

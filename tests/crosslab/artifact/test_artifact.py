@@ -252,7 +252,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
         lambda m: m.update({f"{TOP}/x": plain(b"", uname="somebody")}),
         "its header differs from those that package writes",
     ),
-    "told otherwise": (tell_otherwise, f"{MANIFEST}: it is not as it was written"),
+    "told otherwise": (tell_otherwise, f"{MANIFEST}: it changed after it was written"),
     "no manifest": (lambda m: m.pop(f"{TOP}/{MANIFEST}") and None, f"{MANIFEST}: is missing"),
     "no bill": (lambda m: m.pop(f"{TOP}/{SBOM}") and None, f"{SBOM}: is missing"),
     "bad bill": (drop_licence, f"{SBOM}: is not valid CycloneDX"),

@@ -72,7 +72,7 @@ def test_prepare_prints_what_to_type_when_it_cannot_install(tmp_path: Path) -> N
     done = lab("prepare", path=str(tmp_path))
     assert done.returncode == USER_MISTAKE
     assert "error: missing tools: qemu-riscv64" in done.stderr
-    assert "install what Debian calls: qemu-user" in done.stderr
+    assert "install these packages of Debian: qemu-user" in done.stderr
     assert "Traceback" not in done.stderr
 
 

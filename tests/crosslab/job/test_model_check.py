@@ -61,7 +61,7 @@ GEMMA3_4B = {
 REFUSED: list[tuple[Spoil, str, str]] = [
     (lambda f: (f / "config.json").unlink(), "has no config.json", "give a Hugging Face folder"),
     (as_gguf, "has no config.json", "give the file: "),
-    (keep_one_shard, "lacks 1 of 2 files of weights", "get the files again"),
+    (keep_one_shard, "lacks 1 of 2 files of weights", "download the files"),
     (cut_a_shard, "is not a complete safetensors file", "compare its sha256"),
     (as_torch, "in pytorch_model.bin, not in safetensors", "save_pretrained"),
     (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json", "AutoTokenizer"),
@@ -167,7 +167,7 @@ def test_no_sequence_is_longer_than_the_model_reads(plain: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"model_type": "olmo"}, "give wrong answers so far: of a cause"),
+        ({"model_type": "olmo"}, "give wrong answers: of a cause"),
         ({"model_type": "bert"}, "models of type 'bert' are not supported"),
         ({"model_type": "phi"}, "cannot be checked"),
         ({"model_type": "deepseek_v2"}, "cannot be checked"),

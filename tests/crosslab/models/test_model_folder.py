@@ -70,7 +70,7 @@ def test_weights_that_changed_are_read_anew(plain: Path, tmp_path: Path) -> None
     content = bytearray(first.read_bytes())
     content[-1] ^= 1
     first.write_bytes(content)
-    with pytest.raises(UserError, match="is not the file that was read before"):
+    with pytest.raises(UserError, match="changed since it was read"):
         weight_files(made.folder)
     again = import_folder(plain, "mine", tmp_path / "cache")
     assert again.folder != made.folder

@@ -106,7 +106,7 @@ def test_damaged_parameters_are_refused(tmp_path: Path) -> None:
     write_params(random_weights(SMALL, 1), tmp_path)
     shard = tmp_path / "params_shard_0.bin"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(LabError, match="the index says"):
+    with pytest.raises(LabError, match="its size in the index"):
         read_stored(tmp_path)
     shard.unlink()
     with pytest.raises(LabError, match="cannot read"):

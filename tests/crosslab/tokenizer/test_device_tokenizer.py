@@ -471,11 +471,11 @@ def rejected(change: Callable[[dict[str, object]], None]) -> str:
 
 def test_what_the_device_cannot_do_is_refused_by_name() -> None:
     nfd = json.loads(normalizers.NFD().__getstate__())
-    assert "normalizes text (NFD)" in rejected(lambda a: a.update(normalizer=nfd))
+    assert "it has the normalizer NFD" in rejected(lambda a: a.update(normalizer=nfd))
     fuse = json.loads(decoders.Fuse().__getstate__())
     assert "neither byte-level nor has byte_fallback" in rejected(lambda a: a.update(decoder=fuse))
     blank = json.loads(pre_tokenizers.Whitespace().__getstate__())
-    assert "splits words by" in rejected(lambda a: a.update(pre_tokenizer=blank))
+    assert "its pre_tokenizer is" in rejected(lambda a: a.update(pre_tokenizer=blank))
     tokenizer = text_probe.trained("gpt2")
     tokenizer.tokenizer.add_tokens([AddedToken("<x>", single_word=True)])
     with pytest.raises(UnsupportedTokenizerError, match="<x> has single_word"):

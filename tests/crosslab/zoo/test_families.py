@@ -164,7 +164,7 @@ def test_each_vlen_and_release_is_a_column_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tuned", "there"], "--tuned without --core"),
+        (["--tuned", "there"], "--tuned needs --core"),
         (["--core", "spacemit-x60", "--tuned", "there"], "--tuned: no database in there"),
         (["--core", "spacemit-x60", "--vlen", "128"], "--vlen 128: spacemit-x60 has 256"),
         (

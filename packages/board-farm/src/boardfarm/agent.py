@@ -16,7 +16,7 @@ from boardfarm.protocol import TrackerCode, TrackerConnection, match_key, welcom
 from crosslab.address import Address
 
 PING_SECONDS = 2.0
-# A client that was sent here has so long to come; then the board offers itself anew.
+# Time limit for the client that the tracker sends; then the board offers itself again.
 PATIENCE_SECONDS = 6.0
 RETRY_SECONDS = 0.5
 GREETING_SECONDS = 60.0

@@ -86,7 +86,7 @@ def test_a_compile_takes_values_of_its_kernels_and_vectors_alone(tmp_path: Path)
     with pytest.raises(UserError, match="found for VLEN 256, and this is compiled for 128, 256"):
         find_values(tmp_path / CORE, (128, 256))
     replace(KEPT, sources="others").write(tmp_path / CORE)
-    with pytest.raises(UserError, match="found for other kernels") as refused:
+    with pytest.raises(UserError, match="tuned for other kernels") as refused:
         find_values(tmp_path / CORE, (256,))
     assert f"tune-kernels --core {CORE}" in refused.value.remedy
     (tmp_path / CORE / FILE).write_text('{"core": 1', encoding="utf-8")

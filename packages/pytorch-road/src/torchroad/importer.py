@@ -359,7 +359,7 @@ def _language_model(example: Example, bounds: Bounds, cases: Path, steps: int) -
 def write_answer(example: Example, steps: int, folder: Path) -> None:
     """Write torch's greedy answer: ``tokens`` [steps], and ``logits`` [steps, vocab] before each.
 
-    Every step reads the whole sequence anew.
+    Every step reads the whole sequence again.
     """
     tokens = example.tensors()[example.names.index(TOKENS)]
     rows = []

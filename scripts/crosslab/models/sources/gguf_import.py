@@ -77,7 +77,7 @@ def import_into(source: Path, folder: Path) -> None:
     except Exception as error:  # the package names no exceptions of its own
         raise UserError(
             f"{source.name} is not a GGUF file: {error}",
-            remedy="get the file again, and compare its sha256 with its publisher's",
+            remedy="download the file again, and compare its sha256 with its publisher's",
         ) from error
     config = _config(source, fields, {str(t.name) for t in reader.tensors})
     _check_shapes(source, reader, config)

@@ -208,7 +208,7 @@ def weight_paths(folder: Path) -> list[Path]:
             raise UserError(
                 f"{folder} lacks {len(missing)} of {len(names)} files of weights: "
                 f"{', '.join(map(str, missing[:3]))}",
-                remedy=f"get the files again; {INDEX_FILE} lists them",
+                remedy=f"download the files that {INDEX_FILE} lists",
             )
         return [folder / name for name in names]
     paths = sorted(folder.glob("*.safetensors"))
@@ -220,7 +220,7 @@ def weight_paths(folder: Path) -> list[Path]:
             f"{folder} has weights in {others[0]}, not in safetensors",
             remedy=WITHOUT_SAFETENSORS.format(folder),
         )
-    raise UserError(f"no *.safetensors in {folder}", remedy="get the model's weights as well")
+    raise UserError(f"{folder} has no *.safetensors", remedy="download the model's weights, too")
 
 
 def _hashes(paths: Sequence[Path], cache: Path) -> dict[Path, str]:

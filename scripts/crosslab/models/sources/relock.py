@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab lock``: look the pinned models up again; rewrite their hashes, or name differences."""
+"""``crosslab lock``: look up the pinned models again; rewrite their hashes, or name differences."""
 
 from __future__ import annotations
 
