@@ -70,6 +70,6 @@ def test_candidates_at_fault_are_told_apart_and_the_board_goes_on(tmp_path: Path
     finally:
         tracker.end()
     assert reasons["crash"].startswith("lost: ")
-    assert reasons["hang"].startswith("hung: no end within 4 s")
+    assert reasons["hang"].startswith("hung: did not end within 4 s")
     assert reasons["lie"].startswith("wrong: argument 0")
     assert reason == "" and cost > 0

@@ -83,7 +83,7 @@ def test_a_compile_takes_values_of_its_kernels_and_vectors_alone(tmp_path: Path)
     values = find_values(tmp_path / CORE, (256,))
     assert values == {"gemm_steps": 64}
     assert told(values) == "kernels with tuned values: gemm_steps = 64"
-    with pytest.raises(UserError, match="found for VLEN 256, and this is compiled for 128, 256"):
+    with pytest.raises(UserError, match="tuned for VLEN 256, but this build is for 128, 256"):
         find_values(tmp_path / CORE, (128, 256))
     replace(KEPT, sources="others").write(tmp_path / CORE)
     with pytest.raises(UserError, match="tuned for other kernels") as refused:

@@ -92,10 +92,10 @@ def test_a_language_model_answers_on_the_paged_cache_as_torch_does(
 @pytest.mark.parametrize(
     ("factory", "dynamic", "message"),
     [
-        ("windowed", ["n=2:64"], r"layers.0, .*hide just the later of 64 tokens"),
+        ("windowed", ["n=2:64"], r"layers.0, .*hide exactly the later of 64 tokens"),
         pytest.param("encoder", ["n=2:64"], "ids, mask, not input_ids", marks=pytest.mark.long),
         pytest.param("decoder", [], "the length of input_ids", marks=pytest.mark.long),
-        pytest.param("decoder", ["n=2:8"], "more than the 8", marks=pytest.mark.long),
+        pytest.param("decoder", ["n=2:8"], "exceeds the 8", marks=pytest.mark.long),
     ],
 )
 def test_a_model_that_fits_no_paged_cache_is_refused(
@@ -109,7 +109,7 @@ def test_a_model_that_fits_no_paged_cache_is_refused(
 def test_a_window_of_a_model_of_transformers_is_not_forgotten(tree: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     model = TorchModel.parse(f"{TRANSFORMERS}:sliding", ["n=2:64"], paged=True, steps=4)
-    with pytest.raises(UserError, match=r"layers.0.*hide just the later of 64 tokens"):
+    with pytest.raises(UserError, match=r"layers.0.*hide exactly the later of 64 tokens"):
         import_model(model, tree, tmp_path)
 
 

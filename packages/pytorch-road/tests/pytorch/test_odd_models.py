@@ -64,7 +64,7 @@ def test_an_odd_model_computes_what_torch_does(factory: str) -> None:
     [
         ("counter", {}, "changes its buffer calls"),
         ("halves", {}, r"p_weight .* torch.float16"),
-        ("short_inside", {}, r"odd_torch_models.py:\d+ is of torch.bfloat16"),
+        ("short_inside", {}, r"odd_torch_models.py:\d+ has the dtype torch.bfloat16"),
         ("random_numbers", {}, r"randn_like.default in .*odd_torch_models.py:\d+ draws random"),
         ("random_attention", {}, "drops weights at random"),
         ("branch", {}, r"GuardOnDataDependent\w+ in .*odd_torch_models.py:\d+"),
@@ -73,7 +73,7 @@ def test_an_odd_model_computes_what_torch_does(factory: str) -> None:
         ("one_row", {"n": (2, 8)}, "n=2:8: in the example input has 1"),
         ("axis_that_is_not_there", {"n": (2, 8)}, r"n is axis 5 of input, whose shape is \(3, 8\)"),
         ("fails", {}, "the model fails on its inputs: RuntimeError: mat1"),
-        ("grid_of_points", {}, r"grid_sampler_2d.* makes a tensor of \(1, 2, 4, 2\)"),
+        ("grid_of_points", {}, r"grid_sampler_2d.* gives the shape \(1, 2, 4, 2\)"),
         ("branch_of_torch", {}, "cond in the model itself"),
         ("leaves", {}, "SystemExit: 3"),
         ("sizes_as_a_list", {}, r"\['n'\]} for sizes"),
