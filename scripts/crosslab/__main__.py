@@ -98,7 +98,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def main() -> int:
-    """Run with this process's arguments; give its exit code."""
+    """Run with this process's arguments; return the exit code."""
     return exit_code_of(lambda: run(sys.argv[1:]), UserError)
 
 

@@ -26,7 +26,7 @@ class Address:
 
     @property
     def pair(self) -> tuple[str, int]:
-        """As sockets take it."""
+        """Host and port in the form of sockets."""
         return self.host, self.port
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """No other machine reaches it."""
+        """True if no other machine can reach the address."""
         if self.host == "localhost":
             return True
         try:
@@ -56,10 +56,10 @@ class Address:
 
 
 def check_address(address: Address, *, force: bool) -> str:
-    """Refuse an address that other machines reach: who reaches it runs code here.
+    """Refuse an address that other machines can reach: their programs could run code here.
 
     Returns:
-        a warning, where it is forced; else nothing.
+        a warning for an address that is forced; else an empty text.
 
     Raises:
         UserError: the address is not this machine's loopback.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cached build steps: a directory per hash of inputs, made once, appearing whole or not at all.
+"""Cached build steps: a directory per hash of inputs, made once, and renamed when complete.
 
-Beside each lies the hash of every file in it, and nothing is reused that is not what was made.
+A file next to it has the hash of every file in it. A changed build is made again, not reused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def cached_build(
     known: Mapping[str, str] | None = None,
     resumable: bool = False,
 ) -> Path:
-    """Return ``root/name-key``, calling ``make(scratch)`` when it is not there yet.
+    """Return ``root/name-key``; call ``make(scratch)`` if it is missing.
 
     ``make`` fills a scratch directory beside the final one, which is renamed when it is
     complete: an interruption leaves nothing that a later run would take for a result.
@@ -55,10 +55,10 @@ def cached_build(
 
     Args:
         root: folder of all stages.
-        name: what it is, for people.
-        key: hash of all that decides what it is.
-        make: makes it.
-        known: path in it to sha256, where that is known beforehand.
+        name: of the build, for messages.
+        key: hash of all its inputs.
+        make: fills the scratch directory.
+        known: path in the build to sha256, for files with a pinned hash.
         resumable: ``make`` is given what an interrupted or failed run of the same inputs left, and
             checks itself what of it is whole; inputs that it refuses leave nothing.
     """
@@ -96,7 +96,7 @@ def cached_build(
 
 
 def _remove(folder: Path) -> None:
-    """Take a folder away at once: nobody finds half of it."""
+    """Remove a folder at once: no process finds half of it."""
     with tempfile.TemporaryDirectory(prefix=".gone-", dir=folder.parent) as gone:
         folder.rename(Path(gone) / "build")
 
@@ -106,7 +106,7 @@ def _sums_of(final: Path) -> Path:
 
 
 def _record(final: Path, content: Path) -> None:
-    """Write down the hash of every file in ``content``, which is to become ``final``."""
+    """Write the hash of every file in ``content``, which becomes ``final``."""
     atomic_write_json(_sums_of(final), sha256_by_path(content))
 
 

@@ -17,7 +17,7 @@ class UserError(LabError):
 
 
 def supply_mlc(session: str) -> str:
-    """Remedy where MLC-LLM is missing: how a session of nox gets it."""
+    """Remedy for a missing MLC-LLM, by a session of nox."""
     return (
         f"give a git clone of https://github.com/mlc-ai/mlc-llm: nox -s {session} -- "
         "--mirror mlc-llm=PATH_OR_URL"

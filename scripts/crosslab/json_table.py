@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON files that others write: a model's, each of which holds one object; the trees' report."""
+"""JSON files of other programs: a model's, which hold one object each, and the trees' report."""
 
 from __future__ import annotations
 

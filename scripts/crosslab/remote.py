@@ -81,7 +81,7 @@ def add_options(add: Callable[..., Any]) -> None:
 
 
 def scheduler_of(args: argparse.Namespace, say: Callable[[str], None]) -> Address | None:
-    """Read the address of the scheduler from the options; None: compute here.
+    """Read the address of the scheduler from the options; None means this machine.
 
     Raises:
         UserError: both options are given, the address is not valid, other machines can reach it,
@@ -140,7 +140,7 @@ def _locked_tvm(lock: Path, release: str) -> str:
 def compute(
     scheduler: Address, cells: Sequence[Cell], say: Callable[[str], None]
 ) -> Iterator[tuple[Cell, Any]]:
-    """Compute cells on workers; yield each cell with its result as soon as it is done.
+    """Compute cells on workers; yield each cell with its result when it is ready.
 
     When a worker ends, another worker computes its cell.
 

@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing as inline SVG, its title, and what it shows in words for who cannot see it."""
+    """A drawing as inline SVG, its title, and its content in words for screen readers."""
 
     svg: str
     title: str
@@ -81,12 +81,12 @@ def text(value: object, status: Status = Status.PLAIN) -> Cell:
 
 
 def code(value: object) -> Cell:
-    """A cell of a name that somebody may want to copy."""
+    """A cell with a name to copy."""
     return Cell(str(value), code=True)
 
 
 def number(value: float | None, digits: int = 2, status: Status = Status.PLAIN) -> Cell:
-    """A number with ``digits`` behind the point; a dash for none."""
+    """A number with ``digits`` behind the point; a dash for None."""
     return Cell(NONE if value is None else f"{value:,.{digits}f}", status, number=True)
 
 

@@ -36,7 +36,7 @@ DRIFTED = {str(drift) for drift in Drift} - {str(Drift.UNCHANGED)}
 
 
 def releases(root: Path, lock: Mapping[str, Any], status: Evidence, necessity: Evidence) -> Section:
-    """Each release with the state of its trees, and each series with why every patch is there."""
+    """Each release with the state of its trees, and each series with the reason of every patch."""
     default = str(lock["default-release"])
     states = {}
     if status.found:
@@ -99,7 +99,7 @@ def _series(folder: Path, judged: Mapping[tuple[str, str], str]) -> Table:
 
 
 def drift(symbols: Evidence) -> Content:
-    """Hunks that no longer sit in the function that they were recorded in."""
+    """Hunks that are no longer in their recorded function."""
     rows = []
     for series in symbols.first:
         counts = Counter(place["drift"] for place in series["places"])
@@ -117,7 +117,7 @@ def drift(symbols: Evidence) -> Content:
 
 
 def applicability(found: Evidence) -> Content:
-    """On which upstream versions each series applies, and since which commit it does not."""
+    """The upstream versions on which each series applies, and the first commit that breaks it."""
     cells = found.first["rows"]
     tables = [
         _map(name, [cell for cell in cells if f"{cell['upstream']} {cell['set']}" == name])
@@ -151,7 +151,7 @@ def _map(name: str, cells: list[Mapping[str, Any]]) -> Table:
 
 
 def _told(bad: list[Mapping[str, Any]]) -> str:
-    """The patches by what is wrong with them; only their number where they are many."""
+    """The patches by their problem; only the number of many."""
     groups = []
     for outcome in distinct(cell["outcome"] for cell in bad):
         names = [c["patch"].removesuffix(".patch") for c in bad if c["outcome"] == outcome]

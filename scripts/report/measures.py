@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections about what was measured: the answer, the ladder of speed, families, artefacts."""
+"""The sections about measurements: the answer, the ladder of speed, families, artefacts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def answer(found: Evidence) -> Content:
 
 
 def _instructions(counts: Mapping[str, int] | None, unit: str) -> Cell:
-    """Instructions of a phase; an emulator without plugins counts none, one token has no decode."""
+    """Instructions of a phase; missing if the emulator has no plugins or no step was decoded."""
     return text(f"{counts['insns'] / MILLION:.1f} M {unit}" if counts else "not counted")
 
 

@@ -28,7 +28,7 @@ class ReportSection:
     lead: str
 
     def section(self, key: str, evidence: Evidence) -> Section:
-        """The section; shown as missing without results, or with some of another form."""
+        """The section; shown as missing without results, or with results of another form."""
         why, body = evidence.why, Content()
         try:
             body = self.make(evidence) if evidence.found else body

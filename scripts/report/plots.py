@@ -62,7 +62,7 @@ def bars(
 
 
 def _themed(svg: str, name: str) -> str:
-    """The drawing alone, as wide as its place, its ids its own, in the page's colours."""
+    """The drawing alone, as wide as its place, with ids of its own, in the page's colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     head, rest = svg.split(">", 1)

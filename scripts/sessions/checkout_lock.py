@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run at a time in a checkout: environments, trees and results are shared by all sessions.
+"""One run at a time in a checkout, since all sessions share environments, trees and results.
 
 Standard library only: the bootstrap imports this.
 """
@@ -19,7 +19,7 @@ _held: list[FileIO] = []
 
 
 def acquire(root: Path, *, inheritable: bool = False) -> None:
-    """Wait until no other run works in ``root``, and hold it until this process ends.
+    """Wait until no other run works in ``root``, and lock it until this process ends.
 
     Args:
         root: the checkout.

@@ -39,7 +39,7 @@ PROJECT = "pyproject.toml"
 
 
 def lock_checkout() -> None:
-    """Keep runs in one checkout apart; listing the sessions need not wait."""
+    """Let runs in one checkout wait for each other; a list of the sessions does not wait."""
     if {"-l", "--list", "--list-sessions"} & set(sys.argv):
         return
     try:
@@ -50,7 +50,7 @@ def lock_checkout() -> None:
 
 
 def install(session: nox.Session, *names: str, release: str = "") -> None:
-    """Install packages of the workspace and dependency groups; nothing when they are there already.
+    """Install packages of the workspace and dependency groups, unless they are installed already.
 
     All that they depend on is installed at pinned versions: every file is checked against its
     pinned hash before pip opens it. The packages themselves are installed editable, from this
@@ -159,7 +159,7 @@ def _silence_of(index: str) -> str | None:
 
 
 def _bytecode_variables() -> dict[str, str]:
-    """A folder for compiled Python with our builds, if none may lie beside sources.
+    """A folder for compiled Python in our cache, if it must not be next to the sources.
 
     Containers often ask for the former; all that TVM's Python is would be compiled again in each of
     hundreds of processes.
@@ -178,7 +178,7 @@ def run_module(
     silent: bool = False,
     **environment: str,
 ) -> None:
-    """Run a module of ours; its exit code 2, the user's mistake, becomes nox's own.
+    """Run a module of this project; its exit code 2 (a user's mistake) becomes nox's own.
 
     Args:
         session: whose environment has what the module needs.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps from upstream to ours: patches of TVM in the trees, and passes that are switched on."""
+"""The steps from upstream to ours: patches in TVM's tree, and passes."""
 
 from __future__ import annotations
 

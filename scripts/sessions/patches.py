@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of the patch engine, of locks, and of the state that the report shows."""
+"""Sessions of the patch engine, of locks, and of the report's state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def refresh_locks(session: nox.Session) -> None:
 
 
 def write_status(session: nox.Session) -> None:
-    """Write down for the report how trees and symbols stand; a drift is shown there.
+    """Write the state of trees and symbols for the report, which shows a drift.
 
     What cannot be looked up here, such as symbols of an upstream that is missing, is said.
     """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the main job's artefact twice, where everything that must not matter differs.
+"""Build the main job's artefact twice, in two places that differ in all that must not matter.
 
 ``python -m sessions.reproduce [options of build-and-test]`` clones the committed state of this
 project to two places, builds in both from empty build caches, packs both, and compares all files.
-What differs between the two: path (one with a space and a letter outside ASCII), home, user
+The two differ in: path (one with a space and a letter outside ASCII), home, user
 name, umask, time zone, language, hash seed, folder for scratch files, the order in which files
-were made, and SOURCE_DATE_EPOCH. What is the same: this machine's tools and Python packages.
+were made, and SOURCE_DATE_EPOCH. They share this machine's tools and Python packages.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Place:
 
 
 def places(scratch: Path, elsewhere: Path) -> tuple[Place, Place]:
-    """Two places as different as one machine allows.
+    """Two places that differ as much as one machine allows.
 
     Args:
         scratch: folder for the first, and for both homes.
@@ -154,7 +154,7 @@ def build(place: Place, options: Sequence[str]) -> Path:
 
 
 def compare(one: Path, other: Path) -> tuple[list[str], list[str]]:
-    """Equal files of two folders, and what is wrong with the others."""
+    """Equal files of two folders, and the differences of the others."""
     equal, differ = [], []
     names = {p.relative_to(top) for top in (one, other) for p in top.rglob("*") if p.is_file()}
     for name in sorted(names):
@@ -176,7 +176,7 @@ def _difference(one: Path, other: Path) -> str:
 
 
 def order_differs(one: Place, other: Place) -> bool:
-    """Check that some folder really lists its files in another order."""
+    """Check that some folder lists its files in another order."""
     folders = ("scripts/crosslab", "runner", "kernels/rvv")
     return any(
         os.listdir(one.project / name) != os.listdir(other.project / name)  # noqa: PTH208
@@ -185,14 +185,14 @@ def order_differs(one: Place, other: Place) -> bool:
 
 
 def _scratch_root() -> Path | None:
-    """A file system in memory lists files in the order they were made; many others do not."""
+    """A folder in memory, whose file system lists files in the order of their creation."""
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
         return MEMORY
     return None
 
 
 def main(arguments: list[str]) -> int:
-    """Build twice and compare; 1 when a file differs."""
+    """Build twice and compare; return 1 if a file differs."""
     parser = argparse.ArgumentParser(prog="reproduce", description=__doc__.partition("\n")[0])
     _, options = parser.parse_known_args(arguments)
     if subprocess.check_output(["git", "status", "--short"], cwd=ROOT):

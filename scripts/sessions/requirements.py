@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pinned Python packages: what packages and groups need, as pip requirements with hashes.
+"""Pinned Python packages of packages and groups, as pip requirements with hashes.
 
 uv.lock pins every package for all supported Pythons and machines; uv reads it and writes it.
 A release's TVM wheel is pinned in VERSIONS.lock, with the rest of that release.
@@ -53,7 +53,7 @@ def members(root: Path = ROOT) -> dict[str, Member]:
 
 
 def requirements(names: Iterable[str], release: str, root: Path = ROOT) -> str:
-    """Text of a pip requirements file: packages and groups with all that they need, and hashes.
+    """Text of a pip requirements file: packages and groups with their dependencies and hashes.
 
     Args:
         names: packages of the workspace, of which only the dependencies are listed, and dependency
@@ -125,7 +125,7 @@ def _project(folder: Path) -> dict[str, Any]:
 
 
 def _export(packages: Sequence[str], groups: Sequence[str], root: Path) -> str:
-    """Requirements of packages and of groups, each once; uv takes one kind of option a call."""
+    """Requirements of packages and of groups, each once; one call of uv accepts one kind."""
     fixed = ("--locked", "--offline", "--no-header", "--no-annotate", "--no-emit-workspace")
     texts = []
     if packages:
@@ -149,7 +149,7 @@ def uv_command() -> list[str]:
 
 
 def _uv(root: Path, *arguments: str) -> str:
-    """Run uv on the project, free of the user's settings; its output.
+    """Run uv on the project, without the user's settings; return its output.
 
     Raises:
         LookupError: uv is missing or fails.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patched trees of the sessions: their options, applying patches, variants, and the lab on them."""
+"""Patched trees of the sessions: options, patches, variants, and the lab on them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Trees:
     series: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """The options that hand these trees to the lab."""
+        """The lab's options for these trees."""
         about = ["--project", str(ROOT), "--release", self.release, "--applied", str(APPLIED)]
         return [*about, *self.trees()]
 
     def trees(self) -> list[str]:
-        """The same of the trees alone."""
+        """The options for the trees alone."""
         options = ["--tvm-tree", str(self.paths["tvm"])]
         if "mlc-llm" in self.paths:
             options += ["--mlc-tree", str(self.paths["mlc-llm"])]
@@ -52,7 +52,7 @@ class Trees:
 
 
 def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[str], list[str]]:
-    """Part a session's options into those about trees and those of the command it ends in.
+    """Split a session's options into those about trees and those of its command.
 
     Args:
         session: with ``--help`` among its options, both halves are explained and nox ends.
@@ -91,7 +91,7 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
 
 
 def apply(session: nox.Session, options: list[str]) -> Trees:
-    """Bring the patched trees up to date and say where they are."""
+    """Bring the patched trees up to date and return their folders."""
     WORK.mkdir(exist_ok=True)
     run_module(session, "forkpatch", "apply", "--json", str(APPLIED), *options)
     result = json.loads(APPLIED.read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def variants(session: nox.Session, trees: Trees) -> list[str]:
 
 
 def variant(session: nox.Session, trees: Trees, upstream: str, name: str, *chosen: str) -> Path:
-    """Make a tree with other patches than the release has; ``--pristine``: with none."""
+    """Make a tree with other patches than the release's; ``--pristine``: without patches."""
     tree = WORK / "variants" / f"{upstream}-{name}"
     shutil.rmtree(tree, ignore_errors=True)
     arguments = ["--release", trees.release, "--offline", "--output", str(tree)]
@@ -130,7 +130,7 @@ def pristine(session: nox.Session, trees: Trees) -> list[str]:
 
 
 def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
-    """Apply the patches and install the lab for the command that the session ends in.
+    """Apply the patches and install the lab for the session's command.
 
     Args:
         session: its options choose the trees.
@@ -149,21 +149,21 @@ def prepare(session: nox.Session, *inner: str) -> tuple[Trees, list[str]]:
 
 
 def install_lab(session: nox.Session, trees: Trees) -> None:
-    """Install what the lab needs on these trees: compilers from the system, packages from pip."""
+    """Install the lab's needs on these trees: compilers from the system, packages from pip."""
     mlc = ["mlc"] if "mlc-llm" in trees.paths else []
     install(session, *LAB, *mlc, release=trees.release)
     run_module(session, "crosslab", "prepare")
 
 
 def install_for_tests(session: nox.Session, trees: Trees) -> None:
-    """Install what tests alone use; those that compare with torch are skipped without it."""
+    """Install the tools of tests; tests that compare with torch are skipped without it."""
     run_module(session, "crosslab", "prepare", "--tests")
     install(session, "nox", *PACKAGES, "browser", "clients", "scalesim", release=trees.release)
     install_torch_packages(session, required=False)
 
 
 def install_torch_packages(session: nox.Session, *, required: bool = True) -> None:
-    """Install PyTorch and what it and the zoo's reference need.
+    """Install PyTorch, and the packages that it and the zoo's reference need.
 
     Args:
         session: whose environment gets them.

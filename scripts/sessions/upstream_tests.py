@@ -17,7 +17,7 @@ GROUPS = ("forkpatch", "tvm", "mlc", "test", "zoo", "upstream")
 
 
 def install_suites(session: nox.Session, release: str) -> None:
-    """Install what upstream's tests need on a release."""
+    """Install the needs of upstream's tests on a release."""
     install(session, *GROUPS, release=release)
     install_torch(session, required=False)
 

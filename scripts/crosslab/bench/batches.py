@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences that are decoded in one batch, counted beside the same sequences alone."""
+"""Sequences that are decoded in one batch, compared with the same sequences alone."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]
 
 
 def write_batches(batches: Sequence[Batch], report: Path) -> None:
-    """Write the batches as a JSON list, whole or not at all.
+    """Write the batches as a JSON list, atomically.
 
     Raises:
         OSError: it cannot be written.

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def what(self) -> str:
-        """For people who wait."""
+        """Name of the run for progress messages."""
         return f"{self.recipe.quantization}, VLEN {self.vlen}, prompt of {self.prompt}"
 
 
@@ -164,7 +164,7 @@ def _peers(subject: Subject, quantization: str) -> Iterator[Row]:
 
 
 def _in_parallel(subject: Subject, runs: Sequence[Run]) -> list[list[Row]]:
-    """The rows of each run, in their order; as many run at a time as there are cores for."""
+    """The rows of each run, in order; the runs share this machine's processors."""
     at_once = max(1, (os.cpu_count() or 1) // subject.bench.threads)
     with (
         Progress(*COLUMNS, console=_progress, transient=True) as progress,
@@ -231,7 +231,7 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
 
 
 def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
-    """Number of prefill calls, and what the counter saw."""
+    """Number of prefill calls, and the counter's measurement."""
     bench = subject.bench
     tokens = ",".join(map(str, subject.prompt(run.prompt)))
     # The guest runs in the parameters' folder, so that no path's length is in its stack.

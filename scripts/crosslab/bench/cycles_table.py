@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cycles of a bench for people."""
+"""Tables of a bench's cycles for a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFINITION = (
 
 
 def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
-    """The cycles of one case, the kinds that cost most, and what was assumed.
+    """The cycles of one case, its most expensive kinds, and the assumed costs.
 
     Args:
         rows: of the case; those without cycles are left out.

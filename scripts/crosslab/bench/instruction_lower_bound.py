@@ -31,7 +31,7 @@ ROWS_OF_SCALARS = 8  # whose scalars are loaded a step ahead, in the registers t
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """Rows that share a row of the other matrix, by LMUL, with that row in the registers left."""
+    """Rows, by LMUL, that share a row of the other matrix; that row is in the other registers."""
 
     lmul: int
 
@@ -46,12 +46,12 @@ class RegisterTile:
 
 
 def smallest_tile(lanes: int, vlen: int) -> RegisterTile:
-    """The tile of the least LMUL that holds so many lanes."""
+    """The tile of the least LMUL that holds this number of lanes."""
     return next(RegisterTile(lmul) for lmul in (1, 2, 4, 8) if lanes <= lmul * vlen // 32)
 
 
 def strips(columns: int, vlen: int) -> list[int]:
-    """Lanes of the strips that columns are done in."""
+    """Lanes of each strip of columns."""
     most = vlen // 4
     return [most] * (columns // most) + ([columns % most] if columns % most else [])
 

@@ -127,7 +127,7 @@ def count(program: Path, cases: Sequence[Case], vlen: int, cache: Path) -> Measu
 
 
 def build(folder: Path, cache: Path, parameters: Mapping[str, int] | None = None) -> Path:
-    """Link the program with the kernels, made with other values of parameters or the list's.
+    """Link the program with the kernels, with other parameters' values or the list's.
 
     Raises:
         LabError: it does not compile.
@@ -159,7 +159,7 @@ def table_of(vlen: int, figures: Sequence[tuple[Case, Figures]]) -> Table:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table for each vector length; 1 if a kernel is too far from its floor."""
+    """Print a table for each vector length; return 1 if a kernel needs too many instructions."""
     options = argparse.ArgumentParser(
         prog="crosslab kernel-bench",
         description="Count each kernel's instructions per multiply-add, and compare them with the "

@@ -59,7 +59,7 @@ class Variant:
 
     @property
     def passes(self) -> tuple[str, ...] | None:
-        """The project's passes that run; None for all."""
+        """The project's passes to run; None for all."""
         return () if self.steps is None and not self.kernels else self.steps
 
     @classmethod
@@ -139,7 +139,7 @@ class Bench:
 
     @property
     def kernels_fit(self) -> bool:
-        """It is an error when no kernel fits; a model of the user's may have any shape."""
+        """True if a compile without kernels is an error; a user's own model may have any shape."""
         return bool(self.asset) or self.config == MODEL_S
 
     def path_of(self, quantization: str) -> str:
@@ -147,7 +147,7 @@ class Bench:
         return self.path or (OWN if quantization in OWN_FORMATS else MLC)
 
     def variants_of(self, quantization: str) -> list[Variant]:
-        """The variants that there are on its path."""
+        """The variants on the quantization's path."""
         through_mlc = self.path_of(quantization) == MLC
         return [v for v in self.variants if v.mlc_tree or not through_mlc]
 
@@ -218,7 +218,7 @@ def parse_bench(argv: Sequence[str]) -> Bench:
 
 
 def bench_of(args: argparse.Namespace) -> Bench:
-    """The measurements that options ask for.
+    """The measurements of the options.
 
     Raises:
         UserError: a value is out of range, or two options exclude each other.

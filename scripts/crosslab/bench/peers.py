@@ -22,7 +22,7 @@ ACTIVATIONS = {"F32": "float32", "F16": "float16", "Q8_0": "int8", "Q4_0": "int8
 
 
 def check_peer(subject: Subject) -> None:
-    """Make sure that the peer can run what the bench measures.
+    """Make sure that the peer can run the bench's measurements.
 
     Raises:
         UserError: it cannot.
@@ -47,7 +47,7 @@ def check_peer(subject: Subject) -> None:
 def peer_rows(
     subject: Subject, quantization: str, pool: Executor, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Rows of the peer beside those of a quantization, for each VLEN and prompt.
+    """Rows of the peer for a quantization, for each VLEN and prompt.
 
     Of its builds each phase takes the one of the fewest cycles, or instructions without a core.
 

@@ -42,7 +42,7 @@ class Products:
         return [*phases, (1, *head)]
 
     def regions(self, phase: str) -> PhaseRegions:
-        """Those of a phase where each of the sizes is counted once: every layer takes as much."""
+        """Regions of a phase; each size is counted once, since every layer costs the same."""
         layer = len(self.config.linear_layers)
         first = layer * PHASES.index(phase)
         once = tuple(range(first, first + layer))
@@ -50,7 +50,7 @@ class Products:
 
 
 def check_openblas(subject: Subject) -> None:
-    """Make sure that OpenBLAS has products like those that the bench measures.
+    """Make sure that OpenBLAS has the bench's products.
 
     Raises:
         UserError: OpenBLAS has no such products.

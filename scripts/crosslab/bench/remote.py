@@ -54,7 +54,7 @@ def _axes(quantization: str, vlen: int, prompt: int) -> dict[str, object]:
 
 
 def label(module: str, args: argparse.Namespace) -> CodeLabel:
-    """Make the label of this code and its variants, wherever their trees are."""
+    """Make the label of this code and its variants, independent of their folders."""
     variants = (Variant.parse(text) for text in args.variant)
     named = (f"{v.name} {v.mlc_tree is not None} {v.kernels} {v.steps}" for v in variants)
     return label_of(module, args.project, *named)

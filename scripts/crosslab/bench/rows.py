@@ -92,12 +92,12 @@ class Row:
 
 
 def name_of(row: Row) -> str:
-    """The variant as tables show it; a peer's prefill as shipped is marked."""
+    """Name of the variant in tables; it marks a peer's prefill as shipped."""
     return f"{row.variant}*" if row.layers == "as shipped" else row.variant
 
 
 def cost_of(row: Row) -> int:
-    """Cycles of a row, or instructions where no core was asked for."""
+    """Cycles of a row, or instructions without a core."""
     return row.cycles_serial or row.insns
 
 
@@ -108,7 +108,7 @@ def measured_row(
     regions: PhaseRegions,
     program: Path,
 ) -> Row:
-    """The row of a phase, with functions and cycles where they were asked for.
+    """The row of a phase, with functions and cycles if they are requested.
 
     Args:
         common: fields of the row that the counter does not know.
@@ -144,7 +144,7 @@ def measured_row(
 
 
 def top_functions(functions: Mapping[str, Counts], calls: int) -> tuple[Function, ...]:
-    """The functions that execute most, as the mean of so many calls."""
+    """The functions that execute most, as the mean of the calls."""
     total = max(sum(counts.insns for counts in functions.values()), 1)
     return tuple(
         Function(
@@ -158,7 +158,7 @@ def top_functions(functions: Mapping[str, Counts], calls: int) -> tuple[Function
 
 
 def write_rows(rows: Sequence[Row], report: Path) -> None:
-    """Write the report as a JSON list, whole or not at all.
+    """Write the report as a JSON list, atomically.
 
     Raises:
         OSError: it cannot be written.

@@ -37,7 +37,7 @@ class Subject:
 
     @cached_property
     def config(self) -> LlamaConfig:
-        """Its sizes."""
+        """The model's sizes."""
         return self.bench.config or read_config(self.folder / "config.json")
 
     def prompt(self, length: int) -> list[int]:

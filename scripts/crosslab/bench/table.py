@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a bench for people."""
+"""Tables of a bench's report for a terminal."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _notes(rows: Iterable[Row]) -> list[Text]:
 
 
 def profile_table(where: str, functions: Iterable[Function]) -> Table:
-    """The functions that execute most, of what a title says."""
+    """The functions that execute most, under a title."""
     table = _table(("function", "all", "weighted", "share"), f"{where}: by function")
     for one in functions:
         counts = (f"{one.insns:,}", f"{one.lmul_weighted:,}", f"{one.share:.1%}")

@@ -88,7 +88,7 @@ def with_values(values: Mapping[str, int], path: Path = LIST) -> dict[str, int]:
 
 
 def core_values(cores: Sequence[Core], path: Path = LIST) -> dict[str, int]:
-    """Values that the list has for a core; of several cores, those that they share.
+    """The list's values for a core, or the values that several cores share.
 
     Args:
         cores: that are compiled for; empty: any core.

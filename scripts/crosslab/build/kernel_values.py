@@ -48,20 +48,20 @@ class KernelValues:
     cases: Sequence[Timed]
 
     def write(self, folder: Path) -> None:
-        """Keep it in a core's folder, whole or not at all."""
+        """Write the values to a core's folder, atomically."""
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write_json(folder / FILE, asdict(self))
 
 
 def sources() -> str:
-    """Digest of the kernels that are here."""
+    """Digest of the kernels' sources."""
     return digest(KERNELS)
 
 
 def find_values(
     folder: Path | None, vlens: Sequence[int], cores: Sequence[Core] = ()
 ) -> dict[str, int]:
-    """Values that a compile takes: its database's, else those that the list has for its core.
+    """Values for a compile: its database's, else the list's for its core.
 
     Args:
         folder: database of a core; None: none was named.

@@ -230,7 +230,7 @@ def compiler_for(target: KernelTarget, *, zvfh: bool = False) -> tuple[str, ...]
 
 
 def _with_vectors(option: str, extensions: list[str]) -> str:
-    """The toolchain aims at rv64gc, as C++ must; the kernels never unwind and take vectors."""
+    """Add vectors to a toolchain for rv64gc; C++ must stay rv64gc, but kernels never unwind."""
     if option.startswith("-march="):
         return option + "_".join(extensions)
     # zig spells the architecture as a CPU and its features.

@@ -63,7 +63,7 @@ class LinkRequest:
 
     @property
     def instrumented(self) -> tuple[str, ...]:
-        """Every sanitizer that the linker has to know."""
+        """Every sanitizer for the linker's options."""
         return tuple(dict.fromkeys((*self.runtime.sanitizers, *self.sanitizers)))
 
 
@@ -146,7 +146,7 @@ def link_options(request: LinkRequest) -> list[str]:
 
 
 def _about_library(request: LinkRequest) -> str:
-    """C source that tells the runner what it cannot see from the library itself."""
+    """C source with facts that the runner cannot read from the library."""
     if request.library is None:
         return ""
     several = len(request.vlens) > 1
@@ -181,7 +181,7 @@ class Objects:
 
 
 def objects_of(request: LinkRequest, cache: Path, scratch: Path) -> Objects:
-    """The objects of a runner; what is not kept in the cache is made in ``scratch``.
+    """The objects of a runner; those outside of the cache are made in ``scratch``.
 
     Raises:
         UserError: the file is not a model library.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of something beside the CPU that computes parts of a model.
+"""The interface of a device that computes parts of a model for the CPU.
 
-The build links its objects, the compiler runs its extra passes (which its mode names), and
-the check of an answer takes its arithmetic.
+The build links the device's objects, the compiler runs its extra passes (which its mode names), and
+the check of an answer uses its arithmetic.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RunRoundings(Protocol):
     farthest: float
 
     def end(self) -> None:
-        """Check that the run rounded nothing more; raises LabError's base where it did."""
+        """Check that the run has no further roundings; raise CommandError if it has."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class OffloadArithmetic:
 
 @dataclass(frozen=True)
 class Offload:
-    """Something that computes parts of a model instead of the CPU.
+    """A device that computes parts of a model instead of the CPU.
 
     Attributes:
         name: part of the artefact's name.

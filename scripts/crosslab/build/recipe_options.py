@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command-line options of a build, and the recipe that they are read to."""
+"""The command-line options of a build, and their recipe."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def recipe_options(*names: str, **changes: Mapping[str, Any]) -> argparse.ArgumentParser:
-    """A parent of a command's parser, with those of the shared options that the command takes.
+    """A parent parser with the shared options that a command accepts.
 
     Args:
         names: of the options, in the order of ``--help``.
@@ -81,7 +81,7 @@ def recipe_options(*names: str, **changes: Mapping[str, Any]) -> argparse.Argume
 
 
 def read_recipe(args: argparse.Namespace, quantization: str) -> Recipe:
-    """The recipe that options ask for, still without a model.
+    """The recipe of the options, without its model.
 
     Args:
         args: what a parser with :func:`recipe_options` read.
@@ -123,10 +123,10 @@ def vlen_list(text: str) -> tuple[int, ...]:
 
 
 def vlens_of(asked: Sequence[int], cores: Sequence[Core]) -> tuple[int, ...]:
-    """Lengths of the vector registers to compile for: those asked for, or those of the cores.
+    """Lengths of the vector registers to compile for: the requested ones, or the cores'.
 
     Raises:
-        UserError: the cores have other lengths than those that are asked for.
+        UserError: the cores have other lengths than the requested ones.
     """
     own = tuple(sorted({core.vlen for core in cores})) or tuple(asked) or (DEFAULT_VLEN,)
     if asked and set(asked) != set(own):

@@ -203,7 +203,7 @@ def _mlc_request(
 
 
 def store_params(recipe: Recipe, cache: Path) -> Path:
-    """Folder of the parameters that a recipe's model library takes, made once.
+    """Folder of the parameters for a recipe's model library, made once.
 
     Raises:
         UserError: a tree or a package is missing.

@@ -159,7 +159,7 @@ def build_runtime(
 
 
 def read_runtime(folder: Path, machine: Machine, sanitizers: tuple[str, ...] = ()) -> Runtime:
-    """A runtime that was built before."""
+    """Read a finished runtime."""
     objects = tuple(sorted((folder / "objects").glob("*.o")))
     includes = (folder / "include", folder / "ffi" / "include")
     return Runtime(folder, machine, objects, includes, sanitizers)
@@ -185,7 +185,7 @@ def _build(
 
 
 def _assemble(tvm_tree: Path, ffi: Path, out: Path, chosen: Sources) -> list[str]:
-    """Lay the sources out as one tree, our headers where it lacks some; their relative paths."""
+    """Lay the sources out as one tree, with our headers for missing ones; return their paths."""
     for name in ("src/runtime", "include"):
         shutil.copytree(tvm_tree / name, out / name)
     for name in ("src/ffi", "include"):

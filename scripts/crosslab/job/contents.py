@@ -86,7 +86,7 @@ def dist_of(job: Job, model: ImportedModel, params: Path, runner: Runner) -> Dis
 
 
 def _text(job: Job, model: Path) -> dict[str, Path]:
-    """Files for text on the device; none when the runner does not support the tokenizer."""
+    """Files for text on the device; an empty list if the runner does not support the tokenizer."""
     try:
         return {
             "run.sh": RUN,
@@ -99,7 +99,7 @@ def _text(job: Job, model: Path) -> dict[str, Path]:
 
 
 def _origins(job: Job) -> tuple[TreeOrigin, ...]:
-    """The trees that took part."""
+    """Origins of the patched trees."""
     origins = read_origins(job.applied) if job.applied else ()
     return tuple(origin for origin in origins if job.recipe.mlc_tree or origin.name != "mlc-llm")
 

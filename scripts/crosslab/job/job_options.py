@@ -27,7 +27,7 @@ PINNED_MODEL = "smollm2-135m"
 
 @dataclass(frozen=True)
 class Omission:
-    """Something that was left out: what, why, and how to supply it."""
+    """A missing input: its name, the reason, and its remedy."""
 
     what: str
     why: str
@@ -35,7 +35,7 @@ class Omission:
 
 
 def read_omissions(report: Path | None) -> tuple[Omission, ...]:
-    """Upstreams that the report of ``forkpatch apply --json`` names as missing.
+    """Missing upstreams in the report of ``forkpatch apply --json``.
 
     Args:
         report: the file; None: no report was made, and nothing is named as missing.

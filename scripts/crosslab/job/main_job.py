@@ -114,11 +114,11 @@ class CheckedAnswer:
 
     @property
     def is_right(self) -> bool:
-        """False when it is not the reference's."""
+        """False if the answer differs from the reference's."""
         return self.verdict is None or self.verdict.right
 
     def table(self) -> dict[str, Any]:
-        """The same for machines."""
+        """The result as plain data."""
         return {
             "vlen": self.vlen,
             "text": self.result.text,
@@ -132,7 +132,7 @@ class CheckedAnswer:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job; 1 when the answer is not the reference's.
+    """Run the job; return 1 if the answer differs from the reference's.
 
     Raises:
         UserError: an option, a tree or a tool is not right.
@@ -142,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(job: Job) -> int:
-    """Make a model and check it; 1 when the answer is not the reference's.
+    """Make a model and check it; return 1 if the answer differs from the reference's.
 
     Raises:
         UserError: see :func:`main`.
@@ -197,7 +197,7 @@ def _parts(
 
 
 def omissions(job: Job) -> list[Omission]:
-    """Everything that this run leaves out."""
+    """Missing inputs of this run."""
     named = {omission.what for omission in job.without}
     unsaid = Omission("mlc-llm", "no tree of it was given", job.supply_mlc)
     missing = job.recipe.mlc is None and unsaid.what not in named

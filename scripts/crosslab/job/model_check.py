@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusal of a model that cannot be done, before anything long starts."""
+"""Refusal of an unsupported model, before the long work."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
 
 
 def check_length(job: Job, prompt: int, model: Path) -> None:
-    """Prompt and answer have room in the compiled model.
+    """Make sure that prompt and answer fit the compiled model's context.
 
     Args:
         job: what was asked for.
@@ -102,7 +102,7 @@ def _no_model(folder: Path) -> UserError:
 
 
 def _check_unchecked(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
-    """No reference would notice a wrong position: what the zoo has not seen is refused."""
+    """Refuse fields that the zoo has not checked: no reference would notice a wrong position."""
     # Gemma 3's layers have each their own, which is checked with its kind.
     scaling = None if kind.startswith("gemma3") else table.get("rope_scaling")
     seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if _is(f, kind)}
@@ -168,7 +168,7 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
 
 
 def _full_attention_scaling(table: Mapping[str, Any]) -> object:
-    """The scaling of rotary embeddings in Gemma 3's layers with full attention; None for none."""
+    """The scaling of rotary embeddings in Gemma 3's full-attention layers; None without one."""
     scaling = table.get("rope_scaling") or table.get("rope_parameters")
     if isinstance(scaling, dict):
         # Newer configs have one for each kind of layer.
@@ -180,7 +180,7 @@ def _full_attention_scaling(table: Mapping[str, Any]) -> object:
 
 
 def _check_own(folder: Path, job: Job) -> None:
-    """The project's own definition, without MLC-LLM, is of plain Llamas."""
+    """Refuse a model that is not a plain Llama, for the project's own definition."""
     try:
         read_config(folder / CONFIG_FILE)
     except UserError as error:
@@ -258,7 +258,7 @@ def _check_room(job: Job, folder: Path) -> None:
 def _parts(
     name: str, shape: tuple[int, ...], config: FamilyConfig
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes, in the files, of what a parameter is made of."""
+    """Names and shapes of the tensors in the files that make up a parameter."""
     sources = sources_of(name)
     if len(sources) == 3:
         heads = (config.heads, config.kv_heads, config.kv_heads)

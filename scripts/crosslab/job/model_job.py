@@ -20,7 +20,7 @@ _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make the model, check it, and put it into a tarball; 1 when its answer is wrong.
+    """Make the model, check it, and put it into a tarball; return 1 if its answer is wrong.
 
     Raises:
         UserError: the model, an option, a tree or a tool is not right.

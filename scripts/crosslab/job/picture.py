@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a terminal as SVG, for pages that have none: the main job's answer, and a chat."""
+"""Pictures of a terminal as SVG: the main job's answer, and a chat."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _draw_answer(console: Console, path: Path) -> str:
-    """Draw the main job's report; the model's name."""
+    """Draw the main job's report; return the model's name."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         console.print("[green]$[/] nox -s build_and_test")
@@ -72,7 +72,7 @@ def _draw_answer(console: Console, path: Path) -> str:
 
 
 def _draw_chat(console: Console, folder: Path, said: Sequence[str]) -> str:
-    """Draw a chat of these messages; the model's name."""
+    """Draw a chat of these messages; return the model's name."""
     run = folder / "run.sh"
     if not run.is_file():
         raise UserError(

@@ -58,7 +58,7 @@ class Alone:
 
     @property
     def table(self) -> dict[str, Any]:
-        """The same for machines."""
+        """The result as plain data."""
         return {**asdict(self), "tokens": list(self.tokens)}
 
 
@@ -78,13 +78,13 @@ class AnswerVerdict:
 
     @property
     def right(self) -> bool:
-        """The answer is the reference's."""
+        """True if the answer equals the reference's."""
         return self.comparison.right
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A model that a reference computes, and the reference's own answer.
+    """A model with a reference, and the reference's own answer.
 
     Attributes:
         config: the model's sizes.
@@ -107,7 +107,7 @@ class Asked:
 def ask_reference(
     job: Job, model: Path, params: Path, prompt: Sequence[int], stop: Sequence[int]
 ) -> Asked | None:
-    """Let the reference answer; None: no reference computes the model, and none is wanted."""
+    """Let the reference answer; return None for a model without a reference (--unchecked)."""
     if job.unchecked and read_table(model / CONFIG_FILE).get("model_type", "llama") not in FAMILIES:
         _progress.print("[yellow]not checked:[/] no reference computes this model")
         return None

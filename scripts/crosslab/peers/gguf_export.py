@@ -2,7 +2,7 @@
 """A model in Hugging Face's layout as a GGUF file, in one of llama.cpp's formats of weights.
 
 Every matrix is in the format, embedding and lm_head too, as in MLC-LLM's; llama.cpp's own
-``llama-quantize`` would keep lm_head of Q4_0 in Q6_K unless told ``--pure``. Weights are first
+``llama-quantize`` would keep lm_head of Q4_0 in Q6_K without ``--pure``. Weights are first
 rounded to bfloat16, as MLC-LLM's q0f32 stores them, so that both run the same model.
 """
 
@@ -81,7 +81,7 @@ def _add_sizes(writer: GGUFWriter, config: LlamaConfig) -> None:
 
 
 def padded(intermediate: int) -> int:
-    """A feed-forward width in whole blocks: what is added is zero and changes no answer."""
+    """A feed-forward width in whole blocks; the added weights are zero and change no answer."""
     return -(-intermediate // BLOCK) * BLOCK
 
 

@@ -39,7 +39,7 @@ WEAK_VERSION = 2
 
 
 def build_openblas(wheel: PinnedArchive, cache: Path) -> Path:
-    """The program that calls OpenBLAS, beside its library; made once.
+    """The program that calls OpenBLAS, with its library, made once.
 
     Raises:
         UserError: there is no clang.

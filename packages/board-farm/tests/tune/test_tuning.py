@@ -123,7 +123,9 @@ def test_a_candidate_that_does_not_compile_is_named() -> None:
     assert reason.startswith("does not compile: TypeError: math.sqrt")
 
 
-@pytest.mark.parametrize("reason", ["wrong: argument 2 is off by 1", "hung: did not end within 2 s"])
+@pytest.mark.parametrize(
+    "reason", ["wrong: argument 2 is off by 1", "hung: did not end within 2 s"]
+)
 def test_a_candidate_at_fault_is_not_asked_again(reason: str) -> None:
     attempt, trials = _attempt((0, reason))
     assert attempt.result() == (0, reason)
