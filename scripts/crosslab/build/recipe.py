@@ -95,7 +95,7 @@ class Recipe:
 
     @property
     def zvfh(self) -> bool:
-        """True if the code uses vectors of halves: the format needs them, and the CPUs have them."""
+        """True if code uses vectors of halves: the format needs them, and the CPUs have them."""
         return self.halves and self.weights.halves
 
     @property
