@@ -12,7 +12,7 @@
 //
 // gemm, gemm_<packed>: c[m, n] = a[m, k] * transpose(b[n, k]). They copy b, transposed and unpacked,
 //   by panels of up to panel_columns of its rows into `panel`, panel_rows * panel_columns floats
-//   which nobody else uses meanwhile. panel_rows is a positive multiple of 32, and not less than a
+//   which only they use meanwhile. panel_rows is a positive multiple of 32, and not less than a
 //   group of packed weights; a kernel may use fewer rows of it, such as whole groups. The RVV
 //   kernels do best with panel_columns = VLEN / 4, a group of eight vector registers.
 // gemv: y[n] = b[n, k] * x[k].

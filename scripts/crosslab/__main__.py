@@ -76,7 +76,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one verb.
 
     Raises:
-        LabError: whatever the verb raises, or UserError for one that is not known.
+        LabError: the verb's error, or UserError for an unknown verb.
     """
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())

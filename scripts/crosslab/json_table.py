@@ -46,7 +46,7 @@ def read_applied(report: Path, told: str, read: Callable[[list[Any]], T]) -> T:
         read: takes one table an upstream.
 
     Raises:
-        UserError: the file is missing, or does not tell that.
+        UserError: the file is missing, or lacks these facts.
     """
     try:
         return read(json.loads(report.read_text(encoding="utf-8"))["upstreams"])

@@ -193,7 +193,9 @@ def run_module(
         nox.command.CommandFailed: it failed otherwise; nox makes that 1.
     """
     variables = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
-    variables |= {"FORKPATCH_COMMAND": "nox -s patches --"}  # what its messages tell to type
+    variables |= {
+        "FORKPATCH_COMMAND": "nox -s patches --"
+    }  # the words that its messages tell users to type
     variables |= _bytecode_variables() | environment
     command = ("python", "-m", module, *arguments)
     try:

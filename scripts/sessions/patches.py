@@ -56,7 +56,7 @@ def refresh_locks(session: nox.Session) -> None:
 def write_status(session: nox.Session) -> None:
     """Write the state of trees and symbols for the report, which shows a drift.
 
-    What cannot be looked up here, such as symbols of an upstream that is missing, is said.
+    The session warns of missing facts, such as the symbols of a missing upstream.
     """
     out = ROOT / "out"
     out.mkdir(exist_ok=True)

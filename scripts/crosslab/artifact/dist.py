@@ -32,7 +32,7 @@ class Dist:
         folder: the folder.
         files: path in the folder to the file or folder that is copied there. A library's tar
             (``model.tar``) is copied without the dates and owners in it.
-        about: what the manifest tells beside names, sizes and hashes.
+        about: the manifest's facts other than names, sizes and hashes.
         whole: the artefact as one component of the bill of materials.
         parts: the components it is made of.
     """

@@ -105,7 +105,7 @@ class Provenance:
 
     Attributes:
         project: the project's root.
-        origins: the patched trees; empty when nobody told.
+        origins: the patched trees; empty without a report of them.
         passes: folder of the compiler passes that ran.
         model: origin of the model.
         targets: what code was generated for.

@@ -21,7 +21,7 @@ PROGRAM, PLAIN = 0o755, 0o644
 def write_tar(target: Path, members: Mapping[str, Path]) -> None:
     """Write ``members`` (name in the archive to file), whole or not at all.
 
-    Sorted by name, owned by nobody in particular, dated at the epoch; of a file's mode only
+    Sorted by name, without an owner, dated at the epoch; of a file's mode only
     counts whether its owner may run it.
     """
     with (

@@ -163,7 +163,7 @@ def time_turns(tree: Path, spec: dict[str, Any]) -> dict[str, object]:
         path.write_text(json.dumps({**spec, "output": str(output)}), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "crosslab.compile.stopwatch", str(path)],
-            # TVM takes half of an x86's processors, for two threads of a core, if it is not told.
+            # By default TVM uses half of an x86's processors, since a core has two threads.
             env={**tree_environment(tree), "TVM_NUM_THREADS": str(max(spec["threads"]))},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

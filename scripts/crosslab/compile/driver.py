@@ -65,7 +65,7 @@ class LibraryRequest:
         mode: what the kernels of linear layers read; MLC-LLM's own runtime loads "stored" alone.
         steps: steps of the passes that run, or "-name" for all but one; None takes all, () leaves
             the loops to TVM.
-        prefix: of the library's symbols, by which a program tells several apart.
+        prefix: of the library's symbols, by which a program distinguishes several libraries.
         tuned: folder of a MetaSchedule database, for functions without a kernel; None: none.
     """
 

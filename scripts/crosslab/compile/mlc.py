@@ -46,7 +46,7 @@ from groundwork.hashing import digest
 REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
 """Packages that MLC-LLM's converter and compiler import, beside TVM and its FFI."""
 
-# Settings of one run must not leak into the next: what is wanted is said in the request.
+# Settings of one run must not leak into the next: the request has all of them.
 OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
 
 _PROBE = """

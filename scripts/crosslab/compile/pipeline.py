@@ -27,7 +27,7 @@ def _module_pass(function: Callable[[Any, Any], Any], name: str) -> Any:
 
 
 def attach_bounds(bounds: Mapping[str, int]) -> Any:
-    """A pass that tells memory planning how large the symbolic sizes get."""
+    """A pass that gives memory planning the bounds of the symbolic sizes."""
 
     def attach(module: Any, _: Any) -> Any:
         for var, function in module.functions_items():

@@ -53,7 +53,7 @@ class LabTarget:
         fixed vector loops into masked scalable ones, which are several times slower.
         """
         if self.name == "host":
-            # TVM fills in the triple only where nothing else is said.
+            # TVM fills in the triple only if the table has no other field.
             about = {"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu"}
             return {**about, "mcpu": host_cpu()} if host_cpu() else about
         features = ["+m", "+a", "+f", "+d", "+c", "+zve64d", f"+zvl{self.vlen}b"]

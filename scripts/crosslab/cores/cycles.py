@@ -40,7 +40,7 @@ class KindCycles:
     """Cycles of one kind of instruction.
 
     Attributes:
-        kind: mnemonic, column of the table, and what else tells it apart.
+        kind: mnemonic, column of the table, and its other distinguishing fields.
         runs: instructions executed.
         cycles: of all of them.
         share: of the serial cycles.

@@ -82,7 +82,7 @@ def fuse_weights(model: Path, but: Collection[str] = ()) -> Iterator[tuple[str, 
 def random_weights(config: LlamaConfig, seed: int) -> Iterator[tuple[str, F32]]:
     """Parameters drawn so that activations keep their size from layer to layer.
 
-    Equal for equal config and seed, whatever the order of use.
+    Equal for equal config and seed, independent of the order of use.
     """
     for number, (name, shape) in enumerate(param_shapes(config).items()):
         draw = np.random.default_rng([seed, number])

@@ -55,7 +55,7 @@ def _export(model: Path, format_: str, target: Path) -> None:
     writer.add_file_type(file_type)
     _add_sizes(writer, config)
     for name, values in _weights(model, config):
-        # Llama.cpp has norms in float32 whatever the matrices are.
+        # Llama.cpp stores norms in float32 for every format of the matrices.
         stored = kind if values.ndim == 2 else GGMLQuantizationType.F32
         writer.add_tensor(name, quantize(values, stored), raw_dtype=stored)
     writer.write_header_to_file()

@@ -186,7 +186,7 @@ class ChatTokenizer:
             raise LabError(f"the model's chat template fails: {error}") from error
 
     def chat_ids(self, prompt: str) -> list[int]:
-        """Token ids of a chat with one user message; without a chat, of the text to go on with.
+        """Token ids of a chat with one user message; without a chat, of the text to continue.
 
         Raises:
             UserError: the message is empty.

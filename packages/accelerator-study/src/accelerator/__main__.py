@@ -8,7 +8,7 @@ from groundwork.errors import USER_MISTAKE, CommandError, exit_code_of
 
 
 def main() -> int:
-    """Run with this process's arguments; Ctrl-C while modules are loaded ends it as later."""
+    """Run with this process's arguments; Ctrl-C works while modules are loaded, too."""
     return exit_code_of(_run, CommandError)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof that a stream neither deadlocks nor races, whatever time its instructions take.
+"""Proof that a stream neither deadlocks nor races, independent of its instructions' times.
 
 Between two neighbouring queues, one alone pushes and one alone pops, both in order: the n-th pop
 takes the n-th push on every run. So the order that tokens enforce is known before anything runs.
@@ -44,7 +44,7 @@ _ALIASES = {
 
 @dataclass(frozen=True)
 class Proof:
-    """A stream that is in order.
+    """Result of a check: the stream is correct.
 
     Attributes:
         instructions: decoded.
@@ -123,7 +123,7 @@ def _matched(instructions: Sequence[Instruction]) -> tuple[dict[int, list[int]],
 def _clocks(
     instructions: Sequence[Instruction], pairs: dict[int, list[int]]
 ) -> tuple[list[int], Indices]:
-    """An order that obeys all tokens, and for each instruction the newest of each queue before it.
+    """An order that obeys all tokens, and each instruction's newest predecessor of each queue.
 
     Clocks hold positions in the stream; :data:`NEVER` where a queue need not have begun.
 

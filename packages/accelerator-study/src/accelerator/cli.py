@@ -155,7 +155,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _given(path: Path, what: str) -> Path:
-    """The path of a file that there is."""
+    """The path of an existing file."""
     if not path.is_file():
         raise AcceleratorError(
             f"{path}: the file does not exist", remedy=f"give the path of {what}"
@@ -190,7 +190,7 @@ def _described(device: Device | MatrixUnit) -> str:
 
 
 def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
-    """Run each layer on random operands, compare with numpy, and show what was counted."""
+    """Run each layer on random operands, compare with numpy, and show the counts."""
     for option in ("traces", "roofline"):
         if getattr(args, option):
             raise AcceleratorError(
@@ -248,7 +248,7 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
 
 
 def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
-    """Print the answer; 1 where the device and numpy differ."""
+    """Print the answer; return 1 if the device and numpy differ."""
     if args.tokens < 1:
         raise AcceleratorError(f"--tokens {args.tokens}: must be at least 1")
     path = (

@@ -198,7 +198,7 @@ class _Lowering:
         return self.emit(Multiply(self._over_sums(tile), reset=True), *self.sums.half.used)
 
     def _step(self, tile: _Tile, begun: int) -> int:
-        """Load what the step needs and is not there, and multiply."""
+        """Load the step's missing operands, and multiply."""
         rows, columns, depth = tile.size
         deep = self.layer.blocks(self.device)[2]
         element = self.device.element

@@ -44,7 +44,7 @@ DISTURBANCE = 1e-6
 
 
 def add_attention(to: argparse.ArgumentParser, default: str = _DEVICE) -> None:
-    """Add the option that says who does attention's products."""
+    """Add the option that chooses the CPU or the device for attention's products."""
     who = f"who multiplies queries by keys and probabilities by values ({default})"
     to.add_argument("--attention", choices=(_DEVICE, "cpu"), default=default, help=who)
 

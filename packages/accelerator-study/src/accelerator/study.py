@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's products on a device: lowered, proved, run, timed, and met with the estimate."""
+"""A model's products on a device: lowered, proved, run, timed, and compared with the estimate."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from groundwork.errors import INTERRUPTED, CommandError, exit_code_of
 
 
 def main() -> int:
-    """Run with this process's arguments; Ctrl-C while modules are loaded ends it as later."""
+    """Run with this process's arguments; Ctrl-C works while modules are loaded, too."""
     code = exit_code_of(lambda: int(importlib.import_module("costmodel.cli").main()), CommandError)
     if code == INTERRUPTED:
         # The interpreter's own end would wait for the workers of a search, which end with this

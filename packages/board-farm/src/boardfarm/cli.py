@@ -192,7 +192,7 @@ def _up(args: argparse.Namespace, file: Path) -> int:
         port = args.board_port + len(boards) if args.board_port else 0
         log = file.with_name(f"board-{len(boards)}.log")
         boards.append(start_process("crosslab", [*options, "--board-port", str(port)], log))
-        # At once: whatever happens next, `down` knows it.
+        # At once, so that `down` finds the board even after a failure.
         FarmState(address, key, meter.unit, service, tuple(boards)).write(file)
     for board in boards[wanted:]:
         board.end()

@@ -70,7 +70,7 @@ class FarmState:
         tracker: its address.
         key: of the boards.
         measure: what boards count, for people.
-        service: the tracker's process; None: it is somebody else's.
+        service: the tracker's process; None for a tracker that another command started.
         boards: those of this machine.
     """
 
@@ -244,7 +244,7 @@ def joined_boards(address: Address, key: str) -> list[JoinedBoard]:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses."""
+    """An unused port of the loopback."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         return int(door.getsockname()[1])
 

@@ -9,7 +9,7 @@ from typing import Any
 class Bounded:
     """Mixin of ``gguf.GGUFReader`` that refuses counts that lead past the end of the file.
 
-    By itself it goes on behind the end, one empty element after the other, until memory ends.
+    The reader itself continues behind the end, one empty element after another, until memory ends.
     """
 
     data: Any

@@ -65,7 +65,7 @@ class Example:
         )
 
     def check_size(self, size: str, limits: Sequence[int]) -> None:
-        """Make sure that the inputs have a size within its limits wherever it is named.
+        """Make sure that the inputs have a size within its limits on each axis that names it.
 
         Raises:
             UserError: one has none, or another.

@@ -19,7 +19,7 @@ from crosslab.errors import LabError
 from crosslab.models.sources.pins import Asset
 from groundwork.hashing import digest, sha256_of
 
-# How pip tells the hash of a file that is not the pinned one.
+# The text in which pip prints the hash of a file that differs from its pin.
 _GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
 
 

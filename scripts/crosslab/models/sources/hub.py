@@ -63,7 +63,7 @@ def download(source: str, cache: Path) -> tuple[Path, str, str]:
         )
     except LabError:
         raise
-    except Exception as error:  # its own, the system's, and those of whatever carries HTTP for it
+    except Exception as error:  # its own, the system's, and those of its HTTP library
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         status = getattr(getattr(error, "response", None), "status_code", None)
         kind = UserError if status in (401, 403, 404) else LabError

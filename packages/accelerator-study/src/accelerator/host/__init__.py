@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device beside a CPU that runs a model: what is linked into the runner, and the main job."""
+"""A device that helps a CPU to run a model: the runner's objects, and the plug of the main job."""

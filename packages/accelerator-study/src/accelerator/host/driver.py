@@ -87,5 +87,5 @@ def driver_objects(
 
 
 def _places(runtime: Runtime, out: Path) -> list[tuple[Path, str]]:
-    """Folders, and what is written in their place into objects."""
+    """Folders, and their replacements in the objects."""
     return [(NATIVE, "."), (out, "image"), (runtime.folder, "runtime")]

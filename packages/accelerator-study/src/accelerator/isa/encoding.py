@@ -186,7 +186,7 @@ def _decode_one(index: int, word: int, device: Device) -> Instruction:
 
 
 def _refuse(index: int, instruction: Instruction, device: Device) -> None:
-    """Refuse what fits its fields and has no meaning."""
+    """Refuse values that fit their fields but have no meaning."""
     queue, tokens = queue_of(instruction), instruction.tokens
     if queue is Queue.LOAD and (tokens.pop_prev or tokens.push_prev):
         raise StreamError(index, "no queue is before LOAD's to exchange tokens with")

@@ -51,7 +51,7 @@ def model_workloads(name: str) -> dict[str, Any]:
 
 
 def from_file(path: Path) -> dict[str, Any]:
-    """Workloads from a JSON file, whose content tells which kind it is."""
+    """Workloads from a JSON file; the content shows its kind."""
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact volumes in closed form, whatever the size.
+"""Exact volumes in closed form, for every size.
 
 In digits the space-time map is linear, so two instances that touch the same element at
 neighbouring places in consecutive stamps differ by a constant vector: there are a handful of

@@ -203,7 +203,7 @@ def chained(phase: Phase, level: Level, scheme: Scheme | None) -> Phase:
         scheme: None for the products' own as compiled.
 
     Raises:
-        CostError: the work file does not tell weights from activations.
+        CostError: the work file does not distinguish weights from activations.
     """
     if not phase.chain or level.size is None or level.split is not None:
         return phase

@@ -221,7 +221,7 @@ def bind_entry(
 
 
 def weight_shapes(report: Mapping[str, Any]) -> dict[str, int]:
-    """Rows of the model's weight matrices by their length: what tells one model from another.
+    """Rows of the model's weight matrices by their length, which identify a model.
 
     Fused and separate weights, and all widths, give the same; a size that is left open counts
     nothing.

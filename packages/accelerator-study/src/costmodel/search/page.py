@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fronts of a search as one page: plots whose points tell what they are, and tables."""
+"""The fronts of a search as one page: plots with labelled points, and tables."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def tune_function(
                 database=database,
                 cost_model=ms.cost_model.RandomModel(),
                 space=design_space(),
-                # A small space is searched to its end: one candidate that is new suffices to go on.
+                # A small space is searched to its end: one new candidate suffices to continue.
                 strategy=ms.search_strategy.EvolutionarySearch(
                     population_size=POPULATION, init_min_unmeasured=1, genetic_num_iters=2
                 ),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extraction of a module's work for a cost estimate; needs nothing of the other rooms."""
+"""Extraction of a module's work for a cost estimate, independent of the package's other folders."""

@@ -169,7 +169,7 @@ class FunctionWork:
         return found
 
     def inlined(self, expr: Any, depth: int = 8) -> Any:
-        """Put the elementwise blocks that make an operand in place of their results."""
+        """Replace the results of elementwise blocks in an operand by the blocks."""
         for load in loads_in(expr) if depth else []:
             made = self.producers.get(load.buffer)
             if made is None or any(int(v.iter_type) != SPATIAL for v in made[0].iter_vars):
@@ -238,7 +238,7 @@ class FunctionWork:
     def describe_others(
         self, function: str, names: dict[Any, str], symbols: dict[Any, Any]
     ) -> list[Other]:
-        """The blocks that are no products, one item a function.
+        """The blocks that are not products, one item a function.
 
         Args:
             function: its name.

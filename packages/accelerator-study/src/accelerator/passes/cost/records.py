@@ -49,7 +49,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Other:
-    """Work of blocks that are no products: instances of their loops, bits read and written.
+    """Work of blocks that are not products: instances of their loops, bits read and written.
 
     ``bits_weights`` are those of the bits read that are weights, as a norm's.
     """
@@ -65,7 +65,7 @@ class Other:
 
 @dataclass(frozen=True)
 class Unclassified:
-    """A call whose work is not known, and why."""
+    """A call of unknown work, and the reason."""
 
     callee: str
     reason: str
