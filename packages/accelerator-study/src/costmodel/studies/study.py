@@ -53,7 +53,7 @@ def write_study(
         title, source = MODELS[name], name
     else:
         bound = "".join(f" --bind {size}={value}" for size, value in sorted(given.items()))
-        title, source = f"{name}, as compiled", f"out/cost/{work.name}{bound}"
+        title, source = f"{name}, as it is compiled", f"out/cost/{work.name}{bound}"
     phases = [bind_phase(report, phase, size, given) for phase, size in PHASES]
     results = _combinations(phases, COMPARED)
     drawn = [r for r in results if r.scheme in DRAWN]
