@@ -137,7 +137,7 @@ def cost(session: nox.Session) -> None:
 @nox.session(default=False)
 def report(session: nox.Session) -> None:
     """Make one HTML page of all results: out/report.html; what is missing says what makes it."""
-    environments.install(session, "forkpatch", "report")
+    environments.install(session, "crosslab", "forkpatch", "report")
     patch_engine.write_status(session)
     environments.run_module(session, "report", *session.posargs)
 
