@@ -49,3 +49,12 @@ def test_a_package_of_the_sessions_is_missing(
     error = refusal(verb, "--threads", "2")
     assert "needs the package tvm" in error.what
     assert advice in error.remedy
+
+
+def test_several_lengths_with_commas_where_spaces_are_taken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.run(["zoo", "--vlen", "128,256"])
+    assert ended.value.code == 2
+    assert "choose from 128, 256, 512, 1024" in capsys.readouterr().err
