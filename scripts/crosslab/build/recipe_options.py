@@ -26,7 +26,7 @@ def one_vlen(text: str) -> int:
     if not text.isdecimal():
         known = ", ".join(map(str, VLENS))
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a length; choose from {known}; where several may be given, with spaces"
+            f"{text!r} is not a length; choose from {known}; several: with spaces"
         )
     return int(text)
 
