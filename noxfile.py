@@ -5,7 +5,7 @@ Run a session:  python3 scripts/bootstrap.py SESSION -- OPTIONS   (or nox -s SES
 Its options:    nox -s SESSION -- --help
 
 First come the two commands of the README, then work on patches, measurements, finished models,
-and the care of the project. Without a name, lint and unit run.
+and the care of the project. nox without -s runs lint and unit.
 """
 
 import sys
@@ -136,8 +136,8 @@ def cost(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def report(session: nox.Session) -> None:
-    """Make one HTML page of all results: out/report.html; what is missing says what makes it."""
-    environments.install(session, "forkpatch", "report")
+    """Make one HTML page of all results: out/report.html."""
+    environments.install(session, "crosslab", "forkpatch", "report")
     patch_engine.write_status(session)
     environments.run_module(session, "report", *session.posargs)
 
@@ -169,7 +169,7 @@ def package(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def reproduce(session: nox.Session) -> None:
-    """Build the artefact twice, where everything that must not matter differs; compare."""
+    """Build the artefact twice under different conditions and compare the bytes."""
     environments.install(session, "forkpatch")
     trees.install_lab(session, trees.apply(session, []))
     environments.run_module(session, "sessions.reproduce", *session.posargs)

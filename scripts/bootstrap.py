@@ -8,6 +8,8 @@ Standard library only.
 
 from __future__ import annotations
 
+import ast
+import difflib
 import os
 import shutil
 import subprocess
@@ -27,10 +29,14 @@ HOME = ROOT / ".bootstrap"
 PINNED = ROOT / "scripts" / "bootstrap.txt"
 OLDEST = (3, 11)
 USAGE = "usage: python3 scripts/bootstrap.py SESSION [SESSION ...] [-- OPTIONS]"
+LIST = "python3 scripts/bootstrap.py lists the sessions"
 
 
 def main(arguments: list[str]) -> int:
     """Become nox with the named sessions; without one, it lists them. Returns only on failure."""
+    if {"-h", "--help"} & set(_split(arguments)[0]):
+        print(f"{USAGE}\n  {LIST}; SESSION -- --help lists a session's options")
+        return 0
     try:
         return _run(arguments)
     except KeyboardInterrupt:
@@ -43,6 +49,10 @@ def _run(arguments: list[str]) -> int:
     sessions, separator, options = _split(arguments)
     if any(name.startswith("-") for name in sessions):
         return _fail(f"{USAGE}\n  options go after --, e.g. build_and_test -- --vlen 512")
+    if unknown := [name for name in sessions if name not in _known()]:
+        near = difflib.get_close_matches(unknown[0].replace("-", "_"), _known(), n=1)
+        hint = f"did you mean: python3 scripts/bootstrap.py {near[0]}" if near else LIST
+        return _fail(f"there is no session {unknown[0]}\n  {hint}")
     if sessions and shutil.which("git") is None and (why := _install_git()):
         return _fail(f"git is missing: {why}; {apt.command_line(['git'])}")
     try:
@@ -54,6 +64,12 @@ def _run(arguments: list[str]) -> int:
     chosen = ["-s", *sessions] if sessions else ["-l"]
     command = [str(nox), "-f", str(ROOT / "noxfile.py"), *chosen, *separator, *options]
     return _become(command)
+
+
+def _known() -> list[str]:
+    """Names of the sessions, without nox, which is not installed yet."""
+    body = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8")).body
+    return [one.name for one in body if isinstance(one, ast.FunctionDef) and one.decorator_list]
 
 
 def _become(command: list[str]) -> NoReturn:

@@ -7,9 +7,11 @@ whose ``main(argv)`` does it.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
@@ -53,12 +55,16 @@ COMPANIONS = {
     "farm": "mlc-rvv-board-farm",
     "torch": "mlc-rvv-pytorch-road",
 }
+# Python packages that sessions install, and `uv run` does not.
+OF_SESSIONS = ("tvm", "torch", "transformers")
+# Verbs that are sessions, too.
+SESSIONS = ("build-and-test", "model", "bench", "host-bench", "zoo", "farm", "torch")
 
 
 def verbs() -> tuple[Verb, ...]:
     """Our verbs, then those that installed companions add."""
     added = (
-        Verb(one.name, one.value, f"of {one.dist.name if one.dist else one.value}")
+        Verb(one.name, one.value, f"from the package {one.dist.name if one.dist else one.value}")
         for one in sorted(entry_points(group=COMMANDS))
     )
     return (*VERBS, *added)
@@ -83,18 +89,36 @@ def run(argv: Sequence[str]) -> int:
         return 0 if argv else 2
     known = {verb.name: verb.module for verb in verbs()}
     if argv[0] not in known:
-        package = COMPANIONS.get(argv[0])
+        raise UserError(f"there is no verb {argv[0]!r}", remedy=_nearest(argv[0], known))
+    try:
+        # Imported here, so that one verb does not need what another one imports.
+        module = importlib.import_module(known[argv[0]])
+        if known[argv[0]] == "crosslab.host.doctor":
+            return int(module.main(argv) or 0)
+        return int(module.main(argv[1:]) or 0)
+    except ModuleNotFoundError as error:
+        if error.name not in OF_SESSIONS:
+            raise
         raise UserError(
-            f"there is no verb {argv[0]!r}",
-            remedy=f"it comes with the package {package}: uv run --package {package} crosslab"
-            if package
-            else f"verbs: {', '.join(known)}",
-        )
-    # Imported here, so that one verb does not need what another one imports.
-    module = importlib.import_module(known[argv[0]])
-    if known[argv[0]] == "crosslab.host.doctor":
-        return int(module.main(argv) or 0)
-    return int(module.main(argv[1:]) or 0)
+            f"crosslab {argv[0]} needs the package {error.name}, which is not installed here",
+            remedy=_with_packages(argv[0], shlex.join(argv[1:])),
+        ) from error
+
+
+def _with_packages(verb: str, options: str) -> str:
+    """Advice for a verb that runs in the environment of a session only."""
+    if verb in SESSIONS:
+        return f"the session installs it: nox -s {verb.replace('-', '_')} -- {options}"
+    python = ".nox/bench/bin/python -m crosslab"
+    return f"nox -s bench -- --help installs it; then type: {python} {verb} {options}"
+
+
+def _nearest(word: str, known: Collection[str]) -> str:
+    """Advice for a verb that is not there."""
+    if package := COMPANIONS.get(word):
+        return f"it comes with the package {package}: uv run --package {package} crosslab {word}"
+    near = difflib.get_close_matches(word.replace("_", "-"), known, n=1)
+    return f"did you mean: crosslab {near[0]}" if near else f"verbs: {', '.join(known)}"
 
 
 def main() -> int:

@@ -44,7 +44,7 @@ SOURCES = {
     "cost": ResultFiles(
         "out/cost/*.csv", "cost", "--study out/cost --data out/cost --of gpt2 smollm2"
     ),
-    "artefacts": ResultFiles("dist/*/*/*/MANIFEST.json", "package"),
+    "artefacts": ResultFiles("dist/*/*/*/MANIFEST.json", "build_and_test"),
 }
 
 

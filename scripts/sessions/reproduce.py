@@ -193,7 +193,9 @@ def _scratch_root() -> Path | None:
 
 def main(arguments: list[str]) -> int:
     """Build twice and compare; return 1 if a file differs."""
-    parser = argparse.ArgumentParser(prog="reproduce", description=__doc__.partition("\n")[0])
+    about = "Build the artefact twice under different conditions and compare the bytes. "
+    about += "Options other than --help go to build_and_test: nox -s build_and_test -- --help."
+    parser = argparse.ArgumentParser(prog="nox -s reproduce --", description=about)
     _, options = parser.parse_known_args(arguments)
     if subprocess.check_output(["git", "status", "--short"], cwd=ROOT):
         print("note: uncommitted changes are not built")

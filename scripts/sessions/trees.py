@@ -6,11 +6,13 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import nox
 
+from groundwork.errors import USER_MISTAKE
 from sessions.environments import PACKAGES, install, install_torch, run_module
 from sessions.ladder import LADDER, MENDED, on_release
 from sessions.requirements import ROOT
@@ -62,7 +64,7 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
         options about trees, companion packages to install, options of the command.
 
     Raises:
-        SystemExit: with 0, after ``--help``.
+        SystemExit: with 0, after ``--help``; with 2, where ``--with`` names no package.
     """
     parser = argparse.ArgumentParser(
         prog=f"nox -s {session.name} --",
@@ -79,7 +81,8 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
     known, rest = parser.parse_known_args(session.posargs)
     if known.help:
         parser.print_help()
-        print(f"\nAnd the options of {' '.join(inner)}, those about trees aside:\n", flush=True)
+        given = "--project, --release, --applied and the options that name a tree"
+        print(f"\nThen the options of {' '.join(inner)}. The session gives {given}:\n", flush=True)
         install(session, *LAB)
         run_module(session, *inner, "--help")
         raise SystemExit(0)
@@ -87,6 +90,11 @@ def split_options(session: nox.Session, *inner: str) -> tuple[list[str], list[st
     for option, _, _ in TREE_OPTIONS:
         for value in getattr(known, option.removeprefix("--")):
             trees += [option, value]
+    for name in vars(known)["with"]:
+        if name not in PACKAGES:
+            names = ", ".join(PACKAGES)
+            print(f"--with {name}: there is no such package\n  packages: {names}", file=sys.stderr)
+            raise SystemExit(USER_MISTAKE)
     return trees, vars(known)["with"], rest
 
 

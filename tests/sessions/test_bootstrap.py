@@ -26,6 +26,7 @@ except KeyboardInterrupt:
     sys.exit(130)
 sys.exit(7)
 """
+NOXFILE = "\n".join(f"@session\ndef {name}(): ..." for name in ("tests", "slow", "build_it"))
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "packages").symlink_to(SCRIPTS.parent / "packages")
     pinned = (scripts / "bootstrap.txt").read_text(encoding="utf-8")
     (home / "requirements").write_text(f"{pinned}on {sys.version}", encoding="utf-8")
+    (tmp_path / "noxfile.py").write_text(NOXFILE, encoding="utf-8")
     (home / "bin" / "nox").write_text(FAKE_NOX, encoding="utf-8")
     (home / "bin" / "nox").chmod(0o755)
     return tmp_path
@@ -63,6 +65,26 @@ def test_the_exit_code_is_that_of_nox(checkout: Path) -> None:
     said, _ = run.communicate(timeout=60)
     assert run.returncode == 7
     assert said.split() == f"begun -f {checkout}/noxfile.py -s tests -- -k one".split()
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("build-it", "did you mean: python3 scripts/bootstrap.py build_it"),
+        ("xyzzy", "python3 scripts/bootstrap.py lists the sessions"),
+    ],
+)
+def test_a_session_that_is_not_there(checkout: Path, name: str, advice: str) -> None:
+    run = started(checkout, name)
+    _, said = run.communicate(timeout=60)
+    assert (run.returncode, said) == (2, f"bootstrap: there is no session {name}\n  {advice}\n")
+
+
+def test_help_says_how_to_list_sessions_and_options(checkout: Path) -> None:
+    run = started(checkout, "--help")
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert said.startswith("usage: ") and "lists the sessions" in said and "-- --help" in said
 
 
 @pytest.mark.parametrize("whole_group", [True, False])

@@ -11,6 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NOXFILE = ROOT / "noxfile.py"
 MOST_SESSIONS = 20
 MOST_LINES = 15
+# Modules that sessions run, by the package that holds them; what installs the lab has all three.
+HOLDS = {"crosslab": ("crosslab", "report", "sessions"), "forkpatch": ("forkpatch",)}
+LAB = {"prepare", "install_lab", "install_for_tests"}
 
 
 def sessions() -> list[ast.FunctionDef]:
@@ -30,3 +33,24 @@ def test_the_page_lists_the_sessions_in_their_order() -> None:
     section = page.partition("## The sessions")[2].partition("\n## ")[0]
     listed = re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
     assert listed == [function.name for function in sessions()]
+
+
+def test_a_session_installs_what_it_runs() -> None:
+    lacking = {}
+    for function in sessions():
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        named = [(ast.unparse(call.func).rpartition(".")[2], words_of(call)) for call in calls]
+        installed = {word for name, words in named if name == "install" for word in words}
+        if LAB & {name for name, _ in named}:
+            installed |= set(HOLDS)
+        held = {module for package in installed for module in HOLDS.get(package, ())}
+        run = {words[0].partition(".")[0] for name, words in named if name == "run_module"}
+        ours = {module for modules in HOLDS.values() for module in modules}
+        if missing := run & ours - held:
+            lacking[function.name] = missing
+    assert lacking == {}
+
+
+def words_of(call: ast.Call) -> list[str]:
+    constants = (a.value for a in call.args if isinstance(a, ast.Constant))
+    return [value for value in constants if isinstance(value, str)]

@@ -16,8 +16,12 @@ from crosslab.artifact.tarball import write_tar
 from crosslab.artifact.verify import ArtifactProblem, check_files
 from crosslab.errors import LabError, UserError
 
-ABOUT = "Put finished models of dist/ into tarballs; a model gives the same bytes each time."
+ABOUT = (
+    "Put finished models of dist/ into tarballs; a model gives the same bytes each time. "
+    "'verify TARBALL' checks a tarball instead: verify --help."
+)
 MAKE = "make it with: nox -s build_and_test"
+NAME_ONE = "give a folder dist/RELEASE/TARGET/MODEL, or none for all; or: verify TARBALL"
 
 _console = Console(highlight=False, soft_wrap=True)
 
@@ -64,6 +68,8 @@ def package(folder: Path, output: Path) -> Path:
         UserError: the folder is not a finished model.
         LabError: it was changed since it was written.
     """
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}", remedy=NAME_ONE)
     try:
         manifest = (folder / MANIFEST).read_bytes()
     except OSError as error:

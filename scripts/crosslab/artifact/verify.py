@@ -102,7 +102,10 @@ def verify_tarball(path: Path) -> tuple[list[ArtifactProblem], dict[str, Any]]:
         with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
             return _verify(archive, stream)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError(
+            f"cannot read {path}: {error.strerror}",
+            remedy="give a tarball that nox -s package wrote: dist/*.tar",
+        ) from error
     except tarfile.TarError as error:
         raise UserError(
             f"{path} is not a tar archive: {error}",

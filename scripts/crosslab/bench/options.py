@@ -203,7 +203,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="list the functions that execute most as well",
     )
-    add("--no-zvfh", action="store_true", help="compile as for a core without vectors of halves")
+    add("--no-zvfh", action="store_true", help="compile without half-precision vectors (Zvfh)")
     add("--caches", action="store_true", help="simulate the core's caches as well; much slower")
     add("--together", type=int, default=1, metavar="N", help="decode N sequences in a batch, too")
     add("--peer", choices=PEERS, help="count another program beside ours; openblas: its sgemm")

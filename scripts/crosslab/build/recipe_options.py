@@ -20,6 +20,17 @@ from crosslab.models.formats import FORMATS
 
 DEFAULT_VLEN = 256
 
+
+def one_vlen(text: str) -> int:
+    """The type of a ``--vlen`` that takes one length, or several with spaces."""
+    if not text.isdecimal():
+        known = ", ".join(map(str, VLENS))
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a length; choose from {known}; several: with spaces"
+        )
+    return int(text)
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "project": {"type": Path, "default": Path(), "help": "root folder of the project (.)"},
     "release": {"default": "unnamed", "help": "name of the release, for dist and reports"},
@@ -36,7 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "a core by the name of its file in cores/",
     },
     "vlen": {
-        "type": int,
+        "type": one_vlen,
         "choices": VLENS,
         "help": f"bits in a vector register ({DEFAULT_VLEN}, or the core's)",
     },

@@ -63,16 +63,12 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = options.add_argument
-    add(
-        "--plain-tree",
-        type=Path,
-        help="TVM tree without our kernels, to find whether upstream or the fork causes a failure",
-    )
+    add("--plain-tree", type=Path, help="TVM without our kernels, to see if it fails there, too")
     add("--family", action="append", default=[], metavar="NAME", help="only this family (all)")
     add("--jobs", type=int, default=1, help="families at a time (1)")
     add("--timeout", type=float, default=TIMEOUT, help=f"seconds for each family ({TIMEOUT:g})")
-    add("--rerun", action="store_true", help="run also families that the report has as right")
-    add("--report-only", action="store_true", help="only show the report and write --docs")
+    add("--rerun", action="store_true", help="run families again that were right")
+    add("--report-only", action="store_true", help="run nothing; show the report, write --docs")
     add("--list", action="store_true", help="print the names of the families and exit")
     add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json, or zoo-CORE.json)")
     add("--docs", type=Path, metavar="FILE", help="write the table as Markdown, like docs/zoo.md")

@@ -167,6 +167,12 @@ def test_folder_that_was_changed_is_not_packed(dist: Dist, tmp_path: Path) -> No
         package(dist.folder, tmp_path)
     assert "runner: differs from the manifest" in caught.value.what
     assert "more: is not in the manifest" in caught.value.what
+    with pytest.raises(UserError, match="there is no folder") as caught:
+        package_main([str(tmp_path / "nosuch")])
+    assert "verify TARBALL" in caught.value.remedy
+    with pytest.raises(UserError, match="cannot read") as caught:
+        package_main(["verify", str(tmp_path / "nosuch.tar")])
+    assert "dist/*.tar" in caught.value.remedy
     with pytest.raises(UserError, match=f"holds no {MANIFEST}"):
         package(tmp_path, tmp_path)
     with pytest.raises(UserError, match="no finished model"):

@@ -2,6 +2,7 @@
 """The installed command ``accelerator``."""
 
 import importlib
+import shlex
 import sys
 
 from groundwork.errors import USER_MISTAKE, CommandError, exit_code_of
@@ -19,8 +20,8 @@ def _run() -> int:
         if (error.name or "").partition(".")[0] != "crosslab":
             raise
         raise CommandError(
-            "accelerator needs the package mlc-rvv: "
-            "pip install 'mlc-rvv-accelerator-study[devices]'; costmodel runs without it",
+            "accelerator needs the package mlc-rvv; in a clone of its repository type: "
+            f"nox -s cost -- {shlex.join(sys.argv[1:])}; costmodel runs without it",
             exit_code=USER_MISTAKE,
         ) from None
     return int(command.main())
