@@ -124,7 +124,8 @@ def test_weights_of_families_without_a_reference_are_missed_first(
     change(folder, model_type="olmo", clip_qkv=None)
     drop_weights(folder, "layers.1.mlp.down_proj")
     asked = job_of_model(folder, tmp_path / "cache", "--unchecked", mlc=True)
-    asked = replace(asked, tvm_tree=tools.tvm_tree, mlc_tree=tools.mlc_tree)
+    recipe = replace(asked.recipe, tvm_tree=tools.tvm_tree, mlc_tree=tools.mlc_tree)
+    asked = replace(asked, recipe=recipe)
     with pytest.raises(UserError, match=r"lack model\.layers\.1\.mlp\.down_proj\.weight\n"):
         check_model(asked, folder)
     change(folder, hidden_size="wide")
