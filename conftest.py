@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.patched_trees import trees as patched_trees
 
+from groundwork.interrupts import heed_interrupts
 from groundwork.ramdisk import RamDisk, mounted
 
 if TYPE_CHECKING:
@@ -64,20 +63,10 @@ def _run_on_any_core() -> None:
     os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
-def _heed_interrupts() -> None:
-    """Undo an ignored SIGINT, which a shell gives to what it starts in the background.
-
-    Processes that tests start, and interrupt, would inherit it.
-    """
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    if ignored and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 _use_patched_tvm()
 _multiply_on_one_core()
 _run_on_any_core()
-_heed_interrupts()
+heed_interrupts()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from forklab import FILES, ForkLab, Repo, copy_of, git
 
+from groundwork.interrupts import heed_interrupts
 from groundwork.ramdisk import RamDisk, mounted
+
+heed_interrupts()
 
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 30  # bytes; the tests of one process need a tenth
