@@ -8,7 +8,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import pytest
 from support.patched_trees import trees as patched_trees
 
 from groundwork.interrupts import heed_interrupts
-from groundwork.ramdisk import RamDisk, mounted
+from groundwork.ramdisk import RamDisk, mounting
 
 if TYPE_CHECKING:
     from crosslab.host.toolchain import Toolchain
@@ -149,15 +148,8 @@ def tvm(trees: Path) -> ModuleType:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[..., RamDisk]]:
     """Makes a file system of a size named as in ``64k``, at a path; skips where it may not."""
-    with ExitStack() as stack:
-
-        def make(size: str, path: Path = tmp_path / "disk") -> RamDisk:
-            try:
-                return stack.enter_context(mounted(size, path))
-            except OSError as error:
-                pytest.skip(str(error))
-
-        yield make
+    with mounting(tmp_path / "disk", pytest.skip) as mount:
+        yield mount
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

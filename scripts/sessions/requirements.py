@@ -48,7 +48,8 @@ class Member:
 
 def members(root: Path = ROOT) -> dict[str, Member]:
     """The workspace's packages by the names that sessions use: ``crosslab`` is the root's own."""
-    found = {"crosslab": root} | {path.parent.name: path.parent for path in _member_files(root)}
+    files = sorted(root.glob("packages/*/pyproject.toml"))
+    found = {"crosslab": root} | {path.parent.name: path.parent for path in files}
     return {name: Member(folder, _project(folder)["name"]) for name, folder in found.items()}
 
 
@@ -113,10 +114,6 @@ def lock(*, check: bool) -> list[str]:
 def bootstrap_text() -> str:
     """Content of bootstrap.txt."""
     return BOOTSTRAP_HEADER + _export([], ["--only-group=nox"], ROOT)
-
-
-def _member_files(root: Path) -> list[Path]:
-    return sorted(root.glob("packages/*/pyproject.toml"))
 
 
 def _project(folder: Path) -> dict[str, Any]:

@@ -5,14 +5,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from forklab import FILES, ForkLab, Repo, copy_of, git
 
 from groundwork.interrupts import heed_interrupts
-from groundwork.ramdisk import RamDisk, mounted
+from groundwork.ramdisk import RamDisk, mounting
 
 heed_interrupts()
 
@@ -96,12 +95,5 @@ def lab(
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[..., RamDisk]]:
     """Makes a file system of a size named as in ``64k``, at a path; skips where it may not."""
-    with ExitStack() as stack:
-
-        def make(size: str, path: Path = tmp_path / "disk") -> RamDisk:
-            try:
-                return stack.enter_context(mounted(size, path))
-            except OSError as error:
-                pytest.skip(str(error))
-
-        yield make
+    with mounting(tmp_path / "disk", pytest.skip) as mount:
+        yield mount

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,24 @@ class RamDisk:
 
 
 @contextmanager
-def mounted(size: str, path: Path) -> Iterator[RamDisk]:
-    """Mount a file system of a size, as in ``64k``, at a folder, which is made; unmount it then.
+def mounting(default: Path, refuse: Callable[[str], NoReturn]) -> Iterator[Callable[..., RamDisk]]:
+    """A function that mounts a file system; all that it mounted are unmounted in the end.
 
-    Raises:
-        OSError: this process may not mount one.
+    It takes a size, as in ``64k``, and perhaps a folder, which is made.
+
+    Args:
+        default: the folder where the call names none.
+        refuse: called with the reason where this process may not mount; raises, as a test's skip.
     """
-    path.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"no file system can be mounted here: {done.stderr.strip()}")
-    try:
-        yield RamDisk(path)
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
+    with ExitStack() as mounted:
+
+        def mount(size: str, path: Path = default) -> RamDisk:
+            path.mkdir(parents=True, exist_ok=True)
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                refuse(f"no file system can be mounted here: {done.stderr.strip()}")
+            mounted.callback(subprocess.run, ["umount", "-l", str(path)], check=True)
+            return RamDisk(path)
+
+        yield mount
