@@ -43,8 +43,10 @@ def execute(rebase: Rebase) -> Rebase:
 
 def _merge_clean(rebase: Rebase) -> Rebase:
     """Merge the pending patches in memory up to the first that git has to look at."""
-    plan, files = rebase.plan, HeadFiles(rebase.git, rebase.plan.head)
+    plan = rebase.plan
     steps = {step.patch.name: step for step in rebase.old.steps()}
+    paths = {path for one in plan.pending for path in steps[one.patch].patch.paths}
+    files = HeadFiles(rebase.git, plan.head, paths)
     commits: list[Commit] = []
     for pending in plan.pending:
         step = steps[pending.patch]

@@ -7,7 +7,7 @@ result. Both give the same result; here only the files that the patch changes ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import merge_data
@@ -21,13 +21,20 @@ Read = Callable[[str], TreeFile | None]
 
 
 class HeadFiles:
-    """The files of a commit, and of the commits that are to follow it."""
+    """The files of a commit, and of the commits that are to follow it.
 
-    def __init__(self, git: Git, commit: str) -> None:
-        self._git = git
+    Args:
+        git: the repository.
+        commit: the commit.
+        paths: the files that will be read, which one call reads in advance.
+    """
+
+    def __init__(self, git: Git, commit: str, paths: Iterable[str]) -> None:
         self._listed = list_tree(git, commit)
         self._folders = {path.rpartition("/")[0] for path in self._listed}
         self._changed: Changes = {}
+        wanted = {path: self._listed[path][1] for path in paths if path in self._listed}
+        self._blobs = read_blobs(git, wanted.values())
 
     def read(self, path: str) -> TreeFile | None:
         """A file; None without a file at that path."""
@@ -37,7 +44,7 @@ class HeadFiles:
             mode, oid = self._listed[path]
             if mode not in FILE_MODES:
                 return TreeFile(mode, b"")
-            self._changed[path] = TreeFile(mode, read_blobs(self._git, [oid])[oid] or b"")
+            self._changed[path] = TreeFile(mode, self._blobs[oid] or b"")
         return self._changed[path]
 
     def update(self, changes: Mapping[str, TreeFile | None]) -> None:
@@ -49,7 +56,10 @@ class HeadFiles:
         parts = path.split("/")
         above = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
         inside = any(folder.startswith(f"{path}/") for folder in self._folders)
-        return not inside and path not in self._folders and not any(map(self.read, above))
+        return not inside and path not in self._folders and not any(map(self._has, above))
+
+    def _has(self, path: str) -> bool:
+        return self._changed[path] is not None if path in self._changed else path in self._listed
 
 
 def merge_patch(step: PatchStep, files: HeadFiles) -> Changes | None:

@@ -11,14 +11,14 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import Git, init_repository
-from forkpatch.git.objects import Commit, write_commits
+from forkpatch.git.objects import Commit, object_id, read_blobs, write_commits
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line, parse_head
 from forkpatch.model.patchfile import (
@@ -39,8 +39,8 @@ from forkpatch.tree.worktree import NAME_TRAILER
 from groundwork.files import naming
 
 FORMAT_PATCH = (
-    *("format-patch", "--stdout", "-1", "--zero-commit", "--full-index", "--no-signature"),
-    *("--no-stat", "--no-numbered", "--no-color", "--no-ext-diff", "--no-textconv"),
+    *("format-patch", "--zero-commit", "--full-index", "--no-signature", "--no-stat"),
+    *("--no-numbered", "--numbered-files", "--no-color", "--no-ext-diff", "--no-textconv"),
 )
 _NAME_LINE = re.compile(rf"^{NAME_TRAILER}: (.+)\n?", re.MULTILINE)
 _MAX_NAME = 60
@@ -88,27 +88,59 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
         UserError: a commit is a merge, is empty, or has a message that a patch file cannot hold;
             or two carry the same file name.
     """
-    exported: list[Exported] = []
+    if not commits:
+        return ()
     with neutral_repository(objects) as git:
-        names: set[str] = set()
-        raw = {one: _in_utf8(git.run("cat-file", "commit", one).stdout) for one in commits}
+        read = read_blobs(git, [*commits, f"{commits[0]}^"])
+        raw = {one: _in_utf8(read[one] or b"") for one in commits}
         for commit, (head, _) in raw.items():
             if head.count(b"\nparent ") != 1:
                 raise UserError(
                     f"commit {commit[:12]} is a merge",
                     remedy="make the history a straight line: git rebase",
                 )
+        tree = _tree_of(read[f"{commits[0]}^"] or b"")
+        names: dict[str, None] = {}
         for commit, (head, message) in raw.items():
-            text = message.decode()
-            name = _file_name(text, names, commit)
-            names.add(name)
-            clean = _without_name(text).encode()
-            data = git.run(*FORMAT_PATCH, write_commit(git, head, clean)).stdout
-            if not data:
+            names[_file_name(message.decode(), names.keys(), commit)] = None
+            if _tree_of(head) == tree:
                 raise UserError(f"commit {commit[:12]} changes nothing", remedy="drop it")
-            _check_whole(data, head, _without_name(text), name, commit)
-            exported.append(Exported(name, data))
-    return tuple(exported)
+            tree = _tree_of(head)
+        clean = [(head, _without_name(message.decode())) for head, message in raw.values()]
+        exported = tuple(map(Exported, names, _formatted(git, clean)))
+    for commit, (head, message), patch in zip(commits, clean, exported, strict=True):
+        _check_whole(patch.data, head, message, patch.name, commit)
+    return exported
+
+
+def _tree_of(commit: bytes) -> bytes:
+    return commit.partition(b"\n")[0]
+
+
+def _formatted(git: Git, commits: Sequence[tuple[bytes, str]]) -> list[bytes]:
+    """A chain of commits, given by their header lines and messages, as patch files."""
+    assert git.git_dir is not None
+    parent, texts = b"", list[bytes]()
+    for head, message in commits:
+        mine = re.sub(rb"\nparent .*", b"\nparent " + parent, head, count=1) if parent else head
+        texts.append(mine + b"\n\n" + message.encode())
+        parent = object_id(texts[-1], b"commit").encode()
+    ids = _write_objects(git, texts)
+    folder = git.git_dir / "patches"
+    git.run(*FORMAT_PATCH, "-o", str(folder), f"{ids[0]}^..{ids[-1]}")
+    return [(folder / str(number)).read_bytes() for number in range(1, len(ids) + 1)]
+
+
+def _write_objects(git: Git, commits: Sequence[bytes]) -> list[str]:
+    """Write commit objects in one call; returns their ids."""
+    assert git.git_dir is not None
+    folder = git.git_dir / "commits"
+    folder.mkdir()
+    paths = [folder / str(number) for number in range(len(commits))]
+    for path, data in zip(paths, commits, strict=True):
+        path.write_bytes(data)
+    command = ("hash-object", "-t", "commit", "-w", "--no-filters", "--stdin-paths")
+    return git.text(*command, stdin="".join(f"{path}\n" for path in paths).encode()).split()
 
 
 def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[Exported, ...]:
@@ -180,7 +212,7 @@ def write_commit(git: Git, head: bytes, message: bytes) -> str:
     return git.run(*command, stdin=head + b"\n\n" + message).stdout.decode("ascii").strip()
 
 
-def _file_name(message: str, taken: set[str], commit: str) -> str:
+def _file_name(message: str, taken: Collection[str], commit: str) -> str:
     """The file name that the commit carries, else one from its subject."""
     carried = _NAME_LINE.findall(message)
     if carried:
