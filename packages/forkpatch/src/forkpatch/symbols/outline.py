@@ -20,7 +20,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -36,6 +36,7 @@ _HASH_LENGTH = 16
 _LARGE = 4 << 20
 _LONG = 50_000
 _LARGE_PYTHON = 1 << 20
+_KEPT = 16 << 20  # bytes of the files whose outlines are kept
 
 _FUNCTION_LINE = re.compile(rb"^[A-Za-z_$].*", re.MULTILINE)
 _LABEL = re.compile(rb"^(?:public|private|protected|default|signals|slots)\s*:|^case\b|^\w+:\s*$")
@@ -80,10 +81,31 @@ class Symbol:
         return _digest(self.text())
 
 
-@lru_cache(maxsize=256)
+class _Outlines:
+    """The outlines used last: the files of a series are asked for again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes], Outline] = {}  # the one used last is the last
+        self._size = 0
+
+    def get(self, path: str, data: bytes) -> Outline:
+        """The outline of a file's content."""
+        known = self._known.pop((path, data), None)
+        self._known[path, data] = found = known or Outline(path, data)
+        self._size += 0 if known else len(data)
+        while self._size > _KEPT and len(self._known) > 1:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._size -= len(oldest[1])
+        return found
+
+
+_OUTLINES = _Outlines()
+
+
 def outline(path: str, data: bytes) -> Outline:
-    """The outline of a file's content; the files of a series are asked for again and again."""
-    return Outline(path, data)
+    """The outline of a file's content."""
+    return _OUTLINES.get(path, data)
 
 
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
