@@ -148,7 +148,7 @@ def test_import_of_nothing_is_refused_and_leaves_nothing(
 def test_files_that_the_series_does_not_list_are_named(lab: ForkLab, foreign: Path) -> None:
     (foreign / "sub/old.patch").write_text("nothing\n")
     done = lab.ok("import-series", "calc", str(foreign))
-    assert "left out: sub/old.patch: series does not list it\n" in done.out
+    assert "left out: sub/old.patch: series does not list it; an export gives it back\n" in done.out
     assert done.out.count("left out") == 1
 
 
@@ -159,3 +159,16 @@ def test_name_with_a_space_in_a_list_is_told_as_such(lab: ForkLab, foreign: Path
     assert done.code == 2
     assert "series:1: turn.patch after the name of a patch is not an option" in done.err
     assert "a name cannot have a space here" in done.err
+
+
+def test_files_that_the_series_does_not_list_travel_with_it(lab: ForkLab, foreign: Path) -> None:
+    (foreign / "sub/old.patch").write_text("nothing\n")
+    (foreign / "README.Debian").write_bytes(b"\xff\0")
+    (foreign / "link").symlink_to("series")
+    done = lab.ok("import-series", "calc", str(foreign))
+    assert "left out: link: series does not list it; it is a link\n" in done.out
+    back = lab.root / "back"
+    lab.ok("export", "calc", "--format", "quilt", "--output", str(back))
+    for name in ("sub/old.patch", "README.Debian", "series"):
+        assert (back / name).read_bytes() == (foreign / name).read_bytes()
+    assert not (back / "link").exists()

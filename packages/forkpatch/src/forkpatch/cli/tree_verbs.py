@@ -16,11 +16,10 @@ from forkpatch.cli.options import (
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.model.lock import parse_lock
 from forkpatch.model.patchfile import SERIES, unlisted
 from forkpatch.output import print_table, say, warn, write_report
 from forkpatch.rebase.plan import under_way
-from forkpatch.sources.obtain import SourceKind, mirrors_of, obtain
+from forkpatch.sources.obtain import SourceKind, obtain
 from forkpatch.tree.apply import Applied, ApplyState, apply_release
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, plan_tree
@@ -164,8 +163,8 @@ def run_status(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_lock(fork: Fork, options: argparse.Namespace) -> int:
     """Look up every pin of the upstreams again, and rewrite or check the lock."""
-    from forkpatch.pins.lockfile import add_version, with_pins  # noqa: PLC0415 - for this verb only
-    from forkpatch.pins.refresh import relock  # noqa: PLC0415
+    from forkpatch.pins.lockfile import with_pins  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.refresh import relock, with_version  # noqa: PLC0415
 
     chosen = known_sources(fork, options)
     path = fork.settings.lock
@@ -175,20 +174,10 @@ def run_lock(fork: Fork, options: argparse.Namespace) -> int:
         if not version:
             raise UserError(f"--add {options.add}: it has the form NAME=VERSION")
         like = upstream_of(fork, None, name)[1]
-        places = [*mirrors_of(like, fork.cache, chosen), *([] if options.offline else [like.url])]
         if options.no_wheel:
             like = replace(like, wheel=None)
-        text = add_version(
-            text,
-            fork.lock,
-            like,
-            version,
-            tag=options.tag,
-            commit=options.commit,
-            wheel_only=options.wheel_only,
-            places=places,
-        )
-        fork = replace(fork, lock=parse_lock(text, path))
+        pins = {name: getattr(options, name) for name in ("tag", "commit", "wheel_only")}
+        fork, text = with_version(fork, like, version, chosen, **pins)
     result = relock(fork, chosen)
     if not options.check and result.differences:
         atomic_write(path, with_pins(text, result.upstreams))

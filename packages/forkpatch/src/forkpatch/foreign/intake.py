@@ -103,8 +103,11 @@ def import_series(
     foreign = read_foreign(source, guards)
     pristine = obtain(upstream, fork.cache, options).pristine
     woven = weave_foreign(foreign, pristine, str(source), nearest=nearest)
-    left_out = dict.fromkeys(foreign.unlisted, f"{foreign.list_name} does not list it")
-    left_out |= woven.skipped
+    no_line = f"{foreign.list_name} does not list it"
+    left_out = {
+        name: f"{no_line}; it is a link" if data is None else f"{no_line}; an export gives it back"
+        for name, data in foreign.unlisted.items()
+    } | woven.skipped
     reasons = tuple(f"{file}: {why}" for file, why in left_out.items())
     if not woven.patches:
         raise UserError(
@@ -143,7 +146,7 @@ def _got_pending(file: ForeignPatch, patch: Patch) -> bool:
 
 def _origin(foreign: ForeignSeries, woven: Woven, exported: tuple[Exported, ...]) -> Origin:
     made = {source.file: one for (source, _), one in zip(woven.patches, exported, strict=True)}
-    entries, data = [], {}
+    entries, data = [], {name: kept for name, kept in foreign.unlisted.items() if kept is not None}
     for patch in foreign.patches:
         one = made.get(patch.file)
         if one is None or one.data != patch.data:

@@ -108,8 +108,8 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
             tree = _tree_of(head)
         clean = [(head, _without_name(message.decode())) for head, message in raw.values()]
         exported = tuple(map(Exported, names, _formatted(git, clean)))
-    for commit, (head, message), patch in zip(commits, clean, exported, strict=True):
-        _check_whole(patch.data, head, message, patch.name, commit)
+    for commit, (head, text), patch in zip(commits, clean, exported, strict=True):
+        _check_whole(patch.data, head, text, patch.name, commit)
     return exported
 
 

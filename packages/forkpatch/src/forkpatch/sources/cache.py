@@ -103,8 +103,11 @@ class Cache:
         """
         folder = self._folder(tree)
         packs = sorted((folder / "objects/pack").glob("*"))
-        facts = [(path.name, one.st_size, one.st_ino, one.st_ctime_ns) for path in packs
-                 for one in (path.stat(),)]
+        facts = [
+            (path.name, one.st_size, one.st_ino, one.st_ctime_ns)
+            for path in packs
+            for one in (path.stat(),)
+        ]
         state = digest(repr(facts))
         if (folder / _VERIFIED).is_file() and (folder / _VERIFIED).read_text("utf-8") == state:
             return
