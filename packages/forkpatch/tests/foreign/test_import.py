@@ -172,3 +172,24 @@ def test_files_that_the_series_does_not_list_travel_with_it(lab: ForkLab, foreig
     for name in ("sub/old.patch", "README.Debian", "series"):
         assert (back / name).read_bytes() == (foreign / name).read_bytes()
     assert not (back / "link").exists()
+
+
+@pytest.mark.parametrize(
+    ("head", "word"),
+    [
+        ("From: A\0da <ada@example.org>\nDate: Fri, 2 Jan 2026", "holds a NUL"),
+        ("From: Ada <ada@example.org>\nDate: Fri, 2 Jan 1959", "git has no dates before 1970"),
+    ],
+)
+def test_author_and_date_that_git_cannot_write_are_named_by_file(
+    lab: ForkLab, tmp_path: Path, head: str, word: str
+) -> None:
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q/series").write_text("a.patch\n")
+    diff = "--- a/LICENSE\n+++ b/LICENSE\n@@ -1 +1 @@\n-free\n+freer\n"
+    patch = f"{head} 03:04:05 +0200\nSubject: [PATCH] Free it\n\nWhy.\n---\n{diff}"
+    (tmp_path / "q/a.patch").write_text(patch)
+    done = lab.run("import-series", "calc", str(tmp_path / "q"))
+    assert done.code == 2
+    assert f"{tmp_path}/q/a.patch: " in done.err and word in done.err
+    assert not lab.patches.exists()

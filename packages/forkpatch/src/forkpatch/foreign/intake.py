@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -198,13 +199,16 @@ def weave_foreign(
         if item.skipped:
             skipped[item.file] = item.skipped
             continue
-        data = decoded(item.data)
-        diffs = tuple(read_unified(data, f"{where}/{item.file}", item.strip))
+        place = f"{where}/{item.file}"
+        with _naming(place):
+            data = decoded(item.data)
+        diffs = tuple(read_unified(data, place, item.strip))
         if not diffs:
             skipped[item.file] = "it holds no diff"
             continue
         stem = _stem(item.file)
-        patch = _named(read_head(data, stem), new_name(_words(data, stem), weave.patches))
+        with _naming(place):
+            patch = _named(read_head(data, stem), new_name(_words(data, stem), weave.patches))
         files: list[FileDiff] = []
         weave.begin(patch.name)
         for one in diffs:
@@ -221,6 +225,15 @@ def weave_foreign(
     if foreign.format is ForeignFormat.LOOSE:
         _check_disjoint(patches)
     return Woven(tuple(patches), weave.changes(), tuple(steps), skipped, tuple(shifted))
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Name the file in an error about the head of a patch."""
+    try:
+        yield
+    except PatchError as error:
+        raise PatchError(f"{place}: {error.what}", remedy=error.remedy) from error
 
 
 def _check_disjoint(patches: list[tuple[ForeignPatch, Patch]]) -> None:

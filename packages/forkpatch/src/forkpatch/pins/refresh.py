@@ -15,7 +15,7 @@ from forkpatch.git.objects import list_tree
 from forkpatch.model.lock import Upstream, Wheel, WheelFile, parse_lock
 from forkpatch.output import warn
 from forkpatch.pins.lockfile import add_version, with_pins
-from forkpatch.safety import FILE_MODES
+from forkpatch.safety import FILE_MODES, alike
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
 from forkpatch.sources.repository import commit_of_tag, find_tree, local_path, open_repository
@@ -112,9 +112,9 @@ def relock(fork: Fork, options: SourceOptions, only: Sequence[Upstream] = ()) ->
     return Relocked(tuple(new), tuple(differences), tuple(notes.lines))
 
 
-def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
-    places = list(places_of(upstream, fork.cache, options))
-    upstream = replace(upstream, commit=_commit(upstream, places, notes))
+def _look_up(fork: Fork, pinned: Upstream, options: SourceOptions, notes: _Notes) -> Upstream:
+    places = list(places_of(pinned, fork.cache, options))
+    upstream = replace(pinned, commit=_commit(pinned, places, notes))
     from_git = _from_git(fork, upstream, options, notes) if upstream.commit else None
     if from_git:
         listed = list_tree(from_git.git, from_git.tree)
@@ -142,6 +142,10 @@ def _look_up(fork: Fork, upstream: Upstream, options: SourceOptions, notes: _Not
             )
         return upstream
     _check_overlays(fork, upstream, places)
+    if pristine.tree != pinned.tree:
+        for group in alike(list_tree(pristine.git, pristine.tree)).values():
+            what = " and ".join(group)
+            warn(f"{upstream}: {what} differ in case only; a file system may hold only one")
     return replace(upstream, tree=pristine.tree)
 
 

@@ -24,6 +24,7 @@ from forkpatch.series.recording import record_borrowers, share_new
 from forkpatch.series.shared import (
     changed_messages,
     check_borrowers,
+    keep_files,
     share_patches,
     write_back,
 )
@@ -97,8 +98,9 @@ def export_upstream(
     if not commits and not series.exists():  # a fork that has no patch yet
         return ExportReport(upstream.name, upstream.version, series, (), (), ())
     patches = export_commits(folder / ".git/objects", commits)
-    known = () if own else load_series(series)
-    patches = share_patches(patches, known)
+    every = load_series(series)
+    known = () if own else every
+    patches = keep_files(fork, upstream, share_patches(patches, known), every)
     messages = changed_messages(fork, upstream, patches, known)
     patches = tuple(
         replace(patch, shared=messages[patch.name][0]) if patch.name in messages else patch
