@@ -205,10 +205,10 @@ def _first_rebase(story: Story) -> None:
     )
     story.run("forkpatch watch", "forkpatch probe calc")
     story.tell(
-        "Nothing breaks. The new version is pinned like the one before, and the series is rebased:"
+        "Nothing breaks. The rebase pins the new version like the one before, and adds a release:"
     )
-    story.run("forkpatch lock --add calc=1.1", "forkpatch rebase calc 1.1")
-    _adopt(story, "second", "1.1")
+    story.run("forkpatch rebase calc 1.1")
+    _adopt(story, "1.1")
 
 
 def _second_rebase(story: Story) -> None:
@@ -223,7 +223,7 @@ def _second_rebase(story: Story) -> None:
         "## The second rebase: a function moves, and upstream takes a patch\n\n"
         "`sub` went to another file, and upstream now multiplies fast itself."
     )
-    story.run("forkpatch probe calc", "forkpatch lock --add calc=2.0")
+    story.run("forkpatch probe calc")
     story.run("forkpatch rebase calc 2.0", code=1)
     story.tell("The change is made at the function's new place, and git's conflict is resolved:")
     story.run(
@@ -235,15 +235,15 @@ def _second_rebase(story: Story) -> None:
         "The second patch is dropped, with the reason, since upstream has it. The old series is"
         " unchanged: `patches/calc/1.1` still builds the old release."
     )
-    _adopt(story, "third", "2.0")
+    _adopt(story, "2.0")
 
 
 def _third_rebase(story: Story) -> None:
     text = (story.upstream / "calc/minus.py").read_text("utf-8")
     story.release({"calc/minus.py": None, "calc/ops/minus.py": text}, "v3.0")
     story.tell("## The third rebase: a file is renamed")
-    story.run("forkpatch lock --add calc=3.0", "forkpatch rebase calc 3.0")
-    _adopt(story, "fourth", "3.0")
+    story.run("forkpatch rebase calc 3.0")
+    _adopt(story, "3.0")
     story.tell(
         "Every version that was ever adopted can still be built: `forkpatch apply --release"
         " first`. A rebase that goes wrong is abandoned with `--abort`, and everything is as"
@@ -251,11 +251,10 @@ def _third_rebase(story: Story) -> None:
     )
 
 
-def _adopt(story: Story, release: str, version: str) -> None:
-    story.tell("A release in the lock adopts it:")
+def _adopt(story: Story, release: str) -> None:
+    story.tell("The fork adopts it as its default release:")
     story.run(
         f"sed -i 's/^default-release.*/default-release = \"{release}\"/' VERSIONS.lock",
-        f"printf '\\n[releases.{release}]\\ncalc = \"{version}\"\\n' >> VERSIONS.lock",
         "forkpatch apply",
         "forkpatch export --check",
     )

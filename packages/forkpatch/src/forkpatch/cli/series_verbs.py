@@ -296,7 +296,8 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     chosen = known_sources(fork, options)
     if options.abort:
         gone = workspace.abort(fork, name)
-        as_before = "abandoned; the series and trees are as before"
+        kept = f"{fork.settings.lock.name} keeps the versions in it"
+        as_before = f"abandoned; everything is as before; {kept}"
         say(f"{name}: {as_before if gone else 'no rebase to abort'}")
         return 0
     if options.status:

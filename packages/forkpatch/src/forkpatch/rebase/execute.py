@@ -64,11 +64,13 @@ def _merge_clean(rebase: Rebase) -> Rebase:
 
 def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
     git, head = rebase.git, rebase.plan.head
-    rebase.reset(head)
     there = already_there(rebase.patch(step.patch), *_around(rebase, step), rebase.base)
     if there:
         reason = f"already upstream: {'; '.join(there)}"
         return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
+    if commit := _merged_unseen(rebase, step):
+        return rebase.completed(RebaseOutcome.CLEAN, commit=commit)
+    rebase.reset(head)
     try:
         rebase.pick(step.original)
     except GitError:
@@ -87,6 +89,19 @@ def _execute_step(rebase: Rebase, step: RebaseStep) -> Rebase:
         reason = f"{where}: it changes nothing any more"
         return rebase.completed(RebaseOutcome.DROPPED, reason=reason)
     return rebase.completed(RebaseOutcome.CLEAN, commit=picked)
+
+
+def _merged_unseen(rebase: Rebase, step: RebaseStep) -> str:
+    """The commit of a patch that git merges and nobody has to look at; empty for another."""
+    head, tree = rebase.plan.head, rebase.try_pick(step.original)
+    if not tree or tree == rebase.git.text("rev-parse", f"{head}^{{tree}}"):
+        return ""
+    if placed_wrongly(rebase, step.patch, files_after(rebase, step.patch, tree), whole=True):
+        return ""
+    pairs = zip(rebase.old.patches, rebase.old.patch_commits, strict=True)
+    commit = next(one for patch, one in pairs if patch.name == step.patch)
+    merged = replace(commit, changes={}, tree=tree, parent=head)
+    return write_commits(rebase.git, _MERGED, [merged])[0]
 
 
 def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
