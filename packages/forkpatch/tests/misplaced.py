@@ -122,7 +122,7 @@ def by_merge(bench: Bench) -> list[Placed]:
         path, patch = bench.path(number), bench.patch(number)
         before, after = {path: case.base.encode()}, {path: case.patched.encode()}
         step = PatchStep(patch, Commit(b""), before, after)
-        merged = merge_patch(step, HeadFiles(bench.git, bench.new, patch.paths))
+        merged = merge_patch(step, HeadFiles(bench.git, bench.new))
         now = {path: case.new, f"n{number}/src/other{case.suffix}": case.elsewhere}
         files = {name: text.encode() for name, text in now.items() if text}
         base = NewBase(files.get, lambda _, known=tuple(files): known, before.get)

@@ -26,10 +26,11 @@ class HeadFiles:
     Args:
         git: the repository.
         commit: the commit.
-        paths: the files that will be read, which one call reads in advance.
+        paths: files that will be read, which one call reads in advance.
     """
 
-    def __init__(self, git: Git, commit: str, paths: Iterable[str]) -> None:
+    def __init__(self, git: Git, commit: str, paths: Iterable[str] = ()) -> None:
+        self._git = git
         self._listed = list_tree(git, commit)
         self._folders = {path.rpartition("/")[0] for path in self._listed}
         self._changed: Changes = {}
@@ -44,6 +45,8 @@ class HeadFiles:
             mode, oid = self._listed[path]
             if mode not in FILE_MODES:
                 return TreeFile(mode, b"")
+            if oid not in self._blobs:
+                self._blobs |= read_blobs(self._git, [oid])
             self._changed[path] = TreeFile(mode, self._blobs[oid] or b"")
         return self._changed[path]
 
