@@ -18,7 +18,7 @@
 //   high     uint8 [n, k * high / 8]: the high bits of 8 / high neighbouring inputs, the first lowest
 //   scales   uint8 [n, k / group], or with minimums [n, 2 * k / group]: of each block s of all
 //            groups, then t of all groups
-//   factors  float16 [n, k / block], or with minimums [n, 2 * k / block]: of each block d, then m or
+//   factors  halves [n, k / block], or with minimums [n, 2 * k / block]: of each block d, then m or
 //            e. They are finite.
 //
 // quantize_blocks: activations x[m, k] as int8 into `ready`, block by block those of all `rows`

@@ -312,8 +312,7 @@ def cached_kernels(
         toolchain.digest,
         " ".join((*command, *COMMON_FLAGS, *(f"{name}={values[name]}" for name in values))),
         KERNELS,
-        TABLE,
-        GGUF_TABLE,
+        *(table for one in (TABLE, GGUF_TABLE) for table in (one, one.with_suffix(".py"))),
         Path(__file__),
     )
 

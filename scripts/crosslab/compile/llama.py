@@ -15,6 +15,7 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.llm import kv_cache
 
+from crosslab.compile.overlaypass import load_pass
 from crosslab.models.config import LlamaConfig
 
 DTYPE = "float32"
@@ -54,6 +55,14 @@ class Linear(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Any) -> Any:
         """Map x [batch, rows, in] to [batch, rows, out]."""
+        return nt_matmul(x, self.weight)
+
+
+class Embedding(nn.Embedding):  # type: ignore[misc]
+    """An embedding, which may be the last linear layer, too."""
+
+    def lm_head_forward(self, x: Any) -> Any:
+        """Map x [batch, rows, width] to logits [batch, rows, vocab]."""
         return nt_matmul(x, self.weight)
 
 
@@ -110,7 +119,7 @@ class Body(nn.Module):  # type: ignore[misc]
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
+        self.embed_tokens = Embedding(config.vocab, config.hidden)
         self.layers = nn.ModuleList([Layer(config) for _ in range(config.layers)])
         self.norm = nn.RMSNorm(config.hidden, -1, config.eps, bias=False)
 
@@ -132,8 +141,8 @@ class Llama(nn.Module):  # type: ignore[misc]
             self.lm_head = Linear(config.hidden, config.vocab)
 
     def _logits(self, x: Any) -> Any:
-        head = self.model.embed_tokens.weight if self.tied else self.lm_head.weight
-        return nt_matmul(self.model.norm(x), head)
+        head = self.model.embed_tokens.lm_head_forward if self.tied else self.lm_head
+        return head(self.model.norm(x))
 
     def embed(self, input_ids: Any) -> Any:
         """Token ids [rows] to embeddings [rows, hidden]."""
@@ -154,7 +163,10 @@ class Llama(nn.Module):  # type: ignore[misc]
 
 
 def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
-    """The model as an IRModule, and name, shape and dtype of its parameters in order."""
+    """The model as an IRModule, and name, shape and dtype of its parameters in order.
+
+    Weights stay in a file's blocks where the configuration of the passes lists them.
+    """
     packed = {"param_mode": "packed", "effect_mode": "none"}
     cache = nn.spec.Object(object_type=kv_cache.PagedKVCache)
     spec = {
@@ -175,7 +187,9 @@ def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
             "$": packed,
         },
     }
-    module, params = Llama(config).export_tvm(spec)
+    stored = load_pass("configuration").configured().stored
+    model = load_pass("stored_layers").store_layers(Llama(config), stored)
+    module, params = model.export_tvm(spec)
     table = [{"name": n, "shape": list(p.shape), "dtype": str(p.dtype)} for n, p in params]
     return module, table
 

@@ -21,6 +21,7 @@ from crosslab.models.config import (
     read_table,
 )
 from crosslab.models.families import Family, families
+from crosslab.models.gguf_params import logical_shapes
 from crosslab.models.llama_params import param_shapes, sources_of
 from crosslab.models.sources.model_folder import CONFIG_FILE, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
@@ -233,7 +234,7 @@ def _weights(folder: Path) -> list[Path]:
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Shape of each tensor in a folder's files, whose headers alone are read."""
     stored = StoredWeights({path.name: path for path in _weights(folder)})
-    return {name: shape for name, shape, _ in stored.shapes()}
+    return logical_shapes(folder, stored)
 
 
 def _check_names(folder: Path, wanted: Iterable[str], found: Collection[str]) -> None:

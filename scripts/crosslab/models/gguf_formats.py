@@ -26,7 +26,7 @@ F16 = NDArray[np.float16]
 F32 = NDArray[np.float32]
 I16 = NDArray[np.int16]
 Part = NDArray[Any]
-"""A matrix as a board stores it, of uint8 or float16."""
+"""A matrix as a board stores it, of uint8, or uint16 for halves."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,13 @@ class GgufFormat:
             found["high"] = self.high / 8, np.uint8
         if self.scaled:
             found["scales"] = each / self.group, np.uint8
-        found["factors"] = each / self.block, np.float16
+        found["factors"] = each / self.block, np.uint16
         return found
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes that a file stores a block in."""
+        return _BYTES[self.name]
 
     @property
     def bits(self) -> float:
@@ -106,6 +111,27 @@ class Blocks:
             scaled = scaled - (least * scales[..., 1, :])[..., None]
         return scaled.reshape(n, k)
 
+    @staticmethod
+    def of_parts(f: GgufFormat, parts: Mapping[str, Part]) -> Blocks:
+        """The matrix that parts hold: the inverse of :meth:`packed`."""
+        quants, factors = parts["quants"], parts["factors"].view(np.float16)
+        if f.low == 8:
+            values = quants.view(np.int8).astype(np.int16)
+        else:
+            pairs = np.stack([quants & 15, quants >> 4], axis=-1)
+            values = pairs.reshape(len(quants), -1).astype(np.int16)
+        n, k = values.shape
+        if f.high:
+            places = np.arange(8 // f.high, dtype=np.uint8) * f.high
+            bits = parts["high"][..., None] >> places & ((1 << f.high) - 1)
+            values |= bits.reshape(n, k).astype(np.int16) << 4
+        shape = (n, k // f.block, 2) if f.minimums else (n, k // f.block)
+        scales: I16 | None = None
+        if f.scaled:
+            stored = parts["scales"] if f.minimums else parts["scales"].view(np.int8)
+            scales = stored.astype(np.int16).reshape(*shape, f.block // f.group)
+        return Blocks(f, values, factors.reshape(shape), scales)
+
     def packed(self) -> dict[str, Part]:
         """The matrices that a board stores, by name; each is [n, columns]."""
         f, (n, k) = self.format, self.values.shape
@@ -119,7 +145,7 @@ class Blocks:
             parts["high"] = np.bitwise_or.reduce(shifted, axis=-1, dtype=np.uint8)
         if self.scales is not None:
             parts["scales"] = self.scales.astype(np.uint8).reshape(n, -1)
-        parts["factors"] = self.factors.reshape(n, -1)
+        parts["factors"] = np.ascontiguousarray(self.factors).view(np.uint16).reshape(n, -1)
         return {name: np.ascontiguousarray(part) for name, part in parts.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from rich.progress import track
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
+from crosslab.models import gguf_formats, gguf_params
 from crosslab.models.config import LlamaConfig, read_config, write_config
+from crosslab.models.gguf_params import GgufWeights, Segment
 from crosslab.models.params import resumed_shards, write_params
-from crosslab.models.weights_file import F32, StoredWeights, save_weights
+from crosslab.models.weights_file import F32, save_weights
 from groundwork.hashing import digest
 
 _console = Console(stderr=True, highlight=False)
@@ -68,7 +71,7 @@ def fuse_weights(model: Path, but: Collection[str] = ()) -> Iterator[tuple[str, 
     Raises:
         UserError: a weight is missing or of another shape.
     """
-    weights = StoredWeights.of_model(model)
+    weights = GgufWeights(model)
     shapes = param_shapes(read_config(model / "config.json"))
     wanted = [(name, shape) for name, shape in shapes.items() if name not in but]
     for name, shape in track(wanted, "weights", console=_console, transient=True):
@@ -106,6 +109,25 @@ def convert_params(model: Path, cache: Path) -> Path:
         write_params(fuse_weights(model, held), out, finished=done)
 
     return cached_build(cache, "params-q0f32", key, make, resumable=True)
+
+
+def gguf_layout(model: Path) -> dict[str, tuple[Segment, ...]]:
+    """The parameters of an imported Llama that stay in the blocks of its GGUF file."""
+    shapes = param_shapes(read_config(model / "config.json"))
+    return GgufWeights(model).layout({name: sources_of(name) for name in shapes})
+
+
+def convert_gguf(model: Path, cache: Path) -> Path:
+    """Parameters of an imported Llama in the blocks of its file, and float32, made once."""
+    own = [Path(str(module.__file__)) for module in (gguf_formats, gguf_params)]
+    key = digest(model.name, Path(__file__), _writer(), *own)
+
+    def make(out: Path) -> None:
+        layout = gguf_layout(model)
+        floats = fuse_weights(model, layout)
+        write_params(chain(floats, GgufWeights(model).params(layout)), out, exact=True)
+
+    return cached_build(cache, "params-gguf", key, make)
 
 
 def random_params(config: LlamaConfig, seed: int, cache: Path) -> Path:

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from gguf import GGUFReader, dequantize
+from numpy.typing import NDArray
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models import config as model_config
 from crosslab.models.config import LlamaConfig, write_config
-from crosslab.models.weights_file import F32, save_weights
+from crosslab.models.gguf_formats import gguf_formats
+from crosslab.models.gguf_params import TYPES
+from crosslab.models.weights_file import save_weights
 from crosslab.tokenizer import chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer
 from groundwork.gguf_bound import Bounded
 from groundwork.hashing import digest
 
+T = TypeVar("T", bound=np.generic)
 THETA = 10000.0
 MOST = 1e9  # beyond every size of a model
 _FOLDER = (
@@ -54,19 +59,25 @@ class BoundedReader(Bounded, GGUFReader):  # type: ignore[misc]
     """The package's reader, which refuses counts that lead past the end of the file."""
 
 
-def import_gguf(source: Path, cache: Path) -> Path:
+def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
     """Import a GGUF file into ``cache``; the folder is in Hugging Face's layout.
+
+    Args:
+        source: the file.
+        cache: folder of finished builds.
+        blocks: weights stay in the file's blocks, see :mod:`crosslab.models.gguf_params`.
 
     Raises:
         UserError: the file is not a Llama, or its tokenizer is of an unknown kind.
     """
     own = [Path(str(m.__file__)) for m in (chat_tokenizer, word_rules, model_config)]
-    key = digest(source, Path(__file__), *own, word_rules.TABLE)
-    return cached_build(cache, "model", key, lambda scratch: import_into(source, scratch))
+    key = digest(source, str(blocks), Path(__file__), *own, word_rules.TABLE)
+    make = partial(import_into, source, blocks=blocks)
+    return cached_build(cache, "model", key, make)
 
 
-def import_into(source: Path, folder: Path) -> None:
-    """Import a GGUF file into an empty folder.
+def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
+    """Import a GGUF file into an empty folder; see :func:`import_gguf`.
 
     Raises:
         UserError: see :func:`import_gguf`.
@@ -81,10 +92,12 @@ def import_into(source: Path, folder: Path) -> None:
         ) from error
     config = _config(source, fields, {str(t.name) for t in reader.tensors})
     _check_shapes(source, reader, config)
-    save_weights(_weights(source, reader, config), folder, metadata={"format": "pt"})
+    weights = _weights(source, reader, config, blocks=blocks)
+    save_weights(weights, folder, metadata={"format": "pt"})
     ids = {n: fields.get(f"tokenizer.ggml.{n}_token_id") for n in ("bos", "eos")}
     extra = {f"{n}_token_id": index for n, index in ids.items() if index is not None}
-    write_config(config, folder / "config.json", **extra)
+    types = {TYPES: _types(reader)} if blocks else {}
+    write_config(config, folder / "config.json", **extra, **types)
     (folder / "generation_config.json").write_text(json.dumps(extra) + "\n", encoding="utf-8")
     save_tokenizer(build_tokenizer(fields), fields, folder)
 
@@ -160,12 +173,24 @@ def _check_shapes(source: Path, reader: GGUFReader, config: LlamaConfig) -> None
         raise UserError(f"{source.name}: unknown tensor {next(iter(shapes))}", remedy=_FOLDER)
 
 
-def _weights(source: Path, reader: GGUFReader, config: LlamaConfig) -> Iterator[tuple[str, F32]]:
+def _types(reader: GGUFReader) -> dict[str, str]:
+    """The formats of weights that kernels read in blocks, by Hugging Face's name."""
+    named = ((_hf_name(str(t.name)), t.tensor_type.name) for t in reader.tensors)
+    return {name: kind for name, kind in named if name is not None and kind in gguf_formats()}
+
+
+def _weights(
+    source: Path, reader: GGUFReader, config: LlamaConfig, *, blocks: bool
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The tensors: rows of blocks as bytes [rows, bytes] if they stay so, else float32."""
     for tensor in reader.tensors:
         name = _hf_name(str(tensor.name))
         if name is None:
             raise UserError(f"{source.name}: unknown tensor {tensor.name}", remedy=_FOLDER)
-        values = np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+        if blocks and tensor.tensor_type.name in gguf_formats():
+            values = np.ascontiguousarray(tensor.data)
+        else:
+            values = np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
         if name.endswith(".q_proj.weight"):
             values = rotary_halves(values, config.heads)
         elif name.endswith(".k_proj.weight"):
@@ -195,17 +220,17 @@ def gguf_name(name: str) -> str:
     return f"blk.{number}.{layer[part]}.{kind}"
 
 
-def rotary_halves(weight: F32, heads: int) -> F32:
+def rotary_halves(weight: NDArray[T], heads: int) -> NDArray[T]:
     """Bring a GGUF query or key weight back to rotary pairs (i, i + d/2) within a head.
 
     GGUF's Llama keeps the two members of a rotary pair in neighbouring rows (2i, 2i+1).
 
     Args:
-        weight: [heads * d, hidden], pairs interleaved.
+        weight: [heads * d, hidden], pairs interleaved, or rows of blocks as bytes.
         heads: number of heads in it.
 
     Returns:
-        [heads * d, hidden], the first members of a head's pairs before the second ones.
+        The same rows, the first members of a head's pairs before the second ones.
     """
     pairs = weight.reshape(heads, -1, 2, weight.shape[1])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(weight.shape)
