@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
 
-from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.config import FamilyConfig, write_config
 from crosslab.models.gguf_formats import U8, gguf_formats
-from crosslab.models.llama_params import param_shapes, sources_of
+from crosslab.models.llama_params import family_shapes, sources_of
 from crosslab.models.weights_file import save_weights
 
 
@@ -41,29 +41,34 @@ def small_rows(name: str, n: int, k: int, seed: int) -> U8:
     return raw
 
 
-def write_model(config: LlamaConfig, types: Mapping[str, str], folder: Path) -> Path:
+def write_model(
+    config: FamilyConfig, about: Mapping[str, object], types: Mapping[str, str], folder: Path
+) -> Path:
     """A folder as the import of a GGUF file leaves it, with random weights.
 
     Args:
         config: of the model.
+        about: fields of config.json by which the family is known.
         types: formats of weights, by a part of Hugging Face's name; others are float32.
         folder: where to.
     """
     named = {}
     weights = {}
-    for number, (param, shape) in enumerate(param_shapes(config).items()):
+    for number, (param, shape) in enumerate(family_shapes(config).items()):
         sources = sources_of(param)
         query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
         heights = {1: [shape[0]], 2: [config.intermediate] * 2, 3: [query, key, key]}
         for i, (name, rows) in enumerate(zip(sources, heights[len(sources)], strict=True)):
             found = [kind for part, kind in types.items() if part in name]
-            if found:
+            if found and len(shape) == 2:
                 named[name] = found[0]
                 weights[name] = small_rows(found[0], rows, shape[1], 10 * number + i)
                 continue
             random = np.random.default_rng(10 * number + i)
             values = random.standard_normal((rows, *shape[1:])) * shape[-1] ** -0.5
-            weights[name] = (values if shape[1:] else 1 + 0.1 * values).astype(np.float32)
+            if name.endswith("norm.weight"):
+                values = 0.1 * values + (0 if config.gelu else 1)
+            weights[name] = values.astype(np.float32)
     save_weights(weights.items(), folder)
-    write_config(config, folder / "config.json", gguf_types=named)
+    write_config(config, folder / "config.json", gguf_types=named, **about)
     return folder

@@ -32,7 +32,7 @@ from crosslab.compile.mlc import (
 )
 from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import LlamaConfig, read_config, read_family
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import Layout, tables
 from crosslab.models.llama_params import convert_gguf, convert_params, gguf_layout
@@ -183,7 +183,8 @@ def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> Compi
 
 
 def _config(recipe: Recipe) -> LlamaConfig:
-    return replace(read_config(recipe.model / "config.json"), context=recipe.longest)
+    read = read_family if recipe.quantization == GGUF else read_config
+    return replace(read(recipe.model / "config.json"), context=recipe.longest)
 
 
 def _mlc_request(

@@ -227,7 +227,7 @@ def job_of(args: argparse.Namespace, verb: str = BUILD_AND_TEST) -> Job:
         verb=verb,
     )
     recipe.weights.bound(recipe.mode.activations)
-    if recipe.quantization not in OWN_FORMATS and recipe.mlc_tree is None:
+    if recipe.quantization not in (*OWN_FORMATS, GGUF) and recipe.mlc_tree is None:
         raise UserError(
             f"{recipe.quantization} is a quantization of MLC-LLM, which is missing here; "
             f"the project's own model definition supports {', '.join(OWN_FORMATS)} only",

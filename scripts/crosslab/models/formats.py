@@ -112,9 +112,10 @@ def _read(path: Path) -> Iterator[WeightFormat]:
 
 FORMATS = tuple(weight_formats())
 REFERENCE_FORMATS = tuple(name for name, f in weight_formats().items() if f.reference)
-OWN_FORMATS = tuple(name for name, f in weight_formats().items() if f.own_model)
 DEFAULT_FORMAT = FORMATS[0]
 GGUF = "gguf"
 """Weights as a GGUF file stores them; see gguf_formats.toml."""
 MLC_FORMATS = tuple(name for name in FORMATS if name != GGUF)
 """Quantizations of MLC-LLM."""
+OWN_FORMATS = tuple(name for name in MLC_FORMATS if weight_formats()[name].own_model)
+"""Of these, the ones that the project's own model definition is compiled in."""
