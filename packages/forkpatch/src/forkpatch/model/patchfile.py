@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,7 +79,7 @@ class Patch:
         counts = {path: len(lines) for path, lines in self.positions.items()}
         if counts != {path: len(lines) for path, lines in positions.items()}:
             raise PatchError(f"the lines recorded for {self.name} are not about its hunks")
-        files = tuple(_moved(file, positions.get(file.old or "", ())) for file in self.files)
+        files = tuple(moved(file, positions.get(file.old or "", ())) for file in self.files)
         return replace(self, files=files)
 
     @property
@@ -106,14 +106,14 @@ _KEPT = 64
 _parsed: dict[tuple[str, str, str], Patch] = {}
 
 
-def _moved(file: FileDiff, starts: tuple[int, ...]) -> FileDiff:
+def moved(file: FileDiff, starts: Sequence[int]) -> FileDiff:
     """A file's diff with its hunks at other lines; a new file's hunk stays where it is."""
     if not starts:
         return file
     hunks, shift = [], 0
     for hunk, start in zip(file.hunks, starts, strict=True):
-        moved = replace(hunk, old_start=start)
-        hunks.append(replace(moved, new_start=moved.first + shift + (hunk.new_count > 0)))
+        there = replace(hunk, old_start=start)
+        hunks.append(replace(there, new_start=there.first + shift + (hunk.new_count > 0)))
         shift += hunk.new_count - hunk.old_count
     return replace(file, hunks=tuple(hunks))
 

@@ -93,7 +93,7 @@ def export_upstream(
             fit one of the other versions.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
-    commits = _commits(folder, upstream)
+    commits = commits_of(folder, upstream)
     if not commits and not series.exists():  # a fork that has no patch yet
         return ExportReport(upstream.name, upstream.version, series, (), (), ())
     patches = export_commits(folder / ".git/objects", commits)
@@ -105,7 +105,7 @@ def export_upstream(
         for patch in patches
     )
     plan = planned(fork, upstream, patches)
-    _check_faithful(fork, plan, folder, upstream)
+    check_faithful(fork, plan, folder, upstream)
     found = record_of(fork, plan)
     record = format_record(found) if is_recorded(series, found) else ""
     changes = series_changes(series, patches, record)
@@ -148,7 +148,17 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
         )
 
 
-def _commits(folder: Path, upstream: Upstream) -> list[str]:
+def commits_of(folder: Path, upstream: Upstream, *, loose: bool = False) -> list[str]:
+    """The commits of the patches in a patched tree, in order.
+
+    Args:
+        folder: the tree.
+        upstream: the version that it is to hold.
+        loose: the tree may have changes that are in no commit.
+
+    Raises:
+        UserError: it is not such a tree, or git is at work in it.
+    """
     stamp = read_stamp(folder)
     if stamp is None:
         raise UserError(
@@ -163,11 +173,12 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
                 remedy=f"finish it: git -C {folder} {what.removeprefix('git ')} --continue;"
                 " or --abort",
             )
-    loose = [line for line in local_changes(folder, stamp) if not line.startswith("it has other")]
-    if loose:
+    changes = [line for line in local_changes(folder, stamp) if not line.startswith("it has other")]
+    if changes and not loose:
         raise UserError(
-            f"{folder} has changes that are in no commit: {'; '.join(loose[:5])}",
-            remedy="commit them (git commit, or git commit --fixup and git rebase -i --autosquash)",
+            f"{folder} has changes that are in no commit: {'; '.join(changes[:5])}",
+            remedy=f"commit them; or put them into the patches whose lines they touch:"
+            f" {typed(f'absorb {upstream.name}')}",
         )
     git = Git(folder / ".git", folder)
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
@@ -179,7 +190,7 @@ def _commits(folder: Path, upstream: Upstream) -> list[str]:
     return git.text("rev-list", "--reverse", f"{start}..HEAD").split()
 
 
-def _check_faithful(fork: Fork, plan: TreePlan, folder: Path, upstream: Upstream) -> None:
+def check_faithful(fork: Fork, plan: TreePlan, folder: Path, upstream: Upstream) -> None:
     """Raise unless the series gives the very files that were committed, overlays left alone."""
     git = Git(folder / ".git", folder)
     expected = dict(plan.weave.changes())

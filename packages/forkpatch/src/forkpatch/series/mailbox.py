@@ -70,14 +70,14 @@ class Exported:
 
 
 @contextmanager
-def neutral_repository(objects: Path | None) -> Iterator[Git]:
-    """An empty repository with no configuration that reads the objects in ``objects``, if any."""
+def neutral_repository(*objects: Path) -> Iterator[Git]:
+    """An empty repository with no configuration that reads the objects in these folders."""
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as folder:
         git = init_repository(Path(folder) / "neutral.git")
-        if objects is not None:
-            alternates = Path(folder) / "neutral.git/objects/info"
-            alternates.mkdir(exist_ok=True)
-            (alternates / "alternates").write_text(f"{objects.resolve()}\n", encoding="utf-8")
+        alternates = Path(folder) / "neutral.git/objects/info"
+        alternates.mkdir(exist_ok=True)
+        text = "".join(f"{path.resolve()}\n" for path in objects)
+        (alternates / "alternates").write_text(text, encoding="utf-8")
         yield git
 
 
@@ -118,7 +118,7 @@ def export_new(commits: Sequence[Commit], objects: Path | None = None) -> tuple[
         commits: the base, and those that become patch files.
         objects: the folder of the objects that they name.
     """
-    with neutral_repository(objects) as git:
+    with neutral_repository(*([objects] if objects else [])) as git:
         assert git.git_dir is not None
         ids = write_commits(git, "refs/heads/new", commits)
         return export_commits(git.git_dir / "objects", ids[1:])

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs about the patches of a series: range-diff, absorb, split, bisect, push."""
+
+from __future__ import annotations
+
+import argparse
+
+from forkpatch.cli.options import Registry, add_source_options, known_sources, upstream_of
+from forkpatch.command import typed
+from forkpatch.output import counted, say, write_report
+from forkpatch.sources.obtain import obtain
+from forkpatch.tree.claim import Claim
+from forkpatch.tree.fork import Fork, plan_tree
+from forkpatch.tree.worktree import OVERLAYS_REF
+
+
+def register(verbs: Registry) -> None:
+    """Add these verbs to the command line."""
+    verb = verbs.add("range-diff", run_range_diff)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("old", metavar="OLD", help="a version that has a series")
+    verb.add_argument("new", metavar="NEW", help="another version that has one")
+    verb = verbs.add("absorb", run_absorb, Claim.WRITE)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb = verbs.add("split", run_split, Claim.WRITE)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("patch", metavar="PATCH")
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--hunks", action="store_true", help="a patch of each hunk (default: of each file)"
+    )
+    choice.add_argument(
+        "--take",
+        nargs="+",
+        default=[],
+        metavar="PATH[:N]",
+        help="two patches; the second has these files, or the N-th hunk of a file",
+    )
+
+
+def run_range_diff(fork: Fork, options: argparse.Namespace) -> int:
+    """Compare the series of two versions, patch by patch."""
+    from forkpatch.series.rangediff import compare_series  # noqa: PLC0415 - for this verb only
+
+    chosen = known_sources(fork, options)
+    versions = [fork.lock.upstream(options.upstream, one) for one in (options.old, options.new)]
+    old, new = (plan_tree(fork, one, obtain(one, fork.cache, chosen).pristine) for one in versions)
+    pairs = compare_series(old, new)
+    if options.json != "-":
+        for pair in pairs:
+            renamed = pair.old and pair.new and pair.old != pair.new
+            name = f"{pair.old} -> {pair.new}" if renamed else pair.new or pair.old
+            say(f"{name}: {pair.fate}", *(f"    {line}" for line in pair.diff.splitlines()))
+    write_report(options.json, pairs)
+    return 0
+
+
+def run_absorb(fork: Fork, options: argparse.Namespace) -> int:
+    """Put changes of a patched tree into the patches whose lines they touch."""
+    from forkpatch.series.rework import absorb, open_work_tree  # noqa: PLC0415 - for this verb only
+
+    release, upstream = upstream_of(fork, options.release, options.upstream)
+    tree = open_work_tree(fork, release, upstream, loose=True)
+    found = absorb(tree)
+    left = [one for one in found if not one.patch]
+    if options.json != "-":
+        for one in found:
+            place = f"{one.path}:{one.line}" if one.line else one.path
+            say(f"{place}: {f'into {one.patch}' if one.patch else f'left: {one.reason}'}")
+        if not found:
+            say(f"{tree.folder} has no change that is in no commit")
+        elif left:
+            say(
+                f"{counted(len(left), 'change')} left in {tree.folder}; commit each to a patch:",
+                "  git commit --fixup COMMIT, then git rebase -i --autosquash; or as a new patch",
+            )
+        else:
+            say(f"look at the commits, then type: {typed(f'export {upstream.name}')}")
+    write_report(options.json, found)
+    return 1 if left else 0
+
+
+def run_split(fork: Fork, options: argparse.Namespace) -> int:
+    """Split a patch of a patched tree into several, by files or hunks."""
+    from forkpatch.series.rework import open_work_tree, split  # noqa: PLC0415 - for this verb only
+
+    release, upstream = upstream_of(fork, options.release, options.upstream)
+    tree = open_work_tree(fork, release, upstream, loose=True)
+    parts = split(fork, tree, options.patch, hunks=options.hunks, take=options.take)
+    if options.json != "-":
+        for part in parts:
+            say(f"{part.patch}: {', '.join(part.changes)}")
+        say(
+            "say in the messages what each part is for:",
+            f"  git -C {tree.folder} rebase -i {OVERLAYS_REF}",
+            f"then write the series: {typed(f'export {upstream.name}')}",
+        )
+    write_report(options.json, parts)
+    return 0
