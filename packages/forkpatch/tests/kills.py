@@ -233,6 +233,7 @@ def scenes(folder: Path) -> list[Scene]:
         Scene("export --own", more, ["export", "--own"]),
         Scene("absorb", loose, ["absorb", "calc"]),
         Scene("split", wide, ["split", "calc", "wide"]),
+        Scene("bisect", applied, ["bisect", "calc", "--", "grep", "-q", "a [*] b", CORE_PATH]),
         Scene("lock", unlocked, ["lock"]),
         Scene("lock --add", locked, ["lock", "--add", "calc=4.0", "--commit", third]),
         Scene("record", bare, ["record"]),

@@ -7,7 +7,13 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from forkpatch.cli.options import Registry, add_source_options, known_sources, version_of
+from forkpatch.cli.options import (
+    Registry,
+    add_source_options,
+    known_sources,
+    plans_of_release,
+    version_of,
+)
 from forkpatch.cli.test_verbs import add_run_options, noticing
 from forkpatch.command import typed
 from forkpatch.errors import UserError
@@ -150,14 +156,7 @@ def run_necessity(fork: Fork, options: argparse.Namespace) -> int:
     from forkpatch.regression.necessity import Verdict, judge, open_trees  # noqa: PLC0415
 
     notice = noticing(fork, options) if options.upstream_tests else None
-    plans: dict[str, TreePlan] = {}
-    for upstream in fork.lock.release(options.release)[1]:
-        try:
-            plans[upstream.name] = _plan(fork, upstream, options)
-        except MissingUpstreamError as error:
-            if not upstream.optional or upstream.name in options.require:
-                raise
-            warn(f"{upstream} was left out: {error.attempts[-1]}")
+    plans = plans_of_release(fork, options)
     wanted = _wanted(plans, options.patches)
     judgements = []
     incomparable = False

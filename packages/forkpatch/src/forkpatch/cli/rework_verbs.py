@@ -5,10 +5,17 @@ from __future__ import annotations
 
 import argparse
 
-from forkpatch.cli.options import Registry, add_source_options, known_sources, upstream_of
+from forkpatch.cli.options import (
+    Registry,
+    add_source_options,
+    known_sources,
+    plans_of_release,
+    upstream_of,
+)
 from forkpatch.command import typed
+from forkpatch.errors import UserError
 from forkpatch.output import counted, say, write_report
-from forkpatch.sources.obtain import obtain
+from forkpatch.sources.obtain import how_to_supply, obtain
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, plan_tree
 from forkpatch.tree.worktree import OVERLAYS_REF
@@ -38,6 +45,16 @@ def register(verbs: Registry) -> None:
         default=[],
         metavar="PATH[:N]",
         help="two patches; the second has these files, or the N-th hunk of a file",
+    )
+    verb = verbs.add("bisect", run_bisect)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
+    verb.add_argument(
+        "command",
+        nargs="+",
+        metavar="COMMAND",
+        help="runs in the tree, after --; exit code 0: passes, 125: cannot tell, else: fails",
     )
 
 
@@ -100,3 +117,31 @@ def run_split(fork: Fork, options: argparse.Namespace) -> int:
         )
     write_report(options.json, parts)
     return 0
+
+
+def run_bisect(fork: Fork, options: argparse.Namespace) -> int:
+    """Find the patch of a series since which a command fails."""
+    from forkpatch.regression.bisect import Trial, bisect  # noqa: PLC0415 - for this verb only
+
+    upstream = upstream_of(fork, options.release, options.upstream)[1]
+    plans = plans_of_release(fork, options)
+    if upstream.name not in plans:
+        raise UserError(f"{upstream} is missing", remedy=how_to_supply(upstream))
+    patches = plans[upstream.name].weave.patches
+
+    def told(trial: Trial) -> None:
+        last = f", up to {patches[trial.count - 1]}" if trial.count else ""
+        count = f"{trial.count} of {counted(len(patches), 'patch')}{last}"
+        if options.json != "-":
+            print(f"with {count}: the command {trial.outcome}", flush=True)
+
+    found = bisect(fork, plans, upstream.name, options.command, told)
+    if options.json != "-":
+        what = "no patch breaks it"
+        if found.suspects:
+            first, *more = found.suspects
+            what = f"it fails since {first}"
+            what += f", or one of the {len(more)} after it: {', '.join(more)}" if more else ""
+        say(f"{upstream}: {what}")
+    write_report(options.json, found)
+    return 0 if len(found.suspects) == 1 else 1
