@@ -60,3 +60,16 @@ def test_renamed_patch_is_paired_by_what_it_changes(lab: ForkLab) -> None:
 def test_unknown_version_is_a_user_mistake(lab: ForkLab) -> None:
     done = lab.run("range-diff", "calc", "1.0", "9.0")
     assert done.code == 2 and "9.0" in done.err
+
+
+def test_a_series_is_compared_with_that_of_another_commit(lab: ForkLab) -> None:
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
+    git(lab.root, "init", "-q")
+    git(lab.root, "add", "VERSIONS.lock", "patches")
+    git(lab.root, "commit", "-q", "-m", "Begin")
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    text = lab.repo.patch({CORE_PATH: core(sub="b - 1")}, message("turn.patch"))
+    (lab.patches / "turn.patch").write_bytes(text)
+    said = lab.ok("range-diff", "calc", "HEAD:1.0", "1.0").out
+    assert said.startswith("turn.patch: changed\n") and "-+    return b - a" in said
+    assert lab.ok("range-diff", "calc", "HEAD:1.0", "HEAD:1.0").out == "turn.patch: unchanged\n"

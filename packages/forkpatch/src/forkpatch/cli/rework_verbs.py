@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 
 from forkpatch.cli.options import (
     Registry,
@@ -26,8 +27,12 @@ def register(verbs: Registry) -> None:
     verb = verbs.add("range-diff", run_range_diff)
     add_source_options(verb)
     verb.add_argument("upstream", metavar="UPSTREAM")
-    verb.add_argument("old", metavar="OLD", help="a version that has a series")
-    verb.add_argument("new", metavar="NEW", help="another version that has one")
+    verb.add_argument(
+        "old",
+        metavar="OLD",
+        help="a version; or REV:VERSION, as a commit of the fork's own repository has it",
+    )
+    verb.add_argument("new", metavar="NEW", help="the version, or REV:VERSION, to compare with")
     verb = verbs.add("absorb", run_absorb, Claim.WRITE)
     verb.add_argument("upstream", metavar="UPSTREAM")
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
@@ -61,11 +66,17 @@ def register(verbs: Registry) -> None:
 def run_range_diff(fork: Fork, options: argparse.Namespace) -> int:
     """Compare the series of two versions, patch by patch."""
     from forkpatch.series.rangediff import compare_series  # noqa: PLC0415 - for this verb only
+    from forkpatch.tree.revision import fork_at  # noqa: PLC0415
 
     chosen = known_sources(fork, options)
-    versions = [fork.lock.upstream(options.upstream, one) for one in (options.old, options.new)]
-    old, new = (plan_tree(fork, one, obtain(one, fork.cache, chosen).pristine) for one in versions)
-    pairs = compare_series(old, new)
+    plans = []
+    with ExitStack() as stack:
+        for text in (options.old, options.new):
+            revision, _, version = text.rpartition(":")
+            one = stack.enter_context(fork_at(fork, revision)) if revision else fork
+            upstream = one.lock.upstream(options.upstream, version)
+            plans.append(plan_tree(one, upstream, obtain(upstream, fork.cache, chosen).pristine))
+    pairs = compare_series(*plans)
     if options.json != "-":
         for pair in pairs:
             renamed = pair.old and pair.new and pair.old != pair.new

@@ -105,7 +105,7 @@ def submit(
     if isinstance(output, NewBranch):
         output.check(git)
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
-    target = _Target(git, commit)
+    target = MergeTarget(git, commit)
     left_out: dict[str, str] = {}
     conflicts: dict[str, str] = {}
     moved: list[tuple[Patch, Changes]] = []
@@ -167,7 +167,7 @@ def _find_revision(
     )
 
 
-class _Target:
+class MergeTarget:
     """Files of the upstream's commit, with the patches put in so far.
 
     Attributes:
