@@ -20,7 +20,7 @@ from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES
-from forkpatch.output import counted, say, write_report
+from forkpatch.output import counted, say, warn, write_report
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import OVERLAYS_REF
@@ -230,6 +230,9 @@ def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
         upstream = upstream_of(fork, options.release, options.upstream)[1]
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, SourceOptions()).pristine)
     report = export_foreign(fork, plan, ExportFormat(options.format), options.output.absolute())
+    for patch in plan.patches:
+        if patch.condition.options:
+            warn(f"{patch.name}: its condition {patch.condition} is not a part of the format")
     if options.json != "-":
         count = counted(len(plan.patches), "patch")
         say(f"{upstream}: {count} in {report.folder}, {len(report.kept)} as imported")

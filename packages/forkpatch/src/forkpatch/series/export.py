@@ -11,6 +11,7 @@ from forkpatch.command import typed
 from forkpatch.errors import ForkError, IntegrityError, UserError
 from forkpatch.git.calls import Git
 from forkpatch.git.objects import changed_files
+from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import load_series
 from forkpatch.model.record import format_record, is_recorded
@@ -31,7 +32,15 @@ from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.apply import Applied, ApplyState, apply_release, write_tree
 from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan
-from forkpatch.tree.worktree import OVERLAYS_REF, local_changes, read_stamp
+from forkpatch.tree.worktree import (
+    OVERLAYS_REF,
+    PREVIOUS_REF,
+    Inputs,
+    Stamp,
+    local_changes,
+    make_inputs,
+    read_stamp,
+)
 
 #: Files and folders in ``.git`` while an operation of git's is under way.
 _OPERATIONS = {
@@ -93,7 +102,7 @@ def export_upstream(
             fit one of the other versions.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
-    commits = commits_of(folder, upstream)
+    commits = commits_of(fork, release, upstream)
     if not commits and not series.exists():  # a fork that has no patch yet
         return ExportReport(upstream.name, upstream.version, series, (), (), ())
     patches = export_commits(folder / ".git/objects", commits)
@@ -139,8 +148,8 @@ def export_upstream(
 def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
     """Raise when the tree was not built from the patch files that an export would replace."""
     stamp = read_stamp(folder)
-    now = tuple((patch.name, patch.sha256) for patch in fork.series(upstream))
-    if stamp is not None and stamp.inputs.patches != now:
+    now = fork.inputs(upstream, stamp.options if stamp else ())
+    if stamp is not None and _series_of(stamp.inputs) != _series_of(now):
         raise UserError(
             f"the series of {upstream} changed since {folder} was built",
             remedy=f"to keep the files: {typed('apply --discard')};"
@@ -148,17 +157,24 @@ def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
         )
 
 
-def commits_of(folder: Path, upstream: Upstream, *, loose: bool = False) -> list[str]:
+def _series_of(inputs: Inputs) -> tuple[object, object]:
+    return inputs.patches, inputs.conditions
+
+
+def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = False) -> list[str]:
     """The commits of the patches in a patched tree, in order.
 
     Args:
-        folder: the tree.
+        fork: the fork.
+        release: the release whose tree it is.
         upstream: the version that it is to hold.
         loose: the tree may have changes that are in no commit.
 
     Raises:
-        UserError: it is not such a tree, or git is at work in it.
+        UserError: it is not such a tree, lacks patches whose condition did not hold, or git is at
+            work in it.
     """
+    folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     if stamp is None:
         raise UserError(
@@ -166,6 +182,7 @@ def commits_of(folder: Path, upstream: Upstream, *, loose: bool = False) -> list
         )
     if stamp.version != upstream.version:
         raise UserError(f"{folder} holds {stamp.version}, not {upstream}")
+    _check_complete(fork, folder, upstream, stamp)
     for name, what in _OPERATIONS.items():
         if (folder / ".git" / name).exists():
             raise UserError(
@@ -190,6 +207,24 @@ def commits_of(folder: Path, upstream: Upstream, *, loose: bool = False) -> list
     return git.text("rev-list", "--reverse", f"{start}..HEAD").split()
 
 
+def _check_complete(fork: Fork, folder: Path, upstream: Upstream, stamp: Stamp) -> None:
+    """Raise for a tree without the patches whose condition did not hold: they would be lost."""
+    there = {name for name, _ in stamp.inputs.patches}
+    left = [
+        patch.name
+        for patch in fork.series(upstream)
+        if patch.name not in there and not patch.condition.holds(stamp.options)
+    ]
+    if left:
+        moved = f"git -C {folder} cherry-pick {stamp.head[:12]}..{PREVIOUS_REF}"
+        raise UserError(
+            f"{folder} was made without {', '.join(left)}; the lines of the patches after them are"
+            " not known there",
+            remedy=f"make it with every patch: {typed(f'edit {upstream.name}')}; if you worked in"
+            f" it: commit, then {typed(f'apply --with {EVERY} --discard')}, and {moved}",
+        )
+
+
 def check_faithful(fork: Fork, plan: TreePlan, folder: Path, upstream: Upstream) -> None:
     """Raise unless the series gives the very files that were committed, overlays left alone."""
     git = Git(folder / ".git", folder)
@@ -211,9 +246,10 @@ def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) 
     stamp = read_stamp(folder)
     git = Git(folder / ".git", folder)
     same_head = stamp is not None and git.text("rev-parse", "HEAD") == stamp.head
-    inputs = tuple((patch.name, patch.sha256) for patch in plan.patches)
-    if stamp is None or not same_head or stamp.inputs.patches != inputs:
-        write_tree(plan, folder, release, stamp.source if stamp else "", builds)
+    inputs = make_inputs(plan.upstream.tree, plan.patches, plan.overlays)
+    if stamp is None or not same_head or _series_of(stamp.inputs) != _series_of(inputs):
+        source, options = (stamp.source, stamp.options) if stamp else ("", ())
+        write_tree(plan, folder, release, source, builds, options)
 
 
 def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOptions) -> Applied:
@@ -233,5 +269,5 @@ def open_for_edit(fork: Fork, release: str | None, name: str, options: SourceOpt
                 *(name, stamp.version, stamp.source, stamp.tree, folder),
                 *(patches, overlays, ApplyState.CURRENT),
             )
-    _, applied = apply_release(fork, release, options, only=name)
+    _, applied = apply_release(fork, release, options, only=name, chosen=(EVERY,))
     return applied[0]

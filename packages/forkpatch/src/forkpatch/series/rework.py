@@ -24,7 +24,7 @@ from forkpatch.series.export import check_faithful, commits_of
 from forkpatch.series.mailbox import export_commits, new_name, planned
 from forkpatch.tree.fork import Fork, TreePlan, plan_tree
 from forkpatch.tree.variants import patch_name
-from forkpatch.tree.worktree import OVERLAYS_REF, patch_commit
+from forkpatch.tree.worktree import OVERLAYS_REF
 
 _REWORKED = "refs/forkpatch/reworked"
 _DIFF = (
@@ -93,7 +93,7 @@ def open_work_tree(fork: Fork, release: str, upstream: Upstream, *, loose: bool)
         UserError: there is no tree, or its commits cannot be patches.
     """
     folder = fork.tree_folder(release, upstream)
-    commits = commits_of(folder, upstream, loose=loose)
+    commits = commits_of(fork, release, upstream, loose=loose)
     if not commits:
         raise UserError(f"{folder} has no patch", remedy="commit a change there")
     plan = planned(fork, upstream, export_commits(folder / ".git/objects", commits))
@@ -164,28 +164,20 @@ def _renames(plan: TreePlan, name: str, path: str) -> bool:
     return any(diff.new == path and diff.old not in (None, path) for diff in patch.files)
 
 
-def _commits_again(plan: TreePlan) -> list[Commit]:
+def _commits_again(plan: TreePlan) -> Sequence[Commit]:
     """The commits of a plan's patches, as its amended weave gives them.
 
     Raises:
         UserError: one changes nothing.
     """
-    commits: list[Commit] = []
-    state: dict[str, bytes | None] = {}
-    for number, patch in enumerate(plan.patches, 1):
-        kept = {one.name for one in plan.patches[:number]}
-        after = plan.weave.changes(kept, paths=patch.paths)
-        changes = {path: after.get(path) for path in patch.paths}
-        before = {path: state.get(path, plan.base.get(path)) for path in patch.paths}
-        now = {path: file.data if file else None for path, file in changes.items()}
-        if now == before and not _changes_mode(patch):
+    again = plan.with_patches([patch.name for patch in plan.patches])
+    for step in again.steps():
+        if step.before == step.after and not _changes_mode(step.patch):
             raise UserError(
-                f"{patch.name} would change nothing any more",
+                f"{step.patch.name} would change nothing any more",
                 remedy=f"drop the patch (git rebase -i {OVERLAYS_REF}), or undo the change",
             )
-        state |= now
-        commits.append(patch_commit(patch, changes))
-    return commits
+    return again.patch_commits
 
 
 def _changes_mode(patch: Patch) -> bool:
