@@ -234,6 +234,7 @@ def scenes(folder: Path) -> list[Scene]:
         Scene("absorb", loose, ["absorb", "calc"]),
         Scene("split", wide, ["split", "calc", "wide"]),
         Scene("bisect", applied, ["bisect", "calc", "--", "grep", "-q", "a [*] b", CORE_PATH]),
+        Scene("push", cloned, ["push", "calc", "{place}/clone", "series"]),
         Scene("lock", unlocked, ["lock"]),
         Scene("lock --add", locked, ["lock", "--add", "calc=4.0", "--commit", third]),
         Scene("record", bare, ["record"]),

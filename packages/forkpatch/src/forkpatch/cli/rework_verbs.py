@@ -12,6 +12,7 @@ from forkpatch.cli.options import (
     known_sources,
     plans_of_release,
     upstream_of,
+    version_of,
 )
 from forkpatch.command import typed
 from forkpatch.errors import UserError
@@ -60,6 +61,15 @@ def register(verbs: Registry) -> None:
         nargs="+",
         metavar="COMMAND",
         help="runs in the tree, after --; exit code 0: passes, 125: cannot tell, else: fails",
+    )
+    verb = verbs.add("push", run_push)
+    add_source_options(verb)
+    verb.add_argument("upstream", metavar="UPSTREAM")
+    verb.add_argument("remote", metavar="REMOTE", help="repository to push to: a URL or a folder")
+    verb.add_argument("branch", metavar="BRANCH")
+    verb.add_argument("--version", metavar="V", help="default: the default release's version")
+    verb.add_argument(
+        "--force", action="store_true", help="replace a branch that has other commits"
     )
 
 
@@ -156,3 +166,17 @@ def run_bisect(fork: Fork, options: argparse.Namespace) -> int:
         say(f"{upstream}: {what}")
     write_report(options.json, found)
     return 0 if len(found.suspects) == 1 else 1
+
+
+def run_push(fork: Fork, options: argparse.Namespace) -> int:
+    """Push a series as a branch, on upstream's own commit, to a remote repository."""
+    from forkpatch.series.push import push  # noqa: PLC0415 - for this verb only
+
+    chosen = known_sources(fork, options)
+    upstream = version_of(fork, options)
+    done = push(fork, upstream, options.remote, options.branch, chosen, force=options.force)
+    if options.json != "-":
+        count = counted(len(done.patches), "patch")
+        say(f"{upstream}: {count} on {done.base[:12]}, as {done.branch} of {done.remote}")
+    write_report(options.json, done)
+    return 0
