@@ -220,8 +220,8 @@ def _rework(story: Story) -> None:
     story.tell("We do not want them; nothing is exported yet:")
     story.run("git -C .work/first/calc reset -q --hard refs/forkpatch/applied")
     story.tell(
-        "## The patch that breaks something\n\nNo board is at hand, and `mul` fails. `bisect` runs a"
-        " command with more and fewer patches, in a tree of its own:"
+        "## The patch that breaks something\n\nNo board is at hand, and `mul` fails. `bisect` runs"
+        " a command with more and fewer patches, in a tree of its own:"
     )
     story.run("forkpatch bisect calc -- python3 -c 'from calc.core import mul; mul(2, 3)'")
 
@@ -240,8 +240,8 @@ def _choose(story: Story) -> None:
 
 def _together(story: Story) -> None:
     story.tell(
-        "## Two changes at a time\n\nA colleague changes the series on a branch, and we do here. Each"
-        " is good by itself. `check --together` says whether both are:"
+        "## Two changes at a time\n\nA colleague changes the series on a branch, and we do here."
+        " Each is good by itself. `check --together` says whether both are:"
     )
     tree = ".work/first/calc"
     story.run(
@@ -328,8 +328,8 @@ def _third_rebase(story: Story) -> None:
     story.run("git init -q --bare ~/ours.git", "forkpatch push calc ~/ours.git ours-3.0")
     story.tell(
         "A weekly CI job can move the series by itself and open a pull request with the result:"
-        " [the action](forkpatch.md#every-week).\n\nEvery version that was ever adopted can still be built: `forkpatch apply --release"
-        " first`. A rebase that goes wrong is abandoned with `--abort`, and everything is as"
+        " [the action](forkpatch.md#every-week).\n\nEvery version that was ever adopted can still be built:"
+        " `forkpatch apply --release first`. A rebase that goes wrong is abandoned with `--abort`, and everything is as"
         " before."
     )
 
