@@ -328,9 +328,9 @@ def _third_rebase(story: Story) -> None:
     story.run("git init -q --bare ~/ours.git", "forkpatch push calc ~/ours.git ours-3.0")
     story.tell(
         "A weekly CI job can move the series by itself and open a pull request with the result:"
-        " [the action](forkpatch.md#every-week).\n\nEvery version that was ever adopted can still be built:"
-        " `forkpatch apply --release first`. A rebase that goes wrong is abandoned with `--abort`, and everything is as"
-        " before."
+        " [the action](forkpatch.md#every-week).\n\nEvery version that was ever adopted can still"
+        " be built: `forkpatch apply --release first`. A rebase that goes wrong is abandoned with"
+        " `--abort`, and everything is as before."
     )
 
 

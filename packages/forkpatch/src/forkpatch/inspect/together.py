@@ -66,19 +66,21 @@ class Together:
 
 @dataclass(frozen=True)
 class _Side:
-    """One state of a series: its plan, its patches and its overlays."""
+    """One state of a series: whose it is, its plan, and its patches by name."""
 
+    whose: str
     plan: TreePlan
     steps: Mapping[str, PatchStep]
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.steps)
 
     def content(self, name: str) -> object:
         """The patch, to compare; None without it."""
         patch = self.steps[name].patch if name in self.steps else None
         return patch and (patch.sha256, patch.positions if patch.home else {})
+
+    @property
+    def state(self) -> object:
+        """All that may differ between two sides."""
+        return [(name, self.content(name)) for name in self.steps], self.plan.overlays
 
 
 def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
@@ -92,87 +94,81 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
     clashes: list[Clash] = []
     notes: list[str] = []
     with ExitStack() as stack:
-        forks = [stack.enter_context(fork_at(fork, one)) for one in (base, branch)]
-        for versions in fork.lock.upstreams.values():
-            for upstream in versions.values():
-                found = [_at(one, upstream) for one in forks]
-                if found[1] is None or found[1].tree != upstream.tree:
-                    reason = "does not have it" if found[1] is None else "pins another tree"
-                    notes.append(f"{upstream}: {branch} {reason}")
-                    continue
-                before, there = found[0] or upstream, found[1]
-                states = zip((*forks, fork), (before, there, upstream), strict=True)
-                old, theirs, mine = (_side(one, version, options) for one, version in states)
-                if _state(mine) != _state(old) != _state(theirs) != _state(mine):
-                    orders[str(upstream)], found_here = _compare(old, mine, theirs, branch)
-                    clashes += found_here
+        before, there = (stack.enter_context(fork_at(fork, one)) for one in (base, branch))
+        for upstream in (one for many in fork.lock.upstreams.values() for one in many.values()):
+            versions = there.lock.upstreams.get(upstream.name, {})
+            if upstream.version not in versions:
+                notes.append(f"{upstream}: {branch} does not have it")
+                continue
+            if versions[upstream.version].tree != upstream.tree:
+                notes.append(f"{upstream}: {branch} pins another tree")
+                continue
+            old = _side(before, base, upstream, options)
+            mine = _side(fork, "the branch here", upstream, options)
+            theirs = _side(there, branch, upstream, options)
+            if mine.state != old.state != theirs.state != mine.state:
+                orders[str(upstream)], found = _compare(old, mine, theirs)
+                clashes += found
     return Together(branch, base, orders, tuple(clashes), tuple(notes))
 
 
-def _at(fork: Fork, upstream: Upstream) -> Upstream | None:
-    return fork.lock.upstreams.get(upstream.name, {}).get(upstream.version)
-
-
-def _side(fork: Fork, upstream: Upstream, options: SourceOptions) -> _Side:
+def _side(fork: Fork, whose: str, upstream: Upstream, options: SourceOptions) -> _Side:
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, options).pristine)
-    return _Side(plan, {step.patch.name: step for step in plan.steps()})
+    return _Side(whose, plan, {step.patch.name: step for step in plan.steps()})
 
 
-def _state(side: _Side) -> object:
-    return [(name, side.content(name)) for name in side.names], side.plan.overlays
-
-
-def _compare(old: _Side, mine: _Side, theirs: _Side, branch: str) -> tuple[Order, list[Clash]]:
+def _compare(old: _Side, mine: _Side, theirs: _Side) -> tuple[Order, list[Clash]]:
     """An order of the patches of both sides that applies; or the reasons why there is none.
 
     A merge has to give the same files whichever side comes first.
     """
     upstream = str(mine.plan.upstream)
-    clashes = [
-        Clash(upstream, path, f"{branch} has another", conflict=True)
-        for path in _overlay_clashes(old, mine, theirs)
-    ]
-    chosen: dict[str, tuple[_Side, str]] = {}
+    reasons = dict.fromkeys(_overlay_clashes(old, mine, theirs), f"{theirs.whose} has another")
+    chosen: dict[str, _Side] = {}
     for name in {**mine.steps, **theirs.steps}:
-        side, reason = _choose(name, old, mine, theirs, branch)
-        if reason:
-            clashes.append(Clash(upstream, name, reason, conflict=True))
-        elif side is not None:
-            chosen[name] = side, branch if side is theirs else "the branch here"
+        side, reason = _choose(name, old, mine, theirs)
+        chosen |= {name: side} if side else {}
+        reasons |= {name: reason} if reason else {}
     orders = [
-        [name for name in _order(old.names, *names) if name in chosen]
-        for names in ((mine.names, theirs.names), (theirs.names, mine.names))
+        tuple(name for name in _order(*map(list, steps)) if name in chosen)
+        for steps in (
+            (old.steps, mine.steps, theirs.steps),
+            (old.steps, theirs.steps, mine.steps),
+        )
     ]
     results = []
-    for order in orders if not clashes else ():
-        target = MergeTarget(mine.plan.pristine.git, mine.plan.pristine.tree)
-        for name in order:
-            step = chosen[name][0].steps[name]
-            if reason := _not_merged(target, step):
-                other = mine if chosen[name][0] is theirs else theirs
-                reason += _rivals(step.patch, old, other)
-                clashes.append(Clash(upstream, name, reason, conflict=True))
-        results.append(target.files)
-        if clashes:
-            return (), clashes
-    if len(results) == len(orders) and results[0] != results[1]:
-        clashes.append(Clash(upstream, SERIES, "the files depend on the order", conflict=True))
-    if clashes:
-        return (), clashes
-    found = [_not_exact(mine, theirs, [chosen[name] for name in order], order) for order in orders]
-    for order, clash in zip(orders, found, strict=True):
-        if clash is None:
-            return tuple(order), []
-    return (), [found[0]] if found[0] else []
+    for order in orders:
+        if not reasons:
+            target = MergeTarget(mine.plan.pristine.git, mine.plan.pristine.tree)
+            reasons = dict(_conflicts(target, order, chosen, old, (mine, theirs)))
+            results.append(target.files)
+    if not reasons and results[0] != results[1]:
+        reasons[SERIES] = "the files depend on the order"
+    if reasons:
+        return (), [Clash(upstream, what, why, conflict=True) for what, why in reasons.items()]
+    found = [_not_exact(mine, theirs, [(name, chosen[name]) for name in one]) for one in orders]
+    fits = [order for order, clash in zip(orders, found, strict=True) if clash is None]
+    return (fits[0], []) if fits else ((), [clash for clash in found[:1] if clash])
+
+
+def _choose(name: str, old: _Side, mine: _Side, theirs: _Side) -> tuple[_Side | None, str]:
+    """The side whose patch of this name a merge has; None for neither; or why it is not clear."""
+    was, here, there = (side.content(name) for side in (old, mine, theirs))
+    if there in (here, was):
+        return (mine if here else None), ""
+    if here == was:
+        return (theirs if there else None), ""
+    if here and there:
+        return None, f"{theirs.whose} {'changes it as well' if was else 'has another of that name'}"
+    by = f"by {theirs.whose}" if here else "here"
+    return None, f"it is removed {by} and changed on the other side"
 
 
 def _order(old: Sequence[str], first: Sequence[str], second: Sequence[str]) -> list[str]:
     """The patches of both sides in one order: at the same place, those of the first come first."""
-    gone = {name for name in old if name not in first or name not in second}
-    common = [name for name in old if name not in gone]
-    moved = [name for name in second if name in common] != common
+    common = [name for name in old if name in first and name in second]
     found = list(first)
-    if moved:  # the new order, with what is new on the other side after its neighbour
+    if [name for name in second if name in common] != common:  # the second has a new order
         found, second = list(second), first
     for at, name in enumerate(second):
         if name not in found:
@@ -183,28 +179,25 @@ def _order(old: Sequence[str], first: Sequence[str], second: Sequence[str]) -> l
     return found
 
 
-def _not_merged(target: MergeTarget, step: PatchStep) -> str:
-    """Merge a patch; the reason for which it does not go, empty if it does."""
-    try:
-        changes = target.merged(step)
-    except PatchError as error:
-        return error.what
-    target.files |= changes
-    return "" if changes else "it changes nothing any more after the other change"
-
-
-def _choose(
-    name: str, old: _Side, mine: _Side, theirs: _Side, branch: str
-) -> tuple[_Side | None, str]:
-    """The side whose patch of this name a merge has; None for neither; or why it is not clear."""
-    was, here, there = (side.content(name) for side in (old, mine, theirs))
-    if there in (here, was):
-        return (mine if here else None), ""
-    if here == was:
-        return (theirs if there else None), ""
-    if here and there:
-        return None, f"{branch} changes it as well" if was else f"{branch} has another of that name"
-    return None, f"it is removed {f'by {branch}' if here else 'here'} and changed on the other side"
+def _conflicts(
+    target: MergeTarget,
+    order: Sequence[str],
+    chosen: Mapping[str, _Side],
+    old: _Side,
+    sides: tuple[_Side, _Side],
+) -> Iterator[tuple[str, str]]:
+    """Merge patches in an order; yields each that does not go, with the reason."""
+    for name in order:
+        step = chosen[name].steps[name]
+        try:
+            changes = target.merged(step)
+        except PatchError as error:
+            other = next(side for side in sides if side is not chosen[name])
+            yield name, error.what + _rivals(step.patch, old, other)
+            continue
+        target.files |= changes
+        if not changes:
+            yield name, "it changes nothing any more after the other change"
 
 
 def _rivals(patch: Patch, old: _Side, other: _Side) -> str:
@@ -225,25 +218,23 @@ def _overlay_clashes(old: _Side, mine: _Side, theirs: _Side) -> Iterator[str]:
             yield path
 
 
-def _not_exact(
-    mine: _Side, theirs: _Side, chosen: Sequence[tuple[_Side, str]], order: Sequence[str]
-) -> Clash | None:
+def _not_exact(mine: _Side, theirs: _Side, patches: Sequence[tuple[str, _Side]]) -> Clash | None:
     """The first patch whose file does not apply as it is, beside the other change."""
     upstream, pristine = str(mine.plan.upstream), mine.plan.pristine
     listed = list_tree(pristine.git, pristine.tree)
     modes = {path: mode for path, (mode, _) in listed.items()}
     base = {**mine.plan.base, **theirs.plan.base}
     weave = Weave(modes, base.__getitem__)
-    patches = [side.steps[name].patch for (side, _), name in zip(chosen, order, strict=True)]
+    found = [side.steps[name].patch for name, side in patches]
     overlays = {**mine.plan.overlays, **theirs.plan.overlays}
     try:
-        check_collisions(overlays, modes, patches, Path("overlays"), upstream)
+        check_collisions(overlays, modes, found, Path("overlays"), upstream)
     except ForkError as error:
         return Clash(upstream, "overlays", error.what, conflict=True)
-    for patch, (_, whose) in zip(patches, chosen, strict=True):
+    for name, side in patches:
         try:
-            weave.apply(patch)
+            weave.apply(side.steps[name].patch)
         except ForkError as error:
-            reason = f"the file of {whose} has other lines than it needs: {error.what}"
-            return Clash(upstream, patch.name, reason, conflict=False)
+            reason = f"the file of {side.whose} has other lines than it needs: {error.what}"
+            return Clash(upstream, name, reason, conflict=False)
     return None
