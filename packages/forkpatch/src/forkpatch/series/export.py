@@ -13,7 +13,7 @@ from forkpatch.git.calls import Git
 from forkpatch.git.objects import changed_files
 from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import load_series
+from forkpatch.model.patchfile import load_series, read_entries
 from forkpatch.model.record import format_record, is_recorded
 from forkpatch.series.mailbox import (
     export_commits,
@@ -211,9 +211,9 @@ def _check_complete(fork: Fork, folder: Path, upstream: Upstream, stamp: Stamp) 
     """Raise for a tree without the patches whose condition did not hold: they would be lost."""
     there = {name for name, _ in stamp.inputs.patches}
     left = [
-        patch.name
-        for patch in fork.series(upstream)
-        if patch.name not in there and not patch.condition.holds(stamp.options)
+        entry.name
+        for entry in read_entries(fork.patch_folder(upstream))
+        if entry.name not in there and not entry.condition.holds(stamp.options)
     ]
     if left:
         moved = f"git -C {folder} cherry-pick {stamp.head[:12]}..{PREVIOUS_REF}"

@@ -14,6 +14,7 @@ from forkpatch.errors import PatchError, UserError
 from forkpatch.git.calls import GitError
 from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
+from forkpatch.model.patchfile import read_entries
 from forkpatch.sources.obtain import (
     MissingUpstreamError,
     SourceKind,
@@ -115,8 +116,8 @@ def apply_release(
 
 def _check_options(fork: Fork, upstreams: Sequence[Upstream], chosen: Sequence[str]) -> None:
     """Raise for an option that no condition names."""
-    patches = [patch for one in upstreams for patch in fork.series(one)] if chosen else []
-    known = sorted({option for patch in patches for option in patch.condition.options})
+    entries = [entry for one in upstreams for entry in read_entries(fork.patch_folder(one))]
+    known = sorted({option for entry in entries for option in entry.condition.options})
     for option in chosen:
         if option not in (EVERY, *known):
             raise UserError(
@@ -187,7 +188,8 @@ def chosen_plan(plan: TreePlan, chosen: Sequence[str]) -> TreePlan:
             raise PatchError(
                 f"{this} needs {needed.name} {needed.condition}, which is left out with"
                 f" {' '.join(chosen) or 'no option'}",
-                remedy="give the two conditions of which the first holds only with the second",
+                remedy=f"in the series, give {name} a condition that holds only if that of"
+                f" {needed.name} does",
             )
     return plan if len(kept) == len(plan.patches) else plan.with_patches(kept)
 
