@@ -75,6 +75,7 @@ def test_edit_opens_every_patch_and_export_keeps_the_conditions(options: ForkLab
 
 def test_a_tree_without_some_patches_is_not_exported(options: ForkLab) -> None:
     options.ok("apply")
+    assert options.ok("export", "--check").out == "calc 1.0: 3 patches, unchanged\n"
     (options.tree / "LICENSE").write_text("ours\n")
     git(options.tree, "commit", "-q", "-a", "-m", "Ours")
     head = git(options.tree, "rev-parse", "HEAD~1")

@@ -13,7 +13,7 @@ from forkpatch.git.calls import Git
 from forkpatch.git.objects import changed_files
 from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import load_series, read_entries
+from forkpatch.model.patchfile import load_series, read_entries, read_series
 from forkpatch.model.record import format_record, is_recorded
 from forkpatch.series.mailbox import (
     export_commits,
@@ -102,6 +102,9 @@ def export_upstream(
             fit one of the other versions.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
+    if _is_untouched_part(folder, series):
+        names = read_series(series)
+        return ExportReport(upstream.name, upstream.version, series, names, (), ())
     commits = commits_of(fork, release, upstream)
     if not commits and not series.exists():  # a fork that has no patch yet
         return ExportReport(upstream.name, upstream.version, series, (), (), ())
@@ -207,15 +210,25 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
     return git.text("rev-list", "--reverse", f"{start}..HEAD").split()
 
 
-def _check_complete(fork: Fork, folder: Path, upstream: Upstream, stamp: Stamp) -> None:
-    """Raise for a tree without the patches whose condition did not hold: they would be lost."""
+def _left_out(stamp: Stamp, series: Path) -> list[str]:
+    """The patches of a series that are not in a tree because their condition did not hold."""
     there = {name for name, _ in stamp.inputs.patches}
-    left = [
+    return [
         entry.name
-        for entry in read_entries(fork.patch_folder(upstream))
+        for entry in read_entries(series)
         if entry.name not in there and not entry.condition.holds(stamp.options)
     ]
-    if left:
+
+
+def _is_untouched_part(folder: Path, series: Path) -> bool:
+    """True for a tree without some patches that is as it was made: there is nothing to write."""
+    stamp = read_stamp(folder)
+    return stamp is not None and bool(_left_out(stamp, series)) and not local_changes(folder, stamp)
+
+
+def _check_complete(fork: Fork, folder: Path, upstream: Upstream, stamp: Stamp) -> None:
+    """Raise for a tree without the patches whose condition did not hold: they would be lost."""
+    if left := _left_out(stamp, fork.patch_folder(upstream)):
         moved = f"git -C {folder} cherry-pick {stamp.head[:12]}..{PREVIOUS_REF}"
         raise UserError(
             f"{folder} was made without {', '.join(left)}; the lines of the patches after them are"
