@@ -54,10 +54,13 @@ def test_the_command_has_the_trees_and_what_it_built(series: ForkLab, tmp_path: 
     assert len(set(lines) - {"again"}) == 1  # a file that no patch changes keeps its time
 
 
-@pytest.mark.parametrize("command", ["true", "false"])
-def test_a_command_that_no_patch_breaks(series: ForkLab, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [("true", "it passes with every patch"), ("false", "it fails with no patch")],
+)
+def test_a_command_that_no_patch_breaks(series: ForkLab, command: str, said: str) -> None:
     done = series.run("bisect", "calc", "--", command)
-    assert done.code == 1 and "calc 1.0: no patch breaks it" in done.out
+    assert done.code == 1 and f"calc 1.0: no patch breaks it: {said}\n" in done.out
     assert len(done.out.splitlines()) == (2 if command == "true" else 3)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from forkpatch.cli.options import (
     Registry,
@@ -21,6 +22,9 @@ from forkpatch.sources.obtain import how_to_supply, obtain
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, plan_tree
 from forkpatch.tree.worktree import OVERLAYS_REF
+
+if TYPE_CHECKING:
+    from forkpatch.regression.bisect import Bisection
 
 
 def register(verbs: Registry) -> None:
@@ -158,14 +162,19 @@ def run_bisect(fork: Fork, options: argparse.Namespace) -> int:
 
     found = bisect(fork, plans, upstream.name, options.command, told)
     if options.json != "-":
-        what = "no patch breaks it"
-        if found.suspects:
-            first, *more = found.suspects
-            what = f"it fails since {first}"
-            what += f", or one of the {len(more)} after it: {', '.join(more)}" if more else ""
-        say(f"{upstream}: {what}")
+        say(f"{upstream}: {_found(found)}")
     write_report(options.json, found)
     return 0 if len(found.suspects) == 1 else 1
+
+
+def _found(found: Bisection) -> str:
+    """The result of a bisection in words."""
+    if found.suspects:
+        first, *more = found.suspects
+        others = f", or one of the {len(more)} after it: {', '.join(more)}" if more else ""
+        return f"it fails since {first}{others}"
+    last = found.trials[-1]
+    return f"no patch breaks it: it {last.outcome} with {'every' if last.count else 'no'} patch"
 
 
 def run_push(fork: Fork, options: argparse.Namespace) -> int:
