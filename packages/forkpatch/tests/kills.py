@@ -151,6 +151,12 @@ def write_quilt(folder: Path) -> Path:
     return folder
 
 
+def edit_series(place: Path, old: str, new: str) -> None:
+    """Replace a text of a fork's series."""
+    series = place / "fork/patches/calc/1.0/series"
+    series.write_text(series.read_text().replace(old, new))
+
+
 def change_tree(place: Path, body: bytes, subject: str = "", terms: bytes = b"free\n") -> None:
     """Change files of a fork's patched tree, in a commit if it has a subject."""
     tree = place / "fork/.work/r1/calc"
@@ -203,8 +209,9 @@ def scenes(folder: Path) -> list[Scene]:
     bare = derived("bare", "applied")
     (bare / "fork/patches/calc/1.0/derived.json").unlink()
     stale = derived("stale", "applied")
-    series = stale / "fork/patches/calc/1.0/series"
-    series.write_text(series.read_text().replace("b.patch\n", ""))
+    edit_series(stale, "b.patch\n", "")
+    optional = derived("optional", "applied")
+    edit_series(optional, "b.patch", "b.patch [fast]")
     stopped = derived("stopped", "applied", ["rebase", "calc", "3.0"])
     (stopped / "fork/.work/rebase/calc/tree" / CORE_PATH).write_bytes(core(sub="b - 1"))
     going = derived("going", "stopped")
@@ -228,6 +235,7 @@ def scenes(folder: Path) -> list[Scene]:
 
     return [
         Scene("apply", stale, ["apply"]),
+        Scene("apply --with", optional, ["apply", "--with", "fast"]),
         Scene("edit", locked, ["edit", "calc"]),
         Scene("export", more, ["export"]),
         Scene("export --own", more, ["export", "--own"]),
