@@ -197,7 +197,6 @@ def scenes(folder: Path) -> list[Scene]:
             assert code in (0, 1), out
         return folder / name
 
-    unlocked = folder / "base"
     locked = derived("locked", "base", ["lock"], ["record"])
     applied = derived("applied", "locked", ["apply"])
     more = derived("more", "applied")
@@ -243,7 +242,7 @@ def scenes(folder: Path) -> list[Scene]:
         Scene("split", wide, ["split", "calc", "wide"]),
         Scene("bisect", applied, ["bisect", "calc", "--", "grep", "-q", "a [*] b", CORE_PATH]),
         Scene("push", cloned, ["push", "calc", "{place}/clone", "series"]),
-        Scene("lock", unlocked, ["lock"]),
+        Scene("lock", base, ["lock"]),
         Scene("lock --add", locked, ["lock", "--add", "calc=4.0", "--commit", third]),
         Scene("record", bare, ["record"]),
         Scene("rebase", applied, ["rebase", "calc", "2.0"], rebase_again),
