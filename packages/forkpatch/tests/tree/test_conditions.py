@@ -73,20 +73,49 @@ def test_edit_opens_every_patch_and_export_keeps_the_conditions(options: ForkLab
     assert "left out: os.patch [linux bsd], free.patch [bsd]" in options.ok("apply").out
 
 
-def test_a_tree_without_some_patches_is_not_exported(options: ForkLab) -> None:
+def test_a_tree_without_some_patches_is_exported_with_them(options: ForkLab) -> None:
+    before = {path.name: path.read_bytes() for path in options.patches.iterdir()}
     options.ok("apply")
     assert options.ok("export", "--check").out == "calc 1.0: 3 patches, unchanged\n"
-    (options.tree / "LICENSE").write_text("ours\n")
-    git(options.tree, "commit", "-q", "-a", "-m", "Ours")
+    body = core(sub="b - a", mul="0", add="a + b + 1")
+    (options.tree / CORE_PATH).write_bytes(body)
+    git(options.tree, "commit", "-q", "-a", "-m", "One more")
+    done = options.ok("export")
+    assert "one-more.patch: new" in done.out and "turn.patch" not in done.out
+    assert (options.tree / CORE_PATH).read_bytes() == body
+    assert "applied" in options.ok("status").out
+    series = (options.patches / "series").read_text().splitlines()
+    assert series[0] == "os.patch [linux bsd]  # for them" and series[-1] == "one-more.patch"
+    assert {n: (options.patches / n).read_bytes() for n in before if n.endswith(".patch")} == {
+        n: data for n, data in before.items() if n.endswith(".patch")
+    }
+    options.ok("apply", "--with", "all")
+    assert (options.tree / CORE_PATH).read_bytes() == HEAD + body
+
+
+def test_fixups_of_a_tree_without_some_patches(options: ForkLab) -> None:
+    options.ok("apply")
+    (options.tree / CORE_PATH).write_bytes(core(sub="b - a - 1", mul="0"))
+    assert "into turn.patch" in options.ok("absorb", "calc").out
+    options.ok("export")
+    options.ok("apply", "--with", "linux")
+    assert (options.tree / CORE_PATH).read_bytes() == HEAD + core(sub="b - a - 1", mul="0")
+
+
+def test_a_commit_that_does_not_go_with_a_patch_that_is_not_there(options: ForkLab) -> None:
+    before = {path.name: path.read_bytes() for path in options.patches.iterdir()}
+    options.ok("apply")
+    (options.tree / CORE_PATH).write_bytes(b"import sys\n\n\n" + core(sub="b - a", mul="0"))
+    git(options.tree, "commit", "-q", "-a", "-m", "Begin otherwise")
     head = git(options.tree, "rev-parse", "HEAD~1")
     done = options.run("export")
-    assert done.code == 2 and "was made without os.patch" in done.err
-    assert "forkpatch apply --with all --discard" in done.err
+    assert done.code == 2 and "was made without os.patch, which does not go with" in done.err
+    assert f"begin-otherwise.patch: it conflicts with {CORE_PATH}" in done.err
     assert f"cherry-pick {head[:12]}..refs/forkpatch/previous" in done.err
+    assert {path.name: path.read_bytes() for path in options.patches.iterdir()} == before
     options.ok("apply", "--with", "all", "--discard")
-    git(options.tree, "cherry-pick", f"{head}..refs/forkpatch/previous")
-    assert "ours.patch: new" in options.ok("export").out
-    assert "os.patch [linux bsd]  # for them\n" in (options.patches / "series").read_text()
+    git(options.tree, "cherry-pick", "-X", "theirs", f"{head}..refs/forkpatch/previous")
+    assert "begin-otherwise.patch: new" in options.ok("export").out
 
 
 def test_a_rebase_takes_the_conditions_along(options: ForkLab) -> None:

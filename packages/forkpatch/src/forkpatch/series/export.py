@@ -13,7 +13,7 @@ from forkpatch.git.calls import Git
 from forkpatch.git.objects import changed_files
 from forkpatch.model.condition import EVERY
 from forkpatch.model.lock import Upstream
-from forkpatch.model.patchfile import load_series, read_entries, read_series
+from forkpatch.model.patchfile import load_series
 from forkpatch.model.record import format_record, is_recorded
 from forkpatch.series.mailbox import (
     export_commits,
@@ -21,6 +21,7 @@ from forkpatch.series.mailbox import (
     series_changes,
     write_series,
 )
+from forkpatch.series.partial import with_left_out
 from forkpatch.series.recording import record_borrowers, share_new
 from forkpatch.series.shared import (
     changed_messages,
@@ -34,9 +35,7 @@ from forkpatch.tree.derive import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.worktree import (
     OVERLAYS_REF,
-    PREVIOUS_REF,
     Inputs,
-    Stamp,
     local_changes,
     make_inputs,
     read_stamp,
@@ -102,13 +101,12 @@ def export_upstream(
             fit one of the other versions.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
-    if _is_untouched_part(folder, series):
-        names = read_series(series)
-        return ExportReport(upstream.name, upstream.version, series, names, (), ())
     commits = commits_of(fork, release, upstream)
     if not commits and not series.exists():  # a fork that has no patch yet
         return ExportReport(upstream.name, upstream.version, series, (), (), ())
     patches = export_commits(folder / ".git/objects", commits)
+    committed = [patch.name for patch in patches]
+    patches = with_left_out(fork, upstream, folder, patches)
     known = () if own else load_series(series)
     patches = share_patches(patches, known)
     messages = changed_messages(fork, upstream, patches, known)
@@ -117,7 +115,7 @@ def export_upstream(
         for patch in patches
     )
     plan = planned(fork, upstream, patches)
-    check_faithful(fork, plan, folder, upstream)
+    check_faithful(fork, plan, folder, committed)
     found = record_of(fork, plan)
     record = format_record(found) if is_recorded(series, found) else ""
     changes = series_changes(series, patches, record)
@@ -135,7 +133,7 @@ def export_upstream(
             write_back(fork, upstream, next(one for one in known if one.name == name), text)
         write_series(series, patches, record)
         try:
-            _rebuild(plan, folder, release, fork.settings.builds)
+            _rebuild(plan.with_patches(committed), folder, release, fork.settings.builds)
         except (OSError, ForkError) as error:
             failed = UserError.from_os_error(error) if isinstance(error, OSError) else error
             raise ForkError(
@@ -174,8 +172,7 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
         loose: the tree may have changes that are in no commit.
 
     Raises:
-        UserError: it is not such a tree, lacks patches whose condition did not hold, or git is at
-            work in it.
+        UserError: it is not such a tree, or git is at work in it.
     """
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
@@ -185,7 +182,6 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
         )
     if stamp.version != upstream.version:
         raise UserError(f"{folder} holds {stamp.version}, not {upstream}")
-    _check_complete(fork, folder, upstream, stamp)
     for name, what in _OPERATIONS.items():
         if (folder / ".git" / name).exists():
             raise UserError(
@@ -210,44 +206,16 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
     return git.text("rev-list", "--reverse", f"{start}..HEAD").split()
 
 
-def _left_out(stamp: Stamp, series: Path) -> list[str]:
-    """The patches of a series that are not in a tree because their condition did not hold."""
-    there = {name for name, _ in stamp.inputs.patches}
-    return [
-        entry.name
-        for entry in read_entries(series)
-        if entry.name not in there and not entry.condition.holds(stamp.options)
-    ]
-
-
-def _is_untouched_part(folder: Path, series: Path) -> bool:
-    """True for a tree without some patches that is as it was made: there is nothing to write."""
-    stamp = read_stamp(folder)
-    return stamp is not None and bool(_left_out(stamp, series)) and not local_changes(folder, stamp)
-
-
-def _check_complete(fork: Fork, folder: Path, upstream: Upstream, stamp: Stamp) -> None:
-    """Raise for a tree without the patches whose condition did not hold: they would be lost."""
-    if left := _left_out(stamp, fork.patch_folder(upstream)):
-        moved = f"git -C {folder} cherry-pick {stamp.head[:12]}..{PREVIOUS_REF}"
-        raise UserError(
-            f"{folder} was made without {', '.join(left)}; the lines of the patches after them are"
-            " not known there",
-            remedy=f"make it with every patch: {typed(f'edit {upstream.name}')}; if you worked in"
-            f" it: commit, then {typed(f'apply --with {EVERY} --discard')}, and {moved}",
-        )
-
-
-def check_faithful(fork: Fork, plan: TreePlan, folder: Path, upstream: Upstream) -> None:
-    """Raise unless the series gives the very files that were committed, overlays left alone."""
+def check_faithful(fork: Fork, plan: TreePlan, folder: Path, committed: Sequence[str]) -> None:
+    """Raise unless these patches give the very files that were committed, overlays left alone."""
     git = Git(folder / ".git", folder)
-    expected = dict(plan.weave.changes())
+    expected = dict(plan.weave.changes(committed))
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
     for path, (_, _, _, blob) in changed_files(git, start, "HEAD").items():
         if path in plan.overlays:
             raise UserError(
                 f"a commit changes {path}, which is an overlay",
-                remedy=f"change {fork.overlay_folder(upstream) / path} instead",
+                remedy=f"change {fork.overlay_folder(plan.upstream) / path} instead",
             )
         file = expected.pop(path, None)
         if (file.blob if file else "0" * 40) != blob:
