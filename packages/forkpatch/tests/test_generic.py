@@ -50,7 +50,7 @@ def test_every_verb_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert leaving.value.code == 0
     verbs = re.findall(r"^    ([a-z]\S+)", capsys.readouterr().out, re.MULTILINE)
-    assert len(verbs) == 18
+    assert len(verbs) == 23
     for verb in verbs:
         with pytest.raises(SystemExit):
             main([verb, "--help"])

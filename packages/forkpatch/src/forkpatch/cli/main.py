@@ -17,6 +17,7 @@ from pathlib import Path
 import forkpatch
 from forkpatch.cli import (
     check_verbs,
+    rework_verbs,
     series_verbs,
     start_verbs,
     test_verbs,
@@ -101,8 +102,10 @@ def _parser() -> argparse.ArgumentParser:
         "--root", type=Path, metavar="DIR", help="the fork's root (default: . or a folder above)"
     )
     verbs = Registry(parser.add_subparsers(dest="verb", required=True, metavar="VERB"))
-    rooms = (start_verbs, tree_verbs, check_verbs, test_verbs, series_verbs, version_verbs)
-    for module in rooms:
+    for module in (
+        *(start_verbs, tree_verbs, check_verbs, test_verbs),
+        *(series_verbs, rework_verbs, version_verbs),
+    ):
         module.register(verbs)
     return parser
 
