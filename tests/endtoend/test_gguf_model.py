@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,8 +34,22 @@ from crosslab.models.weights_file import F32
 from crosslab.run.emulator import GuestMachine, run_guest
 
 NEW = 5
-SIZES = {"hidden": 256, "intermediate": 512, "heads": 4, "kv_heads": 2, "layers": 2, "context": 256}
-NARROW = {"hidden": 64, "intermediate": 96, "heads": 2, "kv_heads": 1, "layers": 1, "context": 256}
+SIZES: dict[str, Any] = {
+    "hidden": 256,
+    "intermediate": 512,
+    "heads": 4,
+    "kv_heads": 2,
+    "layers": 2,
+    "context": 256,
+}
+NARROW: dict[str, Any] = {
+    "hidden": 64,
+    "intermediate": 96,
+    "heads": 2,
+    "kv_heads": 1,
+    "layers": 1,
+    "context": 256,
+}
 ROPE = (32.0, 1.0, 4.0, 64.0)
 GEMMA = FamilyConfig(
     **SIZES,
@@ -62,7 +77,7 @@ MIXED = {
 SMALL = {"embed_tokens": "Q8_0", "self_attn": "Q5_0", "mlp": "Q5_1", "lm_head": "Q4_1"}
 
 
-MODELS = {
+MODELS: dict[str, tuple[FamilyConfig, dict[str, Any], dict[str, str]]] = {
     "gemma": (GEMMA, {"model_type": "gemma", "hidden_activation": "gelu_pytorch_tanh"}, MIXED),
     "qwen2": (QWEN2, {"model_type": "qwen2"}, SMALL),
     "qwen3": (QWEN3, {"model_type": "qwen3"}, SMALL),
