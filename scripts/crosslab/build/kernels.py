@@ -22,6 +22,8 @@ from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import CompilerKind, find_cross, find_native
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
+from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
+from crosslab.models.gguf_formats import gguf_formats
 from groundwork.hashing import digest
 
 OBJECT = "mlc_rvv_kernels.o"
@@ -87,7 +89,8 @@ class Routine:
     Attributes:
         kind: "gemm", "gemv" or "gemv_prepare"; the same with "_tiles" for weights in tiles;
             "gemm_int8" for int8 activations, too, of formats that have it; "take", of rows from
-            tiles; "pack_tiles" and "quantize_int8" for all weights; "gemv_f16_tiles" of halves.
+            tiles; "pack_tiles" and "quantize_int8" for all weights; "gemv_f16_tiles" of halves;
+            "quantize_blocks", "gemm_gguf_<format>" and "take_gguf_<format>" for formats of GGUF.
         packing: layout of the weights; None of float32.
         symbol: the C symbol.
     """
@@ -114,6 +117,10 @@ def linear_routines(table: Path = TABLE, *, zvfh: bool = False) -> Iterator[Rout
             yield Routine("gemv_prepare_tiles", packing, f"mlc_rvv_gemv_{weights}_prepare_tiles")
         if weights in int8_kernels(table):
             yield Routine("gemm_int8", packing, f"mlc_rvv_gemm_{weights}_int8")
+    yield Routine("quantize_blocks", None, "mlc_rvv_quantize_blocks")
+    for kind in ("gemm", "take"):
+        for name in map(str.lower, gguf_formats()):
+            yield Routine(f"{kind}_gguf_{name}", None, f"mlc_rvv_{kind}_gguf_{name}")
 
 
 def read_kernels(path: Path = LIST) -> tuple[Kernel, ...]:
@@ -181,6 +188,12 @@ def list_header(
             if w in among
         ]
         lines.append(" \\\n".join([f"#define MLC_RVV_{name}(X)", *rows]))
+    fields = ("low", "high", "block", "group", "zero", "minimums")
+    rows = [
+        f"  X({', '.join([name.lower(), *(str(int(getattr(f, key))) for key in fields)])})"
+        for name, f in gguf_formats().items()
+    ]
+    lines.append(" \\\n".join(["#define MLC_RVV_GGUF(X)", *rows]))
     return "\n".join(lines) + "\n"
 
 
@@ -299,7 +312,7 @@ def cached_kernels(
         toolchain.digest,
         " ".join((*command, *COMMON_FLAGS, *(f"{name}={values[name]}" for name in values))),
         KERNELS,
-        TABLE,
+        *(table for one in (TABLE, GGUF_TABLE) for table in (one, one.with_suffix(".py"))),
         Path(__file__),
     )
 

@@ -32,8 +32,10 @@ from crosslab.compile.mlc import (
 )
 from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
-from crosslab.models.config import LlamaConfig, read_config
-from crosslab.models.llama_params import convert_params
+from crosslab.models.config import LlamaConfig, read_config, read_family
+from crosslab.models.formats import GGUF
+from crosslab.models.gguf_params import Layout, tables
+from crosslab.models.llama_params import convert_gguf, convert_params, gguf_layout
 from groundwork.hashing import digest
 
 Parts = Callable[[Runtime, Toolchain], tuple[Path, ...]]
@@ -144,6 +146,7 @@ def _compile(
         prefix=prefix,
         dump_ir=recipe.dump_ir,
         tuned=recipe.tuned,
+        stored=tables(layout_of(recipe)),
     )
     return compile_llama(own, cache)
 
@@ -180,7 +183,8 @@ def join_libraries(libraries: Mapping[int, CompiledModel], cache: Path) -> Compi
 
 
 def _config(recipe: Recipe) -> LlamaConfig:
-    return replace(read_config(recipe.model / "config.json"), context=recipe.longest)
+    read = read_family if recipe.quantization == GGUF else read_config
+    return replace(read(recipe.model / "config.json"), context=recipe.longest)
 
 
 def _mlc_request(
@@ -202,6 +206,11 @@ def _mlc_request(
     )
 
 
+def layout_of(recipe: Recipe) -> Layout:
+    """The parameters of a recipe's model library that stay in the blocks of a GGUF file."""
+    return gguf_layout(recipe.model) if recipe.quantization == GGUF else {}
+
+
 def store_params(recipe: Recipe, cache: Path) -> Path:
     """Folder of the parameters for a recipe's model library, made once.
 
@@ -211,4 +220,4 @@ def store_params(recipe: Recipe, cache: Path) -> Path:
     """
     if recipe.mlc:
         return convert_weight(recipe.mlc, recipe.model, recipe.quantization, cache)
-    return convert_params(recipe.model, cache)
+    return (convert_gguf if recipe.quantization == GGUF else convert_params)(recipe.model, cache)

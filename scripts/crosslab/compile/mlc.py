@@ -32,7 +32,7 @@ from crosslab.compile.overlaypass import folders_of
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
 from crosslab.models.config import DEFAULT_CONTEXT
-from crosslab.models.formats import FORMATS
+from crosslab.models.formats import MLC_FORMATS
 from crosslab.models.params import JOURNAL, resumed_shards
 from crosslab.models.weights_file import (
     INDEX_FILE,
@@ -309,8 +309,10 @@ def _check_compile(request: MlcCompileRequest) -> None:
 
 
 def _check_quantization(name: str) -> None:
-    if name not in FORMATS:
-        raise UserError(f"unknown quantization {name!r}", remedy=f"use one of {', '.join(FORMATS)}")
+    if name not in MLC_FORMATS:
+        raise UserError(
+            f"unknown quantization {name!r}", remedy=f"use one of {', '.join(MLC_FORMATS)}"
+        )
 
 
 def _config(model: Path) -> Path:

@@ -32,7 +32,7 @@ from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import DEVICE_FILE, device_tokenizer
 
 HOLDS = {
-    "run.sh": "the model from a shell: ./run.sh PROMPT, ./run.sh chat, or ./run.sh serve",
+    "run.sh": "the model from a shell: ./run.sh PROMPT, and ./run.sh chat, serve or bench",
     "runner": "a static riscv64 program: the runner, TVM's runtime, the model library with its "
     "kernels, and the C and C++ libraries",
     LIBRARY: "the model library alone, as objects to link into a program of one's own; "

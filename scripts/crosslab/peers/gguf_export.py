@@ -20,7 +20,7 @@ from crosslab.models import params
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.models.sources import gguf_import
-from crosslab.models.sources.gguf_import import gguf_name
+from crosslab.models.sources.gguf_families import gguf_name
 from crosslab.models.weights_file import F32, WEIGHTS_FILE
 from groundwork.hashing import digest
 

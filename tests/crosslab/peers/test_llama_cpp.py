@@ -17,7 +17,8 @@ from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_model
 from crosslab.models.params import from_bfloat16, to_bfloat16
-from crosslab.models.sources.gguf_import import gguf_name, rotary_halves
+from crosslab.models.sources.gguf_families import gguf_name
+from crosslab.models.sources.gguf_import import rotary_halves
 from crosslab.models.weights_file import WEIGHTS_FILE
 from crosslab.peers.gguf_export import FORMATS, export_gguf, padded, rotary_pairs
 from crosslab.peers.llama_cpp import PeerRun

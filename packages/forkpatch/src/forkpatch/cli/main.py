@@ -33,6 +33,7 @@ _VERBS = {
     "check_verbs": ("check", "record", "graph", "necessity"),
     "test_verbs": ("upstream-tests",),
     "series_verbs": ("edit", "export", "rebase", "submit", "import-series"),
+    "rework_verbs": ("range-diff", "absorb", "split", "bisect", "push"),
     "version_verbs": ("probe", "watch"),
 }
 

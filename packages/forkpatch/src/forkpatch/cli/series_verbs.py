@@ -20,7 +20,7 @@ from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import SERIES
-from forkpatch.output import counted, say, write_report
+from forkpatch.output import counted, say, warn, write_report
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork
 from forkpatch.tree.worktree import OVERLAYS_REF
@@ -95,6 +95,11 @@ def register(verbs: Registry) -> None:
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument(
         "--continue", dest="go_on", action="store_true", help="go on after you resolved a conflict"
+    )
+    choice.add_argument(
+        "--mergetool",
+        action="store_true",
+        help="run your git mergetool on the conflicts, then go on",
     )
     choice.add_argument(
         "--accept", metavar="REASON", help="go on, and leave the change where git put it"
@@ -232,6 +237,9 @@ def _export_foreign(fork: Fork, options: argparse.Namespace) -> int:
         upstream = upstream_of(fork, options.release, options.upstream)[1]
     plan = plan_tree(fork, upstream, obtain(upstream, fork.cache, SourceOptions()).pristine)
     report = export_foreign(fork, plan, ExportFormat(options.format), options.output.absolute())
+    for patch in plan.patches:
+        if patch.condition.options:
+            warn(f"{patch.name}: its condition {patch.condition} is not a part of the format")
     if options.json != "-":
         count = counted(len(plan.patches), "patch")
         say(f"{upstream}: {count} in {report.folder}, {len(report.kept)} as imported")
@@ -288,7 +296,7 @@ def run_submit(fork: Fork, options: argparse.Namespace) -> int:
 
 def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
     """Move a series to another version of its upstream, patch by patch."""
-    from forkpatch.rebase import execute, resolution, result, workspace  # noqa: PLC0415 - for this verb only
+    from forkpatch.rebase import execute, resolution, result, tools, workspace  # noqa: PLC0415 - for this verb only
     from forkpatch.rebase.plan import Existing  # noqa: PLC0415
 
     name = options.upstream
@@ -302,8 +310,11 @@ def run_rebase(fork: Fork, options: argparse.Namespace) -> int:
         return 0
     if options.status:
         return _rebase_status(fork, name, options.json)
-    if options.go_on or options.skip is not None or options.accept is not None:
+    goes_on = options.go_on or options.mergetool
+    if goes_on or options.skip is not None or options.accept is not None:
         current = workspace.resume(fork, name, chosen)
+        if options.mergetool:
+            tools.run_merge_tool(current)
         with workspace.at_work(current):
             current = (
                 execute.skip(current, options.skip)
@@ -400,6 +411,11 @@ def _say_stopped(current: Rebase, target: str | None) -> None:
         say(*map(str, current.plan.conflicts))
         say(
             f"resolve it in {current.tree}, then: {again} --continue",
+            *(
+                [f"or in your merge tool: {again} --mergetool"]
+                if any(one.lines for one in current.plan.conflicts)
+                else []
+            ),
             *(
                 [f"or leave it there:   {again} --accept 'REASON'"]
                 if any(one.kind == "misplaced" for one in current.plan.conflicts)

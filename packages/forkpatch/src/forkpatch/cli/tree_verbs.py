@@ -36,6 +36,15 @@ def register(verbs: Registry) -> None:
     verb.add_argument(
         "--discard", action="store_true", help="throw away work done inside a patched tree"
     )
+    verb.add_argument(
+        "--with",
+        dest="chosen",
+        nargs="+",
+        default=[],
+        metavar="OPTION",
+        help="options that choose among the patches with conditions; all takes every patch"
+        " (default: no option)",
+    )
     verb = verbs.add("status", run_status, Claim.REPORT)
     verb.add_argument("--release", metavar="R", help="the release (default: the lock's)")
     verb = verbs.add("lock", run_lock, Claim.WRITE, reads="check")
@@ -86,7 +95,9 @@ def _add_tree(verbs: Registry) -> None:
 def run_apply(fork: Fork, options: argparse.Namespace) -> int:
     """Bring the patched trees of a release up to date."""
     chosen = source_options(options)
-    release, applied = apply_release(fork, options.release, chosen, discard=options.discard)
+    release, applied = apply_release(
+        fork, options.release, chosen, discard=options.discard, chosen=options.chosen
+    )
     value = {"release": release, "root": fork.settings.root, "upstreams": applied}
     for upstream in fork.lock.release(release)[1]:
         for path in unlisted(fork.patch_folder(upstream)):
@@ -116,6 +127,9 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> int:
                 for one in applied
             ],
             title=f"release {release}",
+        )
+        say(
+            *(f"{one.name}: left out: {', '.join(one.left_out)}" for one in applied if one.left_out)
         )
         if all(one.state is ApplyState.CURRENT for one in applied):
             say("nothing changed, nothing done")

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from forkpatch.command import typed
-from forkpatch.errors import ForkError, SourceError
+from forkpatch.errors import ForkError, PatchError, SourceError
 from forkpatch.git.objects import list_tree
 from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
@@ -33,6 +33,7 @@ from forkpatch.safety import alike
 from forkpatch.series.mailbox import export_new
 from forkpatch.series.recording import cached_tree, record_version
 from forkpatch.series.shared import says_same
+from forkpatch.tree.apply import chosen_plan
 from forkpatch.tree.fork import SUBMIT, SUBMIT_WITH, Fork, TreePlan
 
 STATUS_FORMS = "Pending | Submitted [url] | Backport [commit] | Inappropriate [reason]"
@@ -312,6 +313,7 @@ def _check_tree(
     except ForkError as error:
         yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
     notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
+    yield from _check_combinations(fork, done.plan, notes)
     for one in mismatches(fork, done.plan):
         yield LintFinding(f"{_relative(one.file, root)}:{one.line}", one.what, one.fix)
     yield from _check_case(fork, done.plan)
@@ -342,6 +344,23 @@ def _check_case(fork: Fork, plan: TreePlan) -> Iterator[LintFinding]:
             f"{path} and {other} differ in case only",
             "give it another name: a file system that ignores case holds one of them",
         )
+
+
+def _check_combinations(fork: Fork, plan: TreePlan, notes: list[str]) -> Iterator[LintFinding]:
+    """Choose the patches of each combination of options; note what was not tried."""
+    series = fork.patch_folder(plan.upstream) / SERIES
+    named = [one.split() for one in fork.settings.combinations]
+    options = sorted({one for patch in plan.patches for one in patch.condition.options})
+    if len(options) > 1 and not named:
+        notes.append(
+            f"{plan.upstream}: each of {', '.join(options)} was tried by itself, and no"
+            ' combination; name those that you build: with = ["ONE OTHER"] of [tool.forkpatch]'
+        )
+    for chosen in named or [[], *([one] for one in options)]:
+        try:
+            chosen_plan(plan, chosen)
+        except PatchError as error:
+            yield _unreadable(series, fork.settings.root, error, error.remedy)
 
 
 def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintFinding]:

@@ -24,8 +24,9 @@ from forkpatch.rebase.conflicts import (
 )
 from forkpatch.rebase.merging import HeadFiles, merge_patch
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
-from forkpatch.rebase.recorded import replay
+from forkpatch.rebase.recorded import remember, replay
 from forkpatch.rebase.resolution import complete
+from forkpatch.rebase.tools import merge_by_syntax
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.sources.history import UpstreamCommit
 
@@ -120,10 +121,14 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     if wrong:
         return stopped
     found = replay(rebase.git, rebase.resolutions, step.original, rebase.plan.head)
-    if not found.tree:
-        warn(*(f"{step.patch}: {reason}" for reason in found.reasons))
-        return stopped
-    return complete(stopped, found.tree, "resolved as recorded")
+    if found.tree:
+        return complete(stopped, found.tree, "resolved as recorded")
+    warn(*(f"{step.patch}: {reason}" for reason in found.reasons))
+    if tree := merge_by_syntax(rebase, step):
+        trees = (step.original, rebase.plan.head, tree)
+        remember(rebase.merged, rebase.resolutions, step.patch, trees)
+        return complete(stopped, tree, "merged by mergiraf")
+    return stopped
 
 
 def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
