@@ -127,4 +127,5 @@ class _Version(argparse.Action):
             found = str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
         else:
             found = version("forkpatch")
-        parser.exit(message=f"forkpatch {found}\n")
+        print(f"forkpatch {found}")
+        parser.exit()
