@@ -68,69 +68,78 @@ class Machine:
         return Timing(MEMORY if own else ARITHMETIC, cycles, max(least, times * cycles))
 
 
+class Program:
+    """A body as numbers: timings, registers and vector types of its instructions."""
+
+    def __init__(self, machine: Machine, body: Sequence[Op]) -> None:
+        self.timings = [machine.timing(op) for op in body]
+        numbers: dict[object, int] = {}
+        self.reads, self.writes = (
+            [[numbers.setdefault(v, len(numbers)) for v in getattr(op, name)] for op in body]
+            for name in ("inputs", "outputs")
+        )
+        self.places = len(numbers)
+        kinds: dict[object, int] = {None: 0}
+        self.types = [kinds.setdefault(op.type, len(kinds)) for op in body]
+        # Loads and stores need the number of elements alone.
+        counts = [op.type and (op.type.lmul, op.type.count) for op in body]
+        self.counts = [kinds.setdefault(count, len(kinds)) for count in counts]
+        self.any_width = [op.moves_memory for op in body]
+
+
 class Clock:
     """Issues instructions of a body one after another, and knows when each can be next.
 
     Args:
-        machine: the core.
-        body: the instructions.
+        program: the body.
         strict: results become ready in the order of issue, as LLVM's model has it; else a short
             instruction may overtake.
     """
 
-    def __init__(self, machine: Machine, body: Sequence[Op], strict: bool) -> None:
-        self._strict = strict
-        self._timings = [machine.timing(op) for op in body]
-        numbers: dict[object, int] = {}
-
-        def number(values: Sequence[object]) -> tuple[int, ...]:
-            return tuple(numbers.setdefault(value, len(numbers)) for value in values)
-
-        self._reads = [number(op.inputs) for op in body]
-        self._writes = [number(op.outputs) for op in body]
-        self._ready = [0.0] * len(numbers)
-        self._type: Type | None = None
+    def __init__(self, program: Program, strict: bool) -> None:
+        self._program, self._strict = program, strict
+        self._ready = [0.0] * program.places
+        self._type = self._count = 0
         self._now, self._slots, self._last, self._kind = 0.0, 0, 0.0, 0.0
         self._free = [0.0, 0.0, 0.0]
 
-    def _switches(self, op: Op) -> bool:
+    def _switches(self, number: int) -> bool:
         """True if another vector type must be put in force first."""
-        return op.type is not None and (self._type is None or not self._type.holds(op))
+        program = self._program
+        if program.any_width[number]:
+            return program.counts[number] != self._count
+        return program.types[number] not in (0, self._type)
 
-    def earliest(self, op: Op) -> float:
+    def earliest(self, number: int) -> float:
         """Cycle at which an instruction could be issued next."""
         now = self._now if self._slots < ISSUE_WIDTH else self._now + 1
-        if self._switches(op):
+        if self._switches(number):
             now = max(now, self._last - 1) + 1
-        timing = self._timings[op.number]
+        timing = self._program.timings[number]
         at = max(now, self._free[timing.unit], self._last - timing.latency)
-        for value in self._reads[op.number]:
-            at = max(at, self._ready[value])
+        for value in self._program.reads[number]:
+            ready = self._ready[value]
+            at = max(ready, at)
         return at
 
-    def preference(self, op: Op) -> tuple[float, bool, bool, bool]:
+    def preference(self, number: int) -> tuple[float, bool, bool, bool]:
         """Cycles that vector arithmetic waits if an instruction is next; and what it changes."""
-        at, timing = self.earliest(op), self._timings[op.number]
-        busy = self._free[ARITHMETIC]
+        at, timing = self.earliest(number), self._program.timings[number]
+        busy, switches = self._free[ARITHMETIC], self._switches(number)
         if timing.unit == ARITHMETIC:
-            return at - busy, True, self._switches(op), timing.latency != self._kind
+            return at - busy, True, switches, timing.latency != self._kind
         after = at + timing.latency - 4 if self._strict else at
-        return max(0.0, max(at, after) - busy), False, self._switches(op), False
+        return max(0.0, max(at, after) - busy), False, switches, False
 
-    def fills_gap(self, op: Op) -> bool:
-        """True if an instruction runs beside vector arithmetic without delaying it."""
-        if self._timings[op.number].unit == ARITHMETIC:
-            return False
-        return self.preference(op)[0] == 0
-
-    def issue(self, op: Op) -> float:
+    def issue(self, number: int) -> float:
         """Issue an instruction."""
-        if self._switches(op):
+        program = self._program
+        if self._switches(number):
             now = self._now if self._slots < ISSUE_WIDTH else self._now + 1
             # Vector instructions wait for their type.
             self._now, self._slots = max(now, self._last - 1) + 1, 0
-            self._type = op.type
-        at, timing = self.earliest(op), self._timings[op.number]
+            self._type, self._count = program.types[number], program.counts[number]
+        at, timing = self.earliest(number), program.timings[number]
         self._slots = self._slots + 1 if at == self._now else 1
         self._now = at
         self._free[timing.unit] = at + timing.taken
@@ -138,6 +147,6 @@ class Clock:
             self._kind = timing.latency
         if self._strict:
             self._last = max(self._last, at + timing.latency)
-        for value in self._writes[op.number]:
+        for value in program.writes[number]:
             self._ready[value] = at + timing.latency
         return at

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crosslab.loops.code import Bank, Op, Value
-from crosslab.loops.machine import ARITHMETIC, Clock, Machine
+from crosslab.loops.machine import ARITHMETIC, Clock, Machine, Program
 
 SLACK = 4
 
@@ -126,10 +126,14 @@ class Pressure:
 
     def allows(self, op: Op) -> bool:
         """The instruction's new values find registers."""
-        needs = dict.fromkeys(Bank, 0)
-        for value in self._values[op.number] - self._live:
-            needs[value.bank] += value.size
-        return all(needs[bank] <= self._free[bank] for bank in Bank)
+        needed = 0
+        for value in self._values[op.number]:
+            if value not in self._live:
+                # An instruction makes values of one register file.
+                needed += value.size
+                if needed > self._free[value.bank]:
+                    return False
+        return True
 
     def take(self, op: Op) -> None:
         """The instruction is next."""
@@ -160,9 +164,12 @@ def _next(
         if due > now + window[1]:
             break
         op = body[number]
-        if not pressure.allows(op) or (due > now + window[0] and not clock.fills_gap(op)):
+        if not pressure.allows(op):
             continue
-        delay, arithmetic, switches, other = clock.preference(op)
+        delay, arithmetic, switches, other = clock.preference(number)
+        # What is not due soon runs beside arithmetic or waits.
+        if due > now + window[0] and (arithmetic or delay):
+            continue
         key = (delay, arithmetic, due > now + SLACK, switches, other, due, number)
         if best is None or key < best:
             best = key
@@ -183,6 +190,7 @@ class Scheduler:
         self.pinned, self.registers = pinned, registers
         self.edges = edges(body)
         self._due = self._due_times()
+        self._program = Program(machine, self.body)
 
     def _due_times(self) -> list[float]:
         """Cycle of an iteration at which each instruction should start.
@@ -224,8 +232,13 @@ class Scheduler:
         for head, window, strict in tries[:: 1 + len(self.body) // 300]:
             ahead = frozenset(op.number for op in self.body if self._due[op.number] < head)
             if ops := self._list(ahead, window, strict):
-                found.append(Order(tuple(ops), ahead, self.cycles(ops), self.cycles(ops, True)))
-        return sorted(found, key=lambda order: order.cycles + order.strict_cycles)
+                found.append(self._order(ops, ahead))
+        found.sort(key=lambda order: order.cycles + order.strict_cycles)
+        # The description's own order needs the fewest registers.
+        return [*found, self._order(self.body, frozenset())]
+
+    def _order(self, ops: Sequence[Op], ahead: frozenset[int]) -> Order:
+        return Order(tuple(ops), ahead, self.cycles(ops), self.cycles(ops, strict=True))
 
     def _list(self, ahead: frozenset[int], window: tuple[float, float], strict: bool) -> list[Op]:
         """One order; empty: some instruction finds no registers."""
@@ -236,7 +249,7 @@ class Scheduler:
             if edge.distance - (edge.later in ahead) + (edge.first in ahead) == 0:
                 waits[edge.later] += 1
                 after[edge.first].append(edge.later)
-        clock, done = Clock(self.machine, self.body, strict), []
+        clock, done = Clock(self._program, strict), []
         pressure = Pressure(self.body, ahead, self.pinned, self.registers)
         ready = sorted((urgency[op.number], op.number) for op in self.body if not waits[op.number])
         while ready:
@@ -244,7 +257,7 @@ class Scheduler:
             if number is None:
                 return []
             op = self.body[number]
-            clock.issue(op)
+            clock.issue(op.number)
             pressure.take(op)
             done.append(op)
             ready.remove((urgency[number], number))
@@ -256,10 +269,10 @@ class Scheduler:
 
     def cycles(self, ops: Sequence[Op], strict: bool = False) -> float:
         """Cycles of an iteration among many."""
-        clock = Clock(self.machine, self.body, strict)
+        clock = Clock(self._program, strict)
         ends = []
         for _ in range(3):
             for op in ops:
-                at = clock.issue(op)
+                at = clock.issue(op.number)
             ends.append(at)
         return ends[2] - ends[1]
