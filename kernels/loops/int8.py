@@ -20,20 +20,18 @@ loops = Library()
 
 
 def multiply(
-    k: Loop, e8: Width, sums: Sequence[Sequence[Vector]], x: Argument, q: Argument, step: Argument
+    k: Loop, e8: Width, sums: Sequence[Vector], x: Argument, q: Argument, step: Argument
 ) -> None:
-    """Sums of a group's products, in 16 bits. A row has several vectors, which take turns."""
+    """Sums of a group's products, one for each row, in 16 bits."""
     sixteen = Constant(16)
     for pair in range(PAIRS):
         low = e8.load("vle8.v", q, step)
         high = e8.make("vmulhu.vx", low, sixteen)
         e8.put("vnmsac.vx", low, sixteen, high)
         for odd, weights in enumerate((low, high)):
-            for row, parts in enumerate(sums):
-                number = 2 * pair + odd
-                value = k.scalar("lb", x, BLOCK * row + number)
-                part = parts[number % len(parts)]
-                if number < len(parts):
+            for row, part in enumerate(sums):
+                value = k.scalar("lb", x, BLOCK * row + 2 * pair + odd)
+                if pair + odd == 0:
                     e8.put("vwmul.vx", part, weights, value)
                 else:
                     e8.put("vwmacc.vx", part, value, weights)
@@ -52,12 +50,10 @@ def one_row(k: Loop) -> None:
     e8, e16, e32 = k.widths("lanes", 8, 16, 32)
     total = e32.make("vmv.v.i", 0)
     with k.repeat("groups"):
-        # Two sums, so that a multiply-add need not wait for the one before.
-        sums = [e16.vector(), e16.vector()]
-        multiply(k, e8, [sums], x, q, step)
-        e16.put("vadd.vv", sums[0], sums[0], sums[1])
-        take_zero_point(k, e16, sums[0], x, 0)
-        number = e16.make("vfwcvt.f.x.v", sums[0])
+        part = e16.vector()
+        multiply(k, e8, [part], x, q, step)
+        take_zero_point(k, e16, part, x, 0)
+        number = e16.make("vfwcvt.f.x.v", part)
         e32.put("vfmul.vv", number, number, e32.load("vle32.v", s, scale_step))
         e32.put("vfmacc.vf", total, k.scalar("flw", x, SCALE), number)
         k.advance(x, ld_x)
@@ -72,7 +68,7 @@ def some_rows(k: Loop, rows: int) -> None:
     totals = [e32.make("vmv.v.i", 0) for _ in range(rows)]
     with k.repeat("groups"):
         sums = [e16.vector() for _ in range(rows)]
-        multiply(k, e8, [[part] for part in sums], x, q, step)
+        multiply(k, e8, sums, x, q, step)
         scales = e32.load("vle32.v", s, scale_step)
         for row, (total, part) in enumerate(zip(totals, sums, strict=True)):
             take_zero_point(k, e16, part, x, row)
@@ -97,7 +93,7 @@ def wide_rows(k: Loop, rows: int) -> None:
     halves = [k.widths(count, 16, 32, halves=1) for count in ("half", "rest")]
     with k.repeat("groups"):
         sums = [e16.vector() for _ in range(rows)]
-        multiply(k, e8, [[part] for part in sums], x, q, step)
+        multiply(k, e8, sums, x, q, step)
         for row, part in enumerate(sums):
             take_zero_point(k, e16, part, x, row)
         for half, (h16, h32) in enumerate(halves):
@@ -128,7 +124,7 @@ def sums_of_rows(k: Loop, rows: int) -> None:
     with k.repeat("groups"):
         pairs = [e32.vector() for _ in range(rows // 2)]
         sums = [pair.part(first) for pair in pairs for first in (0, 2)]
-        multiply(k, e8, [[part] for part in sums], x, q, step)
+        multiply(k, e8, sums, x, q, step)
         for row, part in enumerate(sums):
             take_zero_point(k, e16, part, x, row)
         for pair in pairs:
