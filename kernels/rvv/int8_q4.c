@@ -3,7 +3,7 @@
 // Products of int8 activations with q4 weights in tiles. Outputs lie in lanes; a row of a tile has
 // a byte of each, which holds the weights of two neighbouring inputs. Nibbles are split by
 // multiplication (high = byte * 16 >> 8, low = byte - 16 * high), which cores do at least as fast as
-// shifts and masks: SpacemiT's X60 at twice their speed. The loops are in loops/int8.py.
+// shifts and masks: SpacemiT's X60 at twice their speed. The loops are in loops/q4.py.
 //
 // A group of 32 inputs is summed in 16 bits: products with stored values, 0 to 15, and at the end -7
 // times the sum of the activations, which makes the weights -7 to 8 of them. That result fits, as
@@ -32,7 +32,7 @@
 
 _Static_assert(MLC_RVV_Q4_GROUP == 32 && MLC_RVV_Q4_ZERO_POINT == 7,
                "sums of 16 bits fit q4 alone");
-_Static_assert(MLC_RVV_INT8_BLOCK == 40, "loops/int8.py has the offsets of a block of 40");
+_Static_assert(MLC_RVV_INT8_BLOCK == 40, "loops/q4.py has the offsets of a block of 40");
 
 // What is the same for all rows.
 typedef struct {

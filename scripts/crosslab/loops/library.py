@@ -21,8 +21,8 @@ LOOPS = Path(__file__).parent
 
 Describe = Callable[[Loop], None]
 # What the scheduler tries: cycles of an iteration that run ahead, and of reordering.
-HEADS = (0, 8, 16, 32)
-WINDOWS = ((0, 0), (0, 24), (4, 28), (8, 32), (16, 40), (32, 56))
+HEADS = (0, 8, 24)
+WINDOWS = ((0, 0), (0, 24), (8, 32), (16, 40))
 
 
 @dataclass(frozen=True)

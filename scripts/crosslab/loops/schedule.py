@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from crosslab.loops.code import Bank, Op, Value
 from crosslab.loops.machine import ARITHMETIC, Clock, Machine, Program
 
+# Cycles within which instructions are equally urgent.
 SLACK = 4
+# Cycles that are tried in addition to a latency.
+MARGINS = (0, 4)
 
 
 @dataclass(frozen=True)
@@ -189,10 +192,10 @@ class Scheduler:
         self.body, self.machine = tuple(body), machine
         self.pinned, self.registers = pinned, registers
         self.edges = edges(body)
-        self._due = self._due_times()
+        self._due = [self._due_times(margin) for margin in MARGINS]
         self._program = Program(machine, self.body)
 
-    def _due_times(self) -> list[float]:
+    def _due_times(self, margin: float) -> list[float]:
         """Cycle of an iteration at which each instruction should start.
 
         Arithmetic follows one after another as in the description; what it reads comes a latency
@@ -206,7 +209,10 @@ class Scheduler:
         self._length = total
         here = [edge for edge in self.edges if edge.distance == 0]
         for edge in sorted(here, key=lambda e: -e.first):
-            latency = self.machine.timing(self.body[edge.first]).latency if edge.reads else 0
+            timing = self.machine.timing(self.body[edge.first])
+            # What waits longer than it works has to come early enough.
+            early = margin if timing.latency > 2 * timing.taken > 0 else 0
+            latency = timing.latency + early if edge.reads else 0
             due[edge.first] = min(due[edge.first], due[edge.later] - latency)
         # What nothing in the iteration waits for, such as a store, follows what it waits for.
         ends = [at == math.inf for at in due]
@@ -227,11 +233,11 @@ class Scheduler:
                 due.
         """
         found = []
-        tries = list(itertools.product(heads, windows, (False, True)))
+        tries = list(itertools.product(heads, windows, self._due, (False, True)))
         # Long bodies take longer to order, and gain less from their ends.
-        for head, window, strict in tries[:: 1 + len(self.body) // 300]:
-            ahead = frozenset(op.number for op in self.body if self._due[op.number] < head)
-            if ops := self._list(ahead, window, strict):
+        for head, window, due, strict in tries[:: 1 + len(self.body) // 300 * 2]:
+            ahead = frozenset(op.number for op in self.body if due[op.number] < head)
+            if ops := self._list(ahead, window, due, strict):
                 found.append(self._order(ops, ahead))
         found.sort(key=lambda order: order.cycles + order.strict_cycles)
         # The description's own order needs the fewest registers.
@@ -240,9 +246,15 @@ class Scheduler:
     def _order(self, ops: Sequence[Op], ahead: frozenset[int]) -> Order:
         return Order(tuple(ops), ahead, self.cycles(ops), self.cycles(ops, strict=True))
 
-    def _list(self, ahead: frozenset[int], window: tuple[float, float], strict: bool) -> list[Op]:
+    def _list(
+        self,
+        ahead: frozenset[int],
+        window: tuple[float, float],
+        due: Sequence[float],
+        strict: bool,
+    ) -> list[Op]:
         """One order; empty: some instruction finds no registers."""
-        urgency = [at + (self._length if n in ahead else 0) for n, at in enumerate(self._due)]
+        urgency = [at + (self._length if n in ahead else 0) for n, at in enumerate(due)]
         waits = [0] * len(self.body)
         after: dict[int, list[int]] = defaultdict(list)
         for edge in self.edges:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops of the products of int8 activations and q4 weights; rvv/int8_q4.c has the arithmetic.
+"""Loops of the products of q4 weights; rvv/int8_q4.c and rvv/q4_tiles.c have the arithmetic.
 
 A block of a row's activations has 32 values, their scale at byte 32, and at byte 36 the sum that
 takes the zero point off. A group has a block of each row, one after another.
@@ -58,6 +58,34 @@ def one_row(k: Loop) -> None:
         e32.put("vfmacc.vf", total, k.scalar("flw", x, SCALE), number)
         k.advance(x, ld_x)
     e32.store("vse32.v", total, c)
+
+
+# Of float32 activations that are integers of three digits: the base, the digits of each place are a
+# row of int8 activations, and the bytes of a group.
+BASE, PLACES, DIGITS = Constant(256.0), 3, 144
+
+
+@loops.add("mlc_q4_row", 8, 4, 2, 1)
+def row_of_digits(k: Loop) -> None:
+    """y[lanes] = a row of float32 activations times the weights of a tile."""
+    y, x, q, s = k.pointers(y="float *", x=BYTES, q=BYTES, s="const float *")
+    step, scale_step = k.parameters("step", "scale_step")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    total = e32.make("vmv.v.i", 0)
+    with k.repeat("groups"):
+        sums = [e16.vector() for _ in range(PLACES)]
+        multiply(k, e8, sums, x, q, step)
+        for place, part in enumerate(sums):
+            take_zero_point(k, e16, part, x, place)
+        number = e16.make("vfwcvt.f.x.v", sums[-1])
+        for part in reversed(sums[:-1]):
+            lower = e16.make("vfwcvt.f.x.v", part)
+            e32.put("vfmacc.vf", lower, BASE, number)
+            number = lower
+        e32.put("vfmul.vv", number, number, e32.load("vle32.v", s, scale_step))
+        e32.put("vfmacc.vf", total, k.scalar("flw", x, SCALE), number)
+        k.advance(x, DIGITS)
+    e32.store("vse32.v", total, y)
 
 
 def some_rows(k: Loop, rows: int) -> None:
