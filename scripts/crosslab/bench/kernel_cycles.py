@@ -23,6 +23,7 @@ from crosslab.cores import lower_bound
 from crosslab.cores.core import Core, core_option
 from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.cores.lower_bound import CycleBound
+from crosslab.cores.pipeline import pipeline_cycles
 from crosslab.models.formats import int8_kernels, packings
 from crosslab.run.decode import Unit
 
@@ -36,10 +37,11 @@ DIMENSIONS = (48, 64, 128)
 
 @dataclass(frozen=True)
 class KernelCycles:
-    """Cycles of a case, and the bound of each unit."""
+    """Cycles of a case, the bound of each unit, and cycles of the pipeline if it is known."""
 
     cycles: Cycles
     bound: CycleBound
+    pipeline: float | None
 
     @property
     def ratio(self) -> float:
@@ -76,7 +78,14 @@ def measure_cycles(
     """
     measured = count(program, cases, core.vlen, cache)
     return [
-        (case, KernelCycles(cycles_of(core, measured.histogram([i]), 1), bound_of(case, core)))
+        (
+            case,
+            KernelCycles(
+                cycles_of(core, measured.histogram([i]), 1),
+                bound_of(case, core),
+                pipeline_cycles(core, measured, [i])[""] if core.pipeline else None,
+            ),
+        )
         for i, case in enumerate(cases)
     ]
 
@@ -85,14 +94,25 @@ def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Ta
     """Cycles of each unit a multiply-add, / the bound; and vec-serial ones over theirs."""
     table = Table(title=f"{core.name}: cycles a multiply-add / at least, by unit")
     table.add_column("kernel", no_wrap=True)
-    for title in ("sizes", *(unit.value for unit in Unit), "vec-serial", "ratio"):
+    for title in (
+        "sizes",
+        *(unit.value for unit in Unit),
+        "vec-serial",
+        "ratio",
+        "pipeline",
+        "ratio",
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     for case, got in figures:
         pairs = [(got.cycles.units[unit.value], got.bound.of(unit)) for unit in Unit]
         pairs.append((got.cycles.vec_serial, got.bound.vec_serial))
         each = (f"{took / case.macs:.3f} / {least / case.macs:.3f}" for took, least in pairs)
         sizes = "x".join(map(str, case.sizes))
-        table.add_row(case.product or case.kernel, sizes, *each, f"{got.ratio:.2f}")
+        piped = ("", "")
+        if got.pipeline is not None:
+            least = got.bound.vec_serial
+            piped = (f"{got.pipeline / case.macs:.3f}", f"{got.pipeline / least:.2f}")
+        table.add_row(case.product or case.kernel, sizes, *each, f"{got.ratio:.2f}", *piped)
     return table
 
 
