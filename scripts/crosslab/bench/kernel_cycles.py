@@ -21,9 +21,9 @@ from crosslab.build.kernels import read_kernels
 from crosslab.build.recipe_options import recipe_options
 from crosslab.cores import lower_bound
 from crosslab.cores.core import Core, core_option
-from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.cores.cycles import Cycles
 from crosslab.cores.lower_bound import CycleBound
-from crosslab.cores.pipeline import pipeline_cycles
+from crosslab.cores.pipeline import all_cycles
 from crosslab.models.formats import int8_kernels, packings
 from crosslab.run.decode import Unit
 
@@ -37,11 +37,10 @@ DIMENSIONS = (48, 64, 128)
 
 @dataclass(frozen=True)
 class KernelCycles:
-    """Cycles of a case, the bound of each unit, and cycles of the pipeline if it is known."""
+    """Cycles of a case, and the bound of each unit."""
 
     cycles: Cycles
     bound: CycleBound
-    pipeline: float | None
 
     @property
     def ratio(self) -> float:
@@ -78,14 +77,7 @@ def measure_cycles(
     """
     measured = count(program, cases, core.vlen, cache)
     return [
-        (
-            case,
-            KernelCycles(
-                cycles_of(core, measured.histogram([i]), 1),
-                bound_of(case, core),
-                pipeline_cycles(core, measured, [i])[""] if core.pipeline else None,
-            ),
-        )
+        (case, KernelCycles(all_cycles(core, measured, [i]), bound_of(case, core)))
         for i, case in enumerate(cases)
     ]
 
@@ -109,9 +101,8 @@ def cycles_table(core: Core, figures: Sequence[tuple[Case, KernelCycles]]) -> Ta
         each = (f"{took / case.macs:.3f} / {least / case.macs:.3f}" for took, least in pairs)
         sizes = "x".join(map(str, case.sizes))
         piped = ("", "")
-        if got.pipeline is not None:
-            least = got.bound.vec_serial
-            piped = (f"{got.pipeline / case.macs:.3f}", f"{got.pipeline / least:.2f}")
+        if (took := got.cycles.pipeline) is not None:
+            piped = (f"{took / case.macs:.3f}", f"{took / got.bound.vec_serial:.2f}")
         table.add_row(case.product or case.kernel, sizes, *each, f"{got.ratio:.2f}", *piped)
     return table
 

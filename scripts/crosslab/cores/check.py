@@ -21,7 +21,8 @@ from rich.table import Table
 
 from crosslab.cached_build import CACHE_OPTION
 from crosslab.cores.core import CORES, Core, core_option
-from crosslab.cores.cycles import Cycles, cycles_of
+from crosslab.cores.cycles import Cycles
+from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
@@ -30,6 +31,7 @@ from crosslab.run.emulator import GuestMachine
 
 SOURCES = Path(__file__).parents[1] / "native" / "core_check"
 PUBLISHED = "published_loops.csv"
+MEASURES = ("pipeline", "serial", "vec-serial")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Prediction:
 
     loop: PublishedLoop
     cycles: Cycles
+
+    def figure(self, measure: str) -> int | None:
+        """The cycles by one of :data:`MEASURES`; None: not known."""
+        values = (self.cycles.pipeline, self.cycles.serial, self.cycles.vec_serial)
+        return dict(zip(MEASURES, values, strict=True))[measure]
 
     def error(self, predicted: int) -> float:
         """Relative error: positive when more cycles are predicted than were measured."""
@@ -104,8 +111,7 @@ def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Pre
         words = [word for loop in loops for word in (loop.loop, str(loop.elements))]
         _, measured = count_guest(program, words, GuestMachine(core.vlen), cache)
     return [
-        Prediction(loop, cycles_of(core, measured.histogram([index]), 1))
-        for index, loop in enumerate(loops)
+        Prediction(loop, all_cycles(core, measured, [index])) for index, loop in enumerate(loops)
     ]
 
 
@@ -113,19 +119,20 @@ def table_of(name: str, predictions: Sequence[Prediction]) -> Table:
     """The predictions for one core."""
     table = Table(title=f"{name}: cycles of whole loops", box=None, padding=(0, 1, 0, 0))
     table.add_column("published loop", overflow="fold")
-    for heading in ("elements", "measured", "serial", "error", "vec-serial", "error"):
+    measures = [word for name in MEASURES for word in (name, "error")]
+    for heading in ("elements", "measured", *measures):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in predictions:
-        cycles = one.cycles
-        errors = (one.error(cycles.serial), one.error(cycles.vec_serial))
+        figures = [one.figure(name) for name in MEASURES]
+        cells = (
+            ("", "") if figure is None else (f"{figure:,}", f"{one.error(figure):+.0%}")
+            for figure in figures
+        )
         table.add_row(
             one.loop.published,
             str(one.loop.elements),
             f"{one.loop.cycles:,.0f}",
-            f"{cycles.serial:,}",
-            f"{errors[0]:+.0%}",
-            f"{cycles.vec_serial:,}",
-            f"{errors[1]:+.0%}",
+            *(cell for pair in cells for cell in pair),
         )
     return table
 
@@ -133,13 +140,17 @@ def table_of(name: str, predictions: Sequence[Prediction]) -> Table:
 def summary_of(predictions: Sequence[Prediction]) -> str:
     """The sizes of the errors, in a line."""
     parts = []
-    for name, errors in (
-        ("serial", [abs(one.error(one.cycles.serial)) for one in predictions]),
-        ("vec-serial", [abs(one.error(one.cycles.vec_serial)) for one in predictions]),
-    ):
-        median, most = statistics.median(errors), max(errors)
-        parts.append(f"{name}: {median:.0%} in the median, {most:.0%} at most")
+    for name in MEASURES:
+        if errors := errors_of(predictions, name):
+            median, most = statistics.median(errors), max(errors)
+            parts.append(f"{name}: {median:.0%} in the median, {most:.0%} at most")
     return "error, " + "; ".join(parts)
+
+
+def errors_of(predictions: Sequence[Prediction], measure: str) -> list[float]:
+    """Sizes of the errors by a measure; none where it is not known."""
+    figures = [(one, one.figure(measure)) for one in predictions]
+    return [abs(one.error(figure)) for one, figure in figures if figure is not None]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crosslab.cores.latencies import Latencies
-from crosslab.run.operands import REGISTERS
+from crosslab.run.operands import REGISTERS, VSTATE
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,9 @@ class Pipeline:
     Attributes:
         issue: instructions that begin in a cycle.
         queue: vector instructions that wait for the vector unit.
-        vset: from a vset* to its result and to the next vector instruction.
-        load: from a vector load to its result, above LLVM's latency.
+        vset: from a vset* to its result in a scalar register.
+        vl: from a vset* to the next vector instruction.
+        store: of each register that is stored after a load, above the table's cycles.
         to_scalar: from a vector instruction to a scalar result, above LLVM's latency.
         latencies: of instructions.
         source: of these figures.
@@ -36,7 +37,8 @@ class Pipeline:
     issue: int
     queue: int
     vset: float
-    load: float
+    vl: float
+    store: float
     to_scalar: float
     latencies: Latencies
     source: str
@@ -54,6 +56,8 @@ class Step:
         results: registers that are written; of vector instructions in ``parts`` instead.
         parts: of a vector instruction, the work on one register: registers read and written.
         whole: every register is read until the end, as a gather does.
+        access: "load" or "store" of vectors; empty for other instructions.
+        late: from the work on a register to when it must be ready.
     """
 
     occupancy: float
@@ -63,6 +67,8 @@ class Step:
     results: tuple[int, ...] = ()
     parts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     whole: bool = False
+    access: str = ""
+    late: float = 0
 
 
 class Machine:
@@ -75,6 +81,7 @@ class Machine:
         self.busy: dict[str, float] = {}
         self.vector = 0.0  # when all vector instructions so far are through
         self.cycle = 0
+        self.access = ""  # the last one of vectors
         self.started = 0.0  # the last vector instruction
         self.begun = 0  # instructions in this cycle
         self.queue: deque[float] = deque(maxlen=max(1, pipeline.queue))
@@ -111,7 +118,8 @@ class Machine:
         if step.unit:
             self.busy[step.unit] = began + step.occupancy
         for register in step.results:
-            self.ready[register] = began + step.latency
+            late = self.pipeline.vl if register == VSTATE else step.latency
+            self.ready[register] = began + late
 
     def _vector(self, step: Step) -> None:
         ready, released = self.ready, self.released
@@ -124,9 +132,12 @@ class Machine:
         if step.whole:
             at = max([at, *(ready[r] for reads, _ in step.parts for r in reads)])
         each, began = step.occupancy / len(step.parts), at
+        if step.access == "store" and self.access == "load":
+            each += self.pipeline.store
+        self.access = step.access or self.access
         for reads, writes in step.parts:
             for register in reads:
-                at = max(at, ready[register])
+                at = max(at, ready[register] - step.late)
             for register in writes:
                 at = max(at, released[register])
                 ready[register] = at + step.latency

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from crosslab.cores.core import Core, column_of, width_column
+from crosslab.cores.cycles import Cycles, cycles_of
 from crosslab.cores.machine import Machine, Pipeline, Step
 from crosslab.run.counter import Kind, Measurement, Node
-from crosslab.run.decode import Unit
+from crosslab.run.decode import Instruction, Unit
 from crosslab.run.operands import VECTOR, VSTATE, operands
 from crosslab.run.symbols import Symbols
 
@@ -36,6 +37,11 @@ class Translator:
     def pipeline(self) -> Pipeline:
         """The core's pipeline."""
         return self.core.require_pipeline()
+
+    @cached_property
+    def _load(self) -> float:
+        """Latency of a load; a store reads its data so much later than it begins."""
+        return self.pipeline.latencies.shortest("vle32.v", 32)
 
     def step(self, word: int, kind: Kind) -> Step:
         """The step of an instruction.
@@ -56,12 +62,16 @@ class Translator:
         cycles = self.core.cost(kind).cycles
         occupancy = 1.0 if math.isnan(cycles) else cycles
         parts = _parts(sources, used.writes, kind)
+        scalar = bool(used.writes and used.writes[0] < VECTOR)
+        access = _access(instruction)
         return Step(
             occupancy,
-            self._latency(kind, len(parts), scalar=bool(used.writes and used.writes[0] < VECTOR)),
+            self._latency(kind, len(parts), scalar=scalar),
             waits,
             "memory" if instruction.unit is Unit.MEMORY else "arithmetic",
             parts=parts,
+            access=access,
+            late=self._load if access == "store" else 0,
             whole="gather" in instruction.mnemonic or "compress" in instruction.mnemonic,
         )
 
@@ -78,8 +88,14 @@ class Translator:
         found = max(shortest, latency - occupancy * (parts - 1) / parts)
         if memory:
             # The first part of a load comes after the shortest latency, the others follow.
-            found = table.shortest("vle32.v", 32) + pipeline.load
+            found = self._load
         return found + pipeline.to_scalar * scalar
+
+
+def _access(instruction: Instruction) -> str:
+    if instruction.unit is not Unit.MEMORY:
+        return ""
+    return "store" if instruction.mnemonic.startswith("vs") else "load"
 
 
 def _parts(
@@ -175,6 +191,20 @@ class PipelineRun:
             ]
             self._known[node] = found
         return found
+
+
+def all_cycles(
+    core: Core,
+    measured: Measurement,
+    regions: Sequence[int],
+    symbols: Symbols | None = None,
+    calls: int = 1,
+) -> Cycles:
+    """The sums and the pipeline's cycles of one call, as the mean of those in some regions."""
+    cycles = cycles_of(core, measured.histogram(regions, symbols), calls)
+    if core.pipeline is None:
+        return cycles
+    return cycles.with_pipeline(pipeline_cycles(core, measured, regions, symbols), calls)
 
 
 def pipeline_cycles(
