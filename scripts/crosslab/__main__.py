@@ -43,6 +43,7 @@ VERBS = (
     Verb("host-bench", "crosslab.bench.host_bench", "time ours against upstream's on this machine"),
     Verb("kernel-bench", "crosslab.bench.kernel_bench", "count each kernel's instructions"),
     Verb("kernel-cycles", "crosslab.bench.kernel_cycles", "each kernel's cycles by unit of a core"),
+    Verb("core-latencies", "crosslab.cores.llvm_latencies", "latencies of a core, from LLVM"),
     Verb("loops", "crosslab.cores.loops", "cycles of an object file's loops on a core"),
     Verb("core-check", "crosslab.cores.check", "compare predicted cycles with measured loops"),
     Verb("int8-error", "crosslab.models.int8_error", "compare int8 activations with float32"),

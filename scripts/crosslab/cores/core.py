@@ -24,6 +24,7 @@ from crosslab.run.decode import Unit
 CORES = Path(__file__).resolve().parents[3] / "cores"
 ASSUMPTIONS = "assumptions.toml"
 WIDTH = "width"
+_UNIT_STRIDE = re.compile(r"v([ls])e\d+\.v")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,21 @@ class Core:
         if found is None:
             found = self._known[kind] = self._look_up(kind)
         return found
+
+    def aligned_cycles(self, kind: Kind) -> float:
+        """Cycles of one instruction at addresses that are aligned to 8 bytes; NaN: not known.
+
+        The tables were measured at addresses aligned to an element. So a load or store of whole
+        registers costs what one of 64-bit elements costs.
+        """
+        access = _UNIT_STRIDE.fullmatch(kind.instruction.mnemonic)
+        if access and not kind.instruction.masked:
+            column = width_column(kind)
+            group = column[column.find("m") :]
+            cycles = self.cycles.get(f"v{access[1]}e64.v", {}).get(f"e64{group}", math.nan)
+            if not math.isnan(cycles):
+                return cycles
+        return self.cost(kind).cycles
 
     def total(self, kind: Kind, executed: Executed) -> float:
         """Cycles of all executions of a kind; NaN: not known.

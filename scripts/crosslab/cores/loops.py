@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crosslab.cores.core import Core, core_option
-from crosslab.cores.machine import Machine
+from crosslab.cores.machine import machine_of
 from crosslab.cores.pipeline import Translator
 from crosslab.errors import UserError
 from crosslab.run.counter import VTYPE_UNKNOWN, Kind, Segment
@@ -45,22 +45,30 @@ def loops_of(path: Path) -> Iterator[Loop]:
         UserError: the file is not an ELF file.
         LabError: it has no symbols.
     """
-    symbols = Symbols.of(path)
-    with path.open("rb") as file:
-        try:
-            sections = [
-                (section["sh_addr"], section.data())
+    for start, words in code_of(path):
+        yield from _loops(Symbols.of(path), start, words)
+
+
+def code_of(path: Path) -> list[tuple[int, dict[int, int]]]:
+    """The instructions by address of each section with code, and the section's address.
+
+    Raises:
+        UserError: the file is missing, or is not an ELF file.
+    """
+    try:
+        with path.open("rb") as file:
+            return [
+                (section["sh_addr"], dict(_words(section["sh_addr"], section.data())))
                 for section in ELFFile(file).iter_sections()
-                if section.name == ".text"
+                if section.name.startswith(".text")
             ]
-        except ELFError as error:
-            raise UserError(f"{path} is not an ELF file: {error}") from error
-    for start, code in sections:
-        yield from _loops(symbols, start, code)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except ELFError as error:
+        raise UserError(f"{path} is not an ELF file: {error}") from error
 
 
-def _loops(symbols: Symbols, start: int, code: bytes) -> Iterator[Loop]:
-    words = dict(_words(start, code))
+def _loops(symbols: Symbols, start: int, words: dict[int, int]) -> Iterator[Loop]:
     addresses = list(words)
     segment = Segment(start, tuple(words.values()))
     kinds = dict(zip(addresses, segment.kinds(VTYPE_UNKNOWN), strict=True))
@@ -96,7 +104,7 @@ def _target(at: int, word: int) -> int | None:
 
 def cycles_of_loop(core: Core, loop: Loop) -> float:
     """Cycles of a round in the steady state."""
-    translator, machine = Translator(core), Machine(core.require_pipeline())
+    translator, machine = Translator(core), machine_of(core.require_pipeline())
     steps = [translator.step(word, kind) for word, kind in loop.instructions]
     for _ in range(WARM):
         machine.run(steps)

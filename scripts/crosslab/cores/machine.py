@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crosslab.cores.latencies import Latencies
-from crosslab.run.operands import REGISTERS, VSTATE
+from crosslab.run.operands import REGISTERS, VECTOR, VSTATE
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Pipeline:
 
     Attributes:
         issue: instructions that begin in a cycle.
-        queue: vector instructions that wait for the vector unit.
+        queue: vector instructions that wait for the vector units.
+        window: instructions at work or waiting at once in a core that executes them out of order;
+            0: in order.
         vset: from a vset* to its result in a scalar register.
         vl: from a vset* to the next vector instruction.
         store: of each register that is stored after a load, above the table's cycles.
@@ -36,6 +38,7 @@ class Pipeline:
 
     issue: int
     queue: int
+    window: int
     vset: float
     vl: float
     store: float
@@ -118,8 +121,16 @@ class Machine:
         if step.unit:
             self.busy[step.unit] = began + step.occupancy
         for register in step.results:
-            late = self.pipeline.vl if register == VSTATE else step.latency
-            self.ready[register] = began + late
+            self.ready[register] = began + self._latency(step, register)
+
+    def _latency(self, step: Step, register: int) -> float:
+        return self.pipeline.vl if register == VSTATE else step.latency
+
+    def _each(self, step: Step) -> float:
+        """Cycles of the work on one register."""
+        after_load = step.access == "store" and self.access == "load"
+        self.access = step.access or self.access
+        return step.occupancy / len(step.parts) + self.pipeline.store * after_load
 
     def _vector(self, step: Step) -> None:
         ready, released = self.ready, self.released
@@ -131,10 +142,7 @@ class Machine:
         at = max(self._begin(at), self.busy.get(step.unit, 0.0), self.started)
         if step.whole:
             at = max([at, *(ready[r] for reads, _ in step.parts for r in reads)])
-        each, began = step.occupancy / len(step.parts), at
-        if step.access == "store" and self.access == "load":
-            each += self.pipeline.store
-        self.access = step.access or self.access
+        each, began = self._each(step), at
         for reads, writes in step.parts:
             for register in reads:
                 at = max(at, ready[register] - step.late)
@@ -152,3 +160,75 @@ class Machine:
         self.busy[step.unit] = at
         self.started = began
         self.queue.append(began)
+
+
+class WindowMachine(Machine):
+    """A core that executes instructions as soon as their operands are ready, within a window.
+
+    Instructions enter the window and leave it in the program's order; scalar registers are renamed.
+    A unit takes the work that is ready into its first free time. A vector instruction enters when
+    vl is known, and after earlier vector instructions have written their scalar results.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(pipeline)
+        self.left: deque[float] = deque([0.0], maxlen=pipeline.window)
+        self.taken: dict[str, list[tuple[float, float]]] = {}
+        self.scalars = 0.0  # when the scalar results of vector instructions are written
+
+    @property
+    def now(self) -> float:
+        """When all that has begun has left the window."""
+        return max(self.cycle + self.begun / self.pipeline.issue, self.left[-1])
+
+    def _enter(self, step: Step) -> float:
+        at = self.left[0] if len(self.left) == self.left.maxlen else 0.0
+        if step.parts:
+            at = max(at, self.ready[VSTATE], self.scalars)
+        at = float(self._begin(max(self.cycle, at)))
+        return max([at, *(self.ready[register] for register in step.waits)])
+
+    def _leave(self, at: float) -> None:
+        self.left.append(max(at, self.left[-1]))
+
+    def _take(self, unit: str, at: float, length: float) -> float:
+        """The first time from ``at`` on that a unit is free for so long; it is taken."""
+        taken = [one for one in self.taken.get(unit, []) if one[1] > self.cycle]
+        for start, end in taken:
+            if at + length <= start:
+                break
+            at = max(at, end)
+        self.taken[unit] = sorted([*taken, (at, at + length)])
+        return at
+
+    def _scalar(self, step: Step) -> None:
+        at = self._enter(step)
+        if step.unit:
+            at = self._take(step.unit, at, step.occupancy)
+        for register in step.results:
+            self.ready[register] = at + self._latency(step, register)
+        self._leave(at + step.latency)
+
+    def _vector(self, step: Step) -> None:
+        at = self._enter(step)
+        if step.whole:
+            at = max([at, *(self.ready[r] for reads, _ in step.parts for r in reads)])
+        each = self._each(step)
+        for reads, writes in step.parts:
+            at = max([at, *(self.ready[register] - step.late for register in reads)])
+            at = max([at, *(self.released[register] for register in writes)])
+            at = self._take(step.unit, at, each)
+            for register in writes:
+                self.ready[register] = at + step.latency
+            at += each
+            for register in reads:
+                self.released[register] = max(self.released[register], at)
+        done = at - each + step.latency
+        if any(register < VECTOR for _, writes in step.parts for register in writes):
+            self.scalars = done
+        self._leave(max(at, done))
+
+
+def machine_of(pipeline: Pipeline) -> Machine:
+    """A machine of a core."""
+    return WindowMachine(pipeline) if pipeline.window else Machine(pipeline)

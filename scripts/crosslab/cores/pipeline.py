@@ -17,7 +17,7 @@ from functools import cached_property
 
 from crosslab.cores.core import Core, column_of, width_column
 from crosslab.cores.cycles import Cycles, cycles_of
-from crosslab.cores.machine import Machine, Pipeline, Step
+from crosslab.cores.machine import Pipeline, Step, machine_of
 from crosslab.run.counter import Kind, Measurement, Node
 from crosslab.run.decode import Instruction, Unit
 from crosslab.run.operands import VECTOR, VSTATE, operands
@@ -59,14 +59,14 @@ class Translator:
             return Step(scalar.occupancy, scalar.latency, used.reads, scalar.unit, used.writes)
         waits = tuple(one for one in used.reads if one < VECTOR or one == VSTATE)
         sources = [one for one in used.reads if VECTOR <= one < VSTATE]
-        cycles = self.core.cost(kind).cycles
+        cycles = self.core.aligned_cycles(kind)
         occupancy = 1.0 if math.isnan(cycles) else cycles
         parts = _parts(sources, used.writes, kind)
-        scalar = bool(used.writes and used.writes[0] < VECTOR)
+        to_scalar = bool(used.writes and used.writes[0] < VECTOR)
         access = _access(instruction)
         return Step(
             occupancy,
-            self._latency(kind, len(parts), scalar=scalar),
+            self._latency(kind, len(parts), scalar=to_scalar),
             waits,
             "memory" if instruction.unit is Unit.MEMORY else "arithmetic",
             parts=parts,
@@ -157,7 +157,7 @@ class PipelineRun:
             chain.append(at)
             length += len(self._steps(at))
             at = self._usual.get(at)
-        machine = Machine(self._translator.pipeline)
+        machine = machine_of(self._translator.pipeline)
         for one in reversed(chain):
             machine.run(self._steps(one))
         start = machine.now

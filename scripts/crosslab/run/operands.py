@@ -25,6 +25,8 @@ _FLOAT_FILES = {20: (0, FLOAT), 24: (0, FLOAT), 28: (0, FLOAT), 26: (FLOAT, 0), 
 _ACCUMULATES = re.compile(r"v[fw]*n?m(acc|acc[su]*|sac|add|sub)\.v[vxf]")
 _MASKS = re.compile(r"vm(s(eq|ne|lt|le|gt)u?|f(eq|ne|lt|le|gt|ge)|adc|sbc)\..*")
 _OF_MASKS = re.compile(r"vm.*\.mm?")
+# Their field of the second source is zero.
+_NO_SECOND = ("vid.v", "vmv.s.x", "vfmv.s.f", "vmv.v.v", "vmv.v.x", "vmv.v.i", "vfmv.v.f")
 _TO_FIRST = re.compile(r"vmv\.s\.x|vfmv\.s\.f")
 _REDUCTION = re.compile(r"vf?w?red.*")
 _EXTENSION = re.compile(r"v[sz]ext\.vf(\d)")
@@ -81,7 +83,9 @@ def _vector(word: int, instruction: Instruction, sew: int, lmul: Fraction) -> Re
         whole = instruction.registers
         return [*_group(second, whole)], [*_group(rd, whole)]
     wide = 2 * lmul
-    reads = [VSTATE, *_group(second, _second_width(name, lmul))]
+    reads = [VSTATE]
+    if name not in _NO_SECOND:
+        reads += _group(second, _second_width(name, lmul))
     if form in (0, 1, 2) and not _unary(name):
         reads += _group(first, _first_width(name, sew, lmul))
     elif form in (4, 6) and name != "vmv.x.s":

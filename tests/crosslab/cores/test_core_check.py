@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
 from support.shared_builds import CACHE, PROJECT, cross
 
-from crosslab.cores.check import predict, read_loops, summary_of
+from crosslab.cores.check import errors_of, predict, read_loops, summary_of
 from crosslab.cores.core import core_option
 from crosslab.errors import UserError
 
@@ -27,7 +28,25 @@ def test_a_loop_costs_what_its_instructions_cost() -> None:
     # Three additions and vsetvli, branch; before and behind: two constants, a move, calls.
     assert one.cycles.serial - one.cycles.vec_serial == pytest.approx(rounds * 3.5, abs=12)
     assert -0.2 < one.error(one.cycles.serial) < 0.1
-    assert summary_of([one]).startswith("error, serial: ")
+    assert summary_of([one]).startswith("error, pipeline: ")
+
+
+# Of X60's first 16 loops and of all; of X100's first 16. Most: in the median, and of one loop.
+FIRST = 16
+X60, X60_ALL, X100 = (0.06, 0.15), (0.075, 0.25), (0.10, 0.55)
+
+
+@pytest.mark.usefixtures("counting_emulator")
+def test_the_pipeline_is_near_the_cycles_that_were_measured() -> None:
+    cross()
+    loops = read_loops(PROJECT / "cores")
+    for name, bars in (("spacemit-x60", (X60, X60_ALL)), ("spacemit-x100", (X100,))):
+        chosen = [loop for loop in loops if loop.core == name]
+        errors = errors_of(predict(core_option(name), chosen, CACHE), "pipeline")
+        assert len(errors) == len(chosen) == 40
+        for (median, most), count in zip(bars, (FIRST, len(errors)), strict=False):
+            assert statistics.median(errors[:count]) <= median
+            assert max(errors[:count]) <= most
 
 
 def test_every_published_loop_is_one_of_ours() -> None:
