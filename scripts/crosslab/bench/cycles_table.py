@@ -40,6 +40,8 @@ def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
         return
     yield _summary(chosen, core.name)
     yield Text(DEFINITION)
+    if core.pipeline:
+        yield Text(f"parameters of the pipeline: {core.pipeline.source}")
     if core.memory and any(row.memory for row in chosen):
         yield _memory(chosen, core.memory)
         yield from map(Text, _speeds(core.memory))

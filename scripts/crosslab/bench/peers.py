@@ -59,7 +59,7 @@ def peer_rows(
     """
     bench = subject.bench
     source = read_archive(bench.project)
-    builds = build_llama_cpp(source, bench.cache)
+    builds = build_llama_cpp(source, bench.cache, bench.core)
     for format_ in weight_formats()[quantization].llama_cpp:
         model = export_gguf(subject.folder, format_, bench.cache)
         for vlen in bench.recipe.vlens:

@@ -2,8 +2,8 @@
 """``crosslab core-check``: predicted cycles of whole loops against those measured on silicon.
 
 The loops are our own, of the instructions of the loops whose cycles rvv-bench-results publishes
-(``cores/published_loops.csv``). A prediction is the sum of the core's table, as the bench makes
-it. The errors printed are what the measure is worth: the table cannot fail.
+(``cores/published_loops.csv``). A prediction is made as the bench makes it: by the core's pipeline,
+and by the two sums. The errors are printed; they do not change the exit code.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
+from groundwork.files import atomic_write
 
 SOURCES = Path(__file__).parents[1] / "native" / "core_check"
 PUBLISHED = "published_loops.csv"
+BEGIN, END = "<!-- core-check: begin -->", "<!-- core-check: end -->"
 MEASURES = ("pipeline", "serial", "vec-serial")
 
 
@@ -60,7 +62,7 @@ class PublishedLoop:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A loop, and its cycles by the core's table."""
+    """A loop, and its cycles by the core's pipeline and table."""
 
     loop: PublishedLoop
     cycles: Cycles
@@ -153,6 +155,51 @@ def errors_of(predictions: Sequence[Prediction], measure: str) -> list[float]:
     return [abs(one.error(figure)) for one, figure in figures if figure is not None]
 
 
+def markdown_of(names: Sequence[str], predictions: Sequence[Prediction]) -> str:
+    """The table of docs/cycles.md: a line for each published loop, columns for each core.
+
+    Args:
+        names: keys of the cores.
+        predictions: for all their loops.
+    """
+    columns = [f" {name} measured | {' | '.join(MEASURES)} |" for name in names]
+    lines = [f"| loop |{''.join(columns)}", "|---" * (1 + 4 * len(names)) + "|"]
+    by_loop: dict[str, dict[str, Prediction]] = {}
+    for one in predictions:
+        by_loop.setdefault(one.loop.published, {})[one.loop.core] = one
+    for published, found in by_loop.items():
+        cells = (_cells(found.get(name)) for name in names)
+        lines.append(f"| {published} |{''.join(cells)}")
+    sizes = []
+    for name in names:
+        of_core = [one for one in predictions if one.loop.core == name]
+        errors = [errors_of(of_core, measure) for measure in MEASURES]
+        words = (f"{statistics.median(e):.0%} / {max(e):.0%} |" for e in errors)
+        sizes.append(f" {len(of_core)} loops | {' '.join(words)}")
+    return "\n".join([*lines, f"| error, median / most |{''.join(sizes)}"])
+
+
+def _cells(one: Prediction | None) -> str:
+    if one is None:
+        return " |" * (1 + len(MEASURES))
+    figures = (one.figure(name) for name in MEASURES)
+    errors = ("" if figure is None else f"{one.error(figure):+.0%}" for figure in figures)
+    return f" {one.loop.cycles:,.0f} | {' | '.join(errors)} |"
+
+
+def write_table(page: Path, table: str) -> None:
+    """Replace the table between the marks of a page.
+
+    Raises:
+        UserError: the page has no such marks.
+    """
+    before, mark, rest = page.read_text(encoding="utf-8").partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise UserError(f"{page} has no lines {BEGIN} and {END}", remedy="add them")
+    atomic_write(page, f"{before}{mark}{table}\n{end}{after}")
+
+
 def main(argv: Sequence[str]) -> int:
     """Print a table for each core with published loops."""
     options = argparse.ArgumentParser(
@@ -162,11 +209,15 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument(
         "--core", type=core_option, nargs="+", metavar="NAME", help="check only these cores (all)"
     )
+    options.add_argument(
+        "--docs", type=Path, metavar="PAGE", help="also write the table of all cores to this page"
+    )
     options.add_argument("--cache", **CACHE_OPTION)
     args = options.parse_args(argv)
     loops = read_loops(CORES)
     console = Console(highlight=False)
     there = sorted({loop.core for loop in loops})
+    every: list[Prediction] = []
     for core in args.core or map(core_option, there):
         chosen = [loop for loop in loops if loop.core == core.key]
         if not chosen:
@@ -175,6 +226,11 @@ def main(argv: Sequence[str]) -> int:
                 remedy=f"it has loops of: {', '.join(there)}",
             )
         predictions = predict(core, chosen, args.cache)
+        every += predictions
         console.print(table_of(core.name, predictions))
         console.print(summary_of(predictions))
+    if args.docs:
+        write_table(
+            args.docs, markdown_of(list(dict.fromkeys(one.loop.core for one in every)), every)
+        )
     return 0

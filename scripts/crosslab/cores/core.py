@@ -88,6 +88,8 @@ class Core:
         assumptions: for what the table lacks.
         memory: its caches and memory; None: not known.
         pipeline: how it executes instructions; None: not known.
+        llvm: LLVM's name of the core, or of the nearest that LLVM has a scheduling model of; empty:
+            no such model.
     """
 
     key: str
@@ -97,6 +99,7 @@ class Core:
     assumptions: Assumptions
     memory: MemorySystem | None = None
     pipeline: Pipeline | None = None
+    llvm: str = ""
 
     def __str__(self) -> str:
         """The core's key, as ``--core`` accepts it."""
@@ -252,7 +255,8 @@ def read_core(folder: Path, key: str) -> Core:
         memory = MemorySystem.of(table["memory"]) if "memory" in table else None
         pipeline = _pipeline(folder, table["pipeline"]) if "pipeline" in table else None
         name, vlen = table["name"], int(table["vlen"])
-        return Core(key, name, vlen, cycles, assumptions, memory, pipeline)
+        llvm = str(table.get("llvm", ""))
+        return Core(key, name, vlen, cycles, assumptions, memory, pipeline, llvm)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder / key}.toml or its {ASSUMPTIONS} is malformed: {error!r}",

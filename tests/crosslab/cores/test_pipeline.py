@@ -14,7 +14,7 @@ from support.shared_builds import PROJECT, cross
 
 from crosslab.cores import llvm_latencies
 from crosslab.cores.core import Core, core_option
-from crosslab.cores.loops import code_of, cycles_of_loop, loops_of, main
+from crosslab.cores.object_loops import code_of, cycles_of_loop, loops_of, main
 from crosslab.cores.pipeline import pipeline_cycles
 from crosslab.errors import UserError
 from crosslab.run.counter import INDEX_RUNS, Counts, Measurement, Segment

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``crosslab loops``: cycles of a round of each loop in an object file, by a core's pipeline.
+"""``crosslab core-loops``: cycles of a round of each loop in an object file, by a core's pipeline.
 
 A loop is the code from the target of a branch backwards to that branch, without calls and other
 loops in it. Nothing is executed: the vtype in force is that of the last vset* above.
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
         UserError: the file has no loops, or the core's pipeline is not known.
     """
     options = argparse.ArgumentParser(
-        prog="crosslab loops",
+        prog="crosslab core-loops",
         description="Print the cycles of a round of each innermost loop in an object file, by a "
         "core's pipeline. Compile with -mno-relax, else the object does not have branch targets.",
     )
