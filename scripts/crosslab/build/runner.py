@@ -115,7 +115,13 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
         values = recipe.kernel_values
         kernels = None
         if recipe.kernels:
-            kernels = cached_kernels(KernelTarget.RISCV64, cache, values, zvfh=recipe.zvfh)
+            kernels = cached_kernels(
+                KernelTarget.RISCV64,
+                cache,
+                values,
+                zvfh=recipe.zvfh,
+                core=recipe.cores[0] if len(recipe.cores) == 1 else None,
+            )
     several = len(recipe.vlens) > 1
     with clock.step("compile"):
         libraries = {
