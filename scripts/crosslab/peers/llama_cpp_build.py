@@ -21,8 +21,8 @@ from crosslab.host.toolchain import (
     Toolchain,
     clang_version,
     find_cross,
-    tuning_clang,
 )
+from crosslab.host.tuning import require_tuning_clang
 from groundwork.hashing import digest
 
 NAME = LLAMA_CPP
@@ -61,7 +61,7 @@ def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> di
     plain = _build(source, cache, toolchain, "llama")
     programs = _link(cache, toolchain, plain, {})
     tune = core.llvm if core else ""
-    if suffix := tuning_clang(tune) if tune else None:
+    if suffix := require_tuning_clang(tune) if tune else None:
         tuned = _tuned(toolchain, suffix, tune)
         found = _build(source, cache, tuned, "ggml")
         for build, path in _link(cache, toolchain, plain, {"ggml": found}).items():
