@@ -13,7 +13,8 @@ import csv
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -22,16 +23,18 @@ from rich.table import Table
 from crosslab.cached_build import CACHE_OPTION
 from crosslab.cores.core import CORES, Core, core_option
 from crosslab.cores.cycles import Cycles
-from crosslab.cores.pipeline import all_cycles
+from crosslab.cores.pipeline import all_cycles, pipeline_cycles
 from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import find_cross
-from crosslab.run.counter import count_guest
+from crosslab.run.counter import Measurement, count_guest
 from crosslab.run.emulator import GuestMachine
 from groundwork.files import atomic_write
 
 SOURCES = Path(__file__).parents[1] / "native" / "core_check"
 PUBLISHED = "published_loops.csv"
+# Of the fitted parameters, from their values in a core's file.
+STORE_STEPS, TO_SCALAR_STEPS = (-0.5, -0.25, 0, 0.25, 0.5), (-1, 0, 1)
 BEGIN, END = "<!-- core-check: begin -->", "<!-- core-check: end -->"
 MEASURES = ("pipeline", "serial", "vec-serial")
 
@@ -95,7 +98,43 @@ def read_loops(folder: Path) -> list[PublishedLoop]:
 
 
 def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Prediction]:
-    """Run loops of a core under the counter.
+    """The cycles of loops of a core, which run under the counter.
+
+    Raises:
+        LabError: they do not compile or run.
+    """
+    measured = run_loops(core, loops, cache)
+    return [
+        Prediction(loop, all_cycles(core, measured, [index])) for index, loop in enumerate(loops)
+    ]
+
+
+def leave_one_out(core: Core, loops: Sequence[PublishedLoop], measured: Measurement) -> list[float]:
+    """Sizes of the errors if each loop's fitted parameters are chosen without it.
+
+    From those near the core's own, the parameters with the least median error of the other loops
+    are chosen.
+    """
+    pipeline = core.require_pipeline()
+    errors = []
+    for store, to_scalar in product(STORE_STEPS, TO_SCALAR_STEPS):
+        near = replace(
+            pipeline,
+            store=max(0.0, pipeline.store + store),
+            to_scalar=pipeline.to_scalar + to_scalar,
+        )
+        other = replace(core, pipeline=near)
+        cycles = [sum(pipeline_cycles(other, measured, [i]).values()) for i in range(len(loops))]
+        errors.append([abs(c / loop.cycles - 1) for c, loop in zip(cycles, loops, strict=True)])
+    found = []
+    for index in range(len(loops)):
+        others = (statistics.median([*row[:index], *row[index + 1 :]]) for row in errors)
+        found.append(min(zip(others, (row[index] for row in errors), strict=True))[1])
+    return found
+
+
+def run_loops(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> Measurement:
+    """Run loops of a core under the counter, a region each.
 
     Raises:
         LabError: they do not compile or run.
@@ -111,10 +150,7 @@ def predict(core: Core, loops: Sequence[PublishedLoop], cache: Path) -> list[Pre
         for command in (assemble, link):
             run_compiler("compiling the loops", command, Path(folder))
         words = [word for loop in loops for word in (loop.loop, str(loop.elements))]
-        _, measured = count_guest(program, words, GuestMachine(core.vlen), cache)
-    return [
-        Prediction(loop, all_cycles(core, measured, [index])) for index, loop in enumerate(loops)
-    ]
+        return count_guest(program, words, GuestMachine(core.vlen), cache)[1]
 
 
 def table_of(name: str, predictions: Sequence[Prediction]) -> Table:
@@ -212,6 +248,11 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument(
         "--docs", type=Path, metavar="PAGE", help="also write the table of all cores to this page"
     )
+    options.add_argument(
+        "--leave-one-out",
+        action="store_true",
+        help="also choose the fitted parameters for each loop without it; minutes",
+    )
     options.add_argument("--cache", **CACHE_OPTION)
     args = options.parse_args(argv)
     loops = read_loops(CORES)
@@ -229,6 +270,12 @@ def main(argv: Sequence[str]) -> int:
         every += predictions
         console.print(table_of(core.name, predictions))
         console.print(summary_of(predictions))
+        if args.leave_one_out and core.pipeline:
+            left = leave_one_out(core, chosen, run_loops(core, chosen, args.cache))
+            console.print(
+                "pipeline, parameters fitted without the loop: "
+                f"{statistics.median(left):.0%} in the median, {max(left):.0%} at most"
+            )
     if args.docs:
         write_table(
             args.docs, markdown_of(list(dict.fromkeys(one.loop.core for one in every)), every)
