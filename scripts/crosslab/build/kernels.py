@@ -21,7 +21,8 @@ from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
 from crosslab.cores.core import CORES, Core, core_option
 from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
-from crosslab.host.toolchain import CompilerKind, find_cross, find_native
+from crosslab.host.toolchain import CompilerKind, clang_version, find_cross, find_native
+from crosslab.host.tuning import require_tuning_clang
 from crosslab.loops.library import LOOPS, loops_header
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
@@ -235,10 +236,12 @@ def write_sources(
     return unit, include
 
 
-def compiler_for(target: KernelTarget, *, zvfh: bool = False) -> tuple[str, ...]:
+def compiler_for(target: KernelTarget, *, zvfh: bool = False, tune: str = "") -> tuple[str, ...]:
     """The command that compiles kernels, with the options that aim it at the target.
 
-    With ``zvfh`` that is a RISC-V CPU with vectors of halves.
+    With ``zvfh`` that is a RISC-V CPU with vectors of halves. With ``tune``, LLVM's name of a CPU,
+    it is the newest clang that has a scheduling model of it; without such a clang the name is not
+    used.
 
     Raises:
         UserError: no compiler is installed.
@@ -250,7 +253,9 @@ def compiler_for(target: KernelTarget, *, zvfh: bool = False) -> tuple[str, ...]
         option = f"-mcpu={cpu.replace('-', '_')}" if zig else f"-march={cpu}"
         return (*native.cc, option) if cpu else native.cc
     extensions = ["v", _ZVFH] if zvfh else ["v"]
-    return tuple(_with_vectors(option, extensions) for option in find_cross().cc)
+    command = tuple(_with_vectors(option, extensions) for option in find_cross().cc)
+    suffix = require_tuning_clang(tune) if tune and find_cross().is_clang else None
+    return command if suffix is None else (f"clang{suffix}", *command[1:], f"-mtune={tune}")
 
 
 def _with_vectors(option: str, extensions: list[str]) -> str:
@@ -317,16 +322,19 @@ def cached_kernels(
     *,
     zvfh: bool = False,
     core: Core | None = None,
+    tune: str = "",
 ) -> Path:
     """The folder of compiled kernels, made once for these sources, values and this compiler.
 
-    Loops are in the order that suits the core, or the one in ``ORDERED_FOR``.
+    Loops are in the order that suits the core, or the one in ``ORDERED_FOR``. The compiler is that
+    of :func:`compiler_for`.
     """
     values = with_values(parameters or {})
-    command = compiler_for(target, zvfh=zvfh)
+    command = compiler_for(target, zvfh=zvfh, tune=tune)
     toolchain = find_native() if target is KernelTarget.HOST else find_cross()
     key = digest(
         toolchain.digest,
+        str(clang_version(command[0])),
         " ".join((*command, *COMMON_FLAGS, *(f"{name}={values[name]}" for name in values))),
         KERNELS,
         *(table for one in (TABLE, GGUF_TABLE) for table in (one, one.with_suffix(".py"))),

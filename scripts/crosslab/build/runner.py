@@ -29,6 +29,7 @@ from crosslab.compile.mlc import (
     compile_model,
     convert_weight,
     device_of,
+    environment_of,
 )
 from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
@@ -123,6 +124,7 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
                 values,
                 zvfh=recipe.zvfh,
                 core=recipe.cores[0] if len(recipe.cores) == 1 else None,
+                tune=recipe.tune,
             )
     several = len(recipe.vlens) > 1
     with clock.step("compile"):
@@ -200,6 +202,7 @@ def _mlc_request(
         model=recipe.model,
         quantization=recipe.quantization,
         device=device_of(target),
+        environment=environment_of(target),
         context=recipe.longest,
         prefill_chunk=recipe.prefill_chunk,
         kernels=kernels,
