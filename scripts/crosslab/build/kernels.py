@@ -18,9 +18,12 @@ from typing import Any
 from crosslab.build.kernel_list import KERNELS, LIST, SCHEMA, read_list, with_values
 from crosslab.cached_build import cached_build
 from crosslab.compile.targets import X86_64_V3, X86_64_V3_VECTORS, host_cpu
+from crosslab.cores.core import CORES, Core, core_option
 from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
-from crosslab.host.toolchain import CompilerKind, find_cross, find_native
+from crosslab.host.toolchain import CompilerKind, clang_version, find_cross, find_native
+from crosslab.host.tuning import require_tuning_clang
+from crosslab.loops.library import LOOPS, loops_header
 from crosslab.models.formats import TABLE, Packing, int8_kernels, packings
 from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
 from crosslab.models.gguf_formats import gguf_formats
@@ -28,6 +31,10 @@ from groundwork.hashing import digest
 
 OBJECT = "mlc_rvv_kernels.o"
 INDEX = "kernels.json"
+
+# The core that loops are ordered for, unless a compile names another: it issues in order, and an
+# order that it runs well does no harm to others.
+ORDERED_FOR = "spacemit-x60"
 
 _ZVFH = "zvfh"
 _COMPILER_HELP = "a C compiler with its target options; default: what `crosslab` finds"
@@ -203,10 +210,12 @@ def write_sources(
     root: Path = KERNELS,
     table: Path = TABLE,
     parameters: Mapping[str, int] | None = None,
+    core: Core | None = None,
 ) -> tuple[Path, list[str]]:
-    """Write the generated header and one translation unit that includes every source.
+    """Write the generated headers and one translation unit that includes every source.
 
-    Values of ``parameters`` take the place of the list's.
+    Values of ``parameters`` take the place of the list's. Loops are in the order that suits the
+    core, or the one in ``ORDERED_FOR``.
 
     Returns:
         The translation unit and the include options that it needs.
@@ -217,6 +226,9 @@ def write_sources(
     sources = sorted(
         s for folder in ("common", target.sources) for s in (root / folder).glob("*.c")
     )
+    if target is KernelTarget.RISCV64:
+        loops = loops_header(root / "loops", core or core_option(ORDERED_FOR))
+        (directory / "mlc_rvv_loops.h").write_text(loops, encoding="utf-8")
     unit = directory / "mlc_rvv_kernels.c"
     unit.write_text("".join(f'#include "{s.name}"\n' for s in sources), encoding="utf-8")
     folders = (directory, root / "include", root / "common", root / target.sources)
@@ -224,10 +236,12 @@ def write_sources(
     return unit, include
 
 
-def compiler_for(target: KernelTarget, *, zvfh: bool = False) -> tuple[str, ...]:
+def compiler_for(target: KernelTarget, *, zvfh: bool = False, tune: str = "") -> tuple[str, ...]:
     """The command that compiles kernels, with the options that aim it at the target.
 
-    With ``zvfh`` that is a RISC-V CPU with vectors of halves.
+    With ``zvfh`` that is a RISC-V CPU with vectors of halves. With ``tune``, LLVM's name of a CPU,
+    it is the newest clang that has a scheduling model of it; without such a clang the name is not
+    used.
 
     Raises:
         UserError: no compiler is installed.
@@ -239,7 +253,9 @@ def compiler_for(target: KernelTarget, *, zvfh: bool = False) -> tuple[str, ...]
         option = f"-mcpu={cpu.replace('-', '_')}" if zig else f"-march={cpu}"
         return (*native.cc, option) if cpu else native.cc
     extensions = ["v", _ZVFH] if zvfh else ["v"]
-    return tuple(_with_vectors(option, extensions) for option in find_cross().cc)
+    command = tuple(_with_vectors(option, extensions) for option in find_cross().cc)
+    suffix = require_tuning_clang(tune) if tune and find_cross().is_clang else None
+    return command if suffix is None else (f"clang{suffix}", *command[1:], f"-mtune={tune}")
 
 
 def _with_vectors(option: str, extensions: list[str]) -> str:
@@ -259,6 +275,7 @@ def build_kernels(
     root: Path = KERNELS,
     table: Path = TABLE,
     parameters: Mapping[str, int] | None = None,
+    core: Core | None = None,
 ) -> Path:
     """Compile every kernel of the list into ``output/mlc_rvv_kernels.o``.
 
@@ -274,6 +291,7 @@ def build_kernels(
         root: the folder that holds kernels.toml, include, common, rvv and portable.
         table: the formats of weights.
         parameters: values of parameters in place of the list's.
+        core: that loops are ordered for; None: the one in ``ORDERED_FOR``.
 
     Returns:
         The path of kernels.json.
@@ -287,7 +305,7 @@ def build_kernels(
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".kernels-", dir=output) as scratch_name:
         scratch = Path(scratch_name)
-        unit, include = write_sources(target, scratch, root, table, parameters)
+        unit, include = write_sources(target, scratch, root, table, parameters, core)
         flags = [*COMMON_FLAGS, *extra_flags, *include]
         _run([*command, *flags, "-c", str(unit), "-o", str(scratch / OBJECT)])
         (scratch / INDEX).write_text(_index(target, command, root, table), encoding="utf-8")
@@ -303,21 +321,30 @@ def cached_kernels(
     parameters: Mapping[str, int] | None = None,
     *,
     zvfh: bool = False,
+    core: Core | None = None,
+    tune: str = "",
 ) -> Path:
-    """The folder of compiled kernels, made once for these sources, values and this compiler."""
+    """The folder of compiled kernels, made once for these sources, values and this compiler.
+
+    Loops are in the order that suits the core, or the one in ``ORDERED_FOR``. The compiler is that
+    of :func:`compiler_for`.
+    """
     values = with_values(parameters or {})
-    command = compiler_for(target, zvfh=zvfh)
+    command = compiler_for(target, zvfh=zvfh, tune=tune)
     toolchain = find_native() if target is KernelTarget.HOST else find_cross()
     key = digest(
         toolchain.digest,
+        str(clang_version(command[0])),
         " ".join((*command, *COMMON_FLAGS, *(f"{name}={values[name]}" for name in values))),
         KERNELS,
         *(table for one in (TABLE, GGUF_TABLE) for table in (one, one.with_suffix(".py"))),
         Path(__file__),
+        LOOPS,
+        CORES / f"{core or ORDERED_FOR}.toml",
     )
 
     def make(folder: Path) -> None:
-        build_kernels(target, folder, compiler=command, parameters=values)
+        build_kernels(target, folder, compiler=command, parameters=values, core=core)
 
     return cached_build(cache, f"kernels-{target}", key, make)
 

@@ -29,6 +29,7 @@ from crosslab.compile.mlc import (
     compile_model,
     convert_weight,
     device_of,
+    environment_of,
 )
 from crosslab.compile.targets import LabTarget, prefix_of
 from crosslab.host.toolchain import Toolchain, find_cross
@@ -117,7 +118,14 @@ def compile_library(recipe: Recipe, cache: Path, clock: Clock | None = None) -> 
         values = recipe.kernel_values
         kernels = None
         if recipe.kernels:
-            kernels = cached_kernels(KernelTarget.RISCV64, cache, values, zvfh=recipe.zvfh)
+            kernels = cached_kernels(
+                KernelTarget.RISCV64,
+                cache,
+                values,
+                zvfh=recipe.zvfh,
+                core=recipe.cores[0] if len(recipe.cores) == 1 else None,
+                tune=recipe.tune,
+            )
     several = len(recipe.vlens) > 1
     with clock.step("compile"):
         libraries = {
@@ -194,6 +202,7 @@ def _mlc_request(
         model=recipe.model,
         quantization=recipe.quantization,
         device=device_of(target),
+        environment=environment_of(target),
         context=recipe.longest,
         prefill_chunk=recipe.prefill_chunk,
         kernels=kernels,

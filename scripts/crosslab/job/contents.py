@@ -111,6 +111,7 @@ def _about(job: Job, tokenizer: ChatTokenizer) -> dict[str, Any]:
         "target": recipe.label,
         "vlens": list(recipe.vlens),
         "zvfh": recipe.zvfh,
+        "tuned_for": recipe.tune,
         "model": job.model,
         "quantization": recipe.quantization,
         "weights": recipe.mode.weights,
