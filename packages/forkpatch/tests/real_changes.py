@@ -31,7 +31,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from forkpatch.cli.main import main as forkpatch
-from forkpatch.git.calls import Git, GitError, init_repository
+from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.rebase.merging import HeadFiles, merge_patch
@@ -108,11 +108,18 @@ class History:
             tree = self._taken_back(commit, old)
             if tree:
                 message = Commit(b"Change it\n", tree=tree, parent=old)
-                yield RealChange(commit, old, *write_commits(self.git, "refs/heads/x", [message]))
+                (patch,) = write_commits(self.git, "refs/heads/x", [message])
+                if self._lines(old, patch) == self._lines(parent, commit):
+                    yield RealChange(commit, old, patch)
 
     def _changed(self, old: str, new: str, *paths: str) -> list[str]:
         options = ("-r", "--name-only", "--no-renames", "-z")
         return self.git.text("diff-tree", *options, old, new, "--", *paths).split("\0")[:-1]
+
+    def _lines(self, old: str, new: str) -> Counter[bytes]:
+        """The lines that go and come between two commits."""
+        diff = self.git.run("diff-tree", "-p", "-U0", "--no-renames", old, new).stdout
+        return Counter(line for line in diff.split(b"\n") if line[:1] in (b"+", b"-"))
 
     def _trees(self, *commits: str) -> list[str]:
         return self.git.text("rev-parse", *(f"{one}^{{tree}}" for one in commits)).split()

@@ -19,9 +19,17 @@ from collections import Counter
 from collections.abc import Iterator
 
 from forkpatch.model.diffs import FileDiff, Hunk
-from forkpatch.symbols.changes import Change, ChangedLine, Misplacement, among_likes, says_something
+from forkpatch.symbols.changes import (
+    Change,
+    ChangedLine,
+    Group,
+    Misplacement,
+    among_likes,
+    says_something,
+)
 from forkpatch.symbols.outline import MODULE, Outline, Symbol
 
+_CONTEXT = 3  # lines around a change that say where it is, as in a patch
 _LIKE_LINES = 50  # of so many lines that read alike in one symbol, the block need not be tried
 
 
@@ -45,13 +53,14 @@ def misplaced(
     if old[0] == new[0] and old[1] == new[1]:
         return ()
     mine, theirs = Change.of_diff(diff, *old), Change.between(path, *new)
-    found = dict.fromkeys(_moved(mine, theirs))
+    doubtful: dict[tuple[Group, Group], None] = {}
+    found = dict.fromkeys(_moved(mine, theirs, doubtful))
     if whole:
         found |= dict.fromkeys(_lost(mine, theirs))
         for hunk in diff.hunks:
             found |= dict.fromkeys(_at_another_copy(hunk, mine, theirs))
         if not found:
-            found |= dict.fromkeys(among_likes(mine, theirs))
+            found |= dict.fromkeys(among_likes(mine, theirs, doubtful))
     return tuple(found)
 
 
@@ -76,26 +85,77 @@ def _family(one: Symbol, known: Outline) -> list[Symbol]:
     return [item for item in known.symbols.values() if item.family == one.family]
 
 
-def _moved(mine: Change, theirs: Change) -> Iterator[Misplacement]:
-    """Changed lines in other symbols, or other blocks, than the patch's."""
+def _paired(mine: Change, theirs: Change) -> Iterator[tuple[ChangedLine | None, ChangedLine]]:
+    """Each line that the merge changes, with the line of the patch that it is.
+
+    Of several that read alike, one of the same symbol and the same block is taken first.
+    """
     left: dict[tuple[str, bytes], list[ChangedLine]] = {}
     for one in mine.lines:
         left.setdefault((one.sign, one.text), []).append(one)
     for line in theirs.lines:
         same = left.get((line.sign, line.text), [])
-        here = [
-            one for one in same if same_symbol(one.symbol, one.outline, line.symbol, line.outline)
-        ]
-        moved = [(one, _block_moved(one, line)) for one in here[:_LIKE_LINES]]
-        if moved:
-            one, detail = next((pair for pair in moved if not pair[1]), moved[0])
-            same.remove(one)
-            if detail:
+        here = [one for one in same[:_LIKE_LINES] if _same_place(one, line)]
+        alike = next((one for one in here if _blocks(one) == _blocks(line)), None)
+        found = alike or next(iter(here), None) or next(iter(same), None)
+        if found is not None:
+            same.remove(found)
+        yield found, line
+
+
+def _same_place(one: ChangedLine, line: ChangedLine) -> bool:
+    return same_symbol(one.symbol, one.outline, line.symbol, line.outline)
+
+
+def _blocks(line: ChangedLine) -> tuple[str, ...]:
+    return line.outline.blocks(line.number)
+
+
+def _moved(
+    mine: Change, theirs: Change, doubtful: dict[tuple[Group, Group], None]
+) -> Iterator[Misplacement]:
+    """Changed lines that are in another symbol or block, where more than one place is like it.
+
+    What is at one of several like places, in whatever symbol, is added to ``doubtful``.
+    """
+    for one, line in _paired(mine, theirs):
+        if one is None:
+            if not _changes(mine, line):
+                was = ", ".join(dict.fromkeys(each.symbol.name for each in mine.lines))
+                what = f"it changes {line.symbol.name} now, and changed {was} before"
+                yield Misplacement(line.symbol.name, what)
+        elif not _is_alone(one, line, mine, theirs):
+            doubtful[one.group, line.group] = None
+            if not _same_place(one, line):
+                what = f"it changes {line.symbol.name} now, and changed {one.symbol.name} before"
+                yield Misplacement(line.symbol.name, what)
+            elif detail := _block_moved(one, line):
                 yield Misplacement(line.symbol.name, detail)
-        elif same or not _changes(mine, line):
-            was = ", ".join(dict.fromkeys(one.symbol.name for one in same or mine.lines))
-            now = line.symbol.name
-            yield Misplacement(now, f"it changes {now} now, and changed {was} before")
+
+
+def _is_alone(one: ChangedLine, line: ChangedLine, mine: Change, theirs: Change) -> bool:
+    """True when no other place, old or new, has the lines that a merge changes and those around.
+
+    The lines around are those of a patch's context, as far as they are what they were. Within a
+    symbol without twins, no place outside of it counts.
+    """
+    known, now, own, group = mine.before, theirs.before, one.group, line.group
+    first, last = group.first, group.last
+    for _ in range(_CONTEXT):
+        if first and known.standing(now.lines[first - 1 : last]):
+            first -= 1
+        if last < len(now.lines) and known.standing(now.lines[first : last + 1]):
+            last += 1
+    above = group.first - first
+    old, new = (
+        [row + above for row in outline.standing(now.lines[first:last])] for outline in (known, now)
+    )
+    if _same_place(one, line) and line.outline.twins(line.symbol.name) == 1:
+        old, new = (
+            [row for row in rows if which.symbol.first <= row + 1 <= which.symbol.last]
+            for rows, which in ((old, one), (new, line))
+        )
+    return len(new) == len(old) == 1 and (own.first - own.added <= old[0] <= own.last + own.added)
 
 
 def _changes(mine: Change, line: ChangedLine) -> bool:
