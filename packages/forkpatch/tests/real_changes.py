@@ -35,6 +35,7 @@ from forkpatch.git.calls import Git, init_repository
 from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.model.patchfile import parse_patch
 from forkpatch.rebase.merging import HeadFiles, merge_patch
+from forkpatch.rebase.workspace import new_base
 from forkpatch.series.mailbox import export_commits
 from forkpatch.tree.fork import PatchStep
 
@@ -91,7 +92,7 @@ class History:
 
     def commits(self, since: str, until: str) -> list[str]:
         """The commits of a span of time that have one parent."""
-        span = (f"--since={since}", f"--until={until}")
+        span = ("--min-parents=1", f"--since={since}", f"--until={until}")
         return self.git.text("rev-list", "--no-merges", *span, self._head).split()
 
     def drawn(self, commits: Iterable[str]) -> Iterator[RealChange]:
@@ -164,7 +165,9 @@ class History:
             )
         )
         step = PatchStep(patch, Commit(b""), before, after)
-        if merge_patch(step, HeadFiles(self.git, f"{change.commit}^")) is not None:
+        new = f"{change.commit}^"
+        base = new_base(self.git, new, change.old)
+        if merge_patch(step, HeadFiles(self.git, new), base) is not None:
             return None
         return self._by_verb(change, exported.data)
 

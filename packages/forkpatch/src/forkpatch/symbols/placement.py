@@ -16,7 +16,7 @@ The rule behind all four: while the old place still exists elsewhere, no other p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from forkpatch.model.diffs import FileDiff, Hunk
 from forkpatch.symbols.changes import (
@@ -155,7 +155,22 @@ def _is_alone(one: ChangedLine, line: ChangedLine, mine: Change, theirs: Change)
             [row for row in rows if which.symbol.first <= row + 1 <= which.symbol.last]
             for rows, which in ((old, one), (new, line))
         )
-    return len(new) == len(old) == 1 and (own.first - own.added <= old[0] <= own.last + own.added)
+    if len(new) != 1 or len(old) != 1 or _lives_on(one, line, now.lines[group.first : group.last]):
+        return False
+    return own.first - own.added <= old[0] <= own.last + own.added
+
+
+def _lives_on(one: ChangedLine, line: ChangedLine, run: Sequence[bytes]) -> bool:
+    """True when the symbol of one side is another one on the other side, and has the run there."""
+    if _same_place(one, line):
+        return False
+    sides = ((one.symbol, one.outline, line.outline), (line.symbol, line.outline, one.outline))
+    return any(
+        other.first <= row + 1 <= other.last
+        for symbol, first, second in sides
+        if (other := counterpart(symbol, first, second)) and other.name != MODULE
+        for row in second.standing(run)
+    )
 
 
 def _changes(mine: Change, line: ChangedLine) -> bool:
