@@ -100,7 +100,7 @@ LOOKS = (
 
 
 def lookalikes() -> Iterator[MisplacementCase]:
-    """Four cases for each kind of file: git puts the change into the twin, which is wrong."""
+    """Five cases for each kind of file: git puts the change into the twin, which is wrong."""
     for look in LOOKS:
         zap, hop, old = (look.block(name) for name in ("Zap", "Hop", "OldZap"))
         patched, other = look.block("Zap", 555), look.block("Other", 143, 100)
@@ -116,6 +116,15 @@ def lookalikes() -> Iterator[MisplacementCase]:
             change="moves to a file that was there",
             new=look.file(old),
             elsewhere=look.file(other, zap),
+            elsewhere_before=look.file(other),
+        )
+        first, _, others = zap.partition(look.line.replace("{n}", "11"))
+        moved = first + look.line.replace("{n}", "900") + others
+        yield replace(
+            base,
+            change="is edited and moves to a file that was there, further in",
+            new=look.file(look.block("OldZap", 41, 0).replace("79", "978")),
+            elsewhere="".join(f"  {line}\n" for line in look.file(other, moved).splitlines()),
             elsewhere_before=look.file(other),
         )
         base = MisplacementCase(look.kind, look.suffix, "twins", "", *double, look.file(hop), None)
