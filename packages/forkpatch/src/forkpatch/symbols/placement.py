@@ -2,7 +2,11 @@
 """Comparison of where a merge put the changes of a patch with where the patch makes them.
 
 Git merges similar lines, and does not know when they are in another function. Here
-each changed line is compared with the line of the patch that it comes from. They must be
+each changed line is compared with the line of the patch that it comes from.
+
+A change is in its place when no other place could be meant: its lines, and those around them as far
+as they are what they were, stand once before and once after, and no symbol lives on elsewhere with
+them. Else it must be
 
 - in the same symbol, by its full name. One whose signature or conditions changed is followed
   when that is certain: the old one is gone, the new one is new, and neither has a twin;
@@ -10,7 +14,8 @@ each changed line is compared with the line of the patch that it comes from. The
 - at the same one of several places in the symbol that look alike;
 - between the same lines, in any language, when these lines tell similar places apart.
 
-The rule behind all four: while the old place still exists elsewhere, no other place is right.
+The rule behind all: while the old place still exists elsewhere, no other place is right. A place in
+another file is found by :mod:`forkpatch.inspect.survivors`.
 """
 
 from __future__ import annotations
