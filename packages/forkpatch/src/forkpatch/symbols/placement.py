@@ -11,7 +11,6 @@ them. Else it must be
 - in the same symbol, by its full name. One whose signature or conditions changed is followed
   when that is certain: the old one is gone, the new one is new, and neither has a twin;
 - in the same block of it, as far as heads of blocks can tell (``case A:``, ``if (x) {``);
-- at the same one of several places in the symbol that look alike;
 - between the same lines, in any language, when these lines tell similar places apart.
 
 The rule behind all: while the old place still exists elsewhere, no other place is right. A place in
@@ -23,14 +22,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from forkpatch.model.diffs import FileDiff, Hunk
+from forkpatch.model.diffs import FileDiff
 from forkpatch.symbols.changes import (
     Change,
     ChangedLine,
     Group,
     Misplacement,
     among_likes,
-    says_something,
 )
 from forkpatch.symbols.outline import MODULE, Outline, Symbol
 
@@ -62,8 +60,6 @@ def misplaced(
     found = dict.fromkeys(_moved(mine, theirs, doubtful))
     if whole:
         found |= dict.fromkeys(_lost(mine, theirs))
-        for hunk in diff.hunks:
-            found |= dict.fromkeys(_at_another_copy(hunk, mine, theirs))
         if not found:
             found |= dict.fromkeys(among_likes(mine, theirs, doubtful))
     return tuple(found)
@@ -228,73 +224,3 @@ def _lost(mine: Change, theirs: Change) -> Iterator[Misplacement]:
             )
         elif line.text not in theirs.after.own_lines(symbol.name):
             yield Misplacement(name, f"git finds its change of {name} made already elsewhere")
-
-
-def _at_another_copy(hunk: Hunk, mine: Change, theirs: Change) -> Iterator[Misplacement]:
-    """A hunk whose lines stand several times in the symbol, or stand there still."""
-    offset = next(at for at, line in enumerate(hunk.lines) if line.kind != " ")
-    block = [line.data.rstrip(b"\n") for line in hunk.lines if line.kind != "+"]
-    if sum(map(says_something, block)) < 2:
-        return
-    first = mine.before.at(hunk.first + offset + (hunk.lines[offset].kind == "-"))
-    now = counterpart(first, mine.before, theirs.before)
-    later = [
-        counterpart(first, mine.before, mine.after),
-        now and counterpart(now, theirs.before, theirs.after),
-    ]
-    if now is None or None in later:
-        return
-    after = [line.data.rstrip(b"\n") for line in hunk.lines if line.kind != "-"]
-    heads = mine.before.blocks(min(hunk.first + offset + 1, len(mine.before.lines)))
-    both = ((mine.before, first), (theirs.before, now))
-    # Blocks with other heads are other places, unless upstream changed this head.
-    inside = heads if _places(block, offset, *both[1], heads) else None
-    before, ours = (_places(block, offset, *one, inside) for one in both)
-    if not ours:
-        return  # upstream changed the lines around it
-    patched, merged = (
-        [
-            which
-            for _, which in sorted(
-                [(row, "old") for row in _places(block, offset, known, symbol, inside)]
-                + [(row, "new") for row in _places(after, offset, known, symbol, inside)]
-            )
-        ]
-        for known, symbol in ((mine.after, later[0]), (theirs.after, later[1]))
-    )
-    if len(before) != len(ours):
-        counts = f"{len(ours)} times in {now.name} now, and {len(before)} before"
-        yield Misplacement(now.name, f"the lines that it changes occur {counts}")
-    elif patched.count("old") != merged.count("old"):
-        yield Misplacement(now.name, f"the lines that it changes are still in {now.name}")
-    elif patched != merged:
-        yield Misplacement(
-            now.name, f"it changes another one of {len(ours)} places in {now.name} that look alike"
-        )
-
-
-def _places(
-    block: list[bytes],
-    offset: int,
-    known: Outline,
-    symbol: Symbol | None,
-    heads: tuple[str, ...] | None,
-) -> list[int]:
-    """Line indices at which the block stands with its changed lines in the symbol.
-
-    With ``heads``, only those inside of blocks with these heads.
-    """
-    if symbol is None:
-        return []
-    rows = range(max(symbol.first - 1 - offset, 0), min(symbol.last, len(known.lines)))
-    found = [
-        row
-        for row in rows
-        if known.lines[row] == block[0]
-        and known.lines[row : row + len(block)] == block
-        and symbol.name in {known.at(row + offset).name, known.at(row + offset + 1).name}
-    ]
-    last = len(known.lines)
-    return [
-        row for row in found if heads is None or known.blocks(min(row + offset + 1, last)) == heads
-    ]
