@@ -51,7 +51,7 @@ def _merge_clean(rebase: Rebase) -> Rebase:
     commits: list[Commit] = []
     for pending in plan.pending:
         step = steps[pending.patch]
-        changes = merge_patch(step, files)
+        changes = merge_patch(step, files, rebase.base)
         if changes is None:
             break
         files.update(changes)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import Changes, TreeFile, list_tree, read_blobs
+from forkpatch.inspect.survivors import survivors
+from forkpatch.inspect.upstreamed import NewBase
 from forkpatch.model.diffs import FileDiff
 from forkpatch.safety import FILE_MODES
 from forkpatch.symbols.placement import misplaced
@@ -65,8 +67,13 @@ class HeadFiles:
         return self._changed[path] is not None if path in self._changed else path in self._listed
 
 
-def merge_patch(step: PatchStep, files: HeadFiles) -> Changes | None:
+def merge_patch(step: PatchStep, files: HeadFiles, base: NewBase) -> Changes | None:
     """The files that a patch changes, merged onto others than it was made for.
+
+    Args:
+        step: the patch.
+        files: those that it is merged onto.
+        base: the new version, which they are of.
 
     Returns:
         None unless all of it merges cleanly, something is left of it, and every change is in the
@@ -74,14 +81,14 @@ def merge_patch(step: PatchStep, files: HeadFiles) -> Changes | None:
     """
     changes: Changes = {}
     for diff in step.patch.files:
-        merged = None if diff.binary or diff.copied else _merged(diff, step, files)
+        merged = None if diff.binary or diff.copied else _merged(diff, step, files, base)
         if merged is None:
             return None
         changes |= merged
     return changes or None
 
 
-def _merged(diff: FileDiff, step: PatchStep, files: HeadFiles) -> Changes | None:
+def _merged(diff: FileDiff, step: PatchStep, files: HeadFiles, base: NewBase) -> Changes | None:
     if diff.old is None:
         path, mode = diff.new or "", diff.new_mode or FILE_MODES[0]
         is_plain = mode in FILE_MODES and files.has_room(path)
@@ -95,7 +102,11 @@ def _merged(diff: FileDiff, step: PatchStep, files: HeadFiles) -> Changes | None
         return None
     after = step.after[diff.new]
     data = merge_data(here.data, before, after)
-    if data is None or misplaced(diff, (before, after), (here.data, data), diff.old):
+    if (
+        data is None
+        or misplaced(diff, (before, after), (here.data, data), diff.old)
+        or any(survivors(diff, (before, after), here.data, diff.old, base))
+    ):
         return None
     changed = diff.new_mode is not None and diff.old_mode != diff.new_mode
     file = TreeFile(diff.new_mode if changed and diff.new_mode else here.mode, data)

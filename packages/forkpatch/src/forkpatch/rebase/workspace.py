@@ -291,7 +291,7 @@ def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
 def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Rebase:
     tree = rebase_folder(fork, plan.upstream) / _TREE
     git = Git(tree / ".git", tree)
-    base = _new_base(git, plan.base, series.upstream.tree)
+    base = new_base(git, plan.base, series.upstream.tree)
     return Rebase(fork, plan, git, series, record_of(fork, series), new, base)
 
 
@@ -320,7 +320,9 @@ def abort(fork: Fork, name: str) -> bool:
     return True
 
 
-def _new_base(git: Git, base: str, old: str) -> NewBase:
+def new_base(git: Git, base: str, old: str) -> NewBase:
+    """The new base of a rebase from the tree ``old``; both are in the repository."""
+
     def find(word: str) -> tuple[str, ...]:
         command = ("grep", "-l", "-z", "-I", "-w", "-F", "-e", word, base, "--")
         out = git.run(*command, ok=(0, 1)).stdout.decode("utf-8", "surrogateescape")

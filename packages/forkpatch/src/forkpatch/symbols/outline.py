@@ -108,6 +108,13 @@ def outline(path: str, data: bytes) -> Outline:
     return _OUTLINES.get(path, data)
 
 
+@lru_cache(maxsize=64)
+def places(path: str, data: bytes) -> Outline:
+    """The outline of a file's content in which guessed symbols do not count: they prove nothing."""
+    known = outline(path, data)
+    return known if known.is_parsed else Outline(path, data, guess=False)
+
+
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
     """A line for each file, or language, whose places go by git's function context."""
     reasons = dict.fromkeys(outline(*file).why_not_parsed for file in files)
@@ -117,12 +124,19 @@ def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
 
 
 class Outline:
-    """The symbols of one file's content."""
+    """The symbols of one file's content.
 
-    def __init__(self, path: str, data: bytes) -> None:
+    Args:
+        path: the file.
+        data: its content.
+        guess: take a line as git's function context does for a symbol where there is no grammar.
+    """
+
+    def __init__(self, path: str, data: bytes, *, guess: bool = True) -> None:
         self.path = path
         self.lines = data.split(b"\n")
         self._data = data
+        self._guess = guess
         small = len(data) <= _LARGE and len(self.lines) <= _LONG
         self._grammar = grammar_of(path) if small else None
         self._own_lines: dict[str, Counter[bytes]] = {}
@@ -147,7 +161,8 @@ class Outline:
         """All symbols by name; outer ones before inner ones, MODULE first."""
         suffix = PurePosixPath(self.path).suffix
         if self._grammar is None:
-            return _unique(_line_symbols(self._data, self.lines, suffix))
+            guessed = _unique(_line_symbols(self._data, self.lines, suffix))
+            return guessed if self._guess else {MODULE: guessed[MODULE]}
         nodes = self._grammar.definitions(self._root)
         found = list(_parsed_symbols(self._grammar, nodes, self.lines, self.conditions))
         small = len(self._data) <= _LARGE_PYTHON

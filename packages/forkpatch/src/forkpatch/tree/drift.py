@@ -23,6 +23,7 @@ class Drift(StrEnum):
     MOVED = "moved"
     GONE = "gone"
     MISPLACED = "misplaced"
+    FOLLOWED = "followed"
 
 
 @dataclass(frozen=True)
