@@ -10,6 +10,7 @@
 #include "engine/defaults.h"
 #include "engine/engine.h"
 #include "input/errors.h"
+#include "input/heap.h"
 #include "input/read_file.h"
 #include "model/model.h"
 #include "program/arguments.h"
@@ -28,7 +29,7 @@ const char kServeUsage[] =
     "--vocab:\n"
     "                       see runner --help\n"
     "  --host ADDRESS       address to listen at (127.0.0.1: this machine only; 0.0.0.0: all\n"
-    "                       networks)\n"
+    "                       networks, needs --api-key-file)\n"
     "  --port N             port to listen at; 0: any free port (8000)\n"
     "  --api-key-file FILE  file with the key that clients must send (none)\n"
     "  --cors ORIGIN        allow requests from pages of this origin, such as https://example.org\n"
@@ -125,6 +126,7 @@ int Serve(const std::vector<std::string>& words) {
     std::cout << kServeUsage;
     return 0;
   }
+  ReturnFreedMemory();
   StopSignals signals;
   ServeArguments own = Parse(words);
   const Arguments arguments = ParseModelArguments(own.rest);
@@ -137,10 +139,6 @@ int Serve(const std::vector<std::string>& words) {
   // Bind before the model is read, which takes long, to report a port that is in use at once.
   HttpServer server(own.server);
   server.Bind();
-  if (server.open_to_all()) {
-    std::cerr << "runner: without --api-key-file, everybody who can reach " << own.server.host
-              << " can use this server\n";
-  }
   const Tokenizer tokenizer = ReadTokenizer(arguments.tokenizer);
   const Library library(arguments.library, arguments.check_vlen);
   SetThreads(arguments.threads);
