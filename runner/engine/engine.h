@@ -36,6 +36,10 @@ struct EngineLimits {
   int64_t tokens = 0;     // of one sequence, prompt and answer
   int64_t chunk = 0;      // most tokens of one prefill call, at most the model's CacheLimits say
   int64_t queue = 64;     // requests that wait at most
+  // Chooses shorter prefill calls, from measured times: while other answers are being decoded, a
+  // call takes about the time of eight of their tokens, and otherwise about a second, so
+  // that a request to stop is heard. Then the calls of a prompt depend on the machine.
+  bool adaptive = false;
 };
 
 // Counted since the engine started, except where it says "now".

@@ -5,12 +5,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "api/api_answer.h"
 #include "api/api_request.h"
 #include "server/answering.h"
+#include "server/body.h"
 #include "server/metrics.h"
 #include "text/tokenizer.h"
 
@@ -35,7 +37,9 @@ class Endpoints {
   void Numbers(const httplib::Request& request, httplib::Response& response) const;
   void Models(const httplib::Request& request, httplib::Response& response) const;
   void Model(const httplib::Request& request, httplib::Response& response) const;
-  void Complete(bool chat, const httplib::Request& request, httplib::Response& response);
+  // Drops the body when it has been read.
+  void Complete(bool chat, const httplib::Request& request, Body* body,
+                httplib::Response& response);
 
   Metrics& metrics() { return metrics_; }
   // Ends all running answers.
@@ -43,8 +47,14 @@ class Endpoints {
 
  private:
   nlohmann::json About() const;
-  // Makes the requests of all prompts; counts the bytes that have no token in the model.
-  std::vector<Request> Requests(const ApiRequest& asked, size_t* dropped) const;
+  struct Asked {
+    ApiRequest api;  // without its prompts
+    std::vector<Request> requests;
+    size_t dropped = 0;  // bytes of the prompts that have no token in the model
+  };
+
+  Asked Read(bool chat, Body* body);
+  void MakeRequests(Asked* asked) const;
   void Whole(Answers* answers, AnswerWriter* writer, const httplib::Request& request) const;
 
   Served served_;
@@ -52,6 +62,7 @@ class Endpoints {
   std::string prefix_;  // of the ids of this run's answers
   std::atomic<uint64_t> answered_{0};
   std::atomic<bool> stopping_{false};
+  std::mutex reading_;  // one body at a time: what is made of it takes many times its size
   Metrics metrics_;
 };
 
