@@ -129,7 +129,7 @@ def test_every_table_is_whole() -> None:
 
 
 def test_the_page_lists_the_cores() -> None:
-    page = (CORES / "README.md").read_text(encoding="utf-8")
+    page = (CORES / "README.md").read_text(encoding="utf-8").partition("| file | core |")[2]
     assert sorted(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)) == core_names(CORES)
 
 
