@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/api_request.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -145,12 +146,43 @@ void ReadBias(const json& value, ApiRequest* request) {
   }
 }
 
-void ReadFormat(const json& value, ApiRequest*) {
-  const bool text = value.is_object() && value.size() == 1 && value.value("type", json()) == "text";
-  if (!text) {
-    Refuse("response_format",
-           "must be {\"type\": \"text\"}: this server cannot make the model answer in JSON");
+constexpr size_t kMostSchema = size_t{64} << 10;  // bytes
+
+// A field of the body with the order of its names.
+OrderedJson Ordered(const std::string& field, std::string_view body) {
+  const std::string_view text = FieldText(body, field);
+  if (text.size() > kMostSchema) {
+    Refuse(field, "is longer than " + std::to_string(kMostSchema) + " bytes");
   }
+  return OrderedJson::parse(text);
+}
+
+void CheckNames(const std::string& field, const json& value,
+                const std::vector<std::string>& known) {
+  if (!value.is_object()) Refuse(field, "must be an object");
+  for (const auto& [name, entry] : value.items()) {
+    if (std::count(known.begin(), known.end(), name) == 0) {
+      Refuse(field + "." + name, "is not supported here");
+    }
+  }
+}
+
+// Checks the format; `body` has the schema's properties in their order.
+std::optional<OrderedJson> ReadFormat(const json& value, std::string_view body) {
+  const std::string field = "response_format";
+  CheckNames(field, value, {"type", "json_schema"});
+  const json type = value.value("type", json());
+  if (type == "text" && value.size() == 1) return std::nullopt;
+  if (type == "json_object" && value.size() == 1) return OrderedJson{{"type", "object"}};
+  if (type != "json_schema") {
+    Refuse(field + ".type", "must be text, json_object or json_schema");
+  }
+  const std::string place = field + ".json_schema";
+  if (!value.contains("json_schema")) Refuse(place, "is missing");
+  const json& about = value["json_schema"];
+  CheckNames(place, about, {"name", "description", "schema", "strict"});
+  if (!about.contains("schema")) Refuse(kSchemaField, "is missing");
+  return Ordered(field, body)["json_schema"]["schema"];
 }
 
 void ReadStreamOptions(const json& value, ApiRequest* request) {
@@ -229,7 +261,7 @@ Readers CommonReaders() {
 Readers ChatReaders() {
   Readers readers = CommonReaders();
   readers["messages"] = ReadMessages;
-  readers["response_format"] = ReadFormat;
+  readers["response_format"] = [](const json&, ApiRequest*) {};  // see ParseApiRequest
   readers["max_completion_tokens"] =
       Count("max_completion_tokens", 1, kMany, &Sampling::max_tokens);
   readers["modalities"] =
@@ -295,6 +327,9 @@ ApiRequest ParseApiRequest(bool chat, std::string_view body, const Sampling& def
     if (value.is_null() && field != "messages" && field != "prompt") continue;
     if (reader == readers.end()) Refuse(field, "is not supported here");
     reader->second(value, &request);
+  }
+  if (chat && Named(table, "response_format")) {
+    request.schema = ReadFormat(table["response_format"], body);
   }
   CheckTogether(table, request);
   if (request.sampling.top_k < 0) request.sampling.top_k = 0;  // both mean all

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "engine/sampling.h"
+#include "grammar/schema.h"
 #include "text/chat.h"
 
 namespace rvv_runner {
@@ -24,11 +26,13 @@ struct ApiRequest {
   Sampling sampling;
   int64_t n = 1;  // answers to each prompt
   bool stream = false;
-  bool include_usage = false;  // of a stream
+  bool include_usage = false;         // of a stream
+  std::optional<OrderedJson> schema;  // that the answer has to match
 
   size_t answers() const { return static_cast<size_t>(n) * (chat ? 1 : prompts.size()); }
 };
 
+constexpr char kSchemaField[] = "response_format.json_schema.schema";
 constexpr size_t kMostMessages = 1024;
 constexpr size_t kMostPrompts = 16;
 constexpr int64_t kMostAnswers = 16;  // of one request

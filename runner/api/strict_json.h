@@ -11,4 +11,7 @@ namespace rvv_runner {
 // 32 deep, or if it names a field twice.
 Json ParseBody(std::string_view body);
 
+// The text of a field of a body that ParseBody accepted as an object; empty if it is not there.
+std::string_view FieldText(std::string_view body, std::string_view name);
+
 }  // namespace rvv_runner

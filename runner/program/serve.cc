@@ -10,6 +10,7 @@
 
 #include "engine/defaults.h"
 #include "engine/engine.h"
+#include "grammar/grammar.h"
 #include "input/errors.h"
 #include "input/read_file.h"
 #include "model/model.h"
@@ -183,8 +184,9 @@ int Serve(const std::vector<std::string>& words) {
   Engine engine(&model, &tokenizer, weights.vocabulary, limits);
   EngineThread thread(&engine);
   const std::string name = own.name.empty() ? NameOf(arguments.params) : own.name;
-  ServeUntilStopped(&server, {name, &tokenizer, &thread, defaults, limits.tokens}, &signals,
-                    std::cout);
+  GrammarCompiler grammars(tokenizer, weights.vocabulary);
+  ServeUntilStopped(&server, {name, &tokenizer, &thread, &grammars, defaults, limits.tokens},
+                    &signals, std::cout);
   return 0;
 }
 

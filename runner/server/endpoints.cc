@@ -183,6 +183,8 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
       prompts.push_back(std::get<std::vector<int32_t>>(prompt));
     }
   }
+  std::shared_ptr<const Grammar> grammar;
+  if (asked.schema) grammar = served_.grammars->OfSchema(*asked.schema, kSchemaField);
   std::vector<Request> requests;
   for (const auto& prompt : prompts) {
     for (int64_t i = 0; i < asked.n; ++i) {
@@ -192,6 +194,7 @@ std::vector<Request> Endpoints::Requests(const ApiRequest& asked, size_t* droppe
       // Answers to the same prompt get different seeds, and the same seeds each time.
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.stop = tokenizer.stop();
+      request.grammar = grammar;
       requests.push_back(std::move(request));
     }
   }
@@ -209,6 +212,8 @@ void Endpoints::Complete(bool chat, const httplib::Request& request, httplib::Re
   size_t dropped = 0;
   try {
     answers = std::make_unique<Answers>(served_.answerer, Requests(asked, &dropped));
+  } catch (const GrammarError& error) {
+    throw ApiError(400, error.what(), error.field(), "unsupported_schema");
   } catch (const InputError& error) {
     throw ApiError(400, error.what());
   } catch (const QueueFull& error) {

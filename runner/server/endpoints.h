@@ -10,6 +10,7 @@
 
 #include "api/api_answer.h"
 #include "api/api_request.h"
+#include "grammar/grammar.h"
 #include "server/answering.h"
 #include "server/metrics.h"
 #include "text/tokenizer.h"
@@ -21,6 +22,7 @@ struct Served {
   std::string name;  // of the model, as in requests
   const Tokenizer* tokenizer = nullptr;
   Answerer* answerer = nullptr;
+  GrammarCompiler* grammars = nullptr;
   Sampling defaults;
   int64_t context = 0;  // tokens of one sequence
 };

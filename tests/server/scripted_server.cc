@@ -20,9 +20,11 @@ int main(int argc, char** argv) {
     if (argc > 6) options.cors = argv[6];
     options.connections = 64;
     ScriptedAnswerer answerer(tokenizer, std::stoul(argv[2]), std::stod(argv[3]));
+    GrammarCompiler grammars(tokenizer, static_cast<int64_t>(tokenizer.size()));
     HttpServer server(options);
     server.Bind();
-    ServeUntilStopped(&server, {"scripted", &tokenizer, &answerer, {}, 4096}, &signals, std::cout);
+    ServeUntilStopped(&server, {"scripted", &tokenizer, &answerer, &grammars, {}, 4096}, &signals,
+                      std::cout);
   } catch (const std::exception& error) {
     std::cerr << "scripted_server: " << error.what() << "\n";
     return 2;

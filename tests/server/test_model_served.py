@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import jsonschema
 import pytest
 import served
 from served import CHAT, TEXT, Served
@@ -58,6 +59,36 @@ def server(
     command = [str(host_runner), *words(params, "--parallel", "4")]
     with served.serving(command, tmp_path_factory.mktemp("log"), about) as running:
         yield running
+
+
+def test_answers_match_a_schema(server: Served) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "word": {"type": "string", "maxLength": 5},
+            "kind": {"enum": ["cab", "bed", 3]},
+            "counts": {"type": "array", "items": {"type": "integer"}, "maxItems": 2},
+        },
+        "required": ["word", "kind", "counts"],
+    }
+    format_ = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    asked = {"messages": [{"role": "user", "content": "a cab"}], "response_format": format_}
+    asked |= {"temperature": 1, "seed": 1, "n": 8}
+    choices = server.post(CHAT, asked).json()["choices"]
+    said = [json.loads(c["message"]["content"]) for c in choices]
+    for one in said:
+        jsonschema.validate(one, schema)
+        assert list(one) == ["word", "kind", "counts"]
+    assert len({json.dumps(one) for one in said}) > 4
+    assert {c["finish_reason"] for c in choices} == {"stop"}
+    streamed = server.stream(CHAT, **{**asked, "n": 1})
+    text = "".join(event["choices"][0]["delta"].get("content", "") for event in streamed)
+    assert text == choices[0]["message"]["content"]
+    asked["response_format"] = {"type": "json_object"}
+    whole = server.post(CHAT, {**asked, "max_tokens": 200}).json()["choices"]
+    ended = [c for c in whole if c["finish_reason"] == "stop"]
+    assert ended
+    assert all(type(json.loads(c["message"]["content"])) is dict for c in ended)
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_read(

@@ -123,6 +123,14 @@ def test_what_changes_nothing_is_taken(server: Served) -> None:
     assert said == server.post(CHAT, ASKED).json()["choices"]
 
 
+SCHEMA = "response_format.json_schema.schema"
+
+
+def _schema(schema: Any) -> dict[str, Any]:
+    about = {"name": "n", **({} if schema is None else {"schema": schema})}
+    return {"response_format": {"type": "json_schema", "json_schema": about}}
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"surprise": 1}, "surprise"),
     ({"messages": None}, "messages"),
@@ -141,8 +149,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]},
         "messages[0].tool_calls",
     ),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"response_format": "json"}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_object", "more": 1}}, "response_format.more"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    (_schema(None), "response_format.json_schema.schema"),
+    (_schema(3), "response_format.json_schema.schema"),
+    (_schema({"properties": {"a": {"not": {}}}}), f"{SCHEMA}.properties.a.not"),
+    (_schema({"type": "array", "uniqueItems": True}), f"{SCHEMA}.uniqueItems"),
+    (_schema({"type": "string", "pattern": "(?=a)b"}), SCHEMA),
+    (_schema({"enum": ["x" * 70_000]}), "response_format"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"functions": [{}]}, "functions"),

@@ -22,7 +22,7 @@ from tokenizers import (
     trainers,
 )
 
-from crosslab.build.libraries import httplib_object, include_folders, json_headers
+from crosslab.build.libraries import include_folders, json_headers, library_objects
 from crosslab.build.link import RUNNER_SOURCES
 from crosslab.build.runtime import LANGUAGE_FLAGS, sanitizer_flags
 from crosslab.cached_build import cached_build
@@ -49,6 +49,7 @@ TEXT_SOURCES = (
     RUNNER_SOURCES / "program" / "arguments.cc",
 )
 SERVER_SOURCES = (
+    *sorted(RUNNER_SOURCES.glob("grammar/*.cc")),
     *sorted(RUNNER_SOURCES.glob("api/*.cc")),
     *(p for p in sorted(RUNNER_SOURCES.glob("server/*.cc")) if p.stem != "engine_thread"),
 )
@@ -82,7 +83,7 @@ def build_probe(
         folders += include_folders(cache).values()
         how = ("server", "-O0")
         command, more = _objects(tools, cache, how, SERVER_SOURCES, folders, covered)
-        ready += [*sorted(more.glob("*.o")), httplib_object(tools, cache)]
+        ready += [*sorted(more.glob("*.o")), *library_objects(tools, cache)]
     link = sanitizer_flags(sanitizers) if host else ("-static",)
     made = [f"{path.parent.name}/{path.name}" for path in ready]
     key = digest(*made, shlex.join(link), main, *sorted(SCRIPTED.glob("*.h")))
@@ -278,6 +279,7 @@ def tiny(size: int) -> ChatTokenizer:
     alphabet = {byte: char for char, byte in byte_alphabet().items()}
     markers = [t for t in MARKERS if t.special]
     words = b" abcdefghijklmnopqrstuvwxyz?\n\x00" + "\u00e9\U0001f600".encode()
+    words += b'0123456789+-."\\/{}[]:,ABCDEF'
     vocab = {alphabet[byte]: n for n, byte in enumerate(dict.fromkeys(words))}
     merges = []
     for left in "abcdefghijkl":

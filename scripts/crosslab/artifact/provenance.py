@@ -198,7 +198,7 @@ class Provenance:
     def parts(self) -> list[Part]:
         """The components of the bill of materials."""
         own = [self._own("kernels"), self._own("runner")]
-        shipped = [*map(self._upstream, self.origins), *own, _dlpack(), _httplib(), self._model()]
+        shipped = [*map(self._upstream, self.origins), *own, *_libraries(), self._model()]
         return [*shipped, *self._c(), *self.packages]
 
     def _upstream(self, origin: TreeOrigin) -> Part:
@@ -296,6 +296,20 @@ def _dlpack() -> Part:
     text = header.read_text(encoding="utf-8")
     version = re.findall(r"^#define DLPACK_(?:MAJOR|MINOR)_VERSION (\d+)$", text, re.MULTILINE)
     return Part("dlpack", ".".join(version), "Apache-2.0", shipped=True, sha256=sha256_of(header))
+
+
+def _libraries() -> tuple[Part, ...]:
+    """The libraries that are compiled into the runner, apart from Python packages."""
+    return (_dlpack(), _httplib(), _xgrammar())
+
+
+def _xgrammar() -> Part:
+    """The library of grammars, with picojson in it."""
+    archive, licence = libraries.xgrammar_archive()
+    purl = f"pkg:pypi/{archive.package}@{archive.version}"
+    return Part(
+        libraries.XGRAMMAR, archive.version, licence, shipped=True, purl=purl, sha256=archive.sha256
+    )
 
 
 def _httplib() -> Part:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ libraries that the runner's server is made of: cpp-httplib and nlohmann-json.
+"""C++ libraries of the runner: cpp-httplib, XGrammar and nlohmann-json.
 
 Debian's libcpp-httplib-dev has declarations alone, and its code in a shared library for the
 machine that builds: of no use to a static program for another one. The header of nlohmann-json is
-a Python package; httplib comes out of a source distribution that carries it.
+a Python package; the others come out of source distributions that carry them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from crosslab.build.pinned_archive import read_archive, unpack_source
+from crosslab.build.pinned_archive import PinnedArchive, read_archive, unpack, unpack_source
 from crosslab.build.runtime import LANGUAGE_FLAGS
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError, UserError
@@ -31,8 +31,7 @@ from groundwork.hashing import digest
 PROJECT = Path(__file__).resolve().parents[3]
 PAGE = PROJECT / "runner" / "server" / "page" / "chat.html"
 HTTPLIB = "cpp-httplib"
-# HTTP's cost is the network's: what matters is how long it takes to compile.
-_OPTIMISATION = {Machine.RISCV64: "-O1", Machine.HOST: "-O0"}
+XGRAMMAR = "xgrammar"
 _FLAGS = ("-g0", "-ffunction-sections", "-fdata-sections", "-w")
 _VERSION = re.compile(r'^#define CPPHTTPLIB_VERSION "([^"]+)"$', re.MULTILINE)
 _LITERAL = 4000  # bytes of one string literal; compilers bound them
@@ -139,22 +138,121 @@ def _as_text(name: str, data: bytes) -> str:
 
 
 def include_folders(cache: Path) -> dict[str, Path]:
-    """Folders in which the runner's sources find both libraries and the page, by their names."""
-    return {"httplib": httplib_sources(cache), "json": json_headers(), "page": page_header(cache)}
+    """Folders in which the runner's sources find the libraries and the page, by their names."""
+    return {
+        "httplib": httplib_sources(cache),
+        "json": json_headers(),
+        "page": page_header(cache),
+        **grammar_folders(cache),
+    }
 
 
-def httplib_object(toolchain: Toolchain, cache: Path) -> Path:
-    """The object of httplib for a machine; never with sanitizers, which take a minute more.
+def grammar_folders(cache: Path) -> dict[str, Path]:
+    """Folders in which the runner's sources find XGrammar's headers, by their names."""
+    xgrammar = xgrammar_sources(cache)
+    return {"xgrammar": xgrammar / "include", "dlpack": xgrammar / "3rdparty/dlpack/include"}
+
+
+def xgrammar_archive(project: Path = PROJECT) -> tuple[PinnedArchive, str]:
+    """The pin of XGrammar in a project's ``VERSIONS.lock``, and its licence.
 
     Raises:
-        LabError: it cannot be had, or does not compile.
+        UserError: the lock has no such pin.
     """
-    sources = httplib_sources(cache)
-    flags = [*LANGUAGE_FLAGS, _OPTIMISATION[toolchain.machine], *_FLAGS]
-    key = digest(toolchain.digest, shlex.join(flags), sources.name)
+
+    def made(entry: dict[str, Any]) -> tuple[PinnedArchive, str]:
+        return PinnedArchive(**{k: v for k, v in entry.items() if k != "license"}), entry["license"]
+
+    return read_pinned(project, "libraries", XGRAMMAR, made)
+
+
+def xgrammar_sources(cache: Path) -> Path:
+    """Folder of XGrammar's code, with the headers of picojson and DLPack, made once.
+
+    Raises:
+        UserError: it is not pinned.
+        LabError: the archive cannot be had.
+    """
+    source, _ = xgrammar_archive()
 
     def make(out: Path) -> None:
-        command = [*toolchain.cxx, *flags, "-I.", f"-ffile-prefix-map={sources}=httplib"]
-        compile_objects(HTTPLIB, command, ["httplib.cpp"], sources, out)
+        with tempfile.TemporaryDirectory(prefix="source-") as at:
+            tree = unpack(source, _XGRAMMAR_PARTS, Path(at))
+            for part in _XGRAMMAR_PARTS:
+                shutil.move(tree / part, out / part)
+        shutil.rmtree(out / "cpp" / "tvm_ffi")  # Python's binding
 
-    return cached_build(cache, f"{HTTPLIB}-{toolchain.machine}", key, make) / "httplib.o"
+    return cached_build(cache, f"source-{XGRAMMAR}", digest(source.sha256, *_XGRAMMAR_PARTS), make)
+
+
+_XGRAMMAR_PARTS = ("cpp", "include", "3rdparty/picojson", "3rdparty/dlpack/include", "LICENSE")
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """How a library is compiled; never with sanitizers, which take minutes more.
+
+    Attributes:
+        name: of the library.
+        folder: its sources.
+        sources: their paths in the folder.
+        flags: further options of the compiler.
+        optimisation: by the machine; on this one only tests run it.
+        precompiled: headers that most sources read.
+    """
+
+    name: str
+    folder: Path
+    sources: tuple[str, ...]
+    flags: tuple[str, ...]
+    optimisation: Mapping[Machine, str]
+    precompiled: tuple[str, ...] = ()
+
+    def objects(self, toolchain: Toolchain, cache: Path) -> list[Path]:
+        """The objects for a machine, made once."""
+        options = (*LANGUAGE_FLAGS, self.optimisation[toolchain.machine], *_FLAGS, *self.flags)
+        headers = self.precompiled if toolchain.is_clang else ()
+        key = digest(toolchain.digest, shlex.join((*options, *headers)), self.folder.name)
+
+        def make(out: Path) -> None:
+            places = f"-ffile-prefix-map={self.folder}={self.name}"
+            command = [*toolchain.cxx, *options, places]
+            compile_objects(self.name, command, self.sources, self.folder, out, precompiled=headers)
+
+        made = cached_build(cache, f"{self.name}-{toolchain.machine}", key, make)
+        return sorted(made.glob("*.o"))
+
+
+def _httplib(cache: Path) -> Compilation:
+    # HTTP's cost is the network's: what matters is how long it takes to compile.
+    levels = {Machine.RISCV64: "-O1", Machine.HOST: "-O0"}
+    return Compilation(HTTPLIB, httplib_sources(cache), ("httplib.cpp",), ("-I.",), levels)
+
+
+def _xgrammar(cache: Path) -> Compilation:
+    folder = xgrammar_sources(cache)
+    sources = sorted(path.relative_to(folder).as_posix() for path in folder.glob("cpp/**/*.cc"))
+    includes = ("-Iinclude", "-I3rdparty/picojson", "-I3rdparty/dlpack/include")
+    # The runner decides what becomes of a warning.
+    settings = {"LOG_CUSTOMIZE": 1, "ENABLE_CPPTRACE": 0, "ENABLE_INTERNAL_CHECK": 0}
+    defines = (f"-DXGRAMMAR_{name}={value}" for name, value in settings.items())
+    headers = ("algorithm", "functional", "memory", "optional", "string", "unordered_map")
+    return Compilation(
+        XGRAMMAR,
+        folder,
+        tuple(sources),
+        ("-std=c++17", *includes, *defines),  # it is not C++20
+        {Machine.RISCV64: "-O2", Machine.HOST: "-O1"},
+        (*headers, "variant", "vector", "picojson.h"),
+    )
+
+
+def library_objects(toolchain: Toolchain, cache: Path) -> Sequence[Path]:
+    """The objects of all compiled libraries for a machine.
+
+    Raises:
+        LabError: a library cannot be had, or does not compile.
+    """
+    return [
+        o for made in (_httplib(cache), _xgrammar(cache)) for o in made.objects(toolchain, cache)
+    ]

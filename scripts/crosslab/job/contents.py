@@ -19,7 +19,7 @@ from crosslab.artifact.provenance import (
 )
 from crosslab.artifact.relink import FOLDER, relinking
 from crosslab.artifact.sbom import Part
-from crosslab.build.libraries import httplib_sources, json_licence
+from crosslab.build.libraries import httplib_sources, json_licence, xgrammar_sources
 from crosslab.build.link import LinkRequest
 from crosslab.build.runner import Runner
 from crosslab.compile.driver import LIBRARY
@@ -138,6 +138,10 @@ def _licences(job: Job, linking: LinkRequest) -> dict[str, Path]:
     }
     found["licenses/cpp-httplib/LICENSE"] = httplib_sources(job.cache) / "LICENSE"
     found["licenses/nlohmann-json/LICENSE"] = json_licence()
+    xgrammar = xgrammar_sources(job.cache)
+    found["licenses/xgrammar/LICENSE"] = xgrammar / "LICENSE"
+    # Its licence is the comment at its top.
+    found["licenses/picojson/picojson.h"] = xgrammar / "3rdparty" / "picojson" / "picojson.h"
     of_libraries = library_licences(linking.toolchain)
     for path in of_libraries.values():
         if not path.is_file():

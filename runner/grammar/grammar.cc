@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grammar/grammar.h"
+
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "input/utf8.h"
+
+namespace xgrammar {
+
+// XGrammar's own hooks for its messages; libraries.py compiles it with XGRAMMAR_LOG_CUSTOMIZE.
+[[noreturn]] void LogFatalImpl(const std::string& file, int line, const std::string& message);
+void LogMessageImpl(const std::string& file, int line, int level, const std::string& message);
+
+namespace {
+
+constexpr int kWarning = 2;
+// The first warning on this thread, where one is awaited.
+thread_local std::optional<std::string>* warning = nullptr;
+
+}  // namespace
+
+void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw std::runtime_error(message);
+}
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  if (level >= kWarning && warning != nullptr && !*warning) *warning = message;
+}
+
+}  // namespace xgrammar
+
+namespace rvv_runner {
+namespace {
+
+constexpr int64_t kCacheBytes = int64_t{64} << 20;
+constexpr int kThreads = 1;      // the others compute answers
+constexpr int kMostBlanks = 16;  // in a row: a model must not write blanks for ever
+
+// Collects XGrammar's warnings: each says that it ignores a part of a schema.
+class Warnings {
+ public:
+  Warnings() { xgrammar::warning = &first_; }
+  ~Warnings() { xgrammar::warning = nullptr; }
+  const std::optional<std::string>& first() const { return first_; }
+
+ private:
+  std::optional<std::string> first_;
+};
+
+// JSON has line ends between its parts, and no other control character outside of escapes.
+// XGrammar would allow some in strings of bounded length.
+bool HasControls(std::string_view bytes) {
+  return std::any_of(bytes.begin(), bytes.end(),
+                     [](unsigned char c) { return c < 0x20 && c != '\n' && c != '\r'; });
+}
+
+// True if the text is UTF-8, apart from a character at its end that may go on in `rest`.
+bool IsUtf8SoFar(std::string_view text, std::string_view* rest) {
+  for (size_t at = 0; at < text.size();) {
+    const Decoded decoded = DecodeAt(text, at);
+    if (!decoded.whole) {
+      *rest = text.substr(at);
+      return decoded.open;
+    }
+    at += decoded.length;
+  }
+  *rest = {};
+  return true;
+}
+
+}  // namespace
+
+// The tokens of a model as the grammars see them.
+class GrammarCompiler::Vocabulary {
+ public:
+  Vocabulary(const Tokenizer& tokenizer, int64_t size)
+      : tokenizer_(tokenizer),
+        utf8_(static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(size)))),
+        compiler_(Read(size), kThreads, true, kCacheBytes) {}
+
+  xgrammar::GrammarCompiler& compiler() { return compiler_; }
+  std::string_view Bytes(int32_t token) const { return tokenizer_.Bytes(token); }
+  // Bits of the tokens that may begin a character or follow a whole one.
+  const std::vector<uint32_t>& utf8() const { return utf8_; }
+
+ private:
+  xgrammar::TokenizerInfo Read(int64_t size) {
+    std::vector<std::string> tokens;
+    for (size_t i = 0; i < tokenizer_.size(); ++i) {
+      const std::string_view bytes = Bytes(static_cast<int32_t>(i));
+      std::string_view rest;
+      if (IsUtf8SoFar(bytes, &rest)) utf8_[i / 32] |= uint32_t{1} << (i % 32);
+      tokens.emplace_back(HasControls(bytes) ? std::string_view() : bytes);
+    }
+    return xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, static_cast<int>(size),
+                                   tokenizer_.stop());
+  }
+
+  const Tokenizer& tokenizer_;
+  std::vector<uint32_t> utf8_;
+  xgrammar::GrammarCompiler compiler_;
+};
+
+class Grammar {
+ public:
+  Grammar(std::shared_ptr<const GrammarCompiler::Vocabulary> of, xgrammar::CompiledGrammar made)
+      : vocabulary(std::move(of)), compiled(std::move(made)) {}
+  std::shared_ptr<const GrammarCompiler::Vocabulary> vocabulary;
+  xgrammar::CompiledGrammar compiled;
+};
+
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary)
+    : tokenizer_(tokenizer), vocabulary_(vocabulary) {}
+
+GrammarCompiler::~GrammarCompiler() = default;
+
+const std::shared_ptr<GrammarCompiler::Vocabulary>& GrammarCompiler::Ready() {
+  std::call_once(once_, [&] { table_ = std::make_shared<Vocabulary>(tokenizer_, vocabulary_); });
+  return table_;
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& schema,
+                                                         const std::string& where) {
+  const std::string text = PreparedSchema(schema, where).dump();
+  try {
+    const Warnings warnings;
+    const auto grammar = xgrammar::Grammar::FromJSONSchema(text, true, std::nullopt, std::nullopt,
+                                                           true, kMostBlanks);
+    if (warnings.first()) throw GrammarError(where, "cannot be expressed: " + *warnings.first());
+    const auto& table = Ready();
+    auto compiled = std::make_shared<Grammar>(table, table->compiler().CompileGrammar(grammar));
+    if (!GrammarState(compiled).Begins()) throw GrammarError(where, "allows no answer");
+    return compiled;
+  } catch (const GrammarError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw GrammarError(where, std::string("cannot be expressed: ") + error.what());
+  }
+}
+
+class GrammarState::Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<const Grammar> grammar)
+      : grammar_(std::move(grammar)),
+        stops_(!grammar_->compiled.GetTokenizerInfo().GetStopTokenIds().empty()),
+        matcher_(grammar_->compiled, std::nullopt, !stops_),
+        size_(grammar_->compiled.GetTokenizerInfo().GetVocabSize()),
+        mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(size_))) {}
+
+  // Reads the tokens that may come next into the mask.
+  void Fill() {
+    int64_t shape = std::ssize(mask_);
+    DLTensor tensor{mask_.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &shape, nullptr, 0};
+    std::fill(mask_.begin(), mask_.end(), 0);
+    const bool some = matcher_.FillNextTokenBitmask(&tensor);
+    if (!some) std::fill(mask_.begin(), mask_.end(), ~uint32_t{0});
+    KeepUtf8();
+  }
+
+  bool Begins() {
+    Fill();
+    return std::any_of(mask_.begin(), mask_.end(), [](uint32_t bits) { return bits; });
+  }
+
+  void Mask(std::vector<float>* logits) {
+    Fill();
+    bool some = false;
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    for (size_t i = 0; i < logits->size(); i += 32) {
+      const uint32_t bits = i / 32 < mask_.size() ? mask_[i / 32] : 0;
+      const size_t end = std::min(i + 32, logits->size());
+      some = some || bits != 0;
+      if (bits == ~uint32_t{0}) continue;
+      for (size_t at = i; at < end; ++at) {
+        if ((bits >> (at - i) & 1) == 0) (*logits)[at] = kNever;
+      }
+    }
+    if (!some) throw RunError("no token of the model continues the answer as its schema asks");
+  }
+
+  void Accept(int32_t token) {
+    if (!matcher_.AcceptToken(token)) {
+      throw RunError("the grammar of the answer refuses a token that it allowed");
+    }
+    std::string_view rest;
+    open_ += grammar_->vocabulary->Bytes(token);
+    IsUtf8SoFar(open_, &rest);
+    open_ = std::string(rest);
+  }
+
+  bool done() const { return matcher_.IsTerminated(); }
+
+ private:
+  // XGrammar counts on vocabularies without broken characters, such as surrogates.
+  void KeepUtf8() {
+    const auto& vocabulary = *grammar_->vocabulary;
+    for (size_t word = 0; word < mask_.size(); ++word) {
+      if (open_.empty()) {
+        mask_[word] &= vocabulary.utf8()[word];
+        continue;
+      }
+      for (uint32_t bits = mask_[word]; bits != 0; bits &= bits - 1) {
+        const int bit = std::countr_zero(bits);
+        const auto token = static_cast<int32_t>(word * 32 + static_cast<size_t>(bit));
+        std::string_view rest;
+        const std::string text = open_ + std::string(vocabulary.Bytes(token));
+        if (!IsUtf8SoFar(text, &rest)) mask_[word] &= ~(uint32_t{1} << bit);
+      }
+    }
+  }
+
+  std::shared_ptr<const Grammar> grammar_;
+  bool stops_;
+  xgrammar::GrammarMatcher matcher_;
+  int size_;
+  std::vector<uint32_t> mask_;
+  std::string open_;  // bytes of a character that is not complete
+};
+
+GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar)
+    : matcher_(std::make_unique<Matcher>(std::move(grammar))) {}
+GrammarState::~GrammarState() = default;
+GrammarState::GrammarState(GrammarState&&) noexcept = default;
+
+bool GrammarState::Begins() { return matcher_->Begins(); }
+void GrammarState::Mask(std::vector<float>* logits) { matcher_->Mask(logits); }
+void GrammarState::Accept(int32_t token) { matcher_->Accept(token); }
+bool GrammarState::done() const { return matcher_->done(); }
+
+}  // namespace rvv_runner
